@@ -1,4 +1,4 @@
-//! [`Campaign`]: one target, many inputs.
+//! A [`Campaign`] runs one target on many inputs.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,29 +18,29 @@ use crate::{
     targets::{Shape, Target},
 };
 
-/// One target on inputs that depend on nothing but the seed of the campaign.
+/// Runs one target on inputs that depend only on the campaign's seed.
 #[derive(Debug)]
 pub struct Campaign {
     target: &'static Target,
     seed: u64,
     random: Random,
-    /// The target's seeds, then inputs with a shape of their own.
+    /// The target's seeds, then mutated inputs that produced a new shape.
     pool: Vec<Vec<u8>>,
     seeds: usize,
-    /// What was seen to happen.
+    /// Hashes of all behaviour observed so far.
     seen: HashSet<u64>,
     iterations: u64,
 }
 
-/// Inputs kept. Beyond it, new ones take the place of old ones that are no seeds.
+/// Most inputs in the pool. Once it is full, new inputs replace old mutated ones, never seeds.
 const POOL_MAX: usize = 2000;
 
-/// Things remembered to have happened. A target with more tells too much for it to be worth
-/// anything.
+/// Most hashes remembered. A target that exceeds it reports too much detail for its shapes to be
+/// useful.
 const SEEN_MAX: usize = 200_000;
 
 impl Campaign {
-    /// A campaign that has not begun. Its first inputs are the target's seeds as they are.
+    /// Creates a campaign that has not run yet. Its first inputs are the target's seeds, unchanged.
     pub fn new(target: &'static Target, seed: u64) -> Self {
         let pool = target.seeds.inputs();
         assert!(!pool.is_empty(), "{} has no seeds", target.name);
@@ -49,7 +49,7 @@ impl Campaign {
         Self { target, seed, random, pool, seeds, seen: HashSet::new(), iterations: 0 }
     }
 
-    /// The next input.
+    /// Returns the next input: first each seed, then mutations of pool entries.
     pub fn input(&mut self) -> Vec<u8> {
         if let Ok(at) = usize::try_from(self.iterations)
             && at < self.seeds
@@ -66,11 +66,11 @@ impl Campaign {
         input
     }
 
-    /// Runs the target on an input that [`Campaign::input`] gave.
+    /// Runs the target on an input returned by [`Campaign::input`].
     ///
     /// # Errors
     ///
-    /// The target broke a promise on it.
+    /// The target panicked, or exceeded its memory or time limit.
     pub fn run(&mut self, input: &[u8]) -> Result<(), Box<Failure>> {
         self.iterations += 1;
         match check(self.target, input) {
@@ -82,12 +82,12 @@ impl Campaign {
         }
     }
 
-    /// How many inputs were run.
+    /// Number of inputs run.
     pub fn iterations(&self) -> u64 {
         self.iterations
     }
 
-    /// How many different things the target was seen to do.
+    /// Number of distinct behaviours observed.
     pub fn seen(&self) -> usize {
         self.seen.len()
     }
@@ -124,20 +124,20 @@ impl Campaign {
     }
 }
 
-/// A promise that was broken.
+/// An input on which the target violated one of its properties.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Name of the target.
+    /// The target's name on the command line.
     pub target: &'static str,
-    /// Seed of the campaign.
+    /// The campaign's seed, with which the failure can be reproduced.
     pub seed: u64,
-    /// Which input of the campaign it was, from 1.
+    /// Number of the input in the campaign, counted from 1.
     pub iteration: u64,
-    /// What the target said, and where.
+    /// The panic message with its source location, or the limit that was exceeded.
     pub message: String,
-    /// The input, made as short as could be done quickly.
+    /// The failing input, shrunk within a time limit.
     pub input: Vec<u8>,
-    /// Length of the input as it was met.
+    /// Length of the input before shrinking.
     pub bytes: usize,
 }
 
@@ -159,7 +159,7 @@ impl fmt::Display for Failure {
 ///
 /// # Errors
 ///
-/// What the target said when it panicked, or that it took more memory or time than it may.
+/// The message of the target's panic, or the memory or time limit that it exceeded.
 pub fn check(target: &Target, input: &[u8]) -> Result<Shape, String> {
     let started = processor_time();
     let (result, bytes) = memory::peak_bytes(|| quietly(|| (target.run)(input)));
@@ -178,11 +178,11 @@ pub fn check(target: &Target, input: &[u8]) -> Result<Shape, String> {
     Ok(shape)
 }
 
-/// Processor time that one input may take: a thousand times what the slowest takes, so that only
-/// what grows faster than its input, or does not end, is above.
+/// Processor time allowed for one input: a thousand times that of the slowest, so that only
+/// super-linear or endless work exceeds it.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Processor time spent to make a failing input shorter.
+/// Processor time spent on shrinking a failing input.
 const SHRINK_TIME_MAX: Duration = Duration::from_secs(20);
 
 fn processor_time() -> Duration {
@@ -196,7 +196,7 @@ thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Runs `work`; a panic becomes its message and place, and is not printed.
+/// Runs `work` and turns a panic into its message and location, without printing it.
 fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -210,18 +210,18 @@ fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         }));
     });
     QUIET.set(true);
-    // What a target works on is its own and gone after a panic.
+    // Targets share no mutable state, so nothing inconsistent survives a panic.
     let result = panic::catch_unwind(AssertUnwindSafe(work));
     QUIET.set(false);
     result.map_err(|_| SAID.take())
 }
 
-/// Bytes as hexadecimal digits.
+/// Encodes bytes as hexadecimal digits.
 fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes of hexadecimal digits, or `None` if there is anything else.
+/// Decodes hexadecimal digits, or returns `None` if the text has anything else.
 pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();

@@ -1,20 +1,20 @@
 //! A fuzz target for every parser of Howdah, and a runner that needs stable Rust only.
 //!
-//! A [`Target`] is a plain function over bytes that panics when the code under test breaks a
-//! promise: not only that it does not crash, but that what it reads it can write again, that pieces
-//! give what the whole gives, that counts close. [`TARGETS`] is the one list of them. A
-//! [`Campaign`] makes inputs from a target's seeds and words, always the same ones for the same
-//! seed, and keeps those that make the target do something it had not done before, as its [`Shape`]
-//! tells. It watches over memory and processor time, too.
+//! A [`Target`] is a plain function over bytes. It panics when the code under test violates a
+//! property: besides not crashing, that parsed values can be written and parsed again, that input
+//! in pieces gives the same result as the whole, that counts add up. [`TARGETS`] is the only list
+//! of targets. A [`Campaign`] generates inputs from a target's seeds and words, reproducibly for a
+//! given seed, and keeps those that make the target behave in a new way according to its [`Shape`].
+//! It also limits memory and processor time.
 //!
 //! ```text
 //! seeds ─► pool ─► mutate ─► target ─► Shape: new? ─► pool
 //!                               └─► panic, too much memory, too long ─► Failure, shrunk
 //! ```
 //!
-//! `cargo test -p howdah-fuzz` runs each target for a moment; `make fuzz TARGET=sql SECONDS=600`
-//! runs one for long. What this is not: a coverage-guided fuzzer. The shapes are a poor man's
-//! coverage; the functions in [`targets`] have the signature that a better fuzzer wants.
+//! `cargo test -p howdah-fuzz` runs each target briefly; `make fuzz TARGET=sql SECONDS=600` runs
+//! one for longer. This is not a coverage-guided fuzzer: shapes are a rough substitute for
+//! coverage. The functions in [`targets`] have the signature that libFuzzer expects.
 
 pub mod campaign;
 pub mod memory;

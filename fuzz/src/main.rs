@@ -1,5 +1,5 @@
-//! Lists fuzz targets, exports one for libFuzzer (see `scripts/fuzz`), or runs one on an input that
-//! was found.
+//! Lists the fuzz targets, exports one for libFuzzer (see `scripts/fuzz`), or runs one on a given
+//! input.
 //!
 //! ```text
 //! howdah-fuzz list
@@ -41,8 +41,8 @@ fn list() -> Result<(), String> {
     Ok(())
 }
 
-/// Writes what libFuzzer needs of a target: its seeds into `folder`, its words into `folder.dict`,
-/// and the length of the longest input into `folder.longest`.
+/// Writes the files that libFuzzer needs for a target: its seeds into `folder`, its words into
+/// `folder.dict`, and the length of the longest input into `folder.longest`.
 fn export(name: &str, folder: &str) -> Result<(), String> {
     let target = find(name)?;
     let write = |path: String, bytes: &[u8]| {
@@ -74,7 +74,7 @@ fn find(name: &str) -> Result<&'static Target, String> {
     found.ok_or_else(|| format!("there is no target {name:?}; `list` names them"))
 }
 
-/// Prints a line on stderr. A closed stderr does not stop the program.
+/// Prints a line on stderr; a closed stderr is ignored.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

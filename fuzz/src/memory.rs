@@ -1,14 +1,14 @@
-//! How much memory a piece of code holds at most: the global allocator of the fuzzer counts.
+//! Measures the peak memory of a piece of code, with a global allocator that counts.
 //!
-//! Counting is per thread, so campaigns on several threads do not see each other. It is not a
-//! profile: memory that another thread frees stays counted here.
+//! Counts are per thread, so campaigns on several threads do not affect each other. Memory freed by
+//! another thread stays counted on the thread that allocated it.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
 };
 
-/// Runs `work`; gives also the most bytes that it held at one time, beyond what was held before.
+/// Runs `work`, and returns its result and the most bytes it had allocated at one time.
 pub fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = HELD.get();
     PEAK.set(before);
@@ -18,7 +18,7 @@ pub fn peak_bytes<T>(work: impl FnOnce() -> T) -> (T, usize) {
 }
 
 thread_local! {
-    // Constant and without a destructor, so that reaching them allocates nothing.
+    // Constant and without a destructor, so that the first access allocates nothing.
     static HELD: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
@@ -28,8 +28,7 @@ struct Meter;
 #[global_allocator]
 static METER: Meter = Meter;
 
-/// Requests above this are refused, which aborts: the line between a length that was believed and
-/// one that was checked.
+/// Larger requests are refused, which aborts: they come from a length that was not checked.
 const REQUEST_BYTES_MAX: usize = 1 << 32;
 
 impl Meter {
@@ -48,7 +47,7 @@ impl Meter {
     unsafe_code,
     reason = "an allocator is an unsafe trait; each method hands on to the system's"
 )]
-// SAFETY: memory comes from `System` and goes back to it with the layout that it was asked with;
+// SAFETY: memory comes from `System` and is returned to it with the layout it was requested with;
 // the counters are plain numbers.
 unsafe impl GlobalAlloc for Meter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -56,7 +55,7 @@ unsafe impl GlobalAlloc for Meter {
             return std::ptr::null_mut();
         }
         Self::grew(layout.size());
-        // SAFETY: the caller's promises are those that `System` asks for.
+        // SAFETY: the caller upholds the requirements of this method, which are those of `System`.
         unsafe { System.alloc(layout) }
     }
 

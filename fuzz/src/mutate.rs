@@ -1,19 +1,19 @@
-//! New inputs from old ones.
+//! Derives new inputs from old ones, and shrinks failing ones.
 
 use crate::random::Random;
 
-/// What inputs are made from.
+/// The sources that a mutation draws from.
 #[derive(Clone, Copy, Debug)]
 pub struct Material<'a> {
-    /// Words that the parser knows.
+    /// Keywords and fragments of the format, the target's dictionary.
     pub words: &'a [&'a [u8]],
-    /// Other inputs, to take parts from.
+    /// Other inputs, for splicing.
     pub others: &'a [Vec<u8>],
-    /// Longest input to make, in bytes.
+    /// Maximum length of a mutated input, in bytes.
     pub bytes_max: usize,
 }
 
-/// Changes `input` in one to eight places.
+/// Applies one to eight mutations to `input`.
 pub fn mutate(input: &mut Vec<u8>, material: Material<'_>, random: &mut Random) {
     let most = 1 << random.below(4);
     for _ in 0..=random.below(most) {
@@ -24,7 +24,7 @@ pub fn mutate(input: &mut Vec<u8>, material: Material<'_>, random: &mut Random) 
 
 fn change(input: &mut Vec<u8>, material: Material<'_>, random: &mut Random) {
     let at = random.below(input.len() + 1);
-    // Half of the changes are short, the others of any length.
+    // Half of the mutations affect a few bytes, the others any number.
     let reach = if random.below(2) == 0 { 4 } else { input.len() };
     let end = (at + 1 + random.below(reach)).min(input.len());
     match random.below(12) {
@@ -68,7 +68,7 @@ fn change(input: &mut Vec<u8>, material: Material<'_>, random: &mut Random) {
     }
 }
 
-/// Takes a part of another input, in place of the rest or in between.
+/// Replaces the rest of the input by a part of another one, or inserts the part.
 fn splice(input: &mut Vec<u8>, at: usize, material: Material<'_>, random: &mut Random) {
     let Some(other) = random.pick(material.others) else { return };
     let from = random.below(other.len() + 1);
@@ -81,10 +81,10 @@ fn splice(input: &mut Vec<u8>, at: usize, material: Material<'_>, random: &mut R
     }
 }
 
-/// Bytes that formats are made of.
+/// Bytes with a meaning in many formats.
 const BYTES: &[u8] = b"\0\x01\x7f\x80\xff\n\r\t '\"\\,;:%$()[]{}=-/*.09azAZ_#@";
 
-/// Numbers at the ends of ranges, in whose low bytes narrower ones are at theirs.
+/// Boundary values. Their low bytes are boundary values of narrower integers.
 const NUMBERS: &[u64] = &[
     0,
     1,
@@ -103,7 +103,7 @@ const NUMBERS: &[u64] = &[
     u64::MAX,
 ];
 
-/// The shortest input found by leaving out parts for which `fails` still holds. Bounded work.
+/// Shrinks an input by removing parts while `fails` still holds, in a bounded number of attempts.
 pub fn shrink(input: &[u8], mut fails: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
     let mut best = input.to_vec();
     let mut tries = SHRINK_TRIES;
@@ -125,7 +125,7 @@ pub fn shrink(input: &[u8], mut fails: impl FnMut(&[u8]) -> bool) -> Vec<u8> {
     best
 }
 
-/// Inputs tried to find a shorter one.
+/// Most candidates tried while shrinking.
 const SHRINK_TRIES: u32 = 4000;
 
 #[cfg(test)]

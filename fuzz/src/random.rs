@@ -1,19 +1,18 @@
-//! Numbers that look random and are the same for the same seed, on every machine and in every
-//! build.
+//! Pseudorandom numbers that depend only on the seed, on every machine and in every build.
 
-/// SplitMix64.
+/// The SplitMix64 generator.
 ///
 /// Source: Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed.
+    /// Starts the sequence of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
@@ -22,18 +21,18 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// A number below `end`; 0 if that is 0.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
-        // The bias of the remainder does not matter for lengths of inputs.
+        // The modulo bias does not matter here.
         (self.bits() % (end as u64).max(1)) as usize
     }
 
-    /// A byte.
+    /// Returns a byte, uniformly distributed.
     pub fn byte(&mut self) -> u8 {
         self.bits().to_le_bytes()[0]
     }
 
-    /// One of `items`, or `None` if there are none.
+    /// Returns one of `items`, or `None` if the slice is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         items.get(self.below(items.len()))
     }

@@ -1,8 +1,8 @@
-//! Every target, for a moment.
+//! Runs every target briefly.
 
 use howdah_fuzz::{Campaign, TARGETS};
 
-/// Another seed finds other things; this one is for a result that does not change by itself.
+/// Fixed, so that the result is reproducible; other seeds find other inputs.
 const SEED: u64 = 20_261_120;
 
 #[test]

@@ -193,7 +193,7 @@ fn statsd_packet(rounds: u32) -> u64 {
     shard.swap(howdah_statsd::aggregate::ShardInterval::default()).samples
 }
 
-/// Records that are written once and repeated, so that writing them is not counted.
+/// Number of records that are written once and repeated, so that writing them is not counted.
 const BLOCK: u32 = 20;
 
 /// A log of `rounds` records.

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, env, fmt::Write as _, fs, path::Path, process::
 /// Allowed difference between count and figure in percent: hash tables have random seeds.
 const TOLERANCE_PERCENT: f64 = 3.0;
 
-/// The same for incremental builds, which split crates into other units and so inline other
+/// Tolerance for incremental builds, which split crates into other units and so inline other
 /// functions. The figures are those of CI, where `CARGO_INCREMENTAL` is 0.
 const INCREMENTAL_TOLERANCE_PERCENT: f64 = 8.0;
 

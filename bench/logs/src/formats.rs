@@ -146,7 +146,7 @@ fn write(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// `2026-03-01 10:00:00.123 UTC`. All runs fit into one month.
+/// Formats a time like `2026-03-01 10:00:00.123 UTC`. All runs fit into one month.
 fn time(ms: u64, with_ms: bool) -> String {
     const MARCH_S: u64 = 1_772_323_200;
     let seconds = ms / 1000 - MARCH_S;

@@ -38,7 +38,7 @@ enum LogBenchCommand {
     },
     /// Read a log into events, drop them, and print their number
     Parse {
-        /// The log
+        /// Path of a file in one of the three formats
         log: PathBuf,
     },
 }

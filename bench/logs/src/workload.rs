@@ -2,8 +2,8 @@
 //! would log.
 //!
 //! It mixes an application with a driver that prepares (binds, executes, their durations), one that
-//! sends simple queries, and reports; some sessions are short, and few statements fail. There is no
-//! clock and no entropy: a run is a function of its arguments.
+//! sends simple queries, and reports; some sessions are short, and few statements fail. It uses
+//! neither a clock nor entropy: a run is a function of its arguments.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ pub(crate) struct GeneratedRecord {
     pub(crate) statement: String,
 }
 
-/// Length of the statements.
+/// How long statements are, which determines what the import spends time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum StatementLength {
     /// 50 to 600 bytes: records of about 190

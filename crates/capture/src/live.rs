@@ -1,4 +1,4 @@
-//! Decodes the traffic of the pooler's clients into events while it passes.
+//! Decodes the traffic of the pooler's clients into events while they are connected.
 //!
 //! ```text
 //! worker ──► CaptureBuffer ──► BufferChunk          (bytes as they arrive, never blocks)

@@ -2,10 +2,10 @@
 //!
 //! Removed: string, bit-string and number constants, bound values, comments, error messages,
 //! `application_name`, and values in `SET name =` where the name is that of an application's own
-//! setting. Kept: names of roles, databases, schemas, tables, columns, functions, statements and
-//! portals; times, durations, SQLSTATEs; NULL, TRUE, FALSE; the number 0; characters of a value
-//! that are neither letters nor digits. A value that is written like a name, in double quotes,
-//! counts as a name.
+//! setting. Preserved: names of roles, databases, schemas, tables, columns, functions, statements
+//! and portals; times, durations, SQLSTATEs; NULL, TRUE, FALSE; the number 0; characters of a value
+//! that are not alphanumeric. A value that is written like a name, in double quotes, counts as a
+//! name.
 //!
 //! A text that cannot be tokenized safely is replaced as a whole.
 
@@ -20,18 +20,18 @@ use howdah_traffic::{Action, Bound, Event, Parameter, Text, WireDetail};
 pub use self::key::{KeyError, RedactionKey};
 use self::value::ValueRedactor;
 
-/// Replaces values by others of the same shape.
+/// Replaces the values in events with others of the same shape.
 ///
 /// With one key, equal values get equal replacements, whether they are constants or bound, so that
-/// skew and cacheability are preserved. Letters become letters, digits digits, dates dates; a text
-/// keeps its length in characters if these are ASCII. Two values may get the same replacement; the
-/// shorter they are, the more likely.
+/// skew and cacheability are preserved. Alphabetic characters, digits and dates are each replaced
+/// by their like; a text keeps its length in characters if these are ASCII. Two values may get the
+/// same replacement; the shorter they are, the more likely.
 ///
 /// Without the key, the replacement of a value reveals only its shape.
 #[derive(Debug)]
 pub struct Redactor {
     values: ValueRedactor,
-    /// Texts that could not be tokenized and were replaced as a whole.
+    /// Number of texts that could not be tokenized and were replaced as a whole.
     withheld: u64,
     last_application: Option<(Arc<str>, Arc<str>)>,
 }
@@ -42,13 +42,13 @@ impl Redactor {
         Self { values: ValueRedactor::new(key), withheld: 0, last_application: None }
     }
 
-    /// Number of SQL texts that were replaced as a whole, and of function calls without their
-    /// arguments: they cannot be replayed.
+    /// Returns the number of SQL texts that were replaced as a whole, and of function calls without
+    /// their arguments: they cannot be replayed.
     pub fn withheld(&self) -> u64 {
         self.withheld
     }
 
-    /// Returns the event without values.
+    /// Returns the event with its values replaced.
     pub fn redact(&mut self, mut event: Event) -> Event {
         event.application = self.redact_application(&event.application);
         if let Some(wire) = &mut event.wire {
@@ -76,7 +76,7 @@ impl Redactor {
         if let Some(copy) = &mut wire.copy_in {
             copy.data.iter_mut().for_each(|data| *data = None);
         }
-        // The types of arguments are not known, and many are binary.
+        // The types of arguments are unknown, and many are binary.
         self.withheld += u64::from(wire.arguments.take().is_some());
         let is_application_setting = |name: &Text| {
             name.as_bytes().contains(&b'.')

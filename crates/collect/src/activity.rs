@@ -1,4 +1,4 @@
-//! What each session is doing: the rows of `pg_stat_activity`, read at low cost.
+//! The activity of all sessions: the rows of `pg_stat_activity`, read at low cost.
 //!
 //! One statement per sample reads all sessions. Blockers are requested only for sessions that wait
 //! for a lock, since `pg_blocking_pids` briefly blocks the lock manager. Blockers are visible to
@@ -30,7 +30,8 @@ pub struct Activity {
 pub struct BackendActivity {
     /// Process id.
     pub pid: i32,
-    /// When the process started. Together with the pid it identifies a session: pids are reused.
+    /// Start time of the process. Together with the pid it identifies a session, because pids are
+    /// reused.
     pub started_us: i64,
     /// Database the session is connected to.
     pub database: Option<Arc<str>>,
@@ -50,24 +51,24 @@ pub struct BackendActivity {
     pub state: Option<BackendState>,
     /// Wait event, if it is waiting.
     pub wait: Option<BackendWait>,
-    /// Age of its transaction id, in transactions.
+    /// Age of the session's transaction id, in transactions.
     pub xid_age: Option<i64>,
-    /// Age of the oldest transaction whose effects it must still see, in transactions.
+    /// Age of the oldest transaction whose effects the session must still see, in transactions.
     pub xmin_age: Option<i64>,
-    /// When the current transaction started.
+    /// Start time of the current transaction.
     pub transaction_started_us: Option<i64>,
-    /// When the current statement started; for an idle session the last one, if idle texts were
+    /// Start time of the current statement; for an idle session of the last one, if idle texts were
     /// requested.
     pub query_started_us: Option<i64>,
-    /// When `state` last changed.
+    /// Time at which `state` last changed.
     pub state_changed_us: Option<i64>,
     /// `query_id` of that statement.
     pub query_id: Option<i64>,
     /// Current statement; for an idle session the last one.
     pub query: Option<SqlText>,
-    /// Holders of the lock it waits for.
+    /// Holders of the lock that the session waits for.
     pub blockers: Vec<Blocker>,
-    /// Since when it has been waiting for a lock.
+    /// Start of the wait for that lock.
     pub blocked_since_us: Option<i64>,
     /// Whether the role is a superuser.
     pub is_superuser: bool,
@@ -87,9 +88,9 @@ pub enum Blocker {
 /// A wait event and its class, as listed in the manual.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendWait {
-    /// `Lock`, `LWLock`, `IO`, …
+    /// `wait_event_type`, such as `Lock`, `LWLock` or `IO`.
     pub class: Arc<str>,
-    /// `transactionid`, `WALWrite`, …
+    /// `wait_event`, such as `transactionid` or `WALWrite`.
     pub event: Arc<str>,
 }
 
@@ -146,7 +147,7 @@ impl BackendState {
         }
     }
 
-    /// Whether the session is in a transaction and its client does nothing.
+    /// Whether the session is in a transaction but waits for its client.
     pub fn is_idle_in_transaction(self) -> bool {
         matches!(self, Self::IdleInTransaction | Self::IdleInFailedTransaction)
     }
@@ -157,7 +158,7 @@ impl BackendState {
 pub enum BackendType {
     /// Serves a client.
     Client,
-    /// Helps execute a query of another backend.
+    /// Executes part of a query of another backend.
     ParallelWorker,
     /// Runs an automatic VACUUM or ANALYZE.
     AutovacuumWorker,
@@ -190,7 +191,8 @@ impl BackendType {
         }
     }
 
-    /// Whether it applies changes of a publisher. PostgreSQL 17 split this type into three names.
+    /// Whether the process applies changes of a publisher. PostgreSQL 17 split this type into three
+    /// names.
     pub fn is_logical_replication(&self) -> bool {
         self.as_str().starts_with("logical replication")
     }
@@ -202,9 +204,9 @@ impl BackendActivity {
         (self.pid, self.started_us)
     }
 
-    /// Whether it is a client's session, as far as the role can tell. A hidden session hides its
-    /// backend type, too: having a database sets it apart from the server's own processes, but not
-    /// from background workers connected to a database.
+    /// Whether this may be a client's session, as far as the role can tell. The backend type of a
+    /// hidden session is hidden, too; a database distinguishes it from the server's own processes,
+    /// but not from background workers that are connected to a database.
     pub fn may_be_client(&self) -> bool {
         match &self.kind {
             Some(kind) => *kind == BackendType::Client,
@@ -212,12 +214,12 @@ impl BackendActivity {
         }
     }
 
-    /// Whether it may be a client's session whose activity the role cannot see.
+    /// Whether this may be a client's session whose activity the role cannot see.
     pub fn is_hidden_client(&self) -> bool {
         !self.is_readable && self.may_be_client()
     }
 
-    /// Start of the current activity: of the statement it runs, or of being idle.
+    /// Start of the current activity: of the running statement, or of being idle.
     pub fn since_us(&self) -> Option<i64> {
         match self.state? {
             BackendState::Active | BackendState::FastPath => self.query_started_us,
@@ -230,7 +232,7 @@ impl BackendActivity {
         self.since_us().map(|since_us| seconds_between(since_us, now_us))
     }
 
-    /// Seconds it has been waiting for a lock.
+    /// Seconds that the session has been waiting for a lock.
     pub fn blocked_for(&self, now_us: i64) -> Option<f64> {
         if self.blockers.is_empty() {
             return None;
@@ -239,13 +241,14 @@ impl BackendActivity {
         Some(seconds_between(since_us, now_us))
     }
 
-    /// Age of its transaction in seconds.
+    /// Age of the transaction in seconds.
     pub fn transaction_age(&self, now_us: i64) -> Option<f64> {
         self.transaction_started_us.map(|since_us| seconds_between(since_us, now_us))
     }
 }
 
-/// Seconds from one time to another, never negative: clocks of several processes are compared.
+/// Seconds from one time to another; never negative, although the times may be from different
+/// processes.
 #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
 fn seconds_between(since_us: i64, now_us: i64) -> f64 {
     now_us.saturating_sub(since_us).max(0) as f64 / 1e6

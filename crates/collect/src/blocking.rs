@@ -25,11 +25,11 @@ pub struct BlockingNode {
     pub backend: Option<usize>,
     /// Number of ancestors.
     pub depth: usize,
-    /// Number of sessions that wait for it, directly or indirectly.
+    /// Number of sessions that wait for this one, directly or indirectly.
     pub victims: usize,
-    /// Blockers other than its parent.
+    /// Blockers other than the parent.
     pub other_blockers: Vec<Blocker>,
-    /// Whether its tree contains a wait cycle.
+    /// Whether the tree contains a wait cycle.
     pub is_in_cycle: bool,
 }
 
@@ -81,8 +81,8 @@ struct TreeBuilder<'a> {
 }
 
 impl TreeBuilder<'_> {
-    /// Lowest member of the cycle found by following blockers upwards from `who`. A cycle exists
-    /// because no root is above.
+    /// Lowest member of the cycle that is found by following blockers upwards. There must be a
+    /// cycle, because the session is not below any root.
     fn cycle_root_above(&self, who: Blocker) -> Blocker {
         let above = |who: &Blocker| self.blockers.get(who)?.first().copied();
         let mut way = vec![who];

@@ -5,9 +5,10 @@ use std::{cmp::Ordering, sync::Arc};
 /// A value as shown on screens, written to files and tested by rules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ViewCell {
-    /// SQL NULL: there is no value.
+    /// SQL NULL: the row does not have a value.
     Null,
-    /// The role may not read it, or this server version lacks it. Shown as `n/a`, never as zero.
+    /// The role may not read the value, or this server version lacks it. Shown as `n/a`, never as
+    /// zero.
     Unavailable,
     /// Text without control characters: see [`sanitized_line`](crate::sanitized_line).
     Text(Arc<str>),
@@ -36,7 +37,7 @@ impl ViewCell {
         }
     }
 
-    /// Whether there is a readable value.
+    /// Whether the cell has a readable value.
     pub fn has_value(&self) -> bool {
         !matches!(self, Self::Null | Self::Unavailable)
     }
@@ -87,20 +88,20 @@ impl From<Arc<str>> for ViewCell {
     }
 }
 
-/// Unit of a column.
+/// How the values of a column are formatted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ColumnUnit {
     /// Text, not a number.
     Text,
     /// A plain count.
     Count,
-    /// Bytes.
+    /// A size in bytes.
     Bytes,
-    /// Milliseconds.
+    /// A duration in milliseconds.
     Milliseconds,
     /// A duration in seconds.
     Seconds,
-    /// Percent.
+    /// A percentage, usually 0 to 100.
     Percent,
 }
 

@@ -12,7 +12,7 @@ pub enum CollectError {
     /// A statement or the connection failed.
     #[error("reading {what}: {source}")]
     Query {
-        /// What was being read.
+        /// The data that was being read, as a phrase.
         what: &'static str,
         /// The error of the server or of the connection.
         source: QueryError,
@@ -42,7 +42,7 @@ impl CollectError {
         move |source| Self::Query { what, source }
     }
 
-    /// Whether the connection is lost, so that only a new one can help.
+    /// Whether the connection is lost, so that a new one is needed.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Connect(_) => true,

@@ -5,9 +5,9 @@
 //!
 //! - A separate connection is used, with read-only transactions and limits of half a second. It is
 //!   closed afterwards.
-//! - The text is sent with the extended protocol as `PREPARE name AS text`: the server refuses a
-//!   second statement there, and everything that neither selects nor changes rows. The grammar
-//!   refuses `EXPLAIN ANALYZE` as text.
+//! - The text is sent with the extended protocol as `PREPARE name AS text`, where the server
+//!   refuses a second statement, and every statement that neither selects nor changes rows. The
+//!   grammar refuses `EXPLAIN ANALYZE` as text.
 //! - A text that the server truncated, or that sanitizing has changed, is not sent.
 //! - The explained statement is `EXECUTE name (NULL, …)` under `plan_cache_mode =
 //!   force_generic_plan`: the plan does not depend on parameter values, which are unknown. That
@@ -33,7 +33,7 @@ pub struct GenericPlan {
     pub parameters: usize,
 }
 
-/// Why there is no plan. Nothing was executed.
+/// Reason why a statement was not planned. Nothing was executed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenericPlanError {
@@ -56,7 +56,7 @@ pub enum GenericPlanError {
         "parameter values are unknown, and PostgreSQL {version} has no generic plans: they need 12 or later"
     )]
     Parameters {
-        /// Version of the server.
+        /// Version of the server, which is below 12.
         version: ServerVersion,
     },
     /// Planning could execute a function of another role.
@@ -78,7 +78,7 @@ pub enum GenericPlanError {
     Refused {
         /// The server's message.
         message: String,
-        /// SQLSTATE.
+        /// SQLSTATE of the server's error.
         sqlstate: String,
     },
     /// The connection could not be established.
@@ -89,8 +89,8 @@ pub enum GenericPlanError {
     Connection(#[source] QueryError),
 }
 
-/// Plans the statement that a session runs, or ran last. `target` names the server and the role to
-/// plan as; its database is replaced by the session's.
+/// Plans the statement that a session runs, or has run last. `target` names the server and the role
+/// to plan as; its database is replaced by that of the session.
 ///
 /// # Errors
 ///

@@ -4,14 +4,14 @@
 //! A [`MonitorConnection`] is one read-only connection. [`MonitorConnection::activity`] returns all
 //! sessions in one statement; [`MonitorConnection::read`] returns one of the [`VIEWS`], whose
 //! columns state the server versions that have them and their source. [`rates()`] turns two samples
-//! of a view into rates. What the role may not read is [`ViewCell::Unavailable`], never zero, and
-//! [`Privileges::missing`] names the grant that would help. [`MonitorConnection::waits`] is a
+//! of a view into rates. Data that the role may not read is [`ViewCell::Unavailable`], never zero,
+//! and [`Privileges::missing`] names the grant that would help. [`MonitorConnection::waits`] is a
 //! sample so small that it can be taken many times a second. [`SignalConnection`] cancels
 //! statements and terminates sessions, and verifies the target in the same statement.
 //! [`explain_generic`] plans another session's statement without executing it.
-//! [`ConsoleConnection`] asks a pooler which of its clients use which server sessions.
+//! [`ConsoleConnection`] queries a pooler for the server sessions that its clients use.
 //!
-//! Out of scope: drawing, history, and judging what is slow.
+//! Out of scope: drawing, history, and deciding what is slow.
 
 mod activity;
 mod blocking;
@@ -25,6 +25,7 @@ mod privileges;
 mod rates;
 mod record;
 mod server;
+pub mod settings;
 mod signal;
 mod text;
 mod version;

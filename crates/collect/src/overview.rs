@@ -24,7 +24,7 @@ pub struct Overview {
     pub blocks_read: i64,
     /// Bytes written to temporary files.
     pub temp_bytes: i64,
-    /// Deadlocks.
+    /// Deadlocks detected, in all databases.
     pub deadlocks: i64,
     /// Rows inserted, updated and deleted.
     pub rows_changed: i64,
@@ -35,8 +35,8 @@ pub struct Overview {
     /// On a standby: seconds since the commit of the last replayed transaction, or zero if
     /// everything received is replayed.
     pub replay_lag_seconds: Option<f64>,
-    /// Bytes of WAL not yet replayed by the standby or subscriber furthest behind; `None` if there
-    /// is none or the role may not see it.
+    /// Bytes of WAL not yet replayed by the slowest standby or subscriber; `None` if there are none
+    /// or the role may not see them.
     pub followers_lag_bytes: Option<i64>,
     /// Replay lag of the slowest standby or subscriber in seconds, as measured by the server;
     /// `None` also while all of them have caught up.

@@ -1,10 +1,10 @@
 //! A pooler's clients and the server connections they use, read from its console: PgBouncer's, or
 //! one with the same columns (PgBouncer manual, "SHOW CLIENTS", "SHOW SERVERS").
 //!
-//! The server sees only the pooler's connections; which client uses one is known to the pooler
-//! alone, and in transaction mode changes with every transaction. The console runs one
-//! simple-protocol command at a time, so clients and servers are two samples: a pair counts only if
-//! each names the other, that is, if it lasted over both.
+//! The server sees only the pooler's connections. Only the pooler knows which client uses one, and
+//! in transaction mode this changes with every transaction. The console runs one simple-protocol
+//! command at a time, so clients and servers are two samples: a pair counts only if each names the
+//! other, that is, if it lasted over both.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -28,14 +28,14 @@ pub struct PoolerClients {
     pub clients: Vec<PoolerClient>,
 }
 
-/// A client of a pooler.
+/// A connection of an application to the pooler.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolerClient {
     /// Role of the client.
     pub user: Arc<str>,
     /// Database requested from the pooler.
     pub database: Arc<str>,
-    /// `active`, `waiting`, `idle`, …
+    /// `SHOW CLIENTS` state, such as `active`, `waiting` or `idle`.
     pub state: Arc<str>,
     /// Client address, or `unix`.
     pub address: Arc<str>,
@@ -43,9 +43,9 @@ pub struct PoolerClient {
     pub port: i32,
     /// `application_name`, if the pooler reports it.
     pub application: Option<Arc<str>>,
-    /// Seconds spent waiting for a server connection, if it waits.
+    /// Seconds spent waiting for a server connection, for a waiting client.
     pub wait_seconds: Option<f64>,
-    /// Server connection it is linked to.
+    /// Server connection that the client is linked to.
     pub backend: Option<PooledBackend>,
 }
 
@@ -143,7 +143,7 @@ fn join(clients: &ResultSet, servers: &ResultSet) -> Option<PoolerClients> {
     Some(PoolerClients { clients: clients.rows.iter().map(client).collect() })
 }
 
-/// Server connections by their pointer, each with the pointer of the client linked to it.
+/// Server connections by their pointer, each with the pointer of its linked client.
 fn linked_servers(servers: &ResultSet) -> Option<HashMap<String, (String, PooledBackend)>> {
     let columns = ConsoleColumns::from_result(servers)?;
     let (pid, local_port) = (servers.column("remote_pid")?, servers.column("local_port")?);

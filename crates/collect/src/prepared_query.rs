@@ -15,7 +15,8 @@ pub(crate) struct PreparedQuery {
 }
 
 impl PreparedQuery {
-    /// `name` is the statement's name on its connection, and names what is read in error messages.
+    /// Creates a statement that is not prepared yet. `name` is its name on the connection; error
+    /// messages contain it, too.
     pub(crate) fn new(name: &'static str, sql: String) -> Self {
         Self { name, sql, format: ValueFormat::Text, is_prepared: false }
     }

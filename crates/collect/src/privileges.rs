@@ -1,4 +1,4 @@
-//! What the connection's role may read and do, and which grants are missing.
+//! Privileges of the connection's role, and the grants that are missing.
 
 use std::borrow::Cow;
 
@@ -13,25 +13,25 @@ pub struct Privileges {
     pub role: String,
     /// Whether the role is a superuser.
     pub is_superuser: bool,
-    /// Whether it sees the activity of other roles' sessions.
+    /// Whether the role sees the activity of other roles' sessions.
     pub can_read_all_stats: bool,
-    /// Whether it sees all settings.
+    /// Whether the role sees all settings.
     pub can_read_all_settings: bool,
-    /// Whether it may cancel and terminate sessions of roles other than superusers.
+    /// Whether the role may cancel and terminate sessions of roles other than superusers.
     pub can_signal_backends: bool,
 }
 
-/// Something that a role cannot see or do, and the remedy.
+/// Information or an action that a role lacks the privilege for, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissingPrivilege {
-    /// What is missing.
+    /// The hidden information or the forbidden action, as a phrase.
     pub what: Cow<'static, str>,
     /// The statement for a superuser to run.
     pub remedy: String,
 }
 
 impl MissingPrivilege {
-    /// [`MissingPrivilege::what`] if other roles' sessions are hidden.
+    /// Value of [`MissingPrivilege::what`] for hidden sessions of other roles.
     pub const SESSIONS: &str =
         "statements, states and waits of other roles' sessions; sizes of databases";
 }

@@ -1,12 +1,13 @@
-//! Parses records in the server's text form: `(4711,,"a ""quoted"" word")`. NULL takes one comma in
-//! a record, but four bytes as a column.
+//! Parses records in the server's text format: `(4711,,"a ""quoted"" word")`. A NULL takes one
+//! comma in a record, but four bytes as a column.
 //!
 //! Source: `record_out` in `rowtypes.c`. It works on bytes, so the encoding of a value does not
 //! matter.
 
 use std::borrow::Cow;
 
-/// The values of a record, from left to right; `None` is NULL. Anything but a record has no values.
+/// The values of a record, from left to right; `None` is NULL. A text that is not a record has no
+/// values.
 ///
 /// ```
 /// use howdah_collect::RecordFields;

@@ -11,11 +11,11 @@ use crate::{
     view::{VersionedSql, sql_for_version},
 };
 
-/// `statement_timeout`: limit for one of our statements in the server, lock waits included.
+/// `statement_timeout` of the connection, which includes lock waits.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum time to wait for a response. Longer than the server's own limit, so that a slow server
-/// can report a timeout and only a silent one loses the connection.
+/// can report a timeout, and only an unresponsive one loses the connection.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A connection that reads a server's activity and statistics.
@@ -33,10 +33,10 @@ pub struct MonitorConnection {
     views: Vec<PreparedQuery>,
 }
 
-/// Properties of the server that do not change while a connection lasts.
+/// Properties of the server that do not change during a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// Server version.
+    /// Version of the server itself, even if a pooler reports another one.
     pub version: ServerVersion,
     /// Start time of the server, in microseconds since 1970 by its clock.
     pub started_us: i64,
@@ -46,7 +46,7 @@ pub struct ServerInfo {
     pub port: u16,
     /// Connected database.
     pub database: String,
-    /// `max_connections`.
+    /// The setting `max_connections`.
     pub max_connections: i64,
     /// Data directory, if the role may see it.
     pub data_directory: Option<String>,
@@ -55,7 +55,7 @@ pub struct ServerInfo {
 }
 
 /// The backend that serves a connection, as the server knows it. If a process on this host has the
-/// same id and start time, the server runs on this host, whatever network lies between.
+/// same id and start time, the server runs on this host, whatever network lies in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendProcess {
     /// Process id in the server's pid namespace.

@@ -1,19 +1,20 @@
-//! Cancels statements and terminates sessions, and only the intended ones.
+//! Cancels statements and terminates sessions, making sure that only the intended ones are
+//! affected.
 //!
-//! Between a person's decision and the signal, the process may have ended and its id been reused.
-//! The signalling statement therefore checks in the server that process, start time and statement
-//! are unchanged. What remains is the time between this check and the signal inside the server,
-//! which PostgreSQL documents itself (`pg_signal_backend` in `signalfuncs.c`).
+//! Between a user's decision and the signal, the process may have ended and its id may have been
+//! reused. The signalling statement therefore checks in the server that process, start time and
+//! statement are unchanged. A short time remains between this check and the signal inside the
+//! server, as PostgreSQL itself documents (`pg_signal_backend` in `signalfuncs.c`).
 
 use howdah_connect::{Client, ConnectTarget, QueryError};
 
 use crate::{BackendActivity, CollectError};
 
-/// What to do with a session.
+/// The action to take on a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SignalAction {
-    /// Cancels its statement. Has no effect on a session that runs none, such as one idle in
-    /// transaction.
+    /// Cancels the running statement. Has no effect on a session that runs none, such as one idle
+    /// in transaction.
     Cancel,
     /// Terminates the session and its transaction.
     Terminate,
@@ -59,14 +60,14 @@ impl SignalTarget {
     }
 }
 
-/// Outcome of a signal.
+/// The result of sending a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignalOutcome {
     /// The signal was sent.
     Sent,
     /// The session or statement has ended. Nothing was sent.
     Gone,
-    /// The server failed to send it: the process ended just then.
+    /// The server failed to send the signal, because the process was just exiting.
     NotSent,
     /// The server refused.
     Refused {

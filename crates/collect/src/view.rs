@@ -24,16 +24,16 @@ pub enum ColumnKind {
 /// empty SQL means that the server no longer has the item.
 pub(crate) type VersionedSql = (u32, &'static str);
 
-/// A column of a view.
+/// Name, unit and source of a column.
 #[derive(Debug)]
 pub struct ViewColumn {
     /// Name in SQL, files and filters.
     pub name: &'static str,
     /// Title on screens.
     pub title: &'static str,
-    /// Unit of its values.
+    /// Unit of the values.
     pub unit: ColumnUnit,
-    /// How its values behave over time.
+    /// How the values behave over time.
     pub kind: ColumnKind,
     /// Source expression by server version.
     pub(crate) sql: &'static [VersionedSql],
@@ -42,7 +42,7 @@ pub struct ViewColumn {
 }
 
 impl ViewColumn {
-    /// A column that is part of the row's identity.
+    /// Describes a column that is part of the row's identity.
     pub(crate) const fn key(
         name: &'static str,
         title: &'static str,
@@ -52,7 +52,7 @@ impl ViewColumn {
         Self { name, title, unit: ColumnUnit::Text, kind: ColumnKind::Key, sql, help }
     }
 
-    /// A column with a current value.
+    /// Describes a column whose value is current, not a sum.
     pub(crate) const fn gauge(
         name: &'static str,
         title: &'static str,
@@ -63,7 +63,7 @@ impl ViewColumn {
         Self { name, title, unit, kind: ColumnKind::Gauge, sql, help }
     }
 
-    /// A counter column, shown as growth per second.
+    /// Describes a counter, which is shown as growth per second.
     pub(crate) const fn counter(
         name: &'static str,
         title: &'static str,
@@ -90,9 +90,9 @@ pub struct StatsView {
     pub order: &'static str,
     /// Columns that a narrow screen shows first, most important first. The others follow in order.
     pub essential_columns: &'static [&'static str],
-    /// Whether it covers only the connected database instead of the whole cluster.
+    /// Whether the view covers only the connected database instead of the whole cluster.
     pub is_per_database: bool,
-    /// The extension that provides it, if any.
+    /// The extension that provides the view, if any.
     pub(crate) extension: Option<&'static str>,
 }
 
@@ -122,8 +122,8 @@ impl StatsView {
         sql_for_version(self.from, version)
     }
 
-    /// Builds the statement that reads it: the server's clock, then the columns that this version
-    /// has. `None` if the version lacks the view.
+    /// Builds the statement that reads the view: the server's clock, then the columns that this
+    /// version has. `None` if the version lacks the view.
     pub fn sql(&self, version: ServerVersion) -> Option<String> {
         let from = self.source_in(version)?;
         let mut sql =

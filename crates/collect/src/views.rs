@@ -1,7 +1,7 @@
 //! The views, one file per topic.
 //!
-//! Which version has which column comes from the manual's chapter "The Cumulative Statistics
-//! System" and the release notes of each major version; tests read every view on every installed
+//! The versions of columns are documented in the manual's chapter "The Cumulative Statistics
+//! System" and in the release notes of each major version; tests read every view on every installed
 //! major version.
 
 mod databases;
@@ -16,7 +16,7 @@ mod wal;
 
 use crate::StatsView;
 
-/// All views.
+/// The views, in the order of the screens' keys.
 pub static VIEWS: &[StatsView] = &[
     databases::DATABASES,
     relations::TABLES,

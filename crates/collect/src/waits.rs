@@ -24,8 +24,8 @@ pub struct WaitCount {
     pub sessions: u32,
 }
 
-/// Selects working sessions, as [`BackendActivity::is_working`] does. Before version 10 there is no
-/// backend type; walsenders cannot be told apart and are counted.
+/// Selects working sessions, as [`BackendActivity::is_working`] does. Before version 10 the backend
+/// type is not available, so walsenders cannot be distinguished and are counted.
 const FROM: &[VersionedSql] = &[
     (9, "a.state IN ('active', 'fastpath function call')"),
     (
@@ -98,7 +98,8 @@ impl WaitCounts {
 }
 
 impl BackendActivity {
-    /// Whether it runs a statement or helps with one. Walsenders run forever and do not count.
+    /// Whether the process executes a statement, its own or as a parallel worker. Walsenders run
+    /// forever and do not count.
     pub fn is_working(&self) -> bool {
         let helps = self.kind == Some(BackendType::ParallelWorker);
         let runs = matches!(self.state, Some(BackendState::Active | BackendState::FastPath));

@@ -1,22 +1,31 @@
-//! From two [`Samples`] to a [`Comparison`].
+//! Computes a [`Comparison`] from two [`Samples`].
 //!
 //! For each query that both runs executed often enough: the shift of the logarithm of service time,
 //! with its interval and p-value; p-values are adjusted over all queries. Then [`classify()`] gives
 //! the verdict.
 
 mod classify;
+mod runs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    slice,
+};
 
 use howdah_sql::Fingerprint;
 
-use self::classify::{Evidence, classify};
+use self::{
+    classify::{Evidence, classify},
+    runs::{RunsVerdict, ShiftsBetweenRuns},
+};
 use crate::{
     Caveat, Change, CompareSettings, Comparison, Control, ErrorChange, Interval, Measures, Overall,
     QueryComparison, QueryVerdict, Samples, Side,
+    machine::calibration_shift,
     samples::Query,
     statistics::{
         fdr::benjamini_hochberg,
+        median,
         shift::{Shift, shift},
     },
 };
@@ -34,8 +43,20 @@ pub fn compare(
     let fingerprints: BTreeSet<Fingerprint> =
         base.fingerprints().chain(run.fingerprints()).collect();
     let shifts = shifts(base, run, &fingerprints, settings);
+    let machine = machine_shift(slice::from_ref(base), slice::from_ref(run));
+    let estimates = || shifts.values().map(|shift| shift.estimate);
+    let drift = median(estimates());
+    // If nothing measured the machine, what all queries have in common is taken for its.
+    let factors: Vec<f64> = estimates().map(f64::exp).collect();
+    let is_common = |drift: &f64| moved_together(&factors, drift.exp(), settings);
+    let common = drift.filter(|drift| machine.is_none() && is_common(drift)).map(f64::abs);
     let noise = control
         .map(|control| Noise::from_shifts(&self::shifts(base, control, &fingerprints, settings)));
+    let noise_of = |fingerprint| {
+        let control = noise.as_ref().map(|noise| noise.for_query(fingerprint));
+        let measured = [control, machine.map(f64::abs), common].into_iter().flatten();
+        (control.is_some(), measured.reduce(f64::max))
+    };
     let changes = adjusted_changes(&shifts);
     let mut queries: Vec<QueryComparison> = fingerprints
         .into_iter()
@@ -43,7 +64,13 @@ pub fn compare(
             let change = changes.get(&fingerprint).copied();
             let pair = Pair { base: base.query(fingerprint), run: run.query(fingerprint) };
             let words = run.query_text(fingerprint).or_else(|| base.query_text(fingerprint));
-            let mut query = pair.compare(fingerprint, change, noise.as_ref(), settings);
+            let (has_control, noise_of_pair) = noise_of(fingerprint);
+            let evidence = Evidence { change, noise: noise_of_pair, has_control };
+            let mut query = pair.compare(fingerprint, (1, 1), |base, run| {
+                let (verdict, mean) = classify(base, run, &evidence, settings, fingerprint.0);
+                RunsVerdict { verdict, change, mean_change: mean, detectable: None }
+            });
+            query.noise = noise.as_ref().and_then(|noise| noise.own(fingerprint)).map(f64::exp);
             query.text = words.cloned().unwrap_or_default();
             query.types_deduced =
                 base.has_deduced_types(fingerprint) || run.has_deduced_types(fingerprint);
@@ -51,20 +78,86 @@ pub fn compare(
         })
         .collect();
     queries.sort_by(|left, right| right.impact_us.total_cmp(&left.impact_us));
-    let drift = median(shifts.values().map(|shift| shift.estimate)).map(f64::exp);
+    let drift = drift.map(f64::exp);
     Comparison {
         settings: *settings,
         base: Side::from_samples(base),
         run: Side::from_samples(run),
+        base_runs: vec![Side::from_samples(base)],
+        run_runs: vec![Side::from_samples(run)],
         control: control.zip(noise).map(|(control, noise)| Control {
             info: control.info().clone(),
             noise: noise.typical.exp(),
         }),
         verdict: Overall::from_verdicts(queries.iter().map(|query| query.verdict)),
-        caveats: caveats(base, run, drift, &queries, settings),
+        caveats: caveats(&[base, run], drift, machine, &queries, settings),
         queries,
         drift,
+        machine: machine.map(f64::exp),
     }
+}
+
+/// Compares `run`, several runs of one setup, with `base`, several runs of another, query by query.
+///
+/// The variance between runs is measured, so a machine whose load changes makes queries
+/// [`QueryVerdict::Undecided`], not slower. With fewer than four runs in total there is too little
+/// to measure: then the first of each side are compared, with a second run of the base as the
+/// control.
+///
+/// # Panics
+///
+/// A side has no runs.
+pub fn compare_runs(base: &[Samples], run: &[Samples], settings: &CompareSettings) -> Comparison {
+    if base.len() + run.len() < 4 {
+        return compare(&base[0], &run[0], base.get(1), settings);
+    }
+    let (base_all, run_all) = (Samples::merged(base), Samples::merged(run));
+    let fingerprints: BTreeSet<Fingerprint> =
+        base_all.fingerprints().chain(run_all.fingerprints()).collect();
+    let machine = machine_shift(base, run);
+    let shifts =
+        ShiftsBetweenRuns::measure(base, run, fingerprints.iter().copied(), machine, settings);
+    let each = |runs: &[Samples], fingerprint| -> Vec<Option<Measures>> {
+        runs.iter().map(|run| run.query(fingerprint).map(Measures::from_query)).collect()
+    };
+    let mut queries: Vec<QueryComparison> = fingerprints
+        .into_iter()
+        .map(|fingerprint| {
+            let pair = Pair { base: base_all.query(fingerprint), run: run_all.query(fingerprint) };
+            let text = run_all.query_text(fingerprint).or_else(|| base_all.query_text(fingerprint));
+            let classify =
+                |base: &Query, run: &Query| shifts.classify(fingerprint, base, run, settings);
+            QueryComparison {
+                text: text.cloned().unwrap_or_default(),
+                types_deduced: base_all.has_deduced_types(fingerprint)
+                    || run_all.has_deduced_types(fingerprint),
+                base_runs: each(base, fingerprint),
+                run_runs: each(run, fingerprint),
+                ..pair.compare(fingerprint, (base.len(), run.len()), classify)
+            }
+        })
+        .collect();
+    queries.sort_by(|left, right| right.impact_us.total_cmp(&left.impact_us));
+    let drift = median(shifts.estimates()).map(f64::exp);
+    let sides: Vec<&Samples> = base.iter().chain(run).collect();
+    Comparison {
+        settings: *settings,
+        base: Side::from_samples(&base_all),
+        run: Side::from_samples(&run_all),
+        base_runs: base.iter().map(Side::from_samples).collect(),
+        run_runs: run.iter().map(Side::from_samples).collect(),
+        control: None,
+        verdict: Overall::from_verdicts(queries.iter().map(|query| query.verdict)),
+        caveats: caveats(&sides, drift, machine, &queries, settings),
+        queries,
+        drift,
+        machine: machine.map(f64::exp),
+    }
+}
+
+/// The shift of the calibration statement between the sides, in logarithms.
+fn machine_shift(base: &[Samples], run: &[Samples]) -> Option<f64> {
+    calibration_shift(base.iter().map(Samples::machine), run.iter().map(Samples::machine))
 }
 
 type Shifts = BTreeMap<Fingerprint, Shift>;
@@ -87,7 +180,7 @@ fn shifts(
     fingerprints.iter().filter_map(shift_of).collect()
 }
 
-/// Durations are whole microseconds, so zero counts as one.
+/// Converts durations to logarithms. Durations are whole microseconds, so zero counts as one.
 fn logarithms(query: &Query) -> Vec<f64> {
     query.durations_us().into_iter().map(|duration| duration.max(1.0).ln()).collect()
 }
@@ -108,7 +201,7 @@ fn adjusted_changes(shifts: &Shifts) -> BTreeMap<Fingerprint, Change> {
 /// The differences between two runs of one setup, in logarithms.
 struct Noise {
     own: BTreeMap<Fingerprint, f64>,
-    /// The median over all queries.
+    /// The median of the noise over all queries.
     typical: f64,
 }
 
@@ -126,8 +219,8 @@ impl Noise {
         self.own.get(&fingerprint).copied()
     }
 
-    /// The noise of a query: its own, but at least the typical noise, because a single pair of runs
-    /// may agree by chance.
+    /// The noise of a query: its own, but at least the typical noise, because two runs may agree by
+    /// chance.
     fn for_query(&self, fingerprint: Fingerprint) -> f64 {
         self.own(fingerprint).unwrap_or(0.0).max(self.typical)
     }
@@ -143,28 +236,31 @@ impl Pair<'_> {
     fn compare(
         &self,
         fingerprint: Fingerprint,
-        change: Option<Change>,
-        noise: Option<&Noise>,
-        settings: &CompareSettings,
+        runs: (usize, usize),
+        classify: impl FnOnce(&Query, &Query) -> RunsVerdict,
     ) -> QueryComparison {
-        let evidence = Evidence { change, noise: noise.map(|noise| noise.for_query(fingerprint)) };
-        let (verdict, mean_change) = match (self.executed_base(), self.executed_run()) {
-            (Some(base), Some(run)) => classify(base, run, &evidence, settings, fingerprint.0),
-            (Some(_), None) => (QueryVerdict::OnlyInBase, None),
-            (None, Some(_)) => (QueryVerdict::OnlyInRun, None),
-            (None, None) => (QueryVerdict::TooFew, None),
-        };
+        let RunsVerdict { verdict, change, mean_change, detectable } =
+            match (self.executed_base(), self.executed_run()) {
+                (Some(base), Some(run)) => classify(base, run),
+                (Some(_), None) => RunsVerdict::without_change(QueryVerdict::OnlyInBase),
+                (None, Some(_)) => RunsVerdict::without_change(QueryVerdict::OnlyInRun),
+                (None, None) => RunsVerdict::without_change(QueryVerdict::TooFew),
+            };
+        let measures = |query: Option<&Query>| query.map(Measures::from_query);
         QueryComparison {
             fingerprint,
             text: crate::QueryText::default(),
             verdict,
-            base: self.base.map(Measures::from_query),
-            run: self.run.map(Measures::from_query),
+            base: measures(self.base),
+            run: measures(self.run),
+            base_runs: vec![measures(self.base)],
+            run_runs: vec![measures(self.run)],
             change,
             mean_change,
-            noise: noise.and_then(|noise| noise.own(fingerprint)).map(f64::exp),
+            noise: None,
+            detectable,
             impact_us: self.impact_us(),
-            errors: self.errors(),
+            errors: self.errors(runs),
             plan_change: None,
             types_deduced: false,
         }
@@ -190,8 +286,8 @@ impl Pair<'_> {
         }
     }
 
-    /// Failures by code, where the counts differ.
-    fn errors(&self) -> Vec<ErrorChange> {
+    /// Failures by code, where the counts per run differ.
+    fn errors(&self, (base_runs, run_runs): (usize, usize)) -> Vec<ErrorChange> {
         let mut changes = BTreeMap::new();
         for (query, in_run) in [(self.base, false), (self.run, true)] {
             for (sqlstate, error) in query.iter().flat_map(|query| &query.errors) {
@@ -204,7 +300,9 @@ impl Pair<'_> {
                 *(if in_run { &mut change.run } else { &mut change.base }) += error.count;
             }
         }
-        changes.into_values().filter(|change| change.base != change.run).collect()
+        let differs =
+            |change: &ErrorChange| change.base * run_runs as u64 != change.run * base_runs as u64;
+        changes.into_values().filter(differs).collect()
     }
 }
 
@@ -226,23 +324,29 @@ impl Side {
 }
 
 fn caveats(
-    base: &Samples,
-    run: &Samples,
+    runs: &[&Samples],
     drift: Option<f64>,
+    machine: Option<f64>,
     queries: &[QueryComparison],
     settings: &CompareSettings,
 ) -> Vec<Caveat> {
     let mut caveats = Vec::new();
-    if base.info().capture != run.info().capture {
+    let first = runs[0].info();
+    if runs.iter().any(|run| run.info().capture != first.capture) {
         caveats.push(Caveat::DifferentCaptures);
     }
-    if base.info().rate != run.info().rate {
+    if runs.iter().any(|run| run.info().rate != first.rate) {
         caveats.push(Caveat::DifferentRates);
     }
-    for about in [base.info(), run.info()] {
-        if !about.complete {
-            caveats.push(Caveat::Incomplete { name: about.name.clone() });
-        }
+    for info in runs.iter().map(|run| run.info()).filter(|info| !info.complete) {
+        caveats.push(Caveat::Incomplete { name: info.name.clone() });
+    }
+    if machine.is_some_and(|shift| shift.abs() >= settings.change_min.get().ln() / 2.0) {
+        caveats.push(Caveat::MachineChanged);
+    }
+    let undecided = queries.iter().filter(|query| query.verdict == QueryVerdict::Undecided).count();
+    if undecided > 0 {
+        caveats.push(Caveat::RunsVary { queries: undecided });
     }
     let factors: Vec<f64> = queries
         .iter()
@@ -259,7 +363,7 @@ fn caveats(
     caveats
 }
 
-/// Minimum number of queries for drift: with fewer, a single changed query would be most of them.
+/// Minimum number of queries for drift: with fewer, a single changed query would be a large part.
 const DRIFT_QUERIES_MIN: usize = 4;
 
 /// Share of the classified queries that must have moved with the drift.
@@ -273,17 +377,6 @@ fn moved_together(factors: &[f64], drift: f64, settings: &CompareSettings) -> bo
     let near = |factor: &&f64| (factor.ln() - drift.ln()).abs() <= change / 2.0;
     let share = factors.iter().filter(near).count() as f64 / factors.len().max(1) as f64;
     factors.len() >= DRIFT_QUERIES_MIN && drift.ln().abs() >= change && share >= DRIFT_SHARE_MIN
-}
-
-fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        len if len % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,10 @@ pub struct Comparison {
     pub run: Side,
     /// The result of a second run of the base's setup, if there was one.
     pub control: Option<Control>,
+    /// Each run of the base's setup; `base` is their sum.
+    pub base_runs: Vec<Side>,
+    /// Each assessed run; `run` is their sum.
+    pub run_runs: Vec<Side>,
     /// The verdict on the workload.
     pub verdict: Overall,
     /// Every query of either run, the largest increase of total time first.
@@ -26,6 +30,9 @@ pub struct Comparison {
     /// The factor by which the typical query changed: 1 if only single queries changed. `None` if
     /// no query had enough executions.
     pub drift: Option<f64>,
+    /// The factor by which the calibration statement was slower in the assessed runs than in those
+    /// of the base; `None` if it was not measured in all of them.
+    pub machine: Option<f64>,
 }
 
 /// One of the two runs.
@@ -35,7 +42,7 @@ pub struct Side {
     pub info: RunInfo,
     /// Executions sent to the server.
     pub calls: u64,
-    /// Those that failed.
+    /// Executions that failed.
     pub errors: u64,
     /// Executions that were captured but never sent.
     pub skipped: u64,
@@ -60,28 +67,37 @@ pub struct Control {
 pub struct QueryComparison {
     /// Identifies the query.
     pub fingerprint: Fingerprint,
-    /// Its text and an example's role and database, as far as the runs have them.
+    /// Normalized text of the query, and the role and database of an example, as far as the runs
+    /// have them.
     pub text: QueryText,
-    /// The verdict on the query.
+    /// How the query changed, if it did.
     pub verdict: QueryVerdict,
-    /// Its measures in the base run, if it was part of it.
+    /// Measures in the base run, if the query was part of it.
     pub base: Option<Measures>,
-    /// Its measures in the assessed run, if it was part of it.
+    /// Measures in the assessed run, if the query was part of it.
     pub run: Option<Measures>,
-    /// By how much typical executions changed, if there were enough of them.
+    /// Its measures in each run of the base's setup.
+    pub base_runs: Vec<Option<Measures>>,
+    /// Its measures in each assessed run.
+    pub run_runs: Vec<Option<Measures>>,
+    /// Change of typical executions, if there were enough of them.
     pub change: Option<Change>,
-    /// By how much the mean changed, with its interval at 99 %; computed only where the mean and
-    /// the typical executions disagree.
+    /// Change of the mean, with its interval at 99 %; computed only where the mean and the typical
+    /// executions disagree.
     pub mean_change: Option<Interval>,
-    /// The factor by which it differed between base and control, if there is a control.
+    /// Factor by which the query differed between base and control, if there is a control.
     pub noise: Option<f64>,
-    /// Time that the change costs (or saves, if negative) over all executions of the base run.
+    /// The smallest factor that these runs would have shown to be a change, if there are several on
+    /// each side.
+    pub detectable: Option<f64>,
+    /// Time that the change costs (or saves, if negative) over all executions of the base run, in
+    /// µs.
     pub impact_us: f64,
-    /// Failures by error code where the runs differ.
+    /// Failures by error code where the runs differ in their number per run.
     pub errors: Vec<ErrorChange>,
-    /// What changed in its plan, if the plans were requested and differ.
+    /// The change of the query's plan, if plans were requested and differ.
     pub plan_change: Option<String>,
-    /// Whether a replay deduced types for its parameters, because its capture has none.
+    /// Whether a replay deduced types for the query's parameters, because its capture has none.
     pub types_deduced: bool,
 }
 
@@ -90,11 +106,11 @@ pub struct QueryComparison {
 pub struct Measures {
     /// Executions sent to the server.
     pub calls: u64,
-    /// Those that failed.
+    /// Executions that failed.
     pub errors: u64,
     /// Executions that were captured but never sent.
     pub skipped: u64,
-    /// Executions whose time is known: the times below are theirs.
+    /// Executions with a known time, from which the times below are computed.
     pub timed: u64,
     /// Mean time.
     pub mean_us: f64,
@@ -106,7 +122,7 @@ pub struct Measures {
     pub p95_us: u64,
     /// 99th percentile.
     pub p99_us: u64,
-    /// The longest.
+    /// Maximum time.
     pub max_us: u64,
     /// Sum of all times.
     pub total_us: u64,
@@ -114,7 +130,7 @@ pub struct Measures {
     pub rows_mean: Option<f64>,
 }
 
-/// By how much typical executions changed, with its uncertainty.
+/// Change of typical executions, with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
     /// The factor, by Hodges and Lehmann on logarithms, and its interval at
@@ -123,20 +139,20 @@ pub struct Change {
     /// p-value of the Mann–Whitney statistic against no change at all, its variance taken over
     /// blocks of time.
     pub p: f64,
-    /// The same against any change of less than half of [`CompareSettings::change_min`] (in
+    /// p-value against any change of less than half of [`CompareSettings::change_min`] (in
     /// logarithms), adjusted for the number of queries by Benjamini and Hochberg. The verdict is
-    /// based on it.
+    /// based on this value.
     pub q: f64,
 }
 
 /// An estimate and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The estimate.
+    /// The most likely value: a factor, with 1 for no change.
     pub estimate: f64,
-    /// Lower end.
+    /// Lower end of the confidence interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the confidence interval.
     pub high: f64,
 }
 
@@ -147,9 +163,9 @@ pub struct ErrorChange {
     pub sqlstate: Option<SqlState>,
     /// The message of one such failure.
     pub message: String,
-    /// Failures in the base run.
+    /// Failures in all base runs.
     pub base: u64,
-    /// Failures in the assessed run.
+    /// Failures in all assessed runs.
     pub run: u64,
 }
 
@@ -169,22 +185,30 @@ impl ErrorChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caveat {
-    /// They replayed different captures.
+    /// The runs replayed different captures.
     DifferentCaptures,
-    /// They were replayed at different paces.
+    /// The runs were replayed at different paces.
     DifferentRates,
     /// A run was stopped before the end of its capture.
     Incomplete {
-        /// Its name.
+        /// Name of the run.
         name: String,
     },
     /// Nearly all classified queries changed by about [`Comparison::drift`]: perhaps because of the
     /// machine, not the change.
     EverythingMoved,
+    /// The machine was not the same: the calibration statement, which reads no table, changed by
+    /// [`Comparison::machine`].
+    MachineChanged,
+    /// Runs of one setup differ so much among themselves that some queries are undecided.
+    RunsVary {
+        /// How many queries.
+        queries: usize,
+    },
     /// Parameter types of some queries were deduced in one or both of the runs: their plans may
     /// differ from those in production.
     TypesDeduced {
-        /// How many queries.
+        /// Number of such queries.
         queries: usize,
     },
 }
@@ -214,8 +238,8 @@ impl QueryComparison {
     pub fn rows_differ(&self) -> bool {
         let rows = |side: Option<Measures>| side.and_then(|side| side.rows_mean);
         match (rows(self.base), rows(self.run)) {
-            // Sums of whole numbers divided by equal counts: equal means are exactly equal.
-            (Some(base), Some(run)) => base != run,
+            // Sums of whole numbers, divided: equal means are equal up to rounding.
+            (Some(base), Some(run)) => (base - run).abs() > 1e-9 * base.abs().max(1.0),
             _ => false,
         }
     }

@@ -25,7 +25,7 @@ const QUERIES_MAX: usize = 20;
 /// Version since which `GENERIC_PLAN` plans a statement whose values are not known.
 const GENERIC_PLAN_SINCE: u32 = 160_000;
 
-/// One execution of each of some queries, as an example.
+/// One execution of each changed query, as an example to plan.
 #[derive(Debug, Default)]
 pub struct Examples(HashMap<Fingerprint, StatementInfo>);
 
@@ -36,38 +36,38 @@ pub enum ExplainError {
     /// The server cannot be reached.
     #[error("cannot connect to {target}")]
     Connect {
-        /// The server.
+        /// Address of the server, without a password.
         target: String,
-        /// The error.
+        /// The cause: network, TLS or authentication.
         source: Box<ConnectError>,
     },
-    /// The server refused to plan it.
+    /// The server refused to plan the statement.
     #[error("{target} cannot plan it")]
     Query {
-        /// The server.
+        /// Address of the server, without a password.
         target: String,
         /// The server's error.
         source: Box<QueryError>,
     },
-    /// The run has no example of it.
+    /// The run has no example of the query.
     #[error("the run has no example of it")]
     NoExample,
-    /// EXPLAIN does not accept it: it is a utility command, or several statements.
+    /// EXPLAIN does not accept the statement: it is a utility command, or several statements.
     #[error("EXPLAIN does not accept it")]
     NotExplainable,
-    /// It is not UTF-8, the only encoding used for EXPLAIN.
+    /// The statement is not UTF-8, the only encoding used for EXPLAIN.
     #[error("it is not UTF-8")]
     NotUtf8,
     /// The values of its parameters are not known, and the server cannot plan without them.
     #[error("its values were not captured, and {target} is older than PostgreSQL 16")]
     ValuesUnknown {
-        /// The server.
+        /// Address of the server, without a password.
         target: String,
     },
     /// The reply is not JSON.
     #[error("{target} returned no plan")]
     NoPlan {
-        /// The server.
+        /// Address of the server, without a password.
         target: String,
     },
 }
@@ -84,11 +84,11 @@ impl ExplainError {
 }
 
 impl Examples {
-    /// The examples of the changed queries in the run in folder `path`.
+    /// Reads the examples of the changed queries from the run in the folder `path`.
     ///
     /// # Errors
     ///
-    /// There is no run, or it is damaged.
+    /// The folder does not contain a run, or the run is damaged.
     pub fn for_changed(comparison: &Comparison, path: &Path) -> Result<Self, ReadRunError> {
         let wanted: HashSet<Fingerprint> = changed_queries(comparison).collect();
         let read = || -> Result<Self, ReadError> {
@@ -99,13 +99,13 @@ impl Examples {
         read().map_err(|source| ReadRunError { path: path.to_owned(), source })
     }
 
-    /// Adds an example.
+    /// Adds an example, in place of an earlier one of the same query.
     pub fn insert(&mut self, statement: StatementInfo) {
         self.0.insert(Fingerprint(statement.fingerprint), statement);
     }
 }
 
-/// The queries worth explaining.
+/// The queries worth explaining, the worst first.
 fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint> {
     let slower = comparison.slower();
     let faster = comparison.faster().collect::<Vec<_>>().into_iter().rev();
@@ -115,8 +115,8 @@ fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint>
 /// Fills in [`QueryComparison::plan_change`](crate::QueryComparison::plan_change) of the changed
 /// queries, by requesting the plan of one execution, with its values, from both servers.
 ///
-/// Returns the queries without plans, with the error; a plan that did not change is not included.
-/// Nothing is executed: it is plain EXPLAIN, in a read-only transaction.
+/// Returns the queries whose plans are not available, with the errors; a plan that did not change
+/// is not included. Nothing is executed: plain EXPLAIN is used, in a read-only transaction.
 ///
 /// # Errors
 ///
@@ -233,7 +233,7 @@ impl<'t> PlanServer<'t> {
         Ok((database, plan))
     }
 
-    /// Whether a database has an index of that name in any schema.
+    /// Whether a database has an index of this name in any schema.
     fn has_index(&mut self, database: &str, name: &str) -> Result<bool, ExplainError> {
         const SQL: &str = "SELECT 1 FROM pg_catalog.pg_class \
                            WHERE relkind IN ('i', 'I') AND relname = $1::pg_catalog.name LIMIT 1";
@@ -252,7 +252,7 @@ impl<'t> PlanServer<'t> {
                 target: target.to_string(),
                 source: Box::new(source),
             })?;
-            // The server's own limit applies first; this one is for a broken network.
+            // A fallback for a broken network; the server's own limit is shorter.
             client.set_timeout(Some(PLANNING_TIME_MAX * 2));
             self.clients.insert(database.to_owned(), client);
         }

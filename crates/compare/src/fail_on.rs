@@ -5,8 +5,12 @@ use std::{fmt, str::FromStr};
 use howdah_sql::Fingerprint;
 
 use crate::{
-    Comparison, Measures, QueryComparison, Samples, samples::Query,
-    statistics::bootstrap::ratio_interval,
+    Comparison, Measures, QueryComparison, Samples,
+    samples::Query,
+    statistics::{
+        between_runs::{QueryRuns, RunLevel, run_shifts},
+        bootstrap::ratio_interval,
+    },
 };
 
 /// A condition under which a comparison counts as failed.
@@ -18,6 +22,8 @@ use crate::{
 /// | `1.5x` | the run with the base | all |
 /// | `20ms`, `800us`, `2s`, `1min` | the run with a fixed time | times |
 /// | `10` | the run with a fixed number | `errors`, `calls` |
+///
+/// With several runs on a side, totals, errors and calls are means per run.
 ///
 /// It is violated if any query violates it. For times, a query needs
 /// [`CompareSettings::executions_min`](crate::CompareSettings::executions_min) successful
@@ -59,16 +65,16 @@ pub enum Metric {
     Total,
     /// Executions that failed.
     Errors,
-    /// Executions.
+    /// Executions sent to the server.
     Calls,
 }
 
 /// A query that violates a [`FailOn`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
-    /// The condition.
+    /// The violated condition.
     pub condition: FailOn,
-    /// The query.
+    /// Identifies the query.
     pub fingerprint: Fingerprint,
     /// The metric in the base run, in microseconds or as a count; `None` if the query was not in
     /// it.
@@ -81,7 +87,7 @@ pub struct Violation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFailOnError {
-    /// The text has no `>`.
+    /// A condition needs a comparison operator.
     #[error(
         "{text:?} has no > or >=: a condition is a metric, > or >=, and a limit, as in p95>1.5x"
     )]
@@ -106,7 +112,7 @@ pub enum ParseFailOnError {
         "{metric} cannot be compared with {limit:?}: use 1.5x or 20ms for times, 1.5x or 10 for errors and calls"
     )]
     LimitDoesNotFit {
-        /// The metric.
+        /// The metric of the condition.
         metric: Metric,
         /// The text after the `>`.
         limit: String,
@@ -146,27 +152,34 @@ impl FailOn {
         }
     }
 
-    /// The queries that violate it, in the order of the comparison. The samples must be those
-    /// compared.
+    /// The queries that violate the condition, in the order of the comparison. The samples must be
+    /// those compared.
     pub fn violations(
         &self,
         comparison: &Comparison,
-        base: &Samples,
-        run: &Samples,
+        base: &[Samples],
+        run: &[Samples],
     ) -> Vec<Violation> {
         let executions_min = comparison.settings.executions_min;
+        let (base, run) = (Samples::merged(base), Samples::merged(run));
         let crossing = |query: &QueryComparison| {
             let (left, right) = (base.query(query.fingerprint), run.query(query.fingerprint));
-            self.violation(query, executions_min)
-                .filter(|_| self.is_significant(query.fingerprint, left, right))
+            self.violation(query, executions_min).filter(|_| {
+                self.is_significant(query.fingerprint, left, right)
+                    && self.is_significant_between_runs(query)
+            })
         };
         comparison.queries.iter().filter_map(crossing).collect()
     }
 
     fn violation(&self, query: &QueryComparison, executions_min: u64) -> Option<Violation> {
         let enough = |side: &Measures| !self.metric.is_time() || side.timed >= executions_min;
-        let run = query.run.filter(enough).map(|side| self.metric.value(&side))?;
-        let base = query.base.filter(enough).map(|side| self.metric.value(&side));
+        let value = |side: Option<Measures>, runs: usize| {
+            let scale = if self.metric.is_sum() { runs.max(1) as f64 } else { 1.0 };
+            side.filter(enough).map(|side| self.metric.value(&side) / scale)
+        };
+        let run = value(query.run, query.run_runs.len())?;
+        let base = value(query.base, query.base_runs.len());
         let crossed = match self.limit {
             Limit::Micros(limit) | Limit::Count(limit) => self.exceeds(run, limit),
             Limit::Ratio(limit) if self.metric == Metric::Errors => {
@@ -209,6 +222,27 @@ impl FailOn {
             fingerprint.0,
         );
         low > 1.0
+    }
+
+    /// Whether several runs on each side agree that a ratio of times increased: a change of the
+    /// query's own variance between runs, without what other queries show.
+    fn is_significant_between_runs(&self, query: &QueryComparison) -> bool {
+        const CONFIDENCE: f64 = 0.99;
+        let Limit::Ratio(limit) = self.limit else { return true };
+        if limit < 1.0 || !self.metric.is_time() || query.base_runs.len() + query.run_runs.len() < 4
+        {
+            return true;
+        }
+        let levels = |side: &[Option<Measures>]| {
+            let level = |measures: &Measures| RunLevel {
+                level: self.metric.value(measures).max(1.0).ln(),
+                variance: 0.0,
+            };
+            side.iter().map(|run| run.as_ref().map(level)).collect()
+        };
+        let runs = QueryRuns { base: levels(&query.base_runs), run: levels(&query.run_runs) };
+        let [Some(shift)] = run_shifts(&[runs])[..] else { return false };
+        shift.absolute.estimate > shift.absolute.half_width(CONFIDENCE)
     }
 
     /// The metric that is compared.
@@ -287,14 +321,19 @@ impl Metric {
         found.ok_or_else(|| ParseFailOnError::UnknownMetric { metric: text.to_owned() })
     }
 
-    /// The name in conditions and output.
+    /// The metric's name in conditions and output.
     pub fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// Whether it is a time in microseconds rather than a count.
+    /// Whether the metric is a time in microseconds rather than a count.
     pub fn is_time(self) -> bool {
         !matches!(self, Self::Errors | Self::Calls)
+    }
+
+    /// Whether it is a sum over a run, so that of several runs the mean is meant.
+    fn is_sum(self) -> bool {
+        matches!(self, Self::Total | Self::Errors | Self::Calls)
     }
 
     fn value(self, side: &Measures) -> f64 {

@@ -1,8 +1,9 @@
-//! Compares two runs of one capture, query by query: which query changed, by how much, and with
-//! what confidence.
+//! Compares runs of one capture, query by query: which query changed, by how much, and with what
+//! confidence.
 //!
-//! [`Samples`] is the summary of a run, in bounded memory. [`compare()`] compares two of them and
-//! returns a [`Comparison`] with a [`QueryVerdict`] on each query.
+//! [`Samples`] is the summary of a run, in bounded memory. [`compare_runs()`] compares several runs
+//! of one setup with several of another, [`compare()`] just two; both return a [`Comparison`] with
+//! a [`QueryVerdict`] on each query.
 //!
 //! Durations are service times: from sending a statement to the end of its reply, of successful
 //! executions. How late a statement was sent concerns the replay and is not included.
@@ -13,6 +14,7 @@ mod compare;
 mod comparison;
 pub mod explain;
 mod fail_on;
+mod machine;
 pub mod plan;
 mod samples;
 mod settings;
@@ -21,11 +23,12 @@ mod statistics;
 mod testing;
 mod verdict;
 
-pub use compare::compare;
+pub use compare::{compare, compare_runs};
 pub use comparison::{
     Caveat, Change, Comparison, Control, ErrorChange, Interval, Measures, QueryComparison, Side,
 };
 pub use fail_on::{FailOn, Metric, ParseFailOnError, Violation};
+pub use machine::MachineLoad;
 pub use samples::{ErrorCount, Errors, QueryText, ReadRunError, RunInfo, Samples};
 pub use settings::{ChangeFactor, CompareSettings, ParseChangeFactorError};
 pub use verdict::{ChangedPart, Overall, QueryVerdict};

@@ -18,7 +18,7 @@ const CLAUSES_MAX: usize = 3;
 /// Row estimates that differ by less than this factor explain nothing.
 const ROWS_FACTOR_MIN: f64 = 10.0;
 
-/// Describes what changed from one plan to another, most important first; `None` if they have the
+/// Describes the differences between two plans, most important first; `None` if the plans have the
 /// same shape, or if one is not a plan.
 ///
 /// Compared, in this order: how each relation is scanned, how relations are joined, the join order,
@@ -66,13 +66,13 @@ pub fn dropped_indexes(base: &Value, run: &Value) -> Vec<String> {
 /// The properties of a plan that are compared.
 #[derive(Debug, Default)]
 struct PlanShape {
-    /// By alias, in the order of the plan: an alias may occur in several subqueries.
+    /// Scans by alias, in the order of the plan; an alias may occur in several subqueries.
     scans: BTreeMap<String, Vec<Scan>>,
-    /// By the aliases that are joined.
+    /// Joins by the set of aliases that are joined.
     joins: BTreeMap<BTreeSet<String>, String>,
     /// Count of each step that is neither scan nor join.
     steps: BTreeMap<String, usize>,
-    /// Keys of the sorts.
+    /// Sort keys of all sorts, in no order.
     sort_keys: BTreeSet<String>,
     /// Children of all Append nodes.
     partitions: usize,
@@ -198,7 +198,7 @@ fn workers(base: &PlanShape, run: &PlanShape) -> Option<String> {
     (before != after).then(|| format!("{} became {}", plural(before), plural(after)))
 }
 
-/// Estimates that differ much: those of a relation before that of the whole plan.
+/// Row estimates that differ widely: those of a relation before that of the whole plan.
 fn rows(base: &PlanShape, run: &PlanShape) -> Option<String> {
     let ratio = |before: f64, after: f64| {
         let (before, after) = (before.max(1.0), after.max(1.0));

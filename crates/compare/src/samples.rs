@@ -12,6 +12,8 @@ use std::{
 use howdah_dataset::{Disposition, ReadError, ReplayOutcome, ReplayRun, RunManifest};
 use howdah_sql::Fingerprint;
 
+use crate::MachineLoad;
+
 pub(crate) use self::query::Query;
 pub use self::query::{ErrorCount, Errors};
 
@@ -27,9 +29,10 @@ pub struct Samples {
     /// Queries with deduced parameter types.
     typed: BTreeSet<Fingerprint>,
     unattributed: u64,
+    machine: Option<MachineLoad>,
 }
 
-/// The description of a run, by which people recognise it.
+/// Properties by which people recognise a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunInfo {
     /// The run's folder, or another name.
@@ -51,7 +54,7 @@ pub struct RunInfo {
 pub struct QueryText {
     /// The normalized text, or its first [`Samples::TEXT_MAX`] bytes.
     pub query: String,
-    /// The role of an execution; empty if not known.
+    /// The role of one execution; empty if not known.
     pub user: String,
     /// The database of that execution; empty if not known.
     pub database: String,
@@ -75,7 +78,7 @@ impl Samples {
     /// Maximum bytes of a query's text.
     pub const TEXT_MAX: usize = 4_096;
 
-    /// Starts without executions.
+    /// Creates a summary without executions.
     pub fn new(about: RunInfo) -> Self {
         Self {
             about,
@@ -83,6 +86,7 @@ impl Samples {
             statements: HashMap::new(),
             typed: BTreeSet::new(),
             unattributed: 0,
+            machine: None,
         }
     }
 
@@ -90,7 +94,7 @@ impl Samples {
     ///
     /// # Errors
     ///
-    /// There is no run, or it is damaged.
+    /// The folder does not contain a run, or the run is damaged.
     pub fn read(path: &Path) -> Result<Self, ReadRunError> {
         Self::read_with_progress(path, |_, _| {})
     }
@@ -115,6 +119,7 @@ impl Samples {
         let total = run.manifest().outcomes;
         let mut samples = Self::new(RunInfo::from_manifest(path, run.manifest()));
         samples.typed = typed_statements(run.manifest());
+        samples.machine = run.machine()?.as_ref().map(MachineLoad::from_series);
         for (read, outcome) in run.outcomes().enumerate() {
             samples.record(&outcome?);
             if read % PROGRESS_EVERY_N == 0 {
@@ -131,6 +136,32 @@ impl Samples {
             samples.describe(fingerprint, words);
         }
         Ok(samples)
+    }
+
+    /// All executions of several runs, in their order, described as the first of them.
+    pub(crate) fn merged(runs: &[Self]) -> Self {
+        let Some((first, later)) = runs.split_first() else {
+            return Self::new(RunInfo::default());
+        };
+        let mut merged = first.clone();
+        for run in later {
+            merged.about.complete &= run.about.complete;
+            for (fingerprint, query) in &run.queries {
+                if let Some(sum) = merged.queries.get_mut(fingerprint) {
+                    sum.append(query);
+                } else if merged.queries.len() < Self::QUERIES_MAX {
+                    merged.queries.insert(*fingerprint, query.clone());
+                } else {
+                    merged.unattributed += query.calls();
+                }
+            }
+            for (fingerprint, text) in &run.statements {
+                merged.statements.entry(*fingerprint).or_insert_with(|| text.clone());
+            }
+            merged.typed.extend(&run.typed);
+            merged.unattributed += run.unattributed;
+        }
+        merged
     }
 
     /// Adds an outcome. Outcomes that are not executions of a statement are ignored.
@@ -171,6 +202,17 @@ impl Samples {
     #[must_use]
     pub fn with_info(self, about: RunInfo) -> Self {
         Self { about, ..self }
+    }
+
+    /// The same executions, on a machine that was in this state during the run.
+    #[must_use]
+    pub fn with_machine(self, machine: MachineLoad) -> Self {
+        Self { machine: Some(machine), ..self }
+    }
+
+    /// The state of the machine during the run, if it was measured.
+    pub fn machine(&self) -> Option<&MachineLoad> {
+        self.machine.as_ref()
     }
 
     /// The run's description.

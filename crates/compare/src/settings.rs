@@ -1,8 +1,8 @@
-//! [`CompareSettings`]: what counts as a change.
+//! [`CompareSettings`]: the definition of a change.
 
 use std::{fmt, str::FromStr, time::Duration};
 
-/// What counts as a change.
+/// Defines which differences between two runs count as a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompareSettings {
     /// Minimum factor of a change, in either direction. Default 1.25.
@@ -14,9 +14,15 @@ pub struct CompareSettings {
     pub change_min: ChangeFactor,
     /// Minimum change of a typical execution. Default 50 µs.
     ///
-    /// Smaller differences are due to the scheduler of either machine. With a control run, which
-    /// measures that, a fifth of it.
+    /// Smaller differences may come from the scheduler of either machine. With a control run, which
+    /// measures such noise, a fifth of the floor is used.
     pub floor: Duration,
+    /// Minimum change of a typical execution when several runs on each side show how much runs
+    /// differ. Default 10 µs: smaller changes rarely matter to applications.
+    pub floor_between_runs: Duration,
+    /// "No change" is claimed only if a change by this factor, in either direction, is excluded.
+    /// Default 1.5.
+    pub no_change_max: ChangeFactor,
     /// Minimum executions of a query in both runs. Default 15.
     pub executions_min: u64,
     /// Level of the confidence intervals of typical changes. Default 0.95.
@@ -31,6 +37,8 @@ impl Default for CompareSettings {
         Self {
             change_min: ChangeFactor::DEFAULT,
             floor: Duration::from_micros(50),
+            floor_between_runs: Duration::from_micros(10),
+            no_change_max: ChangeFactor::NO_CHANGE,
             executions_min: 15,
             confidence: 0.95,
             false_discoveries_max: 0.01,
@@ -38,13 +46,16 @@ impl Default for CompareSettings {
     }
 }
 
-/// A factor above 1 by which something changed, in either direction: `1.25x`.
+/// A factor above 1 by which a measure must change, in either direction: `1.25x`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct ChangeFactor(f64);
 
 impl ChangeFactor {
     /// 1.25, see [`CompareSettings::change_min`].
     pub const DEFAULT: Self = Self(1.25);
+
+    /// 1.5, see [`CompareSettings::no_change_max`].
+    pub const NO_CHANGE: Self = Self(1.5);
 
     /// The factor, if it is a number above 1.
     pub fn new(factor: f64) -> Option<Self> {

@@ -3,10 +3,13 @@
 //! Latencies are skewed, heavy in the tail, tied (whole microseconds) and autocorrelated: a
 //! checkpoint slows everything for seconds. So the shift is measured on logarithms by ranks
 //! ([`shift`]), its variance is taken over blocks of neighbours in time, and metrics that depend on
-//! the tail are resampled by such blocks ([`bootstrap`]).
+//! the tail are resampled by such blocks ([`bootstrap`]). With several runs on each side, the
+//! variance between runs is measured instead of inferred ([`between_runs`]).
 
+pub(crate) mod between_runs;
 pub(crate) mod bootstrap;
 pub(crate) mod fdr;
+pub(crate) mod gamma;
 pub(crate) mod random;
 pub(crate) mod shift;
 pub(crate) mod student;
@@ -21,6 +24,18 @@ pub(crate) fn blocks<T>(values: &[T], count: usize) -> impl ExactSizeIterator<It
     let count = count.min(values.len());
     (0..count)
         .map(move |block| &values[block * values.len() / count..(block + 1) * values.len() / count])
+}
+
+/// The median; `None` of no values.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        len if len % 2 == 1 => Some(values[middle]),
+        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
+    }
 }
 
 #[test]

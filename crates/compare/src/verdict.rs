@@ -2,40 +2,43 @@
 
 use std::fmt;
 
-/// The verdict on a query.
+/// How a query changed between two runs, or why that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueryVerdict {
-    /// It got slower.
+    /// The query got slower.
     Slower(ChangedPart),
-    /// It got faster.
+    /// The query got faster.
     Faster(ChangedPart),
-    /// No difference that is certain, large enough and above the noise.
+    /// The runs show no difference that is certain, large enough and above the noise.
     NoChange,
+    /// Neither a change nor its absence is certain: runs differ too much, or the machine did.
+    Undecided,
     /// Too few successful executions in one of the runs.
     TooFew,
-    /// It was executed in the base run only.
+    /// The query was executed in the base run only.
     OnlyInBase,
-    /// It was executed in the other run only.
+    /// The query was executed in the other run only.
     OnlyInRun,
 }
 
 /// Which executions of a query changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangedPart {
-    /// The typical ones.
+    /// The typical executions changed.
     Typical,
-    /// Only some, but so much that the mean changed: the typical ones are unchanged.
+    /// Only some executions changed, but so much that the mean did: the typical ones are unchanged.
     Tail,
 }
 
 impl QueryVerdict {
-    /// The word in files and output.
+    /// The verdict's name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower(_) => "slower",
             Self::Faster(_) => "faster",
             Self::NoChange => "no change",
+            Self::Undecided => "undecided",
             Self::TooFew => "too few",
             Self::OnlyInBase => "only in base",
             Self::OnlyInRun => "only in run",
@@ -50,12 +53,12 @@ impl QueryVerdict {
         }
     }
 
-    /// Whether it got slower.
+    /// Whether the query got slower.
     pub const fn is_slower(self) -> bool {
         matches!(self, Self::Slower(_))
     }
 
-    /// Whether it got faster.
+    /// Whether the query got faster.
     pub const fn is_faster(self) -> bool {
         matches!(self, Self::Faster(_))
     }
@@ -68,7 +71,7 @@ impl fmt::Display for QueryVerdict {
 }
 
 impl ChangedPart {
-    /// The word in files and output.
+    /// The name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Typical => "typical",
@@ -87,8 +90,10 @@ pub enum Overall {
     Faster,
     /// Some queries got slower, some faster.
     Mixed,
-    /// No query changed, and at least one was executed often enough to say so.
+    /// No query changed, and for all that were executed often enough this is certain.
     NoChange,
+    /// No query is known to have changed, but some may have: runs differ too much to say.
+    NotComparable,
     /// No query was executed often enough in both runs.
     TooFew,
 }
@@ -96,28 +101,31 @@ pub enum Overall {
 impl Overall {
     /// Combines the verdicts on the queries.
     pub fn from_verdicts(verdicts: impl IntoIterator<Item = QueryVerdict>) -> Self {
-        let (mut slower, mut faster, mut same) = (false, false, false);
+        let (mut slower, mut faster, mut same, mut undecided) = (false, false, false, false);
         for verdict in verdicts {
             slower |= verdict.is_slower();
             faster |= verdict.is_faster();
             same |= verdict == QueryVerdict::NoChange;
+            undecided |= verdict == QueryVerdict::Undecided;
         }
-        match (slower, faster, same) {
-            (true, true, _) => Self::Mixed,
-            (true, false, _) => Self::Slower,
-            (false, true, _) => Self::Faster,
-            (false, false, true) => Self::NoChange,
-            (false, false, false) => Self::TooFew,
+        match (slower, faster) {
+            (true, true) => Self::Mixed,
+            (true, false) => Self::Slower,
+            (false, true) => Self::Faster,
+            (false, false) if undecided => Self::NotComparable,
+            (false, false) if same => Self::NoChange,
+            (false, false) => Self::TooFew,
         }
     }
 
-    /// The word in files and output.
+    /// The verdict's name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower => "slower",
             Self::Faster => "faster",
             Self::Mixed => "mixed",
             Self::NoChange => "no change",
+            Self::NotComparable => "not comparable",
             Self::TooFew => "too few",
         }
     }
@@ -131,11 +139,13 @@ impl fmt::Display for Overall {
 
 #[test]
 fn overall_verdict_combines_query_verdicts() {
-    use QueryVerdict::{Faster, NoChange, OnlyInRun, Slower, TooFew};
+    use QueryVerdict::{Faster, NoChange, OnlyInRun, Slower, TooFew, Undecided};
     let (slower, faster) = (Slower(ChangedPart::Typical), Faster(ChangedPart::Tail));
     assert_eq!(Overall::from_verdicts([NoChange, slower, TooFew]), Overall::Slower);
     assert_eq!(Overall::from_verdicts([NoChange, faster]), Overall::Faster);
     assert_eq!(Overall::from_verdicts([faster, slower]), Overall::Mixed);
+    assert_eq!(Overall::from_verdicts([NoChange, Undecided]), Overall::NotComparable);
+    assert_eq!(Overall::from_verdicts([slower, Undecided]), Overall::Slower);
     assert_eq!(Overall::from_verdicts([TooFew, NoChange]), Overall::NoChange);
     assert_eq!(Overall::from_verdicts([TooFew, OnlyInRun]), Overall::TooFew);
     assert_eq!(Overall::from_verdicts([]), Overall::TooFew);

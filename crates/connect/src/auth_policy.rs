@@ -1,6 +1,6 @@
 //! The authentication methods that a client accepts: `require_auth` and `channel_binding=require`.
 //!
-//! The server, or an impostor, chooses the method; without a policy it may ask for the password in
+//! The server, or an impostor, chooses the method; without a policy it may request the password in
 //! clear text. Source: PostgreSQL manual, "Parameter Key Words"; `check_expected_areq` in
 //! `fe-auth.c`.
 
@@ -16,7 +16,7 @@ use crate::{
     tls::{ChannelBindingMode, TlsSettings},
 };
 
-/// The methods that libpq has keywords for. `none` is a server that asks for nothing.
+/// The methods that libpq has keywords for. `none` means that the server requests nothing.
 const METHODS: [&str; 7] = ["none", "password", "md5", "gss", "sspi", "scram-sha-256", "oauth"];
 
 /// Checks the authentication requests of a server during one login. Created by
@@ -25,25 +25,26 @@ const METHODS: [&str; 7] = ["none", "password", "md5", "gss", "sspi", "scram-sha
 /// Call [`AuthPolicy::check`] for each request *before* it is answered; [`AuthFilter`] does so.
 #[derive(Clone, Debug)]
 pub struct AuthPolicy {
-    /// One entry per row of [`METHODS`].
+    /// Whether each method of [`METHODS`] is allowed.
     allowed: [bool; METHODS.len()],
     requires_binding: bool,
-    /// Whether the client knows the certificate's hash, and so binds wherever the server offers it.
+    /// Whether the client knows the certificate's hash, and therefore binds wherever the server
+    /// offers it.
     can_bind: bool,
-    /// Whether the server has asked for something, so that its `Ok` is not the method `none`.
+    /// Whether the server has requested a method, so that its `Ok` is not the method `none`.
     has_asked: bool,
     offered_binding: bool,
     sasl_finished: bool,
 }
 
-/// A server asked for a method that is not allowed.
+/// The reason why a server's authentication request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoginRefused {
     /// `require_auth` does not name the method.
     #[error("the server asks for authentication by {method}, which require_auth does not allow")]
     Method {
-        /// The method.
+        /// Keyword of the method, as in `require_auth`.
         method: &'static str,
     },
     /// The server accepted the login without binding it to the TLS connection.
@@ -74,7 +75,7 @@ impl AuthPolicy {
         })
     }
 
-    /// The policy for one login, given whether the client can bind it to TLS.
+    /// Returns the policy for one login, given whether the client can bind it to TLS.
     pub(crate) fn for_login(&self, can_bind: bool) -> Self {
         Self { can_bind, ..self.clone() }
     }
@@ -116,7 +117,8 @@ impl AuthPolicy {
     }
 }
 
-/// The [`METHODS`] keyword for a request. SASL mechanisms other than SCRAM are never answered.
+/// Returns the [`METHODS`] keyword for a request. SASL mechanisms other than SCRAM are never
+/// answered.
 fn method(request: &Authentication<'_>) -> &'static str {
     match request {
         Authentication::Sasl(_)

@@ -15,7 +15,7 @@ macro_rules! choice {
             pub const EXPECTED: &'static str =
                 concat!("one of:", $(" ", $word),+);
 
-            /// The keyword in a connection string.
+            /// Returns the keyword in a connection string.
             pub const fn as_str(self) -> &'static str {
                 match self { $( Self::$variant => $word, )+ }
             }

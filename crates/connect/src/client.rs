@@ -1,9 +1,8 @@
 //! [`Client`]: one blocking connection for the control plane, where a program or a person runs a
 //! handful of statements.
 //!
-//! It is simple, not fast: one connection, one statement at a time, whole results in memory (up to
-//! Results are held in memory as a whole (up to [`RESULT_BYTES_MAX`]), one statement at a time:
-//! simple, not fast. Replay and pool use the event loop of the net crate.
+//! Results are held in memory as a whole (up to [`RESULT_BYTES_MAX`]), and statements run one at a
+//! time: simple, not fast. Replay and pool use the event loop of the net crate.
 
 mod cancel;
 mod connect;
@@ -31,7 +30,7 @@ use crate::{ConnectTarget, Endpoint};
 use request::{CopyInSource, CopyOutSink, ResultCollector};
 use socket::Socket;
 
-/// Maximum number of bytes of one result held in memory.
+/// Maximum size of a result held in memory, in bytes.
 pub const RESULT_BYTES_MAX: usize = 256 << 20;
 
 /// A blocking connection to a PostgreSQL server.
@@ -96,7 +95,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`].
+    /// Those of [`Client::query`].
     pub fn query_with(
         &mut self,
         sql: &str,
@@ -109,7 +108,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`].
+    /// Those of [`Client::query`].
     pub fn query_with_in(
         &mut self,
         format: ValueFormat,
@@ -133,7 +132,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`].
+    /// Those of [`Client::query`].
     pub fn prepare(&mut self, name: &str, sql: &str) -> Result<(), QueryError> {
         self.run(&mut ResultCollector::default(), |session| {
             session.parse(name.as_bytes(), sql.as_bytes(), &[])?;
@@ -147,7 +146,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`].
+    /// Those of [`Client::query`].
     pub fn query_prepared(
         &mut self,
         name: &str,
@@ -160,7 +159,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`].
+    /// Those of [`Client::query`].
     pub fn query_prepared_in(
         &mut self,
         format: ValueFormat,
@@ -178,12 +177,12 @@ impl Client {
         Ok(rows.results.pop().unwrap_or_default())
     }
 
-    /// The first cell of the first row of the first result that has rows; `None` if there is no row
-    /// or the cell is NULL.
+    /// Runs `sql` and returns the first cell of the first row of the first result that has rows;
+    /// `None` without a row, or if the cell is NULL.
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`].
+    /// Those of [`Client::query`].
     pub fn one_value(&mut self, sql: &str) -> Result<Option<String>, QueryError> {
         let results = self.query(sql)?;
         let row = results.iter().find_map(|result| result.rows.first());
@@ -195,8 +194,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`]. If `writer` fails, the connection is closed, because the remaining
-    /// data could be long.
+    /// Those of [`Client::query`]. If `writer` fails, the connection is closed, because the
+    /// remaining data could be long.
     pub fn copy_out(&mut self, sql: &str, writer: &mut dyn Write) -> Result<u64, QueryError> {
         let mut copy = CopyOutSink::new(writer);
         self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;
@@ -208,7 +207,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As for [`Client::query`]. If `reader` fails, the `COPY` is ended without effect and the
+    /// Those of [`Client::query`]. If `reader` fails, the `COPY` is ended without effect and the
     /// connection remains usable.
     pub fn copy_in(&mut self, sql: &str, reader: &mut dyn Read) -> Result<u64, QueryError> {
         let mut copy = CopyInSource::new(reader);
@@ -223,25 +222,25 @@ impl Client {
         self.timeout = timeout;
     }
 
-    /// A handle that cancels a statement of this connection from another thread, if the server sent
-    /// a cancel key.
+    /// Returns a handle that cancels a statement of this connection from another thread, if the
+    /// server sent a cancel key.
     pub fn cancel_handle(&self) -> Option<CancelHandle> {
         self.cancel.clone()
     }
 
-    /// A session parameter as reported by the server: `server_version`, `TimeZone`,
+    /// Returns a session parameter as reported by the server: `server_version`, `TimeZone`,
     /// `in_hot_standby`, …
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.session.parameter(name)
     }
 
-    /// The server's version as one number, `170002` for 17.2; `None` if it was not reported.
-    /// Poolers may report anything.
+    /// Returns the server's version as one number, `170002` for 17.2; `None` if it was not
+    /// reported. Poolers may report any version.
     pub fn server_version_num(&self) -> Option<u32> {
         versions::number(self.parameter("server_version")?)
     }
 
-    /// The connected endpoint.
+    /// Returns the connected endpoint.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -251,13 +250,28 @@ impl Client {
         self.socket.is_encrypted()
     }
 
-    /// The process id of the session's backend, if the server sent it.
+    /// Returns the process id of the session's backend, if the server sent it.
     pub fn process_id(&self) -> Option<i32> {
         self.session.cancel_key().map(session::CancelKey::process_id)
     }
 
-    /// Sends Terminate and closes the connection. Dropping it does the same.
+    /// Sends Terminate and closes the connection, as dropping the client does.
     pub fn close(self) {}
+
+    /// Sends Terminate and waits until the server has closed the connection, up to `timeout`. By
+    /// then the server has freed the connection slot; after [`Client::close`] it does so later.
+    pub fn close_and_wait(mut self, timeout: Duration) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        self.session.terminate();
+        self.socket.set_deadline(Some(Instant::now() + timeout));
+        let is_sent = self.socket.send(self.session.transmit()).is_ok();
+        // Notices may precede the end.
+        while is_sent && self.socket.receive(&mut [0; 1024]).is_ok_and(|bytes| bytes > 0) {}
+        self.socket.close();
+    }
 
     fn deadline(&self) -> Option<Instant> {
         self.timeout.map(|timeout| Instant::now() + timeout)

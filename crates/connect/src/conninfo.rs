@@ -15,8 +15,8 @@ pub(crate) fn parse(text: &str) -> Result<KeywordValues, ResolveError> {
     if text.contains('=') {
         return parse_keywords(text);
     }
-    // libpq would ask the server for a database of that name, and the password that the text most
-    // probably contains would appear in the server's log.
+    // libpq would request a database with that name from the server, and the password that the text
+    // most probably contains would appear in the server's log.
     let credentials = text.split_once('@').is_some_and(|(before, _)| before.contains(':'));
     if credentials {
         return Err(ResolveError::UriWithoutScheme);
@@ -83,8 +83,8 @@ impl<'a> KeywordPair<'a> {
     }
 }
 
-/// Reads up to the character that ends the value, and returns what follows that character: `None`
-/// if it is missing.
+/// Reads up to the character that ends the value, and returns the text after that character, or
+/// `None` if it is missing.
 fn read_value(text: &str, ends: impl Fn(char) -> bool) -> (String, Option<&str>) {
     let mut value = String::new();
     let mut chars = text.chars();

@@ -26,7 +26,7 @@ pub fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// The remaining time, never zero: a timeout of zero would mean none.
+/// Returns the remaining time. Never zero, because a timeout of zero would mean none.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Where a server listens, and how lists of hosts and ports describe several endpoints.
+//! [`Endpoint`]: the address of a server; and how lists of hosts and ports describe several.
 
 use std::{
     borrow::Cow,
@@ -14,12 +14,12 @@ use crate::{environment::Environment, resolve_error::ResolveError, settings::Key
 pub enum Endpoint {
     /// A TCP port.
     Tcp {
-        /// The given name: used for certificate verification and the password file lookup. The text
+        /// The given name, used for certificate verification and the password file lookup. The text
         /// of the address if no name was given.
         host: String,
         /// The address to connect to, if the name must not be resolved.
         hostaddr: Option<IpAddr>,
-        /// The port.
+        /// Port number, from 1.
         port: u16,
     },
     /// A unix socket.
@@ -30,19 +30,19 @@ pub enum Endpoint {
     },
 }
 
-/// The file name of a socket up to the port.
+/// The file name of a socket, without the port at its end.
 const SOCKET_PREFIX: &str = ".s.PGSQL.";
 
 /// PostgreSQL's default port.
 pub(crate) const DEFAULT_PORT: u16 = 5432;
 
 impl Endpoint {
-    /// The socket of a server with that port in `directory`.
+    /// Returns the socket in `directory` of a server with this port.
     pub fn in_directory(directory: impl AsRef<Path>, port: u16) -> Self {
         Self::Unix { path: directory.as_ref().join(format!("{SOCKET_PREFIX}{port}")) }
     }
 
-    /// The port; for a unix socket the number at the end of its name, or 5432 if there is none.
+    /// Returns the port; for a unix socket the number at the end of its name, or 5432 without one.
     pub fn port(&self) -> u16 {
         match self {
             Self::Tcp { port, .. } => *port,
@@ -53,7 +53,7 @@ impl Endpoint {
         }
     }
 
-    /// The value for `host` in a connection string: a name, or the directory of the socket.
+    /// Returns the value for `host` in a connection string: a name, or the directory of the socket.
     pub fn host(&self) -> Cow<'_, str> {
         match self {
             Self::Tcp { host, .. } => Cow::Borrowed(host),
@@ -61,7 +61,7 @@ impl Endpoint {
         }
     }
 
-    /// The value to match with the first field of a password file.
+    /// Returns the value to match with the first field of a password file.
     pub(crate) fn passfile_host(&self) -> Cow<'_, str> {
         match self.host() {
             // libpq knows one default directory, which depends on how it was built.
@@ -71,7 +71,7 @@ impl Endpoint {
     }
 }
 
-/// `name:port`, `[address]:port` or the path of the socket.
+/// Writes `name:port`, `[address]:port` or the path of the socket.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -82,7 +82,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// The endpoints that `host`, `hostaddr` and `port` describe, in order. At least one.
+/// Returns the endpoints that `host`, `hostaddr` and `port` describe, in order. At least one.
 ///
 /// Source: PostgreSQL manual, "Specifying Multiple Hosts".
 pub(crate) fn resolve(
@@ -115,7 +115,7 @@ fn list(value: Option<&str>) -> Vec<&str> {
     value.map(|value| value.split(',').collect()).unwrap_or_default()
 }
 
-/// The element of a list, or the empty string if the list is shorter.
+/// Returns an element of a list, or the empty string if the list is shorter.
 fn at<'a>(list: &[&'a str], index: usize) -> &'a str {
     list.get(index).copied().unwrap_or("")
 }
@@ -151,7 +151,7 @@ fn one(host: &str, hostaddr: Option<IpAddr>, port: u16, environment: &Environmen
     }
 }
 
-/// The endpoint for a local server: the first socket that exists, otherwise TCP.
+/// Returns the endpoint for a local server: the first socket that exists, otherwise TCP.
 fn local(port: u16, environment: &Environment) -> Endpoint {
     environment
         .socket_directories()

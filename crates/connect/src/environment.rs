@@ -1,5 +1,5 @@
-//! The process environment besides arguments: the `PG*` variables, the home directory and the name
-//! of the operating system user.
+//! [`Environment`]: the `PG*` variables, the home directory and the name of the operating system
+//! user, which complete the command-line arguments.
 //!
 //! Only this file reads them. Everything else takes an [`Environment`], so that tests can construct
 //! one.
@@ -36,8 +36,8 @@ pub struct Environment {
     system_configuration: PathBuf,
 }
 
-/// Where servers create their sockets: Debian, Red Hat and their derivatives, then PostgreSQL's own
-/// default.
+/// Directories in which servers create their sockets: for Debian, Red Hat and their derivatives,
+/// then PostgreSQL's own default.
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
 /// Debian's directory for `pg_service.conf`, unless `PGSYSCONFDIR` is set.
@@ -49,7 +49,7 @@ const SESSION_VARIABLES: [(&str, &str); 3] =
     [("PGDATESTYLE", "datestyle"), ("PGTZ", "timezone"), ("PGGEQO", "geqo")];
 
 impl Environment {
-    /// The environment of this process.
+    /// Captures the environment of this process.
     ///
     /// The user name is that of the effective user id in `/etc/passwd`; for users defined elsewhere
     /// it is `LOGNAME` or `USER`.
@@ -64,7 +64,8 @@ impl Environment {
         Self { variables, home: env::home_dir(), os_user, socket_directories, ..Self::empty() }
     }
 
-    /// An environment without variables, home or user, for tests. It has no socket directories.
+    /// Creates an environment without variables, home or user, for tests. It has no socket
+    /// directories.
     pub fn empty() -> Self {
         Self {
             variables: BTreeMap::new(),
@@ -111,18 +112,18 @@ impl Environment {
         &self.socket_directories
     }
 
-    /// Path of a file in the home directory.
+    /// Returns the path of a file in the home directory.
     pub(crate) fn home_file(&self, name: &str) -> Option<PathBuf> {
         Some(self.home.as_ref()?.join(name))
     }
 
-    /// The system-wide `pg_service.conf`.
+    /// Returns the path of the system-wide `pg_service.conf`.
     pub(crate) fn system_service_file(&self) -> PathBuf {
         let directory = self.variables.get("PGSYSCONFDIR").map(Path::new);
         directory.unwrap_or(&self.system_configuration).join("pg_service.conf")
     }
 
-    /// The keyword values given by variables.
+    /// Returns the keyword values given by variables.
     pub(crate) fn settings(&self) -> Result<KeywordValues, ResolveError> {
         let mut settings = KeywordValues::default();
         for row in KEYWORDS {
@@ -134,11 +135,11 @@ impl Environment {
         Ok(settings)
     }
 
-    /// The session parameters given by variables, in the order of the manual.
+    /// Returns the session parameters given by variables, in the order of the manual.
     pub(crate) fn session_parameters(&self) -> Result<Vec<(String, String)>, ResolveError> {
         let mut parameters = Vec::new();
         for (variable, parameter) in SESSION_VARIABLES {
-            // "default", in any case, leaves the value to the server.
+            // The value "default", in any case, means that the server's value applies.
             match self.text(variable)? {
                 Some(value) if !value.eq_ignore_ascii_case("default") => {
                     parameters.push((parameter.to_owned(), value.to_owned()));
@@ -168,7 +169,7 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// The name of the effective user in `/etc/passwd`.
+/// Returns the name of the effective user in `/etc/passwd`.
 fn os_user() -> Option<String> {
     let passwd = fs::read(Path::new("/etc/passwd")).ok()?;
     let uid = rustix::process::geteuid().as_raw().to_string();

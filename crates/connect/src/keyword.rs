@@ -1,14 +1,14 @@
 //! All connection keywords of libpq, with the corresponding environment variables.
 //!
-//! A keyword that is missing from the table is an error; one that is in the table but has no effect
+//! A keyword that is missing from the table is an error. One that is in the table but has no effect
 //! here is accepted and reported as [`crate::Warning::Ignored`].
 //! Source: PostgreSQL manual, "Parameter Key Words" and "Environment Variables".
 
-/// A keyword of a connection string.
+/// A keyword of a connection string: a row of the table.
 #[derive(Debug)]
 pub(crate) struct Keyword {
     pub(crate) name: &'static str,
-    /// The environment variable with its default value.
+    /// The environment variable that provides its default value.
     pub(crate) variable: Option<&'static str>,
     pub(crate) effect: KeywordEffect,
 }
@@ -88,12 +88,12 @@ pub(crate) static KEYWORDS: &[Keyword] = &[
     bare("tty", Ignored),
 ];
 
-/// The row of `name`, which is case-sensitive as in libpq.
+/// Returns the row of `name`, which is case-sensitive as in libpq.
 pub(crate) fn find(name: &str) -> Option<&'static Keyword> {
     KEYWORDS.iter().find(|row| row.name == name)
 }
 
-/// The keyword that `name` was probably meant to be, if one is similar enough.
+/// Returns the keyword that `name` was probably meant to be, if one is similar enough.
 pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     // Names that other drivers use.
     let synonym = match name {
@@ -117,7 +117,7 @@ pub(crate) fn nearest(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Levenshtein distance in bytes.
+/// Returns the Levenshtein distance in bytes.
 fn edits(from: &str, to: &str) -> usize {
     let mut row: Vec<usize> = (0..=to.len()).collect();
     for (i, a) in from.bytes().enumerate() {

@@ -1,8 +1,8 @@
 //! From connection parameters to a PostgreSQL connection.
 //!
-//! [`ConnectTarget::resolve`] turns [`ConnParams`] and an [`Environment`] into endpoints, just as
+//! [`ConnectTarget::resolve`] resolves [`ConnParams`] and an [`Environment`] to endpoints, just as
 //! libpq does: URIs, keyword/value strings, `PG*` variables, the service file, the password file.
-//! [`tls`] turns the TLS settings into a rustls configuration and the first bytes of a connection.
+//! [`tls`] converts the TLS settings to a rustls configuration and the first bytes of a connection.
 //! [`Client`] is a blocking connection for the control plane.
 //!
 //! The data plane is elsewhere: the net crate handles thousands of connections at once, and takes

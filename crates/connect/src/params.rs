@@ -22,7 +22,7 @@ pub struct ConnParams {
 }
 
 impl ConnParams {
-    /// Parameters that consist of one connection string.
+    /// Creates parameters that consist of one connection string.
     pub fn from_conninfo(conninfo: impl Into<String>) -> Self {
         Self { conninfo: Some(conninfo.into()), ..Self::default() }
     }

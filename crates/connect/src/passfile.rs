@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The first four fields may be `*`; a backslash escapes a `:` or `\`; `#` starts a comment line.
-//! The first matching line wins. Source: PostgreSQL manual, "The Password File"; where it is
+//! The first matching line is used. Source: PostgreSQL manual, "The Password File"; where it is
 //! silent, `passwordFromFile` in `fe-connect.c`.
 
 use std::{
@@ -42,7 +42,8 @@ enum Pattern {
     Exactly(Vec<u8>),
 }
 
-/// More than any real password file; a wrong path must not exhaust memory.
+/// Maximum size of a password file, above that of any real one: a wrong path must not exhaust
+/// memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 impl Passwords {
@@ -85,7 +86,7 @@ impl Passwords {
         Self { lines: lines.filter_map(PassfileEntry::parse).collect() }
     }
 
-    /// The password of the first matching line.
+    /// Returns the password of the first matching line.
     pub(crate) fn find(&self, endpoint: &Endpoint, database: &str, user: &str) -> Option<&Secret> {
         let host = endpoint.passfile_host();
         let port = endpoint.port().to_string();
@@ -135,7 +136,8 @@ impl Pattern {
     }
 }
 
-/// Reads up to an unescaped colon; returns what follows it, `None` without one.
+/// Reads up to an unescaped colon; returns the field and the text after the colon, `None` without
+/// one.
 fn split_field(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
     let mut field = Vec::new();
     let mut at = 0;
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(find(file, "/srv/pg", 5433, "d", "u"), None);
     }
 
-    /// Escapes a field.
+    /// Inverse of the parser's unescaping.
     fn escape(field: &str) -> String {
         field.replace('\\', r"\\").replace(':', r"\:").replace('*', r"\*")
     }

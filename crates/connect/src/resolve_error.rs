@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use crate::{keyword, setting_origin::SettingOrigin};
 
-/// The connection parameters are invalid.
+/// The reason why connection parameters are invalid.
 ///
 /// A misplaced character (a stray `@` is enough) can move a part of the password into another
 /// field, so errors never repeat text that may be part of one.
@@ -14,9 +14,9 @@ pub enum ResolveError {
     /// libpq has no such keyword.
     #[error("unknown connection keyword {keyword:?}{}", hint(*.suggestion))]
     UnknownKeyword {
-        /// As given.
+        /// The text as given.
         keyword: String,
-        /// A keyword with a similar spelling.
+        /// A keyword with a similar spelling, if there is one.
         suggestion: Option<&'static str>,
     },
     /// A keyword/value string contains something other than a keyword where one belongs.
@@ -25,13 +25,13 @@ pub enum ResolveError {
     /// A keyword is not followed by `=`.
     #[error("missing \"=\" after {keyword:?} in the connection string")]
     MissingEquals {
-        /// The keyword.
+        /// Keyword before the missing `=`.
         keyword: String,
     },
     /// A quoted value is not closed.
     #[error("the quoted value of {keyword:?} is not closed in the connection string")]
     UnterminatedQuote {
-        /// The keyword it belongs to.
+        /// Keyword before the unterminated value.
         keyword: String,
     },
     /// The text after a password cannot be parsed, so it may be part of the password.
@@ -53,25 +53,27 @@ pub enum ResolveError {
         /// The scheme before `://`.
         scheme: String,
     },
-    /// A plain word that looks like the rest of a URI.
-    #[error("a database name holds \":\" and \"@\": is postgresql:// missing before it?")]
+    /// A plain database name looks like the rest of a URI.
+    #[error("a database name contains \":\" and \"@\": is postgresql:// missing before it?")]
     UriWithoutScheme,
     /// A `%` in a URI is not followed by two hexadecimal digits, or they are 00.
-    #[error("the {part} of the URI has a \"%\" that two hexadecimal digits, not 00, must follow")]
+    #[error(
+        "the {part} of the URI has a \"%\" that is not followed by two hexadecimal digits other than 00"
+    )]
     BadPercentEncoding {
-        /// The part of the URI.
+        /// Part of the URI with the invalid `%`.
         part: &'static str,
     },
     /// A part of a URI is not UTF-8 after decoding.
     #[error("the {part} of the URI is not UTF-8 after decoding")]
     BadUtf8 {
-        /// The part of the URI.
+        /// Part of the URI that is not UTF-8.
         part: &'static str,
     },
     /// A part of a URI contains a space.
     #[error("the {part} of the URI has a space: write it as %20")]
     UnencodedSpace {
-        /// The part of the URI.
+        /// Part of the URI with the space.
         part: &'static str,
     },
     /// An IPv6 address in a URI has no closing bracket, is empty, or is followed by something other
@@ -84,24 +86,24 @@ pub enum ResolveError {
     /// A value is not valid for its keyword.
     #[error("{keyword} {value:?} ({origin}) is not {expected}")]
     InvalidValue {
-        /// The keyword.
+        /// Keyword with the invalid value.
         keyword: &'static str,
-        /// As given.
+        /// The value as given.
         value: String,
-        /// The origin of the value.
+        /// The source that set the value.
         origin: SettingOrigin,
-        /// The valid values.
+        /// Description of the valid values.
         expected: &'static str,
     },
     /// `hostaddr` and `host` are lists of different lengths.
     #[error("{addresses} addresses in hostaddr do not match {hosts} hosts")]
     HostCount {
-        /// Length of `host`.
+        /// Number of hosts.
         hosts: usize,
-        /// Length of `hostaddr`.
+        /// Number of addresses.
         addresses: usize,
     },
-    /// There are several ports, but not one for each host.
+    /// The number of ports is neither one nor that of the hosts.
     #[error("{ports} ports do not match {hosts} hosts")]
     PortCount {
         /// Number of hosts.
@@ -113,25 +115,25 @@ pub enum ResolveError {
     /// provide it.
     #[error("sslmode {mode} is too weak for {option}: use {needed}")]
     WeakSslMode {
-        /// The mode.
+        /// The value of `sslmode`.
         mode: &'static str,
         /// The option, as written in a connection string.
         option: &'static str,
         /// The modes that are strong enough.
         needed: &'static str,
     },
-    /// A keyword asks for protection that this program cannot provide. Ignoring it would be silent
+    /// A keyword requests protection that this program cannot provide. Ignoring it would be silent
     /// and wrong.
     #[error("{keyword} {value:?} ({origin}) is not supported")]
     Unsupported {
-        /// The keyword.
+        /// Keyword with the unsupported value.
         keyword: &'static str,
-        /// As given.
+        /// The value as given.
         value: String,
-        /// The origin of the value.
+        /// The source that set the value.
         origin: SettingOrigin,
     },
-    /// No service file has a section of that name.
+    /// No service file has a section with this name.
     #[error("definition of service {service:?} not found")]
     ServiceNotFound {
         /// Name of the service.
@@ -140,19 +142,19 @@ pub enum ResolveError {
     /// The given service file cannot be read.
     #[error("cannot read service file {}", .path.display())]
     ServiceFile {
-        /// The file.
+        /// Path of the service file.
         path: PathBuf,
-        /// The reason.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A line in the service's section is invalid.
     #[error("{}:{line}: {problem}", .path.display())]
     ServiceLine {
-        /// The file.
+        /// Path of the service file.
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// The problem.
+        /// The reason why the line is invalid.
         problem: ServiceProblem,
     },
     /// No user was given, and the operating system has no name for the current user.
@@ -161,37 +163,37 @@ pub enum ResolveError {
     /// An environment variable is not UTF-8.
     #[error("{variable} is not UTF-8")]
     NotUtf8 {
-        /// Its name.
+        /// Name of the variable.
         variable: &'static str,
     },
 }
 
-/// A problem with a line of a service file.
+/// The reason why a line of a service file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServiceProblem {
-    /// Neither `[name]` nor `keyword=value`.
+    /// The line is neither `[name]` nor `keyword=value`.
     #[error("not of the form keyword=value")]
     Syntax,
     /// libpq has no such keyword.
     #[error("unknown connection keyword {keyword:?}{}", hint(*.suggestion))]
     UnknownKeyword {
-        /// As given.
+        /// The text as given.
         keyword: String,
-        /// A keyword that is spelled almost like it.
+        /// A keyword with a similar spelling, if there is one.
         suggestion: Option<&'static str>,
     },
     /// A service refers to a service.
     #[error("a service cannot name another service")]
     Nested,
     /// A service is defined in a directory server.
-    #[error("services kept in LDAP are not supported")]
+    #[error("services defined in LDAP are not supported")]
     Ldap,
 }
 
 impl ResolveError {
-    /// The error for a word in place of a keyword. The word is shown only if it looks like a
-    /// keyword.
+    /// Returns the error for a word that should be a keyword. The word is shown only if it looks
+    /// like one.
     pub(crate) fn unknown_keyword(name: &str) -> Self {
         if looks_like_keyword(name) {
             let suggestion = keyword::nearest(name);
@@ -203,7 +205,7 @@ impl ResolveError {
 }
 
 impl ServiceProblem {
-    /// The same error for a service file.
+    /// Returns the same error for a service file.
     pub(crate) fn unknown_keyword(name: &str) -> Self {
         if looks_like_keyword(name) {
             let suggestion = keyword::nearest(name);

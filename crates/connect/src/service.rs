@@ -18,7 +18,7 @@ use crate::{
     settings::KeywordValues,
 };
 
-/// The keyword values of the service `name`.
+/// Returns the keyword values of the service `name`.
 ///
 /// The user's own file takes precedence; the system's file is read only if the first does not
 /// define the service. `file` is the value of `PGSERVICEFILE` or `servicefile`; it must be
@@ -53,7 +53,7 @@ fn read_section_if_there(path: &Path, name: &str) -> Result<Option<KeywordValues
     }
 }
 
-/// The section of that name; `None` if the file has none.
+/// Reads the section with this name; `None` if the file has none.
 fn read_section(path: &Path, name: &str) -> Result<Option<KeywordValues>, ResolveError> {
     let unreadable = |source| ResolveError::ServiceFile { path: path.to_owned(), source };
     let bytes = fs::read(path).map_err(unreadable)?;
@@ -67,8 +67,8 @@ fn read_section(path: &Path, name: &str) -> Result<Option<KeywordValues>, Resolv
     })
 }
 
-/// Parses the section of that name. Only its own lines are checked; the first value of a keyword
-/// wins.
+/// Parses the section with this name. Other sections are not checked. The first value of a keyword
+/// is used.
 fn parse(text: &str, name: &str) -> Result<Option<KeywordValues>, (usize, ServiceProblem)> {
     let mut section: Option<KeywordValues> = None;
     for (index, line) in text.lines().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The origin of a keyword value.
+/// The source of a keyword's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingOrigin {
@@ -10,9 +10,9 @@ pub enum SettingOrigin {
     Argument,
     /// A section of the connection service file.
     Service,
-    /// The environment variable of that name.
+    /// The environment variable with this name.
     Variable(&'static str),
-    /// No source set it.
+    /// None: the value is the default.
     Default,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{keyword, resolve_error::ResolveError, setting_origin::SettingOrigin};
 
-/// Values by keyword. One of them may be a password, so there is no `Debug`.
+/// Values by keyword. `Debug` is not implemented, because one of them may be a password.
 #[derive(Default)]
 pub(crate) struct KeywordValues(BTreeMap<&'static str, KeywordValue>);
 
@@ -18,7 +18,7 @@ impl KeywordValues {
     ///
     /// # Errors
     ///
-    /// libpq has no such keyword.
+    /// The keyword does not exist in libpq.
     pub(crate) fn set(
         &mut self,
         name: &str,
@@ -42,22 +42,23 @@ impl KeywordValues {
         }
     }
 
-    /// The value of a keyword; as in libpq, an empty one counts as none.
+    /// Returns the value of a keyword; as in libpq, an empty value counts as none.
     pub(crate) fn value(&self, name: &'static str) -> Option<&str> {
         debug_assert!(keyword::find(name).is_some(), "{name} is no keyword");
         self.0.get(name).map(|setting| setting.value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// The origin of a keyword's value.
+    /// Returns the origin of a keyword's value.
     pub(crate) fn origin(&self, name: &'static str) -> SettingOrigin {
         self.0.get(name).map_or(SettingOrigin::Default, |setting| setting.origin)
     }
 
-    /// The value of a keyword, parsed by `read`; `default` if there is none.
+    /// Returns the value of a keyword, parsed by `read`; `default` if it is not set.
     ///
     /// # Errors
     ///
-    /// `read` rejects the value. Not for keywords with secret values: the error shows the value.
+    /// `read` rejects the value. Not to be used for keywords with secret values: the error shows
+    /// the value.
     pub(crate) fn parsed<T>(
         &self,
         name: &'static str,
@@ -71,7 +72,7 @@ impl KeywordValues {
         }
     }
 
-    /// The error for an invalid `value` of `name`.
+    /// Returns the error for an invalid `value` of `name`.
     pub(crate) fn invalid(
         &self,
         name: &'static str,
@@ -82,7 +83,7 @@ impl KeywordValues {
         ResolveError::InvalidValue { keyword: name, value: value.to_owned(), origin, expected }
     }
 
-    /// The keywords that are set, in alphabetical order.
+    /// Returns the keywords that are set, in alphabetical order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.keys().copied()
     }

@@ -22,14 +22,13 @@ use crate::{
 
 mod uri;
 
-/// Where to connect, as which user, and how.
+/// The endpoints to connect to, the user, and all settings for the connection.
 ///
-/// Created once by [`ConnectTarget::resolve`]; later nothing reads the environment or a file,
-/// except the files of [`TlsSettings`].
+/// Created once by [`ConnectTarget::resolve`]. Later, only the files of [`TlsSettings`] are read.
 ///
 /// # Passwords
 ///
-/// [`ConnectTarget::login`] takes the first of these that exists:
+/// [`ConnectTarget::login`] uses the first of these passwords that exists:
 ///
 /// 1. the password in the connection string, for any user;
 /// 2. the password of the environment or the service file, for the user it was resolved with;
@@ -66,7 +65,7 @@ struct ResolvedPassword {
 }
 
 choice! {
-    /// The required kind of session if there are several hosts (`target_session_attrs`).
+    /// The kind of session to look for if there are several hosts (`target_session_attrs`).
     pub enum SessionAttributes {
         /// Any session.
         Any = "any",
@@ -78,7 +77,7 @@ choice! {
         Primary = "primary",
         /// The server is in recovery.
         Standby = "standby",
-        /// The server is in recovery, or any session if there is none.
+        /// The server is in recovery, or any session if no server is.
         PreferStandby = "prefer-standby",
     }
 }
@@ -86,14 +85,14 @@ choice! {
 choice! {
     /// The order in which hosts are tried (`load_balance_hosts`).
     pub enum LoadBalance {
-        /// As listed.
+        /// Tries the hosts in the order given.
         Disable = "disable",
-        /// In random order.
+        /// Tries the hosts in random order.
         Random = "random",
     }
 }
 
-/// TCP keepalive settings. `None` leaves a value to the system.
+/// TCP keepalive settings; `None` means the system's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Whether keepalive is on (`keepalives`).
@@ -108,7 +107,7 @@ pub struct Keepalive {
     pub user_timeout: Option<Duration>,
 }
 
-/// Default `application_name`.
+/// The `application_name` if none is given.
 const APPLICATION_NAME: &str = "howdah";
 
 impl ConnectTarget {
@@ -121,7 +120,7 @@ impl ConnectTarget {
     ///
     /// # Errors
     ///
-    /// The parameters are invalid, or ask for something that is not supported.
+    /// The parameters are invalid, or request something that is not supported.
     pub fn resolve(params: &ConnParams, environment: &Environment) -> Result<Self, ResolveError> {
         let mut settings = params.settings()?;
         let variables = environment.settings()?;
@@ -157,7 +156,7 @@ impl ConnectTarget {
                 .or_else(|| text("fallback_application_name"))
                 .unwrap_or_else(|| APPLICATION_NAME.to_owned()),
             options: text("options"),
-            // "auto" is the encoding of the terminal; this program prints UTF-8 anyway.
+            // "auto" stands for the terminal's encoding; this program always prints UTF-8.
             client_encoding: text("client_encoding").filter(|encoding| encoding != "auto"),
             session_parameters: environment.session_parameters()?,
             connect_timeout: seconds(settings, "connect_timeout")?,
@@ -188,87 +187,93 @@ impl ConnectTarget {
         })
     }
 
-    /// The endpoints to try, in this order; at least one.
+    /// Returns the endpoints to try, in this order; at least one.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.endpoints
     }
 
-    /// The role to log in as.
+    /// Returns the role to log in as.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// The database to connect to.
+    /// Returns the database to connect to.
     pub fn database(&self) -> &str {
         &self.database
     }
 
-    /// The `application_name` that the server shows.
+    /// Returns the `application_name` that the server will show.
     pub fn application_name(&self) -> &str {
         &self.application_name
     }
 
-    /// Server settings for the session, as command-line options (`-c work_mem=1MB`).
+    /// Returns server settings for the session, as command-line options (`-c work_mem=1MB`).
     pub fn options(&self) -> Option<&str> {
         self.options.as_deref()
     }
 
-    /// The encryption settings.
+    /// Returns the encryption settings.
     pub fn tls(&self) -> &TlsSettings {
         &self.tls
     }
 
-    /// Time limit for each address of each endpoint; `None` leaves it to the system.
+    /// Returns the timeout for each address of each endpoint; `None` means the system's default.
     pub fn connect_timeout(&self) -> Option<Duration> {
         self.connect_timeout
     }
 
-    /// The required kind of session.
+    /// Returns the required kind of session.
     pub fn session_attributes(&self) -> SessionAttributes {
         self.session_attributes
     }
 
-    /// The order in which endpoints, and the addresses of each, are tried.
+    /// Returns the order in which endpoints, and the addresses of each, are tried.
     pub fn load_balance(&self) -> LoadBalance {
         self.balance
     }
 
-    /// The TCP keepalive settings.
+    /// Returns the TCP keepalive settings.
     pub fn keepalive(&self) -> Keepalive {
         self.keepalive
     }
 
-    /// Problems that the user should know of.
+    /// Returns problems that the user should know about.
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// The same target for another user.
+    /// Returns the same target for another user.
     #[must_use]
     pub fn with_user(&self, user: &str) -> Self {
         Self { user: user.to_owned(), ..self.clone() }
     }
 
-    /// The same target with another database.
+    /// Returns the same target with another database.
     #[must_use]
     pub fn with_database(&self, database: &str) -> Self {
         Self { database: database.to_owned(), ..self.clone() }
     }
 
-    /// The same target with another `application_name`.
+    /// Returns the same target with another `application_name`.
     #[must_use]
     pub fn with_application_name(&self, name: &str) -> Self {
         Self { application_name: name.to_owned(), ..self.clone() }
     }
 
-    /// The same target with another time limit per attempt; `None` leaves it to the system.
+    /// Returns the same target with `endpoint` as its only endpoint.
+    #[must_use]
+    pub fn with_endpoint(&self, endpoint: &Endpoint) -> Self {
+        Self { endpoints: vec![endpoint.clone()], ..self.clone() }
+    }
+
+    /// Returns the same target with another timeout per attempt; `None` means the system's default.
     #[must_use]
     pub fn with_connect_timeout(&self, timeout: Option<Duration>) -> Self {
         Self { connect_timeout: timeout, ..self.clone() }
     }
 
-    /// The login data for `endpoint`, without channel binding, which is known only after the TLS
-    /// handshake.
+    /// Returns the login data for `endpoint`, without channel binding, which is known only after
+    /// the TLS handshake.
     pub fn login(&self, endpoint: &Endpoint) -> Login {
         let mut parameters = vec![("application_name".to_owned(), self.application_name.clone())];
         let mut add = |name: &str, value: &Option<String>| {
@@ -286,7 +291,7 @@ impl ConnectTarget {
         }
     }
 
-    /// The policy for `login`, which must already contain its channel binding. Check each
+    /// Returns the policy for `login`, which must already contain its channel binding. Check each
     /// authentication request with it before the request is answered.
     pub fn auth_policy(&self, login: &Login) -> AuthPolicy {
         self.auth_policy.for_login(login.channel_binding.is_some())
@@ -317,7 +322,7 @@ impl Keepalive {
     }
 }
 
-/// A [`Warning::Ignored`] for each keyword that is set but has no effect.
+/// Returns a [`Warning::Ignored`] for each keyword that is set but has no effect.
 fn ignored(settings: &KeywordValues) -> Vec<Warning> {
     let ignored = |name: &&'static str| {
         keyword::find(name).is_some_and(|row| row.effect == KeywordEffect::Ignored)
@@ -327,7 +332,8 @@ fn ignored(settings: &KeywordValues) -> Vec<Warning> {
     settings.names().filter(ignored).map(warning).collect()
 }
 
-/// Rejects values that ask for protection which would silently be missing.
+/// Rejects settings for protection that this client does not support: if they were ignored, the
+/// protection would silently be missing.
 fn refuse_unsupported(
     settings: &KeywordValues,
     endpoints: &[Endpoint],
@@ -347,7 +353,7 @@ fn seconds(settings: &KeywordValues, name: &'static str) -> Result<Option<Durati
     Ok(positive(settings, name)?.map(Duration::from_secs))
 }
 
-/// A whole number; zero and negative values stand for none, as in libpq.
+/// Parses a whole number; zero and negative values count as not set, as in libpq.
 fn positive(settings: &KeywordValues, name: &'static str) -> Result<Option<u64>, ResolveError> {
     settings.parsed(name, None, "a whole number", |value| {
         let number: i32 = value.trim_ascii().parse().ok()?;

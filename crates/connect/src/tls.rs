@@ -1,7 +1,7 @@
 //! Encryption: the settings, the rustls configuration for them, the negotiation at the start of a
 //! connection, and channel binding.
 //!
-//! No sockets: the blocking client and the event loop share this.
+//! This module uses no sockets: the blocking client and the event loop share it.
 
 mod config;
 mod error;

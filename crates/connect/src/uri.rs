@@ -10,7 +10,7 @@
 
 use crate::{resolve_error::ResolveError, setting_origin::SettingOrigin, settings::KeywordValues};
 
-/// The text after the `postgresql://` of a URI; `None` if the text is not a URI.
+/// Returns the text after the `postgresql://` of a URI; `None` if the text is not a URI.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ fn split_credentials(text: &str) -> Option<(&str, &str, &str)> {
     Some((user, password, rest))
 }
 
-/// Parses `host:port,…` and returns what follows: a path, parameters or nothing.
+/// Parses `host:port,…` and returns the text after it: a path, parameters or nothing.
 fn parse_hosts<'a>(text: &'a str, settings: &mut KeywordValues) -> Result<&'a str, ResolveError> {
     let (mut hosts, mut ports) = (String::new(), String::new());
     let mut rest = text;
@@ -133,7 +133,7 @@ fn store_parameter(pair: &str, settings: &mut KeywordValues) -> Result<(), Resol
     let keyword = decode("keyword", keyword)?;
     let value = decode("value of a parameter", value)?;
     match (keyword.as_str(), value.as_str()) {
-        // JDBC's spelling.
+        // JDBC spells it like this.
         ("ssl", "true") => settings.set("sslmode", "require", SettingOrigin::Argument),
         _ => settings.set(&keyword, value, SettingOrigin::Argument),
     }

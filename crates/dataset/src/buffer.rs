@@ -1,10 +1,10 @@
-//! Rows buffered for a file, and how they are split into row groups.
+//! The rows buffered for a file, and how they are split into row groups.
 
 use std::time::{Duration, Instant};
 
 use crate::{ROW_BYTES_MAX, error::WriteError, table::Encode};
 
-/// Rows in memory until there are enough for a file.
+/// Rows in memory, until there are enough for a file.
 #[derive(Debug)]
 pub(crate) struct Buffer<R> {
     rows: Vec<R>,
@@ -17,9 +17,9 @@ pub(crate) struct FillLevel {
     rows: usize,
     bytes: usize,
     limits: BufferLimits,
-    /// When all rows were last on disk.
+    /// Time at which all rows were last on disk.
     saved: Instant,
-    /// Rows that were on disk then, in a file that is to be replaced.
+    /// Number of rows that were on disk then, in a file that will be replaced.
     saved_rows: usize,
 }
 
@@ -28,15 +28,15 @@ pub(crate) struct FillLevel {
 /// A limit in bytes counts the texts of the rows in memory; the last row may exceed it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BufferLimits {
-    /// Rows of a file.
+    /// Maximum number of rows in a file.
     pub(crate) file_rows: usize,
-    /// Bytes of a file.
+    /// Maximum bytes of text in a file.
     pub(crate) file_bytes: usize,
-    /// Rows of a row group: the unit that a reader skips or decodes.
+    /// Maximum number of rows in a row group, the unit that a reader skips or decodes.
     pub(crate) group_rows: usize,
-    /// Bytes of a row group: what a reader holds in memory.
+    /// Maximum bytes of text in a row group, which a reader holds in memory.
     pub(crate) group_bytes: usize,
-    /// Maximum time rows are only in memory: what a crash may lose.
+    /// Maximum time that rows are only in memory, where a crash loses them.
     pub(crate) unsaved_max: Duration,
 }
 
@@ -67,7 +67,7 @@ impl<R: Encode> Buffer<R> {
         self.fill.is_full()
     }
 
-    /// Whether there are no rows.
+    /// Whether the buffer has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -83,7 +83,7 @@ impl<R: Encode> Buffer<R> {
         Ok(())
     }
 
-    /// The rows.
+    /// Returns the buffered rows, in order of arrival.
     pub(crate) fn rows(&self) -> &[R] {
         &self.rows
     }
@@ -120,7 +120,7 @@ impl FillLevel {
         self.rows >= self.limits.file_rows || self.bytes >= self.limits.file_bytes
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
@@ -135,7 +135,7 @@ impl FillLevel {
             return Err(WriteError::RowTooLarge { bytes });
         }
         if self.rows == 0 {
-            self.saved = Instant::now(); // Until now there was nothing to be lost.
+            self.saved = Instant::now(); // Until now, a crash would have lost nothing.
         }
         self.bytes += bytes;
         self.rows += 1;
@@ -158,7 +158,7 @@ impl FillLevel {
         self.rows < CLOCK_CHECKED_ROWS || self.rows.is_multiple_of(ROWS_PER_CLOCK_CHECK)
     }
 
-    /// How long there have been unsaved rows.
+    /// Returns how long there have been unsaved rows.
     pub(crate) fn age(&self) -> Duration {
         self.saved.elapsed()
     }
@@ -173,7 +173,7 @@ impl FillLevel {
         self.limits.file_bytes = self.limits.file_bytes.min(bytes);
     }
 
-    /// See [`BufferLimits::groups`].
+    /// Returns the limits, with the lowered limit on a file's bytes.
     pub(crate) fn limits(&self) -> BufferLimits {
         self.limits
     }

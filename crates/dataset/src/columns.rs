@@ -1,4 +1,4 @@
-//! Columns as Arrow arrays: encoding from rows and decoding.
+//! Columns as Arrow arrays: encoding rows to them, and decoding rows from them.
 //!
 //! PostgreSQL's texts are bytes in the database's encoding, while Parquet readers expect UTF-8. So
 //! a [`Text`](howdah_traffic::Text) takes two columns: `X` is readable, and `X_bytes` has the exact
@@ -22,20 +22,20 @@ pub(crate) use encode::{
 };
 pub(crate) use wire::{WireColumns, copy_end_code};
 
-/// One column of a table, as the format's page describes it.
+/// A column of a table, as the format's page describes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
     pub(crate) column_type: StoredType,
     pub(crate) is_nullable: bool,
-    /// The version of the format that added it: older files lack it.
+    /// The version of the format that added the column: older files lack it.
     pub(crate) since: u32,
 }
 
 /// The type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoredType {
-    /// A number; usually close to its neighbours, so stored as differences.
+    /// A number; usually close to its neighbors, so stored as differences.
     Int64,
     /// Microseconds since the Unix epoch, UTC.
     Time,
@@ -52,19 +52,19 @@ pub(crate) enum StoredType {
 }
 
 impl Column {
-    /// A column that always has a value.
+    /// Describes a column that always has a value.
     pub(crate) const fn required(name: &'static str, shape: StoredType) -> Self {
         Self { name, column_type: shape, is_nullable: false, since: 1 }
     }
 
-    /// A column that may be null.
+    /// Describes a column that may be null.
     pub(crate) const fn optional(name: &'static str, shape: StoredType) -> Self {
         Self { name, column_type: shape, is_nullable: true, since: 1 }
     }
 
-    /// Whether the file stores its minimum and maximum per row group, by which readers select rows:
-    /// numbers and identities. Other strings cannot exclude a row group, as nearly all row groups
-    /// contain all of them.
+    /// Whether the file stores the column's minimum and maximum per row group, by which readers
+    /// select rows: numbers and identities. Other strings cannot exclude a row group, as nearly all
+    /// row groups contain all of them.
     pub(crate) fn has_statistics(&self) -> bool {
         match self.column_type {
             StoredType::Int64 | StoredType::Time => true,
@@ -78,7 +78,7 @@ impl Column {
         }
     }
 
-    /// Its path in a file.
+    /// Returns the column's path in a file.
     pub(crate) fn path(&self) -> ColumnPath {
         let entries = match self.column_type {
             StoredType::TextList | StoredType::BytesList | StoredType::Int32List => {
@@ -90,14 +90,14 @@ impl Column {
         ColumnPath::new(parts.map(str::to_owned).collect())
     }
 
-    /// The same column, for files of `version` and later.
+    /// Returns the same column, for files of `version` and later.
     pub(crate) const fn since(self, version: u32) -> Self {
         Self { since: version, ..self }
     }
 }
 
 impl StoredType {
-    /// The type in a file.
+    /// Returns the type in a file.
     fn stored(self) -> DataType {
         let list_of = |shape: Self| DataType::List(Arc::new(list_entry(shape)));
         match self {
@@ -111,7 +111,7 @@ impl StoredType {
         }
     }
 
-    /// The type when read back: texts repeat, and a dictionary decodes a repeated text once.
+    /// Returns the type after reading: texts repeat, and a dictionary decodes a repeated text once.
     fn decoded(self) -> DataType {
         match self {
             Self::Text => DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),
@@ -120,12 +120,12 @@ impl StoredType {
     }
 }
 
-/// The schema for writing files.
+/// Returns the schema for writing files.
 pub(crate) fn stored_schema(columns: &[Column]) -> SchemaRef {
     schema(columns, StoredType::stored)
 }
 
-/// The schema for reading files of a version.
+/// Returns the schema for reading files of a version.
 pub(crate) fn decoded_schema(columns: &[Column], version: u32) -> SchemaRef {
     schema(columns.iter().filter(|column| column.since <= version), StoredType::decoded)
 }
@@ -148,6 +148,6 @@ fn number_entry() -> Field {
     Field::new(ENTRY, DataType::Int32, false)
 }
 
-/// Name of a list's entries, by the Parquet format's rules for lists.
+/// Name of the entries of a list, by the Parquet format's rules for lists.
 const ENTRY: &str = "element";
 const UTC: &str = "UTC";

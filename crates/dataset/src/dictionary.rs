@@ -1,4 +1,4 @@
-//! [`StringDictionary`]: the distinct byte strings of a column; and columns of such strings and of
+//! [`StringDictionary`]: the distinct byte strings of a column. Also columns of such strings and of
 //! numbers.
 //!
 //! Rows are appended one after another, and most columns are empty in most rows. So a column is
@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// An entry of a [`StringDictionary`], counted from 1; 0 is null.
+/// The index of an entry of a [`StringDictionary`], from 1; 0 is null.
 pub(crate) type DictionaryIndex = u32;
 
 /// An entry and its byte range.
@@ -20,7 +20,8 @@ struct RecentEntry {
     to: usize,
 }
 
-/// Capacity retained for the next file: what a typical file needs.
+/// Number of entries for which capacity is retained for the next file; sufficient for a typical
+/// file.
 const RETAINED_ENTRIES: usize = 256 << 10;
 const RETAINED_BYTES: usize = 8 << 20;
 
@@ -29,28 +30,28 @@ const RETAINED_BYTES: usize = 8 << 20;
 #[derive(Default)]
 pub(crate) struct StringDictionary {
     bytes: Vec<u8>,
-    /// The end of each string in `bytes`.
+    /// End of each string in `bytes`.
     ends: Vec<usize>,
-    /// Indexes by content, with an unpredictable hash, because clients choose the strings.
+    /// Indexes by content. The hash is unpredictable, because clients choose the strings.
     table: HashTable<DictionaryIndex>,
     hasher: DefaultHashBuilder,
-    /// The two most recent results: repeated strings are usually one of them.
+    /// The two most recent results: a repeated string is usually one of them.
     recent: [RecentEntry; 2],
     /// Number of new strings, minus eight for each repeated one.
     new_streak: u32,
     /// Number of further strings to insert without a search.
     unchecked_left: u32,
-    /// First index that may be a duplicate; 0 if there is none.
+    /// First index that may be a duplicate; 0 if none may.
     first_unchecked: DictionaryIndex,
 }
 
-/// After this many new strings, such as random numbers, the next [`UNCHECKED_INSERTS`] are inserted
-/// without a search. Then searching resumes.
+/// Number of new strings, such as random numbers, after which the next [`UNCHECKED_INSERTS`] are
+/// inserted without a search. Then searching resumes.
 const NEW_STREAK_MAX: u32 = 2048;
 const UNCHECKED_INSERTS: u32 = 4 * NEW_STREAK_MAX;
 
 impl StringDictionary {
-    /// The index of a string, if it is in the dictionary.
+    /// Returns the index of a string, if it is in the dictionary.
     #[inline]
     pub(crate) fn find(&mut self, string: &[u8]) -> Option<DictionaryIndex> {
         if self.matches(self.recent[0], string) {
@@ -87,7 +88,7 @@ impl StringDictionary {
         self.recent = [RecentEntry { index: slot, from, to }, self.recent[0]];
     }
 
-    /// The index of a string, which is inserted if missing.
+    /// Returns the index of a string, which is inserted if missing.
     #[inline]
     pub(crate) fn get_or_insert(&mut self, string: &[u8]) -> DictionaryIndex {
         match self.find(string) {
@@ -120,7 +121,7 @@ impl StringDictionary {
         slot
     }
 
-    /// The string at an index.
+    /// Returns the string at an index.
     #[inline]
     pub(crate) fn get(&self, slot: DictionaryIndex) -> &[u8] {
         entry_bytes(&self.bytes, &self.ends, slot)
@@ -131,7 +132,7 @@ impl StringDictionary {
         self.first_unchecked != 0 && slot >= self.first_unchecked
     }
 
-    /// Number of strings.
+    /// Returns the number of strings.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
@@ -166,18 +167,18 @@ fn entry_range(ends: &[usize], slot: DictionaryIndex) -> (usize, usize) {
     }
 }
 
-/// A column of numbers.
 #[derive(Default)]
 pub(crate) struct Int64Column {
-    /// 0 where the value is null.
+    /// The number of each row; 0 where the value is null.
     numbers: Vec<i64>,
     /// Whether each row has a value.
     is_present: Vec<bool>,
     nulls: usize,
 }
 
-/// A count or number of microseconds as `i64`. Larger values are stored as `i64::MAX`: common tools
-/// subtract signed numbers without surprises, and 292 thousand years are enough.
+/// Converts a count or number of microseconds to `i64`. Larger values are stored as `i64::MAX`:
+/// common tools can subtract signed numbers without surprises, and 292 thousand years are
+/// sufficient.
 pub(crate) fn saturate_to_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -199,7 +200,7 @@ impl Int64Column {
         is_known.then(|| self.number(row))
     }
 
-    /// The number of a row that has one.
+    /// Returns the number of a row that has one.
     #[inline]
     pub(crate) fn number(&self, row: u32) -> i64 {
         self.numbers.get(row as usize).copied().unwrap_or(0)
@@ -280,7 +281,8 @@ impl TextColumn {
     }
 }
 
-/// The index of a text in a dictionary of UTF-8 strings, and whether the text is valid UTF-8.
+/// Returns the index of a text in a dictionary of UTF-8 strings, and whether the text is valid
+/// UTF-8.
 #[inline]
 pub(crate) fn insert_readable(
     words: &mut StringDictionary,
@@ -295,12 +297,12 @@ pub(crate) fn insert_readable(
     }
 }
 
-/// A column of lists.
+/// A column of lists, in which equal consecutive lists are stored once.
 pub(crate) struct ListColumn<T> {
-    /// Each row's list, counted from 1; 0 is null.
+    /// Number of each row's list, from 1; 0 is null.
     lists: Vec<u32>,
     entries: Vec<T>,
-    /// The end of each list in `entries`.
+    /// End of each list in `entries`.
     ends: Vec<usize>,
 }
 
@@ -372,7 +374,7 @@ impl DictionaryListColumn {
     }
 }
 
-/// Fills the rows before this one that have no value with nulls.
+/// Adds nulls for the rows before this one that have no value.
 #[inline]
 fn skip_to<T: Clone + Default>(column: &mut Vec<T>, row: u32) {
     if column.len() < row as usize {

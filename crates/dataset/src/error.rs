@@ -6,14 +6,14 @@ use parquet::errors::ParquetError;
 
 use crate::{ROW_BYTES_MAX, kind::DatasetKind};
 
-/// A dataset could not be written. Earlier files are kept in every case.
+/// The reason why a dataset could not be written. Earlier files are kept in every case.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     /// The folder already contains a dataset of this kind, and overwriting was not requested.
     #[error("{} already contains a {kind}", dir.display())]
     Exists {
-        /// The folder.
+        /// Path of the folder.
         dir: PathBuf,
         /// The kind of the existing dataset.
         kind: DatasetKind,
@@ -21,7 +21,7 @@ pub enum WriteError {
     /// The folder contains a dataset of the other kind, which is never overwritten.
     #[error("{} contains a {found}, not a {expected}; it was left unchanged", dir.display())]
     OtherKind {
-        /// The folder.
+        /// Path of the folder.
         dir: PathBuf,
         /// The kind of the dataset to be written.
         expected: DatasetKind,
@@ -31,7 +31,7 @@ pub enum WriteError {
     /// The folder contains files that are not a dataset, which are never overwritten.
     #[error("{} is not empty and contains no {kind}; it was left unchanged", dir.display())]
     NotEmpty {
-        /// The folder.
+        /// Path of the folder.
         dir: PathBuf,
         /// The kind of the dataset to be written.
         kind: DatasetKind,
@@ -47,7 +47,7 @@ pub enum WriteError {
     NoRoom {
         /// The file that did not fit. Its partial copy has been removed.
         path: PathBuf,
-        /// Files of rows that were finished before and can be read.
+        /// Number of files of rows that were finished earlier and can be read.
         files_kept: u32,
         /// The error of the operating system.
         source: io::Error,
@@ -55,7 +55,7 @@ pub enum WriteError {
     /// Another failure of the file system.
     #[error("cannot write {}", path.display())]
     Io {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -63,28 +63,28 @@ pub enum WriteError {
     /// The Parquet encoder refused the rows.
     #[error("cannot encode {}", path.display())]
     Encode {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The error of the encoder.
+        /// The reason that the encoder gives.
         source: ParquetError,
     },
-    /// The manifest could not be expressed as JSON.
+    /// The manifest or another document could not be expressed as JSON.
     #[error("cannot encode {}", path.display())]
     Manifest {
-        /// The manifest.
+        /// Path of the document.
         path: PathBuf,
-        /// The error of the encoder.
+        /// The reason that the encoder gives.
         source: serde_json::Error,
     },
     /// A row is larger than [`ROW_BYTES_MAX`]. It was not stored; others may follow.
     #[error("a row of {bytes} bytes exceeds the limit of {ROW_BYTES_MAX} bytes")]
     RowTooLarge {
-        /// Its size in bytes.
+        /// Size of the row's texts in bytes.
         bytes: usize,
     },
 }
 
-/// A dataset could not be read.
+/// The reason why a dataset could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -99,33 +99,33 @@ pub enum ReadError {
     NotADataset {
         /// The path as given.
         dir: PathBuf,
-        /// The expected kind.
+        /// The kind of dataset that was requested.
         kind: DatasetKind,
     },
     /// The folder holds a dataset of the other kind.
     #[error("{} is a {found}, not a {expected}", dir.display())]
     OtherKind {
-        /// The folder.
+        /// Path of the folder.
         dir: PathBuf,
-        /// The expected kind.
+        /// The kind of dataset that was requested.
         expected: DatasetKind,
-        /// The kind of the dataset found.
+        /// The kind of dataset in the folder.
         found: DatasetKind,
     },
     /// The format version of a manifest or file is not supported by this build.
     #[error("{} has format version {found}; this howdah reads up to version {supported}", path.display())]
     Version {
-        /// The manifest or file.
+        /// Path of the manifest or file.
         path: PathBuf,
-        /// Its format version.
+        /// Format version of the manifest or file.
         found: u32,
-        /// The latest version this build supports.
+        /// The latest version that this build supports.
         supported: u32,
     },
     /// A failure of the file system.
     #[error("cannot read {}", path.display())]
     Io {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -133,9 +133,9 @@ pub enum ReadError {
     /// A file's content is invalid.
     #[error("{} is damaged", path.display())]
     Damaged {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// Description of the damage.
         source: Corruption,
     },
 }
@@ -144,23 +144,59 @@ pub enum ReadError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {
-    /// The manifest is not valid JSON of the expected form.
+    /// The file is not valid JSON of the expected form.
     #[error(transparent)]
     Manifest(#[from] serde_json::Error),
+    /// A JSON document has another format than its name promises.
+    #[error("its format is {found}, not {expected}")]
+    Format {
+        /// The format that belongs to its name.
+        expected: &'static str,
+        /// The format in the document.
+        found: String,
+    },
+    /// The value of a key in a JSON document is not of the expected form.
+    #[error("key {key}")]
+    Key {
+        /// The path of the key.
+        key: String,
+        /// The error of the decoder.
+        source: serde_json::Error,
+    },
+    /// A key is missing in a JSON document.
+    #[error("key {key} is missing")]
+    MissingKey {
+        /// The path of the key.
+        key: String,
+    },
+    /// An array in a JSON document has more entries than its format allows.
+    #[error("key {key} has more than {limit} entries")]
+    TooLong {
+        /// The path of the key.
+        key: String,
+        /// Maximum number of entries.
+        limit: usize,
+    },
+    /// A JSON document is larger than its format allows.
+    #[error("it is larger than {limit} bytes")]
+    TooLarge {
+        /// Maximum number of bytes.
+        limit: u64,
+    },
     /// The Parquet decoder rejected the file, or its columns are not those of the format.
     #[error(transparent)]
     Parquet(#[from] ParquetError),
     /// The Parquet decoder panicked because of unexpected bytes.
     #[error("the decoder failed: {message}")]
     Decoder {
-        /// The panic's message.
+        /// Message of the panic.
         message: String,
     },
     /// The file does not exist, although the manifest counts it or a later file exists.
     #[error("the file is missing")]
     MissingFile,
     /// The dataset is finished, but its manifest does not count this file.
-    #[error("the manifest does not count this file")]
+    #[error("the manifest counts fewer files")]
     UncountedFile,
     /// The file has no format version, so it was not written by howdah.
     #[error("it has no howdah.version metadata")]
@@ -168,39 +204,39 @@ pub enum Corruption {
     /// A column contains a code that the format does not define.
     #[error("column {column} contains the unknown code {code:?}")]
     UnknownCode {
-        /// The column.
+        /// Name of the column.
         column: &'static str,
-        /// The code.
+        /// The code as read.
         code: String,
     },
     /// A number is outside the range of its column.
     #[error("column {column} contains {value}, which is out of range")]
     OutOfRange {
-        /// The column.
+        /// Name of the column.
         column: &'static str,
-        /// The number.
+        /// The number as read.
         value: i64,
     },
     /// A column is null where the row's kind requires a value.
     #[error("column {column} is null in a row that requires it")]
     Null {
-        /// The column.
+        /// Name of the column.
         column: &'static str,
     },
     /// A list's length differs from that of the list it belongs to.
     #[error("column {column} has {found} entries, but {expected} are expected")]
     ListLength {
-        /// The column.
+        /// Name of the column.
         column: &'static str,
-        /// Entries found.
+        /// Number of entries found.
         found: usize,
-        /// Entries expected.
+        /// Number of entries expected.
         expected: usize,
     },
 }
 
 impl WriteError {
-    /// Classifies a system error by whether there was no room.
+    /// Classifies an error of the operating system by whether there was no room.
     pub(crate) fn from_io(path: PathBuf, files_kept: u32, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull
@@ -223,7 +259,8 @@ impl ReadError {
         }
     }
 
-    /// A read that ends early or seeks beyond the end means a truncated file, not a failing disk.
+    /// Classifies a read error. A read that ends early or seeks beyond the end means a truncated
+    /// file, not a failing disk.
     pub(crate) fn from_io(path: PathBuf, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::UnexpectedEof

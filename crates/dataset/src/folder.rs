@@ -36,10 +36,11 @@ struct ManifestHead {
 
 impl Folder {
     /// Prepares the folder for a new dataset: creates it, or requires that it is empty, or, with
-    /// `overwrite`, removes an old dataset of the same kind. The caller writes the manifest next.
+    /// `overwrite`, removes an old dataset of the same kind. The caller must then write the
+    /// manifest.
     ///
-    /// An old dataset's rows are removed before its manifest is replaced, so that a crash in
-    /// between leaves a folder whose manifest shows what is missing and that can be overwritten
+    /// An old dataset's rows are removed before its manifest is replaced. So a crash in between
+    /// leaves a folder whose manifest shows that files are missing, and that can be overwritten
     /// again.
     pub(crate) fn create(
         dir: &Path,
@@ -124,18 +125,19 @@ impl Folder {
         }
     }
 
-    /// Path of the manifest.
+    /// Returns the path of the folder's JSON file that describes the dataset.
     pub(crate) fn manifest_path(&self) -> PathBuf {
         self.dir.join(self.kind.manifest_name())
     }
 
-    /// Path of file `number` with a prefix.
+    /// Returns the path of file `number` with a prefix.
     pub(crate) fn file_path(&self, prefix: &str, number: u32) -> PathBuf {
         self.dir.join(format!("{prefix}-{number:06}.parquet"))
     }
 
-    /// The files with a prefix, first to last. The manifest counts `counted` of them, which is all
-    /// if it is `finished`; otherwise a crash may have occurred between a file and its manifest.
+    /// Returns the files with a prefix, first to last. The manifest counts `counted` of them, which
+    /// is all if it is `finished`; otherwise a crash may have occurred between a file and its
+    /// manifest.
     ///
     /// # Errors
     ///
@@ -169,14 +171,30 @@ impl Folder {
         manifest: &M,
         files_kept: u32,
     ) -> Result<(), WriteError> {
-        let path = self.manifest_path();
-        let mut text = serde_json::to_vec_pretty(manifest)
-            .map_err(|source| WriteError::Manifest { path: path.clone(), source })?;
+        let name = self.kind.manifest_name();
+        self.write_document(name, serde_json::to_vec_pretty(manifest), files_kept)
+    }
+
+    /// Creates or replaces a JSON document.
+    pub(crate) fn write_document(
+        &self,
+        name: &str,
+        text: serde_json::Result<Vec<u8>>,
+        files_kept: u32,
+    ) -> Result<(), WriteError> {
+        let path = self.dir.join(name);
+        let mut text =
+            text.map_err(|source| WriteError::Manifest { path: path.clone(), source })?;
         text.push(b'\n');
         self.publish(&path, files_kept, |mut file| {
             file.write_all(&text)
                 .map_err(|source| WriteError::from_io(path.clone(), files_kept, source))
         })
+    }
+
+    /// Path of a JSON document.
+    pub(crate) fn document_path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     /// Creates or replaces `path` with the content that `fill` writes; on failure `path` is
@@ -212,10 +230,11 @@ impl Folder {
             .collect()
     }
 
-    /// Whether a dataset of this kind uses this name, other than for its manifest.
+    /// Whether datasets of this kind use this name for a file other than the manifest.
     fn is_dataset_file(&self, name: &str) -> bool {
         let whole = |name: &str| {
             self.kind.file_prefixes().iter().any(|prefix| file_number(name, prefix).is_some())
+                || self.kind.documents().contains(&name)
         };
         let temporary = name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp"));
         whole(name)
@@ -223,7 +242,7 @@ impl Folder {
     }
 }
 
-/// The number in `PREFIX-NUMBER.parquet`.
+/// Returns the number in `PREFIX-NUMBER.parquet`.
 fn file_number(name: &str, prefix: &str) -> Option<u32> {
     let digits = name.strip_prefix(prefix)?.strip_prefix('-')?.strip_suffix(".parquet")?;
     let number = digits.parse().ok()?;
@@ -231,7 +250,8 @@ fn file_number(name: &str, prefix: &str) -> Option<u32> {
     (format!("{number:06}") == digits && number > 0).then_some(number)
 }
 
-/// The name starts with a dot, so that `*.parquet` does not match it.
+/// Returns the path under which a file is written. The name starts with a dot, so that `*.parquet`
+/// does not match it.
 fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.tmp"))
@@ -248,6 +268,7 @@ fn only_generated_names_are_dataset_files() {
     assert!(folder.is_dataset_file("outcomes-000001.parquet"));
     assert!(folder.is_dataset_file(".statements-000001.parquet.tmp"));
     assert!(folder.is_dataset_file(".run.json.tmp"));
+    assert!(folder.is_dataset_file("machine.json"));
     assert!(!folder.is_dataset_file("notes.txt"));
     assert!(!folder.is_dataset_file("events-000001.parquet"));
 }

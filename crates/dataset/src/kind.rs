@@ -2,19 +2,21 @@
 
 use std::fmt;
 
-/// The kind of a dataset.
+use crate::run::MACHINE_FILE_NAME;
+
+/// The two kinds of datasets that this crate stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatasetKind {
     /// Events captured from clients.
     Capture,
-    /// Outcomes of replaying them.
+    /// Outcomes of replaying events.
     Run,
 }
 
 impl DatasetKind {
     pub(crate) const ALL: [Self; 2] = [Self::Capture, Self::Run];
 
-    /// File name of the manifest.
+    /// Returns the file name of the manifest.
     pub const fn manifest_name(self) -> &'static str {
         match self {
             Self::Capture => "capture.json",
@@ -22,7 +24,7 @@ impl DatasetKind {
         }
     }
 
-    /// The `format` in the manifest and `howdah.format` in the files.
+    /// Returns the `format` in the manifest and `howdah.format` in the files.
     pub const fn format(self) -> &'static str {
         match self {
             Self::Capture => "howdah-capture",
@@ -30,7 +32,7 @@ impl DatasetKind {
         }
     }
 
-    /// The version that this build writes. It reads all versions up to this one.
+    /// Returns the version that this build writes. It reads all versions up to this one.
     pub const fn version(self) -> u32 {
         match self {
             Self::Capture => 4,
@@ -43,7 +45,7 @@ impl DatasetKind {
         1 <= version && version <= self.version()
     }
 
-    /// Prefixes of the names of its files: `events` for `events-000001.parquet`.
+    /// Returns the prefixes of file names: `events` for `events-000001.parquet`.
     pub(crate) const fn file_prefixes(self) -> &'static [&'static str] {
         match self {
             Self::Capture => &["events"],
@@ -51,7 +53,15 @@ impl DatasetKind {
         }
     }
 
-    /// The other kind.
+    /// Returns the names of the JSON documents of this kind, other than the manifest.
+    pub(crate) const fn documents(self) -> &'static [&'static str] {
+        match self {
+            Self::Capture => &[],
+            Self::Run => &[MACHINE_FILE_NAME],
+        }
+    }
+
+    /// Returns the other kind.
     pub(crate) fn other(self) -> Self {
         match self {
             Self::Capture => Self::Run,

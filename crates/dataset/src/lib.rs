@@ -2,11 +2,12 @@
 //!
 //! A *capture* contains [`howdah_traffic::Event`]s; [`CaptureWriter`] writes it and [`Capture`]
 //! reads it. A *run* contains the outcomes of a replay: [`ReplayOutcome`]s and the
-//! [`StatementInfo`]s they refer to; [`RunWriter`] writes it and [`ReplayRun`] reads it. Columns,
-//! units, versions and crash safety are specified in `docs/src/reference/capture-format.md`; any
-//! Parquet reader can open the files.
+//! [`StatementInfo`]s they refer to, and what was measured of the machine meanwhile, a
+//! [`MachineSeries`]; [`RunWriter`] writes it and [`ReplayRun`] reads it. Columns, units, versions
+//! and crash safety are specified in `docs/src/reference/capture-format.md`; any Parquet reader can
+//! open the files.
 //!
-//! This crate only stores; it neither produces events nor assesses outcomes.
+//! This crate only stores datasets; it neither produces events nor assesses outcomes.
 //!
 //! ```
 //! use howdah_dataset::{Capture, CaptureSettings, CaptureWriter};
@@ -53,15 +54,20 @@ mod manifest;
 mod run;
 mod table;
 
-pub use capture::{Capture, CaptureSettings, CaptureWriter, Events};
+pub use capture::{
+    Capture, CaptureMergeError, CaptureSettings, CaptureWriter, Events, MergedCaptures,
+    MergedEvents, SameNameSessions,
+};
 pub use error::{Corruption, ReadError, WriteError};
 pub use kind::DatasetKind;
 pub use manifest::{CaptureManifest, CaptureOrigin, RunManifest};
 pub use run::{
-    Disposition, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter, StatementInfo,
+    CalibrationEnd, CalibrationEndReason, CalibrationInfo, Disposition, MachineBucket,
+    MachineSeries, MachineSummary, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter,
+    StatementInfo,
 };
 
-/// Maximum size of an event, outcome or statement, as the bytes of all its texts.
+/// Maximum size of an event, outcome or statement: the bytes of all its texts.
 ///
 /// Arrow and Parquet count the bytes of a column in 31 bits, and text that is not UTF-8 may triple
 /// when it is made readable. PostgreSQL itself accepts no message over 1 GiB.

@@ -1,4 +1,4 @@
-//! The manifests: a summary of a dataset for people, scripts and later versions of howdah.
+//! The manifests: a summary of a dataset for people, scripts and later versions of Howdah.
 //!
 //! A manifest is rewritten after each finished file of rows, so at any time it describes all files
 //! on disk except perhaps the newest.
@@ -38,11 +38,11 @@ pub struct CaptureOrigin {
 pub struct CaptureManifest {
     /// Always `howdah-capture`.
     pub format: String,
-    /// Version of the format, see [`DatasetKind::version`].
+    /// Version of the format; see [`DatasetKind::version`].
     pub version: u32,
-    /// Version of the howdah that wrote the capture.
+    /// Version of Howdah that wrote the capture.
     pub howdah: String,
-    /// When writing started.
+    /// Time at which writing started.
     #[serde(with = "time")]
     pub created: Timestamp,
     /// The origin of the events.
@@ -84,7 +84,6 @@ impl CaptureManifest {
         }
     }
 
-    /// Counts one event.
     pub(crate) fn count(&mut self, time: Timestamp, kind: Kind) {
         self.count_all(time..=time, &[kind]);
     }
@@ -110,28 +109,28 @@ impl CaptureManifest {
 pub struct RunManifest {
     /// Always `howdah-run`.
     pub format: String,
-    /// Version of the format, see [`DatasetKind::version`].
+    /// Version of the format; see [`DatasetKind::version`].
     pub version: u32,
-    /// Version of the howdah that wrote the run.
+    /// Version of Howdah that wrote the run.
     pub howdah: String,
     /// The capture or log that was replayed, as the user named it.
     pub capture: String,
-    /// The server it was replayed against, without a password.
+    /// The server that it was replayed against, without a password.
     pub target: String,
     /// The pace: a factor such as `1.5`, or `max`.
     pub rate: String,
     /// `server_version` of the target.
     pub server_version: String,
-    /// When the first statement could be sent: the origin of `due_us` and `sent_us`.
+    /// Time at which the first statement could be sent: the origin of `due_us` and `sent_us`.
     #[serde(with = "time")]
     pub started: Timestamp,
     /// Number of outcomes.
     pub outcomes: u64,
-    /// Outcomes without an error.
+    /// Number of outcomes without an error.
     pub done: u64,
-    /// Outcomes with an error.
+    /// Number of outcomes with an error.
     pub failed: u64,
-    /// Outcomes that were never sent.
+    /// Number of outcomes of events that were never sent.
     pub skipped: u64,
     /// Number of distinct statements described.
     pub statements: u64,
@@ -147,10 +146,11 @@ pub struct RunManifest {
     pub summary: Value,
 }
 
-/// The version written to manifests and files.
+/// The version of Howdah that is written to manifests and files.
 pub(crate) const HOWDAH_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A time as RFC 3339 text, or as a number of microseconds if it is outside of all calendars.
+/// Serde module for a time as RFC 3339 text, or as a number of microseconds if it is outside all
+/// calendars.
 pub(crate) mod time {
     use howdah_traffic::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -179,7 +179,7 @@ pub(crate) mod time {
     }
 }
 
-/// An optional time, as the same or null.
+/// Serde module for an optional time: as `time` does, or null.
 mod optional_time {
     use howdah_traffic::Timestamp;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -201,7 +201,7 @@ mod optional_time {
     }
 }
 
-/// Counts keyed by the kinds' names, in the order of [`Kind`].
+/// Serde module for counts by the names of kinds, in the order of [`Kind`].
 mod kind_counts {
     use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 //! Runs: the outcomes of replaying a capture, on disk.
 
+mod machine;
 mod outcome;
 mod reader;
 mod statement;
@@ -8,65 +9,72 @@ mod writer;
 use std::sync::Arc;
 
 use howdah_traffic::{Kind, Parameter, SessionId, SqlState, Text, Timestamp};
+pub use machine::{
+    CalibrationEnd, CalibrationEndReason, CalibrationInfo, MachineBucket, MachineSeries,
+    MachineSummary,
+};
 pub use reader::{Outcomes, ReplayRun};
 pub use writer::{RunSettings, RunWriter};
 
+pub(crate) use machine::FILE_NAME as MACHINE_FILE_NAME;
+
 /// The outcome of replaying one event.
 ///
-/// All durations are in microseconds. Three delays are kept apart: *schedule error* is how late the
-/// player was although the session was free, *dependency lag* is how late the session was because
-/// its previous statement was still running, *input late* is how late the event arrived from its
-/// source. They add up to the time from `due_us` to `sent_us`.
+/// All durations are in microseconds. Three delays are distinguished: *schedule error* is how late
+/// the player was although the session was free, *dependency lag* is how late the session was
+/// because its previous statement was still running, *input late* is how late the event arrived
+/// from its source. They add up to the time from `due_us` to `sent_us`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayOutcome {
-    /// When the captured client started the action.
+    /// Time at which the captured client started the action.
     pub time: Timestamp,
-    /// The captured session.
+    /// Name of the captured session.
     pub session: SessionId,
-    /// The role as captured; empty if not known.
+    /// The role as captured; empty if unknown.
     pub user: Arc<str>,
-    /// The database as captured; empty if not known.
+    /// The database as captured; empty if unknown.
     pub database: Arc<str>,
     /// The kind of the event.
     pub kind: Kind,
     /// The statement's fingerprint, if it has one: the same for all literals and parameters.
     pub fingerprint: Option<u64>,
-    /// When it was due, relative to the start of the run. Negative if before it.
+    /// Time at which the event was due, relative to the start of the run. Negative if before it.
     pub due_us: i64,
-    /// When it was sent, relative to the start of the run; `None` if it was not sent.
+    /// Time at which the event was sent, relative to the start of the run; `None` if it was not
+    /// sent.
     pub sent_us: Option<i64>,
-    /// Time from sending it to the end of the reply.
+    /// Time from sending the event to the end of the reply.
     pub service_us: Option<u64>,
-    /// The part of its delay that the player caused.
+    /// The part of the event's delay that the player caused.
     pub schedule_error_us: Option<u64>,
-    /// The part of its delay during which its session was busy.
+    /// The part of the event's delay during which its session was busy.
     pub dependency_lag_us: Option<u64>,
-    /// The part of its delay that its source caused, for example a live log. Not available in runs
-    /// of version 1.
+    /// The part of the event's delay that its source caused, for example a live log. Not available
+    /// in runs of version 1.
     pub input_late_us: Option<u64>,
-    /// Rows returned or changed, if the server reported them.
+    /// Number of rows returned or changed, if the server reported it.
     pub rows: Option<u64>,
-    /// How it ended.
+    /// How the replay of the event ended.
     pub disposition: Disposition,
-    /// How long it took when captured.
+    /// Duration of the event when it was captured.
     pub captured_us: Option<u64>,
 }
 
 /// How the replay of one event ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// Completed without an error.
+    /// The event was replayed without an error.
     Done,
     /// The server reported an error, or the connection was lost.
     Failed {
-        /// The error's code, if a server reported one.
+        /// SQLSTATE of the error, if a server reported one.
         sqlstate: Option<SqlState>,
-        /// The error's message.
+        /// Message of the error.
         message: Text,
     },
-    /// It was not sent.
+    /// The event was not sent.
     Skipped {
-        /// The reason; from a short list, so that skips can be counted by reason.
+        /// The reason, from a short list, so that skips can be counted by reason.
         reason: Arc<str>,
     },
 }
@@ -74,21 +82,21 @@ pub enum Disposition {
 /// A statement of a run, with an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementInfo {
-    /// The fingerprint.
+    /// Hash of the normal form, which identifies the statement.
     pub fingerprint: u64,
-    /// The text with its constants replaced by placeholders.
+    /// The text with its constants replaced with placeholders.
     pub query: String,
     /// The text of one execution, as captured.
     pub example_sql: Text,
     /// The parameters of that execution; `None` if the capture does not have them.
     pub example_parameters: Option<Vec<Parameter>>,
-    /// The role that executed it; empty if not known.
+    /// The role that executed it; empty if unknown.
     pub user: Arc<str>,
-    /// The database that it was executed in; empty if not known.
+    /// The database that it was executed in; empty if unknown.
     pub database: Arc<str>,
 }
 
-/// A fingerprint as stored in files: 16 hexadecimal digits.
+/// Formats a fingerprint as stored in files: 16 hexadecimal digits.
 ///
 /// Stored as text, because readers without unsigned or nullable integers would round it.
 fn fingerprint_text(fingerprint: u64) -> String {

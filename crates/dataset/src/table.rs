@@ -1,7 +1,7 @@
 //! A table of a dataset: rows of one type in numbered Parquet files.
 //!
 //! [`TableWriter`] writes rows to files, [`TableFile`] opens one, [`GroupRows`] streams one of its
-//! row groups, [`TableRows`] all of several files. Each row type defines its columns by
+//! row groups, [`TableRows`] all of several files. Each row type defines its columns with
 //! [`TableRecord`].
 
 mod guard;
@@ -36,7 +36,7 @@ pub(crate) trait Encode: TableRecord {
     /// Encodes the rows as arrays, one per column of [`TableRecord::COLUMNS`], in that order.
     fn encode(rows: &[Self]) -> Vec<ArrayRef>;
 
-    /// Bytes of all texts of the row, which the limits on buffers and row groups count.
+    /// Returns the bytes of all texts of the row, which the limits on buffers and row groups count.
     fn text_bytes(&self) -> usize;
 }
 

@@ -12,8 +12,8 @@ pub(crate) const PLANTED_INDEX: &str = "orders_customer_id_created_at_idx";
 pub(crate) const PLANTED_QUERY: &str = "select id, created_at, status, total from orders \
      where customer_id = $1 order by created_at desc limit 10";
 
-/// Statements that create and fill the tables. Rows are computed, not random: every demo has the
-/// same data.
+/// Statements that create and fill the tables. Rows are computed rather than random, so every demo
+/// has the same data.
 pub(crate) fn schema() -> String {
     format!(
         "create table customers (

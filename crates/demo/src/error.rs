@@ -7,7 +7,7 @@ use howdah_lab::ClusterError;
 use howdah_logs::ReadFilesError;
 use howdah_replay::StartError;
 
-/// Why the demo failed.
+/// An error that ends the demo.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DemoError {

@@ -9,8 +9,8 @@ use crate::{dataset, error::DemoError};
 const DATABASE: &str = "shop";
 const ROLE: &str = "shop";
 
-/// Settings of every server. Background work that could disturb one replay and not the other is
-/// off.
+/// Settings of every server. They disable background work that could disturb one replay and not the
+/// other.
 const BASE_SETTINGS: &[(&str, &str)] = &[
     ("autovacuum", "off"),
     ("checkpoint_timeout", "1h"),

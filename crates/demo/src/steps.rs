@@ -18,7 +18,9 @@ use howdah_connect::Client;
 use howdah_dataset::{Capture, CaptureSettings, CaptureWriter, RunSettings, RunWriter};
 use howdah_lab::BinariesSearch;
 use howdah_logs::{ImportOptions, read_files};
-use howdah_replay::{NoticeSink, Rate, Replay, ReplayReport, ReplaySettings};
+use howdah_replay::{
+    CalibrationPlan, Capacity, NoticeSink, Rate, Replay, ReplayReport, ReplaySettings,
+};
 use howdah_stats::Registry;
 use howdah_traffic::{Event, Timestamp};
 
@@ -29,7 +31,7 @@ use crate::{
     workload,
 };
 
-/// The run that the others are compared with.
+/// Name of the run that the others are compared with.
 const BASE: &str = "base";
 
 /// A demo and its options.
@@ -129,7 +131,7 @@ impl Demo {
     /// Stops the server and makes a capture of its log.
     fn capture(&self, production: ServerCopy) -> Result<Capture, DemoError> {
         let ServerCopy { mut cluster, .. } = production;
-        // The logging collector has written its last lines only after the server exits.
+        // The logging collector writes its last lines only when the server exits.
         cluster.stop()?;
         let logs = cluster.log_files("csv")?;
         let dir = self.out.join("capture");
@@ -152,7 +154,8 @@ impl Demo {
         name: &str,
         report: &mut impl FnMut(&str),
     ) -> Result<Samples, DemoError> {
-        let client = Client::connect(&copy.target)?;
+        let mut client = Client::connect(&copy.target)?;
+        let capacity = Capacity::query(&mut client).unwrap_or_default();
         let dir = self.out.join(name);
         let settings = ReplaySettings::default();
         let run = RunSettings {
@@ -171,6 +174,7 @@ impl Demo {
             writer: Some(RunWriter::create(&dir, run)?),
             has_outcomes: true,
             capacity: None,
+            calibration: CalibrationPlan::new(&mut client, capacity, 0),
             notices: NoticeSink::default(),
             registry: Registry::new(),
             stop: self.stop.clone(),

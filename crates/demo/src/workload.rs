@@ -12,20 +12,20 @@ use crate::{
     error::DemoError,
 };
 
-/// What one client repeats.
+/// The statements that a client repeats.
 #[derive(Clone, Copy, Debug)]
 enum WorkloadKind {
-    /// Buys: a transaction of simple statements, values in their text.
+    /// Buys products, in a transaction of simple statements with the values in their text.
     Buyer,
-    /// Reads a customer's page: a named prepared statement with a bound value.
+    /// Reads a customer's page, with a named prepared statement and a bound value.
     Visitor,
-    /// Packs orders: the extended protocol with unnamed statements.
+    /// Packs orders, with unnamed statements of the extended protocol.
     Packer,
-    /// Computes a report: reads all orders.
+    /// Computes a report, for which the server reads all orders.
     Reporter,
 }
 
-/// The clients, and each one's mean pause between two rounds.
+/// The clients, with the mean pause of each between two rounds.
 const CLIENTS: &[(WorkloadKind, Duration)] = &[
     (WorkloadKind::Buyer, Duration::from_millis(40)),
     (WorkloadKind::Buyer, Duration::from_millis(55)),
@@ -136,7 +136,7 @@ impl WorkloadClient {
     }
 }
 
-/// A linear congruential generator: the same numbers in every demo.
+/// A linear congruential generator, which yields the same numbers in every demo.
 struct Lcg(u64);
 
 impl Lcg {

@@ -5,8 +5,8 @@
 //! with mode 0600 and folders with 0700, whatever the umask allows. The mode is passed when the
 //! file is opened: with a later `chmod`, others could open the file before it.
 //!
-//! Existing files and folders keep their mode, because someone may have set it on purpose, for
-//! example for a group.
+//! The mode of existing files and folders is not changed, because it may have been set on purpose,
+//! for example for a group.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -21,7 +21,7 @@ pub const FILE_MODE: u32 = 0o600;
 /// Mode of a new folder: list and change for its owner.
 pub const FOLDER_MODE: u32 = 0o700;
 
-/// Options for opening a file; if that creates it, it gets [`FILE_MODE`].
+/// Returns options for opening a file. If that creates the file, it gets [`FILE_MODE`].
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE_MODE);
@@ -32,13 +32,13 @@ pub fn options() -> OpenOptions {
 ///
 /// # Errors
 ///
-/// As for [`File::create`].
+/// Those of [`File::create`].
 pub fn create(path: &Path) -> io::Result<File> {
     options().write(true).create(true).truncate(true).open(path)
 }
 
-/// Creates a file, replacing one that an earlier attempt may have left; its mode and content are
-/// not kept. For temporary files that are renamed when they are complete.
+/// Creates a file, replacing one that an earlier attempt may have left, with its mode and content.
+/// For temporary files that are renamed when they are complete.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// As for [`fs::write`].
+/// Those of [`fs::write`].
 pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     create(path)?.write_all(bytes.as_ref())
 }
@@ -64,7 +64,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// As for [`fs::create_dir_all`].
+/// Those of [`fs::create_dir_all`].
 pub fn create_dir_all(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
 }

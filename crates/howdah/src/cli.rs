@@ -2,22 +2,23 @@
 //!
 //! A value comes from the command line, else from the environment, else from `howdah.toml`, else
 //! from the option's default. An option is declared once, in a command's `Args`: this module gives
-//! every long option its environment variable, and values of the file become defaults before
-//! the arguments are parsed. All four sources therefore go through the same value parser.
+//! every long option its environment variable, and makes values of the file its default before the
+//! arguments are parsed. So all four sources go through the same value parser.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{
-    ArgAction, CommandFactory as _, FromArgMatches as _, Parser,
+    CommandFactory as _, FromArgMatches as _, Parser,
     error::{ContextKind, ContextValue},
 };
 
 use crate::{
     commands::RootCommand,
     config::{self, ConfigFile, ConfigSource, Discovery},
-    errors, logging,
+    errors,
+    global::Global,
     outcome::CommandOutcome,
-    terminal::{Color, write_stderr},
+    terminal::write_stderr,
 };
 
 /// Find out whether a change to PostgreSQL slows down your traffic, which query it slows, and why,
@@ -41,31 +42,6 @@ const AFTER_HELP: &str = "\
 Start here: `howdah demo` shows capture, replay and compare on throwaway servers.
 Options can also be set in howdah.toml ([replay] rate = 2) and in the environment (HOWDAH_REPLAY_RATE=2).";
 
-/// Options that every command has.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct Global {
-    /// Read options from this file.
-    ///
-    /// Default: the first of ./howdah.toml, $XDG_CONFIG_HOME/howdah/howdah.toml and
-    /// /etc/howdah/howdah.toml that exists, is owned by you or root, and is not writable by others.
-    // Handled in `parse`, before clap runs; declared here for the help.
-    #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Log level on stderr; warn by default, info for commands that run as a service
-    #[arg(long, global = true, value_enum, value_name = "LEVEL")]
-    pub(crate) log_level: Option<logging::Level>,
-    /// Format of log lines: text for people, json for collectors; auto: text on a terminal
-    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
-    pub(crate) log_format: logging::LogLineFormat,
-    /// When to use color; auto: on a terminal, unless NO_COLOR is set
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
-    pub(crate) color: Color,
-    /// Print only errors and log lines on stderr; no progress bars
-    #[arg(long, short, global = true)]
-    pub(crate) quiet: bool,
-}
-
 /// Reason for not running a command.
 #[derive(Debug)]
 pub(crate) enum StartupError {
@@ -80,7 +56,7 @@ impl StartupError {
     pub(crate) fn exit_code(self) -> ExitCode {
         match self {
             Self::Usage(error) => {
-                // A closed pipe is fine: the reader of the help has seen enough.
+                // A closed pipe is not an error: its reader has seen enough of the help.
                 let _ = error.print();
                 if let Some(name) = env_variable_for_error(&error) {
                     write_stderr(&format!(
@@ -185,7 +161,7 @@ fn unknown_variables(command: &clap::Command, names: impl Iterator<Item = String
         .collect()
 }
 
-/// The variables of all options of a command and its subcommands.
+/// The environment variables of all options of a command and its subcommands.
 fn variables(command: &clap::Command) -> Vec<String> {
     let own = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned));
     own.chain(command.get_subcommands().flat_map(variables)).collect()
@@ -227,7 +203,7 @@ fn config_argument(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("HOWDAH_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Sets the variable names: `replay --map-user` is HOWDAH_REPLAY_MAP_USER. The help states the
+/// Sets the variable names: `replay --map-user` is HOWDAH_REPLAY_MAP_USER. The help states this
 /// rule once instead of repeating the name at each option.
 fn with_environment(command: clap::Command, prefix: &str) -> clap::Command {
     command
@@ -246,14 +222,6 @@ fn with_environment(command: clap::Command, prefix: &str) -> clap::Command {
 
 fn variable(prefix: &str, name: &str) -> String {
     format!("{prefix}_{}", name.replace('-', "_").to_uppercase())
-}
-
-/// Whether an option prints help or the version instead of setting a value.
-pub(crate) fn is_help_or_version(arg: &clap::Arg) -> bool {
-    matches!(
-        arg.get_action(),
-        ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
-    )
 }
 
 #[cfg(test)]

@@ -17,11 +17,44 @@
 //! Data goes to [`CommandContext::stdout`], messages to [`CommandContext::report`], events worth
 //! keeping to `tracing`. Errors: [`crate::errors`]. Clean stop on Ctrl-C:
 //! [`CommandContext::interrupted`]. A command with subcommands (`howdah lab start`) has an `Args`
-//! with a `#[command(subcommand)]` field.
+//! with a `#[command(subcommand)]` field, whose type is declared by `commands!`.
+//!
+//! [`CommandContext::stdout`]: crate::context::CommandContext::stdout
+//! [`CommandContext::report`]: crate::context::CommandContext::report
+//! [`CommandContext::interrupted`]: crate::context::CommandContext::interrupted
 
-#![allow(clippy::needless_pass_by_value, reason = "a command owns its arguments")]
+/// Declares commands, or the subcommands of a command, and what runs each. What a command takes is
+/// a type; its doc comment is the help, unless the variant has one.
+macro_rules! commands {
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis enum $name:ident {
+            $($(#[$help:meta])* $command:ident($args:ty) => $run:expr,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Debug, clap::Subcommand)]
+        #[allow(clippy::large_enum_variant, reason = "created once per process")]
+        $visibility enum $name {
+            $($(#[$help])* $command($args),)*
+        }
 
-// Outside of the macro, because rustfmt does not follow `mod` lines inside macros.
+        impl $name {
+            /// Calls what the command is declared with.
+            $visibility fn run(
+                &self,
+                ctx: &$crate::context::CommandContext,
+            ) -> anyhow::Result<$crate::outcome::CommandOutcome> {
+                match self {
+                    $(Self::$command(args) => $run(args, ctx),)*
+                }
+            }
+        }
+    };
+}
+
+// Below the macro, which they use, and outside of it, because rustfmt does not follow `mod` lines
+// inside macros.
 mod capture;
 mod compare;
 mod completions;
@@ -37,43 +70,24 @@ mod statsd;
 mod top;
 mod warm;
 
-use crate::{context::CommandContext, outcome::CommandOutcome};
-
-macro_rules! commands {
-    ($($(#[$attribute:meta])* $variant:ident in $module:ident,)*) => {
-        /// The commands.
-        #[derive(Debug, clap::Subcommand)]
-        #[allow(clippy::large_enum_variant, reason = "created once per process")]
-        pub(crate) enum RootCommand {
-            $($(#[$attribute])* $variant($module::Args),)*
-        }
-
-        impl RootCommand {
-            /// Runs the command.
-            pub(crate) fn run(self, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-                match self {
-                    $(Self::$variant(args) => $module::run(args, ctx),)*
-                }
-            }
-        }
-    };
-}
-
-// In the order of the help: the main workflow first, then the tools.
+// The main workflow first, then the tools.
 commands! {
-    Capture in capture,
-    Replay in replay,
-    Compare in compare,
-    Pool in pool,
-    Probe in probe,
-    Statsd in statsd,
-    Top in top,
-    Warm in warm,
-    Lab in lab,
-    Demo in demo,
-    Config in config,
-    Completions in completions,
-    Man in man,
+    /// All commands, in the order of the help.
+    pub(crate) enum RootCommand {
+        Capture(capture::Args) => capture::run,
+        Replay(replay::Args) => replay::run,
+        Compare(compare::Args) => compare::run,
+        Pool(pool::Args) => pool::run,
+        Probe(probe::Args) => probe::run,
+        Statsd(statsd::Args) => statsd::run,
+        Top(top::Args) => top::run,
+        Warm(warm::Args) => warm::run,
+        Lab(lab::Args) => lab::run,
+        Demo(demo::Args) => demo::run,
+        Config(config::Args) => config::run,
+        Completions(completions::Args) => completions::run,
+        Man(man::Args) => man::run,
+    }
 }
 
 impl RootCommand {

@@ -12,15 +12,16 @@
 //! ```
 //!
 //! `[metrics.statsd]` sets an option of every command that has metrics. `[statsd]` and `[pool]` are
-//! read by those servers themselves, because their settings are more than options can express.
+//! read by those servers themselves, because options cannot express all of their settings.
 //!
 //! `howdah top` also accepts the file of [`pgtop`].
 //!
-//! A file that was found, not named, is [checked for its owner](discovery), and one in the working
-//! directory must not set [options that run programs, write files or send data away](privileged).
+//! A file that was found rather than named is [checked for its owner](discovery), and one in the
+//! working directory must not set [options that run programs, write files or send data
+//! away](privileged).
 //!
-//! The command tree is the schema, so the two cannot diverge: an unknown key is refused with the
-//! nearest known one as a hint, and a value is checked by the option's own parser.
+//! The command tree is the schema, so the two cannot diverge: an unknown key is refused with a
+//! similar known one as a hint, and a value is checked by the option's own parser.
 
 mod discovery;
 mod metrics;
@@ -47,9 +48,9 @@ pub(crate) use self::{
     discovery::{ConfigSource, Discovery, SkippedFile},
     problem::{ConfigProblem, ConfigProblems},
 };
-use crate::{cli, errors::WithHint as _};
+use crate::errors::WithHint as _;
 
-/// Far more than all options of all commands need. A longer file is not a configuration file.
+/// Maximum length of a configuration file, far more than all options of all commands need.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A configuration file whose values have not been checked yet.
@@ -107,7 +108,7 @@ impl ConfigFile {
     }
 
     /// Whether the file has a section that a server reads itself. `false` for a file that is not
-    /// valid TOML: whoever parses the whole file reports that.
+    /// valid TOML; parsing the whole file reports that.
     pub(crate) fn has_section(&self, name: &str) -> bool {
         DeTable::parse(&self.text).is_ok_and(|document| document.get_ref().contains_key(name))
     }
@@ -174,10 +175,18 @@ fn count_values(table: &DeTable<'_>) -> usize {
     table.values().map(count).sum()
 }
 
-/// Whether an option can be set by the file and the environment. `--config` cannot be set in the
-/// file itself, but by the environment.
+/// Whether an option can be set in the file and by the environment. `--config` can be set by the
+/// environment, but not in the file itself.
 pub(crate) fn is_setting(arg: &Arg) -> bool {
-    arg.get_long().is_some() && !cli::is_help_or_version(arg)
+    arg.get_long().is_some() && !is_help_or_version(arg)
+}
+
+/// Whether an option prints help or the version instead of setting a value.
+fn is_help_or_version(arg: &Arg) -> bool {
+    matches!(
+        arg.get_action(),
+        ArgAction::Help | ArgAction::HelpShort | ArgAction::HelpLong | ArgAction::Version
+    )
 }
 
 fn apply_table(

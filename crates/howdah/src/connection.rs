@@ -1,4 +1,4 @@
-//! `-h -p -U -d` and a connection string: how every command names a server.
+//! Options that name a server in every command: `-h -p -U -d` and a connection string.
 
 use anyhow::Context as _;
 use howdah_connect::{

@@ -11,14 +11,14 @@ use howdah_stats::Registry;
 use indicatif::ProgressBar;
 
 use crate::{
-    cli::Global,
+    global::Global,
     interrupt::Interrupt,
     printable,
     progress::{Bars, Total},
-    terminal::{Stdout, StdoutLock, Terminal},
+    terminal::{Stdout, StdoutLock, StdoutWriter, Terminal},
 };
 
-/// Output streams, signals and metrics, set up as the global options say.
+/// StdoutWriter streams, signals and metrics, set up as the global options say.
 #[derive(Debug)]
 pub(crate) struct CommandContext {
     terminal: Terminal,
@@ -29,11 +29,12 @@ pub(crate) struct CommandContext {
     quiet: bool,
     logs_json: bool,
     config: Option<PathBuf>,
+    command_tree: fn() -> clap::Command,
 }
 
 impl CommandContext {
-    /// Creates the context of this process.
-    pub(crate) fn new(global: &Global) -> Self {
+    /// Creates the context of this process. `command_tree` makes the whole command line.
+    pub(crate) fn new(global: &Global, command_tree: fn() -> clap::Command) -> Self {
         let terminal = Terminal::detect(global.color);
         Self {
             terminal,
@@ -44,6 +45,7 @@ impl CommandContext {
             quiet: global.quiet,
             logs_json: global.log_format == crate::logging::LogLineFormat::Json,
             config: global.config.clone(),
+            command_tree,
         }
     }
 
@@ -51,6 +53,11 @@ impl CommandContext {
     /// waiting.
     pub(crate) fn stdout(&self) -> StdoutLock<'_> {
         self.stdout.lock()
+    }
+
+    /// A writer to stdout that locks it only while writing, for output over a long time.
+    pub(crate) fn output(&self) -> StdoutWriter<'_> {
+        self.stdout.output()
     }
 
     /// Prints one line to stderr, unless `--quiet`.
@@ -82,7 +89,7 @@ impl CommandContext {
     }
 
     /// The flag that Ctrl-C and SIGTERM set. A command that calls this must check the flag and
-    /// finish cleanly; a second signal ends the process at once.
+    /// finish cleanly; a second signal ends the process immediately.
     pub(crate) fn interrupted(&self) -> Arc<AtomicBool> {
         self.interrupt.flag()
     }
@@ -100,6 +107,11 @@ impl CommandContext {
     /// The configuration file named by the user. Its values are already in the options.
     pub(crate) fn config(&self) -> Option<PathBuf> {
         self.config.clone()
+    }
+
+    /// The whole command line, for commands that describe or check it.
+    pub(crate) fn command_tree(&self) -> clap::Command {
+        (self.command_tree)()
     }
 
     /// The progress bars, for writers that print above them.

@@ -17,12 +17,14 @@ use std::{
 
 use crate::{
     outcome::{self, CommandOutcome},
-    printable, terminal,
+    printable,
+    terminal::{self, StdoutClosed},
 };
 
 /// Adds advice to an error.
 pub(crate) trait WithHint<T> {
-    /// On failure, prints `hint: …` below the error. Hints appear in the order they were added.
+    /// Adds a line `hint: …` to be printed after the error. Hints appear in the order they were
+    /// added.
     fn hint(self, hint: impl fmt::Display) -> anyhow::Result<T>;
 }
 
@@ -43,11 +45,6 @@ pub(crate) fn wrong_usage(message: impl fmt::Display) -> anyhow::Error {
     WrongUsage(message.to_string()).into()
 }
 
-/// Standard output was closed by its reader, as in `howdah … | head`. Not a failure.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("standard output was closed")]
-pub(crate) struct StdoutClosed;
-
 /// Reports a failure on stderr and returns the exit code.
 pub(crate) fn exit_code(result: anyhow::Result<CommandOutcome>) -> ExitCode {
     let error = match result {
@@ -67,8 +64,8 @@ pub(crate) fn exit_code(result: anyhow::Result<CommandOutcome>) -> ExitCode {
     })
 }
 
-/// An error with advice. It displays as the error it wraps, so the chain reads as if the hint were
-/// not there.
+/// An error with advice. Displays like the error it wraps, so that the hint does not show in the
+/// chain of causes.
 #[derive(Debug)]
 struct HintedError {
     error: anyhow::Error,
@@ -97,7 +94,7 @@ fn causes(error: &anyhow::Error) -> Vec<&(dyn Error + 'static)> {
     for cause in error.chain() {
         found.push(cause);
         if let Some(hinted) = cause.downcast_ref::<HintedError>() {
-            // The rest of the chain is that of the wrapped error, which the recursion visits.
+            // The wrapped error has the rest of the chain, which the recursion visits.
             found.extend(causes(&hinted.error));
             break;
         }
@@ -110,8 +107,7 @@ fn is_closed_stdout(cause: &(dyn Error + 'static)) -> bool {
     inner.is_some_and(<dyn Error + Send + Sync>::is::<StdoutClosed>) || cause.is::<StdoutClosed>()
 }
 
-/// Formats the error and its hints. A cause that its parent's text already ends with is not
-/// repeated.
+/// Formats the error and its hints. A cause is omitted if the preceding text already ends with it.
 fn report(error: &anyhow::Error, causes: &[&(dyn Error + 'static)]) -> String {
     let mut line = String::from("howdah");
     for cause in error.chain() {

@@ -1,11 +1,11 @@
-//! Ctrl-C and SIGTERM: the first requests a clean stop, the second stops at once.
+//! Ctrl-C and SIGTERM: the first requests a clean stop, the second stops immediately.
 
 use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// The flag that a signal sets. Signals keep their default action until the flag is requested: a
-/// command that never checks it must be killed by Ctrl-C like any program.
+/// The flag that a signal sets. Signals keep their default action until the flag is requested, so
+/// that Ctrl-C still kills a command that never checks it.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupt(OnceLock<Arc<AtomicBool>>);
 

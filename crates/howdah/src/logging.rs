@@ -18,9 +18,8 @@ use tracing_subscriber::{
 
 use self::{fields::EscapedFields, syslog::Syslog};
 use crate::{
-    cli::Global,
-    context::CommandContext,
     progress::{AboveBars, Bars},
+    terminal::Terminal,
 };
 
 /// The log level.
@@ -55,22 +54,26 @@ pub(crate) enum LogLineFormat {
 
 /// The level given with `--log-level`, and a handle to change it later. A process has one log.
 static LEVEL: OnceLock<(Option<Level>, reload::Handle<LevelFilter, Registry>)> = OnceLock::new();
-/// Syslog, once a command has redirected the log to it.
+/// The connection to syslog, once a command has redirected the log to it.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 
-/// Starts logging for the process. Call once.
-pub(crate) fn start(global: &Global, ctx: &CommandContext) {
-    let (level, handle) = reload::Layer::new(filter(global.log_level.unwrap_or_default()));
-    let _ = LEVEL.set((global.log_level, handle));
-    let json = match global.log_format {
-        LogLineFormat::Auto => !ctx.terminal().stderr,
+/// Starts logging for the process. Call once. `given` is the level on the command line.
+pub(crate) fn start(
+    (given, format): (Option<Level>, LogLineFormat),
+    terminal: Terminal,
+    bars: &Bars,
+) {
+    let (level, handle) = reload::Layer::new(filter(given.unwrap_or_default()));
+    let _ = LEVEL.set((given, handle));
+    let json = match format {
+        LogLineFormat::Auto => !terminal.stderr,
         LogLineFormat::Text => false,
         LogLineFormat::Json => true,
     };
     let lines = fmt::layer()
         .with_span_events(FmtSpan::NONE)
-        .with_ansi(ctx.terminal().color_stderr)
-        .with_writer(LogWriters(ctx.bars().clone()));
+        .with_ansi(terminal.color_stderr)
+        .with_writer(LogWriters(bars.clone()));
     let lines = if json {
         lines.json().flatten_event(true).boxed()
     } else {
@@ -84,7 +87,7 @@ pub(crate) fn start(global: &Global, ctx: &CommandContext) {
 ///
 /// # Errors
 ///
-/// There is no syslog; the log stays on stderr.
+/// The host does not run syslog; the log stays on stderr.
 pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<()> {
     if let (Some(level), Some((given, handle))) = (level, LEVEL.get())
         && given.is_none()
@@ -110,10 +113,8 @@ pub(crate) fn set_level(level: LevelFilter) {
 
 /// Turns off logging to a terminal, where lines would damage a full-screen display. A log to a file
 /// or to syslog continues.
-pub(crate) fn silence_on_terminal(ctx: &CommandContext) {
-    if let Some((_, handle)) =
-        LEVEL.get().filter(|_| ctx.terminal().stderr && SYSLOG.get().is_none())
-    {
+pub(crate) fn silence_on_terminal(terminal: Terminal) {
+    if let Some((_, handle)) = LEVEL.get().filter(|_| terminal.stderr && SYSLOG.get().is_none()) {
         // Fails only if the log is gone.
         let _ = handle.reload(filter(Level::Off));
     }

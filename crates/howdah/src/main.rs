@@ -8,6 +8,7 @@ mod connection;
 mod context;
 mod errors;
 mod format;
+mod global;
 mod interrupt;
 mod logging;
 mod metrics;
@@ -25,8 +26,8 @@ use crate::{cli::Cli, context::CommandContext};
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os().collect()) {
         Ok(Cli { global, command, config_notices }) => {
-            let ctx = CommandContext::new(&global);
-            logging::start(&global, &ctx);
+            let ctx = CommandContext::new(&global, cli::command);
+            logging::start((global.log_level, global.log_format), ctx.terminal(), ctx.bars());
             config_notices.iter().for_each(|notice| ctx.report(format_args!("howdah: {notice}")));
             // The arguments are not logged: a connection URI may contain a password.
             tracing::debug!(version = env!("CARGO_PKG_VERSION"), "starting");

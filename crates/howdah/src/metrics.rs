@@ -182,6 +182,7 @@ mod tests {
             howdah_warm::metrics::METRICS,
             howdah_warm::daemon::METRICS,
             howdah_top::METRICS,
+            howdah_statsd::self_metrics::METRICS,
             howdah_pool::METRICS,
         ];
         for metrics in tables {

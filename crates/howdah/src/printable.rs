@@ -1,8 +1,9 @@
 //! Makes foreign text safe to print: a log line stays one line, and a terminal only displays it.
 //!
-//! Escaped are control characters (C0, DEL, C1), which move the cursor, start lines and switch
-//! terminal modes, and Unicode's direction overrides and line separators (U+202A to U+202E, U+2066
-//! to U+2069, U+2028, U+2029), with which a line can display other text than it contains.
+//! Control characters (C0, DEL, C1) are escaped, because they move the cursor, start lines and
+//! switch terminal modes, as are Unicode's direction overrides and line separators (U+202A to
+//! U+202E, U+2066 to U+2069, U+2028, U+2029), with which a line can display other text than it
+//! contains.
 use std::{
     borrow::Cow,
     fmt::{self, Write},

@@ -16,7 +16,7 @@ const WITHOUT_TOTAL: &str = "{spinner} {msg} {human_pos} {each_second} {elapsed}
 pub(crate) enum Total {
     /// Items: statements, files.
     Count(u64),
-    /// Bytes.
+    /// Total size in bytes.
     Bytes(u64),
     /// Items, of an unknown total: a pipe, or a server that has not reported it.
     Unknown,
@@ -27,7 +27,7 @@ pub(crate) enum Total {
 pub(crate) struct Bars(MultiProgress);
 
 impl Bars {
-    /// Bars on stderr if they are `visible`, else bars that draw nothing.
+    /// Creates bars on stderr if they are `visible`, otherwise bars that draw nothing.
     pub(crate) fn new(visible: bool) -> Self {
         Self(MultiProgress::with_draw_target(if visible {
             ProgressDrawTarget::stderr()
@@ -36,7 +36,7 @@ impl Bars {
         }))
     }
 
-    /// Adds a bar.
+    /// Adds a bar with this label, and starts to draw it.
     pub(crate) fn add(&self, total: Total, label: impl Into<Cow<'static, str>>) -> ProgressBar {
         let (bar, template) = match total {
             Total::Count(count) => (ProgressBar::new(count), WITH_TOTAL),

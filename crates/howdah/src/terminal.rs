@@ -5,8 +5,6 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use clap::ValueEnum;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::errors::StdoutClosed;
-
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
@@ -67,12 +65,31 @@ impl Stdout {
         let buffer = self.buffer.lock();
         StdoutLock { buffer, flush_lines: self.flush_lines }
     }
+
+    /// A writer that locks stdout for each write.
+    pub(crate) fn output(&self) -> StdoutWriter<'_> {
+        StdoutWriter(self)
+    }
 }
 
-/// A writer for data.
+/// A writer for data that locks stdout for each write; see [`StdoutLock`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StdoutWriter<'a>(&'a Stdout);
+
+impl Write for StdoutWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.lock().flush()
+    }
+}
+
+/// A locked writer for data on stdout.
 ///
-/// Writing after the reader has closed the pipe is an error that the command returns with `?`; it
-/// ends command and counts as success.
+/// Writing after the reader has closed the pipe is an error that the command returns with `?`. It
+/// ends the command and counts as success.
 #[derive(Debug)]
 pub(crate) struct StdoutLock<'a> {
     buffer: MutexGuard<'a, BufWriter<io::Stdout>>,
@@ -99,6 +116,11 @@ impl Write for StdoutLock<'_> {
         self.buffer.flush().map_err(attribute_error)
     }
 }
+
+/// Standard output was closed by its reader, as in `howdah … | head`. Not a failure.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("standard output was closed")]
+pub(crate) struct StdoutClosed;
 
 /// Marks a broken pipe of stdout, to distinguish it from one of a database connection, and adds to
 /// any other error that it is about stdout.

@@ -1,5 +1,5 @@
-//! Parsers of option values that several commands share, so that a notation means the same
-//! everywhere.
+//! Parsers of option values that several commands share, so that a notation means the same in all
+//! of them.
 
 use std::{ops::RangeInclusive, time::Duration};
 

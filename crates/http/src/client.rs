@@ -1,8 +1,8 @@
 //! Occasional POST requests over HTTP or HTTPS, each on a new connection and with a deadline.
 //!
 //! An [`HttpEndpoint`] is a parsed URL with its TLS settings; [`HttpEndpoint::post`] connects,
-//! sends the request, reads the reply and closes. Credentials travel in headers and never appear in
-//! an error or a log; nor does the URL's query, where some receivers expect them.
+//! sends the request, reads the reply and closes. Credentials are sent in headers and never appear
+//! in an error or a log; nor does the URL's query, where some receivers expect them.
 //!
 //! Not supported: redirects, proxies, compression, connection reuse, retries. The caller decides
 //! when to retry, using [`PostError::is_refusal`].

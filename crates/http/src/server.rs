@@ -1,8 +1,8 @@
-//! A small HTTP server in a thread of its own: axum on a single-threaded runtime.
+//! A small HTTP server in a separate thread: axum on a single-threaded runtime.
 //!
-//! For scrapes and health checks: few requests, without bodies. A connection serves one request, is
-//! closed when it idles, and is refused while too many others are open. Responses are rendered one
-//! after the other; sending one does not delay the next.
+//! For scrapes and health checks, that is, few requests without bodies. A connection serves one
+//! request, is closed when it is idle for too long, and is refused while too many others are open.
+//! Responses are rendered one after another; sending one does not delay the next.
 
 mod connections;
 
@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use self::connections::LimitedListener;
 
-/// A running server. Dropping it closes the port and ends its thread, and with it responses in
+/// A running server. Dropping it closes the port and ends its thread, which aborts responses in
 /// progress.
 #[derive(Debug)]
 pub struct HttpServer {
@@ -74,7 +74,7 @@ impl HttpServer {
         Ok(Self { address, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// The address the server listens on.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -84,14 +84,14 @@ impl Drop for HttpServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its errors were logged in the thread.
+            // The thread has logged its errors.
             let _ = thread.join();
         }
     }
 }
 
-/// Requests are too rare for connections to be worth keeping, and open ones count towards the
-/// limit.
+/// Makes the server close the connection. Requests are too rare for connections to be worth
+/// keeping, and open ones count towards the limit.
 async fn close_connection(mut response: Response) -> Response {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response

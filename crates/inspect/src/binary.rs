@@ -81,12 +81,12 @@ impl Binary {
         Ok(Self { build_id, symbols, bias, segments, markers })
     }
 
-    /// Its build id, if the linker wrote one.
+    /// The binary's build id, if the linker wrote one.
     pub fn build_id(&self) -> Option<&BuildId> {
         self.build_id.as_ref()
     }
 
-    /// Whether it exports `symbol`.
+    /// Whether the binary exports `symbol`.
     pub fn exports(&self, symbol: &str) -> bool {
         self.symbols.contains_key(symbol)
     }
@@ -129,7 +129,7 @@ impl Binary {
         self.symbols.get(symbol).map(|address| self.mapped_address(*address))
     }
 
-    /// The sites of the USDT probes it was built with.
+    /// The sites of the USDT probes that the binary was built with.
     pub fn usdt_probes(&self) -> &[UsdtProbe] {
         &self.markers
     }

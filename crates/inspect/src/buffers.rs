@@ -13,9 +13,9 @@
 //! line by `BUFFERDESC_PAD_TO_SIZE`).
 //!
 //! Cost: one copy of 64 bytes per buffer, in chunks of 1 MiB, by two threads for a large array. No
-//! lock is taken and the server does not notice. A buffer that is replaced during the copy may show
-//! the old page with the new state, as for any reader that does not hold the header lock; the page
-//! was in the buffer a moment ago.
+//! lock is taken, and the server is not slowed down. A buffer that is replaced during the copy may
+//! show the old page with the new state, as for any reader that does not hold the header lock; the
+//! page was in the buffer a moment ago.
 
 use std::{ops::Range, panic::resume_unwind, thread, vec};
 
@@ -48,7 +48,7 @@ pub struct BufferDesc {
     pub block: u32,
     /// Usage count, 0 to 5: how often the clock sweep passes the buffer before evicting it.
     pub usage: u8,
-    /// The page was changed since it was read or written.
+    /// The page was modified since it was read or written.
     pub is_dirty: bool,
     /// The relation is logged, so its pages survive a crash.
     pub is_permanent: bool,
@@ -59,11 +59,11 @@ pub struct BufferDesc {
 /// The forks of a relation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fork {
-    /// The relation itself.
+    /// The relation's contents.
     Main,
-    /// Its free space map.
+    /// Free space in each page of the main fork.
     FreeSpaceMap,
-    /// Its visibility map.
+    /// Pages of the main fork that are all-visible or all-frozen.
     VisibilityMap,
     /// The initial contents of an unlogged relation, restored after a crash.
     Init,
@@ -78,7 +78,7 @@ pub struct BufferDescIter {
 }
 
 impl RunningServer {
-    /// Its buffer map.
+    /// Locates the buffer descriptors of this server.
     ///
     /// # Errors
     ///
@@ -159,12 +159,13 @@ impl BufferMap {
 }
 
 impl BufferDescIter {
-    /// Buffers left out because they were being filled or changed during the copy.
+    /// Number of buffers omitted because they were being filled or changed during the copy.
     pub fn unfinished(&self) -> u32 {
         self.in_transition
     }
 
-    /// Appends `those`. All of `self` is still in its first part.
+    /// Appends the buffers of the next part. `self` must not have been iterated beyond its first
+    /// part.
     fn append(self, those: Self) -> Self {
         Self {
             second: those.first,
@@ -224,7 +225,7 @@ impl Fork {
     }
 }
 
-/// What a buffer holds according to its descriptor.
+/// The contents of a buffer, according to its descriptor.
 enum BufferContent {
     Page(BufferDesc),
     Empty,
@@ -277,7 +278,7 @@ const DESCRIPTOR_BYTES: usize = 64;
 /// Descriptors copied by one system call: 1 MiB, which stays in the second-level cache.
 const CHUNK_BUFFERS: u32 = 16_384;
 
-/// From this count (512 MB of pages) a second thread is worth its start-up cost.
+/// Number of buffers (512 MB of pages) from which a second thread is worth its start-up cost.
 const PARALLEL_BUFFERS: u32 = 65_536;
 const PINS: u32 = (1 << 18) - 1;
 const USAGE_SHIFT: u32 = 18;

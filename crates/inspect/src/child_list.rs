@@ -11,8 +11,8 @@ use crate::{error::ProcessError, process::OsProcess};
 #[derive(Debug)]
 pub struct ChildList {
     process: OsProcess,
-    /// The kernel's list, kept open; `None` if the kernel has none or the process has several
-    /// threads.
+    /// The kernel's list, kept open; `None` if the kernel does not provide one or the process has
+    /// several threads.
     list: Option<File>,
     bytes: Vec<u8>,
 }
@@ -37,8 +37,8 @@ impl ChildList {
         Ok(Self { process, list, bytes: vec![0; FIRST_BYTES] })
     }
 
-    /// Their process ids, in no particular order. While one starts or exits, others may be missing.
-    /// Empty for a process that has exited.
+    /// Returns the children's process ids, in no particular order. While one starts or exits,
+    /// others may be missing. Empty for a process that has exited.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl ChildList {
     }
 }
 
-/// Enough for the children of a typical server: seven digits and a space each.
+/// Initial buffer size, enough for the children of a typical server: seven digits and a space each.
 const FIRST_BYTES: usize = 8192;
 
 #[cfg(test)]

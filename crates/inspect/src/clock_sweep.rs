@@ -31,7 +31,7 @@ pub struct ClockSweep {
 /// The state of the clock sweep at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepState {
-    /// The next buffer the hand examines.
+    /// The next buffer that the hand examines.
     pub next_victim: u32,
     /// Completed passes since the server started. Wraps at 2³².
     pub complete_passes: u32,
@@ -45,7 +45,7 @@ pub struct SweepState {
 }
 
 impl RunningServer {
-    /// Its clock sweep.
+    /// Locates the state of the clock sweep of this server.
     ///
     /// # Errors
     ///
@@ -79,7 +79,8 @@ impl ClockSweep {
 }
 
 impl SweepState {
-    /// Buffers the hand has passed since the server started, while passes have not wrapped.
+    /// Buffers that the hand has passed since the server started, as long as the passes have not
+    /// wrapped.
     ///
     /// The difference between two readings divided by the difference in allocations is the number
     /// of buffers examined per allocation.
@@ -90,7 +91,7 @@ impl SweepState {
 
 const FUNCTION: &str = "have_free_buffer";
 
-/// The variable's address relative to the function's, if the code is as expected.
+/// Offset of the variable from the function's address, if the code is as expected.
 fn control_offset(code: &[u8; 16]) -> Option<i64> {
     let (skipped, code) = match code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]) {
         Some(rest) => (4, rest),
@@ -109,8 +110,7 @@ fn parse_state(bytes: &[u8; 28], buffers: u32) -> Result<SweepState, LayoutError
     };
     let impossible = |field, found| Err(LayoutError::ClockSweep { field, found, buffers });
     let next_victim = word(4);
-    // The hand counts past the end until a backend wraps it, so it may be ahead by the steps that
-    // backends take meanwhile.
+    // The hand counts past the end until a backend wraps it, so it may be ahead by a few steps.
     if u64::from(next_victim) >= 2 * u64::from(buffers) {
         return impossible("nextVictimBuffer", i64::from(next_victim));
     }

@@ -1,8 +1,8 @@
 //! Resolves code addresses of a process to function names.
 //!
 //! Names come from `.symtab` if the file still has it, otherwise from `.dynsym`, which stripped
-//! files keep. In the latter, functions that are not exported have no name, so an address past the
-//! end of the preceding exported function is marked as such: [`Symbol::is_inside`].
+//! files keep. In the latter, functions that are not exported have no name. An address past the end
+//! of the preceding exported function is marked as such: [`Symbol::is_inside`].
 
 use std::{
     fs::File,
@@ -65,7 +65,7 @@ pub struct Symbol {
     pub file: Box<str>,
     /// The last named function that begins at or before the address.
     pub function: Option<Box<str>>,
-    /// Offset of the address from the function's beginning, or in the file if there is no function.
+    /// Offset of the address from the function's beginning, or in the file without a function.
     pub offset: u64,
     /// Whether the address lies before the function's end. If not, it belongs to a function without
     /// a name.
@@ -85,7 +85,8 @@ impl CodeMap {
             .filter(|mapping| mapping.is_executable && mapping.path.starts_with('/'))
             .map(|mapping| {
                 let path = Path::new(mapping.path.trim_end_matches(" (deleted)"));
-                // The binary is opened through `/proc/PID/exe`, whatever became of its path.
+                // The binary is opened through `/proc/PID/exe`, in case its path now names another
+                // file.
                 let file = if path == executable {
                     process.executable()
                 } else {
@@ -133,7 +134,7 @@ impl CodeMap {
     }
 }
 
-/// Larger files are not read; no library is that large.
+/// Maximum size of a file that is read; no library is that large.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl FunctionTable {
@@ -182,7 +183,8 @@ impl FunctionTable {
     }
 }
 
-/// `ProcSleep+0x1c`; `~ProcSleep+0x400` past its end; `libc.so.6+0x2724a` in a file without names.
+/// Formats `ProcSleep+0x1c`, `~ProcSleep+0x400` past the function's end, or `libc.so.6+0x2724a` in
+/// a file without names.
 impl std::fmt::Display for Symbol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { file, function, offset, is_inside } = self;
@@ -208,7 +210,7 @@ pub fn ends_with_call(code: &[u8; 8]) -> bool {
     })
 }
 
-/// `FF /2`, whose length is that of the slice.
+/// Whether the bytes are exactly one `FF /2`, an indirect call.
 fn is_indirect_call(code: &[u8]) -> bool {
     let [0xff, how, rest @ ..] = code else { return false };
     let (mode, operation, base) = (how >> 6, how >> 3 & 7, how & 7);

@@ -39,7 +39,7 @@ pub enum ProcessError {
     /// A file in `/proc` could not be read.
     #[error("{} could not be read", path.display())]
     Proc {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system error.
         source: io::Error,
@@ -49,13 +49,13 @@ pub enum ProcessError {
     NotPostgres {
         /// The requested process id.
         pid: u32,
-        /// The binary it runs.
+        /// The binary that the process runs.
         executable: PathBuf,
     },
     /// The directory has no `postmaster.pid`: no server runs on it, or it is not a data directory.
     #[error("no server runs on {}: it has no readable postmaster.pid", data_dir.display())]
     NotRunning {
-        /// The directory.
+        /// Path of the directory.
         data_dir: PathBuf,
         /// Why the file could not be read.
         source: io::Error,
@@ -67,15 +67,15 @@ pub enum ProcessError {
         data_dir.display()
     )]
     Stale {
-        /// The directory.
+        /// Path of the directory.
         data_dir: PathBuf,
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
     },
     /// A file of the data directory does not have the expected contents.
     #[error("{} does not start with a number, so it is not a file of a PostgreSQL server", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// No process is in a control group of the container.
@@ -118,7 +118,7 @@ pub enum BinaryError {
     /// The file could not be read.
     #[error("the server's binary {} could not be read", path.display())]
     Read {
-        /// Its path in `/proc`.
+        /// Path in `/proc`.
         path: PathBuf,
         /// The system error.
         source: io::Error,
@@ -126,7 +126,7 @@ pub enum BinaryError {
     /// The file is not ELF, or is damaged.
     #[error("{} is not a readable ELF file", path.display())]
     NotElf {
-        /// Its path in `/proc`.
+        /// Path in `/proc`.
         path: PathBuf,
         /// The system error.
         source: object::Error,
@@ -140,19 +140,19 @@ pub enum BinaryError {
     /// A symbol that this version should export is missing.
     #[error("the server's binary does not export {symbol}")]
     NoSymbol {
-        /// The symbol.
+        /// Name of the function or variable.
         symbol: &'static str,
     },
     /// The code of a function differs from that of all known builds.
     #[error("the code of {symbol} does not match any known build, so it cannot be used")]
     UnknownCode {
-        /// The function.
+        /// Name of the function.
         symbol: &'static str,
     },
     /// The process has no mapping of its own binary.
     #[error("process {pid} has no mapping of its own binary")]
     NotMapped {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
     },
 }
@@ -164,7 +164,7 @@ pub enum MemoryError {
     /// The process has exited.
     #[error("process {pid} exited while its memory was being read")]
     Gone {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
     },
     /// The kernel denied access.
@@ -173,23 +173,23 @@ pub enum MemoryError {
          as root, or with CAP_SYS_PTRACE"
     )]
     Denied {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
     },
     /// Nothing is mapped at the address.
     #[error("process {pid} has no memory at {address:#x}")]
     Unmapped {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
-        /// The address.
+        /// Address in the process.
         address: u64,
     },
     /// Another system error.
     #[error("reading the memory of process {pid} at {address:#x} failed")]
     Other {
-        /// The process.
+        /// Process id, in our namespace.
         pid: u32,
-        /// The address.
+        /// Address in the process.
         address: u64,
         /// The system error.
         source: io::Error,
@@ -211,15 +211,15 @@ pub enum LayoutError {
         "buffer descriptor {index} carries number {found}: the array does not have the expected layout"
     )]
     BufferNumber {
-        /// Index in the array.
+        /// Index of the descriptor in the array.
         index: u32,
-        /// The number it carries.
+        /// The number found in the descriptor.
         found: i32,
     },
     /// The clock sweep's state is not possible.
     #[error("the clock sweep's {field} is {found}, which is impossible with {buffers} buffers")]
     ClockSweep {
-        /// The field.
+        /// Name of the field in `BufferStrategyControl`.
         field: &'static str,
         /// The value read.
         found: i64,

@@ -1,11 +1,11 @@
 //! Inspects a running PostgreSQL server from another process: its processes, its binary and its
 //! shared memory.
 //!
-//! Nothing here takes a lock, runs SQL, stops a process or costs the server time. Memory is copied
+//! Nothing here takes a lock, runs SQL, stops a process or slows the server down. Memory is copied
 //! with `process_vm_readv(2)`; names are resolved through the dynamic symbols that a stripped
 //! server still exports. The location and layout of each structure are determined anew for every
-//! binary, and every reading checks invariants of what it reads: a failed check is an error, never
-//! a number.
+//! binary, and every reading is checked for plausibility: a failed check is an error, never a wrong
+//! number.
 //!
 //! ```no_run
 //! let server = howdah_inspect::RunningServer::in_data_dir("/var/lib/postgresql/15/main")?;

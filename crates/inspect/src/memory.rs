@@ -1,4 +1,4 @@
-//! The memory of another process, copied with `process_vm_readv(2)`: one system call, without
+//! Reads the memory of another process with `process_vm_readv(2)`: one system call, without
 //! stopping the process and without a lock.
 //!
 //! A copy is not a snapshot: the process keeps running while it is made, so two words of one copy
@@ -14,7 +14,7 @@ use nix::{
 
 use crate::error::MemoryError;
 
-/// The memory of a process.
+/// Read access to the memory of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessMemory {
     pid: u32,

@@ -17,9 +17,9 @@ const PATCH_BYTES_MAX: u64 = 5;
 /// A place where a process's code differs from its binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatchedCode {
-    /// Offset in the file.
+    /// Offset in the binary file.
     pub offset: u64,
-    /// Address in the process.
+    /// Address in the process's memory.
     pub address: u64,
 }
 

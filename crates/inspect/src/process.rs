@@ -1,4 +1,4 @@
-//! A process as `/proc` shows it: its parent, its binary, its working directory and its mappings.
+//! A process as described in `/proc`: its parent, binary, working directory and mappings.
 //!
 //! The entries of `/proc/PID` resolve in the process's own namespaces: `/proc/PID/exe` opens the
 //! file that is running, even if its path now names another file or lies in a container.
@@ -38,7 +38,7 @@ pub enum RunState {
     Blocked,
     /// Any other sleep (`S` and the rest).
     Sleeping,
-    /// Exited and not yet reaped by its parent (`Z`).
+    /// Exited, but not yet reaped by its parent (`Z`).
     Ended,
 }
 
@@ -60,7 +60,7 @@ impl OsProcess {
         if process.file("stat").exists() { Ok(process) } else { Err(ProcessError::Gone { pid }) }
     }
 
-    /// Its process id in the caller's PID namespace.
+    /// Process id in the caller's PID namespace.
     pub fn pid(self) -> u32 {
         self.pid
     }
@@ -70,7 +70,7 @@ impl OsProcess {
         self.file("exe")
     }
 
-    /// The path of its binary at start-up.
+    /// Path of the binary when the process was started.
     ///
     /// # Errors
     ///
@@ -83,7 +83,6 @@ impl OsProcess {
 
     /// Whether the file at that path is still the running one. The path is resolved in the
     /// process's own mount namespace.
-    ///
     ///
     /// # Errors
     ///
@@ -99,7 +98,7 @@ impl OsProcess {
         })
     }
 
-    /// Its working directory; for every process of a server, the data directory.
+    /// The working directory; for every process of a server, the data directory.
     ///
     /// # Errors
     ///
@@ -108,7 +107,7 @@ impl OsProcess {
         self.link("cwd")
     }
 
-    /// Its parent, unless that is process 1 or outside our namespace.
+    /// The parent, unless it is process 1 or outside our namespace.
     ///
     /// # Errors
     ///
@@ -119,7 +118,7 @@ impl OsProcess {
         Ok(parent.map(|pid| Self { pid }))
     }
 
-    /// Its children, in no particular order. A child that is just starting may be missing, and
+    /// The children, in no particular order. A child that is just starting may be missing, and
     /// while one exits others may be missing too.
     ///
     /// Cheap where the kernel has the list (`CONFIG_PROC_CHILDREN`, set by distributions);
@@ -145,7 +144,7 @@ impl OsProcess {
         Ok(children)
     }
 
-    /// Its current state.
+    /// The current state.
     ///
     /// # Errors
     ///
@@ -167,7 +166,7 @@ impl OsProcess {
         ticks.ok_or(ProcessError::Gone { pid: self.pid })
     }
 
-    /// Its command line, which PostgreSQL overwrites with the process title. Invalid UTF-8 is
+    /// The command line, which PostgreSQL overwrites with the process title. Invalid UTF-8 is
     /// replaced; empty for an exiting process.
     ///
     /// # Errors
@@ -178,7 +177,7 @@ impl OsProcess {
         Ok(title.trim_end_matches('\0').replace('\0', " "))
     }
 
-    /// Whether it runs the same file as `other`.
+    /// Whether the process runs the same file as `other`.
     ///
     /// # Errors
     ///
@@ -203,7 +202,7 @@ impl OsProcess {
         Ok(children)
     }
 
-    /// Whether `dir` is its working directory, compared by identity rather than by name.
+    /// Whether `dir` is the working directory, compared by identity rather than by name.
     pub(crate) fn has_working_dir(self, dir: &Path) -> Result<bool, ProcessError> {
         let path = self.file("cwd");
         let own = fs::metadata(&path).map_err(|source| self.error(path, source))?;
@@ -218,7 +217,7 @@ impl OsProcess {
         Ok(FileIdentity::from_metadata(&metadata))
     }
 
-    /// The address at which the start of its binary is mapped.
+    /// The address at which the start of the binary is mapped.
     pub(crate) fn executable_base(self) -> Result<Option<u64>, ProcessError> {
         let link = self.link("exe")?;
         let path = self.file("maps");

@@ -69,22 +69,22 @@ impl RunningServer {
         Ok(Self { postmaster, major, binary })
     }
 
-    /// Its postmaster.
+    /// The process that started all others of this server.
     pub fn postmaster(&self) -> OsProcess {
         self.postmaster
     }
 
-    /// Its major version.
+    /// Major version of the server, one of [`MAJORS`].
     pub fn major(&self) -> u32 {
         self.major
     }
 
-    /// The binary it runs, with its exported symbols.
+    /// The binary that the server runs, with its exported symbols.
     pub fn binary(&self) -> &Binary {
         &self.binary
     }
 
-    /// Its data directory, as named in its own mount namespace.
+    /// Path of the data directory in the server's own mount namespace.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl RunningServer {
         Ok(self.postmaster.working_dir()?)
     }
 
-    /// Its lock file: start time and port.
+    /// The fields of the server's lock file: start time and port.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl LockFile {
 /// Symbols that only a PostgreSQL server exports.
 const POSTGRES_SYMBOLS: [&str; 3] = ["BufferDescriptors", "NBuffers", "MyProcPid"];
 
-/// The topmost ancestor that runs the same binary in the same folder.
+/// The topmost ancestor that runs the same binary in the same directory.
 ///
 /// `postmaster.pid` is not consulted: its process ids belong to the server's own PID namespace.
 fn find_postmaster(process: OsProcess) -> Result<OsProcess, ProcessError> {

@@ -2,9 +2,9 @@
 //! a tracer attaches to them.
 //!
 //! Each probe site is a note in the section `.note.stapsdt`. It holds the address of the
-//! instruction, the address of the semaphore that tells the code whether a tracer is attached, and
-//! the locations of the arguments at that instruction, in assembler syntax. A probe may have
-//! several sites, each with its arguments in other locations.
+//! instruction, the address of the semaphore that counts the attached tracers, and the locations of
+//! the arguments at that instruction, in assembler syntax. A probe may have several sites, each
+//! with its arguments in other locations.
 //!
 //! Source: SystemTap's wiki, "UserSpaceProbeImplementation"; `probes.d` for PostgreSQL's probes.
 
@@ -32,31 +32,31 @@ pub struct UsdtProbe {
 pub struct UsdtArgument {
     /// Size in bytes: 1, 2, 4 or 8.
     pub bytes: u8,
-    /// Whether its highest bit is the sign.
+    /// Whether the highest bit is the sign.
     pub is_signed: bool,
-    /// Its location.
+    /// Location of the argument at the probe site.
     pub operand: Operand,
 }
 
 /// The location of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// A constant.
+    /// A constant, given in the note.
     Constant(i64),
-    /// In a register, given by its 64-bit name: `rax`.
+    /// A register, given by its 64-bit name: `rax`.
     Register(&'static str),
-    /// In memory, `offset` bytes from the address in a register.
+    /// Memory, `offset` bytes from the address in a register.
     Based {
-        /// The register.
+        /// 64-bit name of the register.
         base: &'static str,
-        /// What is added to it.
+        /// Offset from the address in the register, in bytes.
         offset: i64,
     },
-    /// In memory, `offset` bytes after a variable.
+    /// Memory, `offset` bytes after a variable.
     Variable {
-        /// The variable.
+        /// Name of the variable.
         symbol: String,
-        /// What is added to its address.
+        /// Offset from the variable's address, in bytes.
         offset: i64,
     },
     /// An operand that is not supported.

@@ -6,9 +6,9 @@
 //! ranges      └──────1──────┘                      └2┘     one call, up to 1024 ranges
 //! ```
 //!
-//! The kernel's cost is per range looked up and per page pinned, hardly per byte. So words that lie
-//! close together, such as one field in the entries of an array, are copied together with the bytes
-//! in between.
+//! The kernel's cost is per range looked up and per page pinned, and hardly per byte. So words that
+//! are close together, such as one field in the entries of an array, are copied together with the
+//! bytes in between.
 
 use std::io::IoSliceMut;
 
@@ -57,7 +57,8 @@ impl WatchedWords {
         words
     }
 
-    /// Reads all words. They are from nearly the same moment: ten take about a microsecond.
+    /// Reads all words. They are from nearly the same moment: copying ten takes about a
+    /// microsecond.
     ///
     /// # Errors
     ///
@@ -85,7 +86,7 @@ impl WatchedWords {
 
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// Words at most this far apart are copied together with the bytes in between: one field of
+/// Maximum distance of words that are copied together with the bytes in between: one field of
 /// neighbouring entries of the `PGPROC` array (some 900 bytes each) with one idle entry in between.
 /// Less than a page, so only pages that hold a word are touched.
 const GAP_BYTES: usize = 2048;

@@ -1,4 +1,4 @@
-//! How clients reach a cluster: listening addresses, `pg_hba.conf`, and the password for TCP.
+//! Access of clients to a cluster: listening addresses, `pg_hba.conf`, and the password for TCP.
 //!
 //! A PostgreSQL superuser can run programs as the server's account (`COPY … TO PROGRAM`), and a
 //! port of 127.0.0.1 is open to every user of the host. So a cluster listens only on a unix socket
@@ -24,15 +24,16 @@ use crate::{
     template::SUPERUSER,
 };
 
-/// How clients reach a cluster.
+/// The ways in which clients can reach a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Unix socket only.
+    /// The unix socket only.
     #[default]
     Socket,
-    /// Also 127.0.0.1, with a password (SCRAM).
+    /// The unix socket and 127.0.0.1, the latter with a password (SCRAM).
     TcpWithPassword,
-    /// Also 127.0.0.1, without a password: every user of the host is superuser of the cluster.
+    /// The unix socket and 127.0.0.1, without a password: every user of the host is superuser of
+    /// the cluster.
     TcpTrusted,
 }
 
@@ -42,8 +43,8 @@ impl Access {
         self != Self::Socket
     }
 
-    /// Adds `listen_addresses`. Every start does so, because a kept cluster may have had another
-    /// access before.
+    /// Adds `listen_addresses`. Needed for every start, because a kept cluster may have had another
+    /// kind of access before.
     pub(crate) fn push_settings(self, settings: &mut ServerSettings) {
         settings.push("listen_addresses", if self.is_tcp() { "127.0.0.1" } else { "" });
     }
@@ -101,7 +102,7 @@ fn tightened(rules: &str) -> String {
     text
 }
 
-/// The password file's name, in the directory of the socket.
+/// Name of the password file, in the directory of the socket.
 pub(crate) const PASSFILE: &str = "pgpass";
 
 /// Sets a new random password for the superuser, and writes it to a file only the caller can read.
@@ -154,7 +155,7 @@ fn random_bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     Ok(bytes)
 }
 
-/// 40 letters and digits, 160 bits.
+/// Generates 40 alphanumeric characters, which carry 160 bits.
 fn random_password() -> io::Result<String> {
     let bytes = random_bytes::<20>()?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

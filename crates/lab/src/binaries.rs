@@ -6,7 +6,7 @@ use std::{
     process::Stdio,
 };
 
-use crate::{os_user::OsUser, search::UnusableBinaries, version::Version};
+use crate::{find_error::UnusableBinaries, os_user::OsUser, version::Version};
 
 /// PostgreSQL server programs of one version: at least `postgres` and `initdb`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Binaries {
     origin: BinariesOrigin,
 }
 
-/// Where binaries were found.
+/// How binaries were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BinariesOrigin {
@@ -71,7 +71,7 @@ impl Binaries {
         &self.version
     }
 
-    /// Where the binaries were found.
+    /// How the binaries were found.
     pub fn origin(&self) -> BinariesOrigin {
         self.origin
     }
@@ -127,9 +127,6 @@ pub(crate) fn system_dirs() -> Vec<(u32, PathBuf)> {
     found.sort_by_key(|(major, _)| std::cmp::Reverse(*major));
     found
 }
-
-/// The patterns of [`system_dirs`], for messages.
-pub(crate) const SYSTEM_DIRS: [&str; 2] = ["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"];
 
 fn majors_in(parent: &Path, prefix: &str) -> impl Iterator<Item = (u32, PathBuf)> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();

@@ -60,8 +60,8 @@ impl Builder {
         Self::default()
     }
 
-    /// Sets the name, `lab` by default: 1 to 40 of `a-z`, `0-9`, `-` and `_`, starting with a
-    /// letter. It becomes the setting `cluster_name`, and a standby's `application_name`.
+    /// Sets the name, `lab` by default: 1 to 40 of `a-z`, `0-9`, `-` and `_`, the first of `a-z`.
+    /// It becomes the setting `cluster_name`, and a standby's `application_name`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -152,8 +152,8 @@ impl Builder {
         self
     }
 
-    /// Makes it a physical standby of a running cluster: the same binaries, a copy of its data and
-    /// settings, then streaming replication.
+    /// Makes the cluster a physical standby of a running one: the same binaries, a copy of its data
+    /// and settings, then streaming replication.
     pub fn standby_of(mut self, primary: &Cluster) -> Self {
         self.upstream = Some(PrimaryInfo::from_cluster(primary));
         self
@@ -165,7 +165,7 @@ impl Builder {
         self
     }
 
-    /// Adds a file to remove at the end.
+    /// Adds a file to be removed with the cluster.
     pub(crate) fn also_remove(mut self, path: PathBuf) -> Self {
         self.also_remove.push(path);
         self
@@ -297,7 +297,7 @@ impl Builder {
         Cluster::start_from(parts, self.port)
     }
 
-    /// The settings of the builder, after those that follow from its other options.
+    /// The builder's settings, after those that follow from its other options.
     fn all_settings(&self) -> ServerSettings {
         let mut settings = ServerSettings::default();
         settings.push("cluster_name", &self.name);

@@ -21,17 +21,17 @@ use crate::{
 
 /// A throw-away PostgreSQL cluster: a data directory, and a server on it unless stopped.
 ///
-/// It listens on a unix socket in a private directory, and on 127.0.0.1 on request. The superuser
-/// is `postgres`. When the value is dropped, the server stops and the files are removed, unless
-/// [`Builder::keep`] was set. The same happens when this process dies at any time, by Ctrl-C or
-/// SIGKILL: a reaper process waits for that and cleans up.
+/// The cluster listens on a unix socket in a private directory, and on 127.0.0.1 on request. The
+/// superuser is `postgres`. When the value is dropped, the server stops and the files are removed,
+/// unless [`Builder::keep`] was set. The same happens when this process dies at any time, by Ctrl-C
+/// or SIGKILL: a reaper process waits for that and cleans up.
 ///
 /// Methods block. [`Cluster::is_running`] detects a server that was killed from outside.
 #[derive(Debug)]
 pub struct Cluster {
     parts: ClusterParts,
     port: u16,
-    /// `None` while stopped.
+    /// The server process; `None` while stopped.
     server: Option<LabServer>,
 }
 
@@ -116,7 +116,8 @@ impl Cluster {
         &self.parts.name
     }
 
-    /// The port: of 127.0.0.1, if it listens there, and in the socket's name. It never changes.
+    /// The port on 127.0.0.1, if the server listens there, and in the socket's name. It never
+    /// changes.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -161,12 +162,12 @@ impl Cluster {
         self.parts.password.as_deref()
     }
 
-    /// The major version.
+    /// The server's major version.
     pub fn major(&self) -> u32 {
         self.parts.binaries.version().major()
     }
 
-    /// The programs it was started with.
+    /// The programs that the cluster was started with.
     pub fn binaries(&self) -> &Binaries {
         &self.parts.binaries
     }
@@ -185,7 +186,7 @@ impl Cluster {
         self.server.as_ref().map(LabServer::pid)
     }
 
-    /// Whether the server runs.
+    /// Whether the server process exists.
     pub fn is_running(&mut self) -> bool {
         self.server.as_mut().is_some_and(|server| !server.has_exited())
     }
@@ -236,7 +237,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// Those of the two.
+    /// Those of the two methods.
     pub fn restart(&mut self) -> Result<(), ClusterError> {
         self.stop()?;
         self.start()

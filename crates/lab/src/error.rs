@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::search::FindError;
+use crate::find_error::FindError;
 
 /// Why a cluster could not be created, started, copied or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum ClusterError {
         name: String,
     },
 
-    /// Not a valid name of a PostgreSQL setting.
+    /// The name of a setting is not valid in PostgreSQL.
     #[error("{name:?} is not a valid name of a setting")]
     BadSetting {
         /// The name as given.
@@ -43,14 +43,14 @@ pub enum ClusterError {
     /// The directory for the cluster contains something else.
     #[error("{} is not empty and does not contain a lab", dir.display())]
     DirectoryInUse {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
     },
 
     /// The directory contains a cluster of another major version.
     #[error("{} contains a cluster of PostgreSQL {found}, not {wanted}", dir.display())]
     OtherMajor {
-        /// The directory.
+        /// Path of the directory.
         dir: PathBuf,
         /// The major of the cluster in it.
         found: u32,
@@ -93,7 +93,7 @@ pub enum ClusterError {
     File {
         /// The verb of the operation: "create", "copy", …
         action: &'static str,
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -102,7 +102,7 @@ pub enum ClusterError {
     /// A program could not be executed.
     #[error("cannot run {}", program.display())]
     Spawn {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -111,7 +111,7 @@ pub enum ClusterError {
     /// initdb failed.
     #[error("initdb failed ({status}): {output}")]
     Initdb {
-        /// Its exit status.
+        /// The exit status of initdb.
         status: ExitStatus,
         /// The last lines it wrote.
         output: String,
@@ -120,7 +120,7 @@ pub enum ClusterError {
     /// The server exited before it accepted connections.
     #[error("the server exited while starting ({status}): {log}")]
     ServerEnded {
-        /// Its exit status.
+        /// The exit status of the postmaster.
         status: ExitStatus,
         /// The last lines of its log.
         log: String,
@@ -129,7 +129,7 @@ pub enum ClusterError {
     /// The server did not accept connections in time.
     #[error("the server does not accept connections after {waited:?}: {log}")]
     StartTimeout {
-        /// How long we waited.
+        /// Time spent waiting.
         waited: Duration,
         /// The last lines of its log.
         log: String,
@@ -140,7 +140,7 @@ pub enum ClusterError {
     StopTimeout {
         /// The postmaster's process id.
         pid: u32,
-        /// How long we waited.
+        /// Time spent waiting.
         waited: Duration,
     },
 
@@ -158,19 +158,19 @@ pub enum ClusterError {
         data: PathBuf,
     },
 
-    /// The operation needs a stopped server and it runs, or the reverse.
+    /// The operation requires a stopped server, but the server is running; or the reverse.
     #[error("the cluster {name} is {state}")]
     WrongState {
         /// The cluster's name.
         name: String,
-        /// Its state: "running" or "stopped".
+        /// State of the server: "running" or "stopped".
         state: &'static str,
     },
 
     /// A step of the base backup for a standby failed on the primary.
     #[error("cannot back up the primary: {step}")]
     Backup {
-        /// The step.
+        /// The failed step, as a phrase.
         step: &'static str,
         /// The error of the connection or the server.
         source: Box<dyn std::error::Error + Send + Sync>,

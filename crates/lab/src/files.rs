@@ -21,17 +21,17 @@ pub(crate) const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signe
 /// How [`copy_tree`] treats a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyRule {
-    /// Copy it recursively.
+    /// Copy the entry recursively.
     Copy,
-    /// Create the directory, but copy none of its content.
+    /// Create the directory, but copy none of its contents.
     EmptyDir,
-    /// Leave it out.
+    /// Omit the entry.
     Skip,
 }
 
 /// Copies a directory recursively with its modes, owned by `os_user`. `rule` is called with each
-/// entry's path relative to `from`. Files that vanish meanwhile are left out: a running server
-/// removes some at any time.
+/// entry's path relative to `from`. Files that vanish during the copy are skipped, because a
+/// running server removes some at any time.
 ///
 /// `fs::copy` shares blocks where the file system supports it.
 pub(crate) fn copy_tree(

@@ -1,9 +1,10 @@
 //! Labs: named clusters that run until they are stopped.
 //!
-//! Each has a file `NAME.json` in the state directory. It is created before the lab starts, to
-//! reserve the name, and removed when the lab is stopped. A lab whose server is down keeps its
-//! files, because `pg_ctl restart` and a crash test look the same as a server that died. Only the
-//! start of another lab removes those that have been down for long; see [`Labs::grace`].
+//! Each lab has a file `NAME.json` in the state directory. The file is created before the lab
+//! starts, to reserve the name, and removed when the lab is stopped. A lab whose server is down
+//! keeps its files, because `pg_ctl restart` and a crash test look the same as a server that died.
+//! Files of labs that have been down for long are removed only when another lab starts; see
+//! [`Labs::grace`].
 
 mod entry;
 
@@ -25,11 +26,11 @@ use crate::{
     cluster::{Cluster, ClusterParts},
     error::ClusterError,
     files,
+    find_error::FindError,
     os_user::OsUser,
     paths::ClusterPaths,
     postmaster,
     reaper::Reaper,
-    search::FindError,
     server::{self, Shutdown},
     settings::ServerSettings,
 };
@@ -41,7 +42,7 @@ pub struct Labs {
     grace: Duration,
 }
 
-/// The default of [`Labs::grace`].
+/// Default of [`Labs::grace`].
 const GRACE: Duration = Duration::from_secs(24 * 3600);
 
 /// Why an operation on a lab failed.
@@ -59,31 +60,31 @@ pub enum LabsError {
     /// Another lab has this name.
     #[error("a lab named {name} exists already")]
     NameTaken {
-        /// The name.
+        /// The requested name.
         name: String,
     },
     /// The lab's server is not running.
     #[error("the server of the lab {name} is down")]
     Down {
-        /// The name.
+        /// The requested name.
         name: String,
     },
     /// The lab runs in the foreground of another process, so it cannot be restarted.
     #[error("the lab {name} runs in the foreground and ends with its server")]
     Foreground {
-        /// The name.
+        /// The requested name.
         name: String,
     },
     /// The lab is still being started.
     #[error("the lab {name} is still starting")]
     Starting {
-        /// The name.
+        /// The requested name.
         name: String,
     },
     /// A file or directory of a lab cannot be read, written or removed.
     #[error("cannot use {}", path.display())]
     State {
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -173,7 +174,8 @@ impl Labs {
         }
     }
 
-    /// Stops a lab and removes it, with its files unless they are kept. Its server may be down.
+    /// Stops a lab and removes it, with its files unless they are kept. The server may already be
+    /// down.
     ///
     /// # Errors
     ///
@@ -210,7 +212,8 @@ impl Labs {
                 ClusterError::from(FindError::Given { dir: lab.bin_dir.clone(), reason })
             })?;
         {
-            // A start of another lab must not remove this one between the stop and the start.
+            // Prevents the start of another lab from removing this one between the stop and the
+            // start.
             let _lock = self.lock()?;
             lab.down_since_s = None;
             self.write(name, &LabEntry::Running(Box::new(lab.clone())))?;
@@ -449,7 +452,8 @@ impl StartedLab {
         let Self { cluster, lab, labs } = self;
         let lab = Lab { owner: None, ..lab };
         if let Err(error) = labs.write(&lab.name, &LabEntry::Running(Box::new(lab.clone()))) {
-            // The entry still names this process as owner; that has no effect once it has ended.
+            // The entry still names this process as owner, which has no effect once the process has
+            // ended.
             tracing::warn!(%error, lab = lab.name, "cannot record that the lab keeps running");
         }
         cluster.detach();

@@ -17,9 +17,9 @@
 //! another system account; see [`OsUser`]. Other users of the host cannot connect: the server
 //! listens on a unix socket in a private directory, and on TCP only on request, with a password.
 //! Tests are the exception; see [`Builder::trusted_tcp`].
-//!
 //! Linux only, because it reads `/proc` to distinguish a server from a process that reuses its
-//! process id. The crate does not know what a cluster contains or what tests assert about it.
+//! process id. The crate is not concerned with the contents of a cluster, or with assertions of
+//! tests.
 
 mod access;
 mod binaries;
@@ -30,6 +30,7 @@ mod error;
 #[cfg(feature = "fetch")]
 mod fetch;
 mod files;
+mod find_error;
 mod labs;
 mod os_user;
 mod paths;
@@ -49,9 +50,10 @@ pub use binaries::{Binaries, BinariesOrigin, client_tool};
 pub use builder::Builder;
 pub use cluster::Cluster;
 pub use error::ClusterError;
+pub use find_error::{FindError, UnusableBinaries};
 pub use labs::{Lab, LabState, Labs, LabsError, StartedLab};
 pub use os_user::{ACCOUNT_NAME, OsUser};
-pub use search::{BinariesSearch, FindError, UnusableBinaries};
+pub use search::BinariesSearch;
 pub use skip::skip_without_postgres;
 pub use version::Version;
 pub use wait::{wait_for, wait_until};

@@ -11,8 +11,9 @@ use std::{
 use crate::error::ClusterError;
 
 /// The system account that runs root's clusters. It owns nothing else, so a superuser of such a
-/// cluster reaches no other data of the host. `postgres` would not do because it owns the
-/// production cluster, nor would `nobody`, which other services share.
+/// cluster has no access to other data of the host. The account `postgres` owns the production
+/// cluster, and other services share the account for unprivileged processes, so neither is
+/// suitable.
 pub const ACCOUNT_NAME: &str = "howdah-lab";
 
 /// The account that runs initdb and the server, and owns their files.

@@ -30,7 +30,7 @@ pub(crate) struct ClusterPaths {
     pub(crate) data: PathBuf,
     pub(crate) socket: PathBuf,
     pub(crate) server_log: PathBuf,
-    /// Removed when the cluster ends.
+    /// Files and directories to remove when the cluster ends.
     pub(crate) remove: Vec<PathBuf>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum DirContent {
 }
 
 impl ClusterPaths {
-    /// The paths in `dir`.
+    /// The usual paths within `dir`, which need not exist.
     fn at(dir: &Path) -> Self {
         let socket = dir.join("socket");
         let socket = if fits_socket(&socket) { socket } else { short_dir("socket") };
@@ -169,7 +169,7 @@ impl ClusterPaths {
         self.data.join("log")
     }
 
-    /// The newest non-empty log file; without any, the server's stderr.
+    /// The newest non-empty log file; without one, the server's stderr.
     pub(crate) fn newest_log(&self) -> PathBuf {
         let entries = fs::read_dir(self.log_dir()).into_iter().flatten().flatten();
         let collected = entries.filter_map(|entry| {
@@ -196,8 +196,8 @@ pub(crate) fn inspect_dir(dir: &Path) -> Result<DirContent, ClusterError> {
     }
 }
 
-/// Whether a socket's path fits, with the longest port: `sun_path` in unix(7) has 108 bytes, one of
-/// them for the terminating zero.
+/// Whether a socket's path fits, with the longest port: `sun_path` in unix(7) has 108 bytes,
+/// including the terminating zero.
 fn fits_socket(dir: &Path) -> bool {
     dir.as_os_str().len() + "/.s.PGSQL.65535".len() < 108
 }

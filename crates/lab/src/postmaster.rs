@@ -41,13 +41,13 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
 }
 
-/// When a process was started, in clock ticks since boot: field 22 in proc_pid_stat(5).
+/// Start time of a process, in clock ticks since boot: field 22 in proc_pid_stat(5).
 pub(crate) fn started_ticks(pid: u32) -> Option<u64> {
     stat(pid)?.split(' ').nth(22 - 3)?.parse().ok()
 }
 
-/// `/proc/PID/stat` from the third field, the state, on. The second is a name in parentheses, which
-/// may contain parentheses itself.
+/// `/proc/PID/stat` from the third field (the state) on. The second field is a name in parentheses,
+/// which may contain parentheses itself.
 fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.to_owned())

@@ -24,10 +24,10 @@ use crate::{
 /// load even a normal start takes seconds.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Between two checks of the server's state.
+/// Time between two checks of the server's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Maximum number of starts when other processes take the chosen port first.
+/// Maximum number of attempts to start if other processes keep taking the chosen port.
 const PORT_TRIES: u32 = 10;
 
 /// A postmaster that is a child of this process.
@@ -41,11 +41,11 @@ pub(crate) struct LabServer {
 pub(crate) enum Shutdown {
     /// Disconnects sessions and writes a checkpoint.
     Fast,
-    /// Exits at once; the next start recovers as after a crash.
+    /// Exits immediately; the next start recovers as after a crash.
     Immediate,
 }
 
-/// Arguments of a server's start.
+/// Parameters for starting a server.
 #[derive(Clone, Copy)]
 pub(crate) struct LaunchContext<'a> {
     pub(crate) binaries: &'a Binaries,
@@ -112,13 +112,13 @@ impl LabServer {
         self.process.id()
     }
 
-    /// Whether the process has exited.
+    /// Whether the server process has exited.
     pub(crate) fn has_exited(&mut self) -> bool {
         // Waiting for a child fails only if it was waited for before.
         !matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// The exit status; `None` while it runs.
+    /// Exit status of the server; `None` while it runs.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().ok().flatten()
     }
@@ -179,7 +179,7 @@ impl LabServer {
         true
     }
 
-    /// Signals the server. The process is not reaped yet, so its id cannot be reused.
+    /// Signals the server. The process has not been reaped yet, so its id cannot have been reused.
     fn signal(&mut self, how: Shutdown) {
         if !self.has_exited() {
             signal(self.pid(), how);

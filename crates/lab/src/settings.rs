@@ -1,8 +1,8 @@
 //! The server's settings, and the file `lab.conf`.
 //!
-//! A cluster's settings are in `lab.conf`, which `postgresql.conf` includes. Unlike on the command
-//! line, they can still be changed there by `ALTER SYSTEM` and a reload. Later settings are
-//! appended: PostgreSQL uses the last one of a name.
+//! A cluster's settings are in `lab.conf`, which `postgresql.conf` includes. Unlike settings on the
+//! command line, these can still be changed by `ALTER SYSTEM` and a reload. Later settings are
+//! appended, because PostgreSQL uses the last one of each name.
 
 use std::{
     fs,
@@ -17,12 +17,12 @@ use crate::{
     os_user::OsUser,
 };
 
-/// The file's name in the data directory.
+/// Name of the file in the data directory.
 pub(crate) const FILE: &str = "lab.conf";
 
 /// The settings in which a throw-away cluster differs from PostgreSQL's defaults.
 const DEFAULTS: &[(&str, &str)] = &[
-    // The socket's directory is private already; this is a second line of defence.
+    // The socket's directory is already private; this is a second line of defence.
     ("unix_socket_permissions", "0700"),
     // The data need not survive a crash of the machine.
     ("fsync", "off"),
@@ -35,7 +35,8 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("lc_messages", "C"),
 ];
 
-/// Settings for where the server listens and keeps its files; they are set on its command line.
+/// Settings that decide where the server listens and keeps its files; the lab sets them on the
+/// command line.
 const RESERVED: &[&str] = &["config_file", "data_directory", "port", "unix_socket_directories"];
 
 /// Names and values, in the order given.
@@ -43,7 +44,7 @@ const RESERVED: &[&str] = &["config_file", "data_directory", "port", "unix_socke
 pub(crate) struct ServerSettings(Vec<(String, String)>);
 
 impl ServerSettings {
-    /// Adds a setting. The last one of a name wins.
+    /// Adds a setting. The last one of each name applies.
     pub(crate) fn push(&mut self, name: impl Into<String>, value: impl Into<String>) {
         self.0.push((name.into(), value.into()));
     }

@@ -1,4 +1,4 @@
-//! Physical standbys, by PostgreSQL's low-level backup API.
+//! Creates physical standbys with PostgreSQL's low-level backup API.
 //!
 //! `pg_basebackup` is a client program, which fetched archives do not contain. A session can do the
 //! same: between `pg_backup_start` and `pg_backup_stop` the server's files may be copied as they
@@ -19,14 +19,14 @@ use crate::{
     cluster::Cluster,
     error::{ClusterError, FileContext as _},
     files::{CopyRule, copy_tree},
+    find_error::FindError,
     labs::Lab,
     os_user::OsUser,
     port::random,
-    search::FindError,
     template::SUPERUSER,
 };
 
-/// The properties of a primary that its standby needs.
+/// Properties of a primary that its standby needs.
 #[derive(Clone, Debug)]
 pub(crate) struct PrimaryInfo {
     name: String,
@@ -56,7 +56,7 @@ impl PrimaryInfo {
             socket: lab.socket_dir.clone(),
             port: lab.port,
             bin_dir: lab.bin_dir.clone(),
-            // A lab's socket requires no password.
+            // The socket of a lab requires no password.
             password: None,
         }
     }
@@ -147,7 +147,7 @@ pub(crate) fn back_up(
     Ok(Backup { _session: session })
 }
 
-/// Runs a statement and returns the first value.
+/// Runs a statement and returns the first value of its result.
 fn run(session: &mut Client, step: &'static str, sql: &str) -> Result<String, ClusterError> {
     let value = session.one_value(sql).map_err(|error| failed(step, error))?;
     Ok(value.unwrap_or_default())
@@ -160,7 +160,7 @@ fn failed(
     ClusterError::Backup { step, source: Box::new(source) }
 }
 
-/// The backup functions, which PostgreSQL 15 renamed.
+/// Calls of the backup functions, which PostgreSQL 15 renamed.
 struct BackupFunctions {
     start: &'static str,
     stop: &'static str,
@@ -181,7 +181,7 @@ impl BackupFunctions {
     }
 }
 
-/// How an entry is copied: leaves out the same as `basebackup.c`, and the primary's logs.
+/// How to copy an entry: omits those that `basebackup.c` omits, and the primary's logs.
 fn backup_rule(below: &Path) -> CopyRule {
     const EMPTIED: &[&str] = &[
         "log",
@@ -224,7 +224,7 @@ fn copy_control(from: &Path, to: &Path, os_user: &OsUser) -> Result<(), ClusterE
     fs::copy(&from, &to).and_then(|_| os_user.chown(&to)).context("copy", &from)
 }
 
-/// Fails if a cluster has data outside of its directory: a copy would write to the same files.
+/// Fails if a cluster has data outside its directory, because a copy would write to the same files.
 pub(crate) fn reject_tablespaces(data: &Path) -> Result<(), ClusterError> {
     let dir = data.join("pg_tblspc");
     for entry in fs::read_dir(&dir).context("read", &dir)? {

@@ -41,7 +41,7 @@ pub(crate) fn make_data_dir(
 ) -> Result<(), ClusterError> {
     match template(binaries, os_user, cache) {
         Ok(template) => copy_tree(&template, data, os_user, &|_| CopyRule::Copy),
-        // A cache that cannot be written only costs time.
+        // Without a writable cache, only time is lost.
         Err(error @ ClusterError::File { .. }) => {
             tracing::debug!(%error, "no initdb template");
             initdb(data, binaries, os_user, None, reaper)
@@ -57,7 +57,7 @@ pub(crate) struct Password<'a> {
     pub(crate) file: &'a Path,
 }
 
-/// Runs initdb. Clients authenticate with the password (SCRAM); without one all are trusted.
+/// Runs initdb. With a password, clients authenticate by it (SCRAM); without one, all are trusted.
 pub(crate) fn initdb(
     data: &Path,
     binaries: &Binaries,

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Between two checks of a condition.
+/// Time between two checks of a condition.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` holds.
@@ -29,7 +29,7 @@ pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> 
 ///
 /// # Panics
 ///
-/// If there is none within `timeout`. The message contains `what`.
+/// If `poll` returns `None` for the whole `timeout`. The message contains `what`.
 #[track_caller]
 pub fn wait_for<T>(what: &str, timeout: Duration, mut poll: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + timeout;

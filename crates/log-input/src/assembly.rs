@@ -33,19 +33,19 @@ pub(super) struct SyslogFragment<'a> {
     pub(super) line: u64,
 }
 
-/// Assembles messages.
+/// Assembles messages from fragments, and emits them in the order in which they began.
 #[derive(Debug)]
 pub(super) struct Assembly {
     bytes_max: usize,
-    /// Messages in the order in which they began. The first ones may wait for their last fragments.
+    /// Messages in the order in which they began. A complete one waits for those before it.
     open: VecDeque<SyslogMessage>,
-    /// Number of fragments so far.
+    /// Number of fragments so far, which measures the age of messages.
     clock: u64,
     /// Whether the server's own prefix lacks the time; known from the first message with a label.
     adds_prefix: Option<bool>,
     /// Whether control characters are escaped as `#011`; assumed until a raw one occurs.
     is_escaped: bool,
-    /// Other programs that wrote messages of a server.
+    /// Names of other programs that wrote messages of a server.
     programs: Vec<Vec<u8>>,
     host: Vec<u8>,
 }
@@ -55,27 +55,27 @@ struct SyslogMessage {
     pid: Vec<u8>,
     /// Number of the message and of its last fragment, if they are numbered.
     number: Option<(u64, u64)>,
-    /// A fragment is missing, so the message must not be used.
+    /// A fragment is missing, so the message must be rejected.
     is_broken: bool,
     is_closed: bool,
     last_entry: u64,
-    /// Length of the last fragment, as the server sent it.
+    /// Length of the last fragment before unescaping, as the server sent it.
     last_len: usize,
     time: String,
     text: Vec<u8>,
-    /// Line number in the envelope where it began.
+    /// Line number in the envelope where the message began, from 1.
     line: u64,
 }
 
 /// Maximum length of a fragment: `PG_SYSLOG_LIMIT`.
 const FRAGMENT_BYTES: usize = 900;
 
-/// Minimum length of a full fragment: a multi-byte character is not cut, so it may be shorter by
-/// three.
+/// Minimum length of a full fragment. A multi-byte character is not cut, so a full fragment may be
+/// up to three bytes shorter than the maximum.
 const FULL_FRAGMENT_BYTES_MIN: usize = FRAGMENT_BYTES - 3;
 
-/// After this many other fragments a message is taken to be complete: its fragments are sent in one
-/// go.
+/// Number of other fragments after which a message is taken to be complete, since the server sends
+/// all fragments of a message together.
 const MESSAGE_SPREAD_MAX: u64 = 200;
 
 /// Maximum number of open messages and of other programs.
@@ -95,7 +95,7 @@ impl Assembly {
         }
     }
 
-    /// [`ADDED_PREFIX`], if it is added.
+    /// The prefix in front of each line, if one is added: [`ADDED_PREFIX`].
     pub(super) fn added_prefix(&self) -> Option<&'static str> {
         self.adds_prefix().then_some(ADDED_PREFIX)
     }
@@ -135,7 +135,7 @@ impl Assembly {
         self.emit(output);
     }
 
-    /// Emits all open messages: nothing arrived for a while, or the input has ended.
+    /// Emits all open messages, because nothing arrived for a while or the input has ended.
     pub(super) fn flush(&mut self, output: &mut LayerOutput) {
         self.open.iter_mut().for_each(|message| message.is_closed = true);
         self.emit(output);
@@ -227,17 +227,18 @@ impl Assembly {
     }
 }
 
-/// How a fragment continues the previous one.
+/// The relation of a fragment to the previous one of its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Continuation {
-    /// It continues the same line.
+    /// The fragment continues the same line.
     SameLine,
     NewLine,
 }
 
 impl SyslogMessage {
-    /// How a fragment of this message continues it. The server cuts a line at the last white space
-    /// within 900 bytes, so the previous fragment and the next word together do not fit.
+    /// How a fragment continues this message. The server cuts a line at the last white space within
+    /// 900 bytes, so a fragment that continues a line starts with a word that would not have fit
+    /// into the previous one.
     fn continuation(&self, text: &[u8]) -> Continuation {
         let is_new_line = match text.first() {
             Some(b'\t') | None => true,
@@ -249,7 +250,8 @@ impl SyslogMessage {
         if is_new_line || !is_cut { Continuation::NewLine } else { Continuation::SameLine }
     }
 
-    /// The same for unnumbered fragments; `None` if the fragment starts a message.
+    /// Like [`continuation`](Self::continuation), for an unnumbered fragment; `None` if it starts
+    /// another message.
     fn unnumbered_continuation(&self, text: &[u8]) -> Option<Continuation> {
         match find_label(text) {
             Some((LineLabel::Main(_), _)) if self.continuation(text) == Continuation::NewLine => {
@@ -260,7 +262,7 @@ impl SyslogMessage {
         }
     }
 
-    /// Whether a line has the same prefix as the message.
+    /// Whether a line begins with the same bytes as the message, usually the time of a prefix.
     fn shares_prefix(&self, text: &[u8]) -> bool {
         self.text.len() >= COMMON_PREFIX_BYTES
             && text.get(..COMMON_PREFIX_BYTES) == self.text.get(..COMMON_PREFIX_BYTES)
@@ -333,7 +335,7 @@ pub(super) fn find_label(text: &[u8]) -> Option<(LineLabel, usize)> {
     })
 }
 
-/// Bytes of a line in which a label is searched.
+/// Number of bytes at the front of a line in which a label is searched.
 const LABEL_WINDOW_BYTES: usize = 512;
 
 /// Whether a prefix contains a time: `%t`, `%m` or `%n`.

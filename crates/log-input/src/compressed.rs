@@ -32,7 +32,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Detects the compression of a file that begins with `head`; `None` if it has no known one.
+    /// Detects the compression of a file that begins with `head`; `None` if it is not one of these.
     ///
     /// [`HEAD_BYTES`](Self::HEAD_BYTES) of it are enough.
     pub(super) fn detect(head: &[u8]) -> Option<Self> {
@@ -49,7 +49,7 @@ impl Compression {
     /// Number of bytes that identify a compression.
     pub(super) const HEAD_BYTES: usize = 5;
 
-    /// The name of the compression.
+    /// The compression's name, as that of its command.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -75,7 +75,7 @@ impl Compression {
 /// Maximum window of a zstd frame, as a power of two: 128 MiB, as for the `zstd` command.
 const WINDOW_LOG_MAX: u32 = 27;
 
-/// Size of an unpacked chunk, and the number of such chunks that may wait.
+/// Size of an unpacked chunk in bytes, and the number of such chunks that may wait.
 const CHUNK_BYTES: usize = 256 << 10;
 const QUEUE_DEPTH: usize = 4;
 
@@ -93,7 +93,7 @@ pub(super) enum UnpackedChunk {
     Damaged(String),
     /// Reading the file failed.
     Failed(io::Error),
-    /// No data for now.
+    /// The timeout passed without data.
     Idle,
     End,
 }

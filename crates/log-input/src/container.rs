@@ -1,4 +1,4 @@
-//! Lines that begin with a time: of containers (CRI), of `--timestamps`, of exports from
+//! Lines that begin with a time: logs of containers (CRI), output of `--timestamps`, exports from
 //! CloudWatch.
 
 use super::{
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// `2026-11-20T12:43:19.577123456Z stderr F text`: the format of Kubernetes container runtimes.
+/// The format of Kubernetes container runtimes: `2026-11-20T12:43:19.577123456Z stderr F text`.
 ///
 /// `P` in place of `F` marks a partial line, which continues in the next entry of its stream.
 /// Source: Kubernetes, CRI logging, `kubelet-cri-logging.md`.
@@ -90,8 +90,9 @@ fn read_cri_line(
     output.log.push(b'\n');
 }
 
-/// `2026-11-20T12:43:19.577Z text`: `kubectl logs --timestamps`, `docker logs -t`, a CloudWatch
-/// export to S3. A line without a time continues the previous one and is passed through.
+/// Lines with a time in front, `2026-11-20T12:43:19.577Z text`: from `kubectl logs --timestamps`,
+/// `docker logs -t`, a CloudWatch export to S3. A line without a time continues the previous one
+/// and is passed through.
 #[derive(Debug)]
 pub(super) struct TimestampedLines {
     lines: LineSplitter,

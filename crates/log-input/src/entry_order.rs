@@ -6,7 +6,7 @@
 
 use crate::problem::InputProblem;
 
-/// Puts entries in the order of their times.
+/// Passes entries on in the order of their times.
 #[derive(Debug, Default)]
 pub(super) struct EntryOrder {
     direction: EntryDirection,
@@ -15,7 +15,7 @@ pub(super) struct EntryOrder {
     /// Number of forward time steps less the number of backward ones.
     direction_sum: i32,
     steps: u32,
-    /// Entries that wait, in input order.
+    /// Entries held back, in input order.
     entries: Vec<Vec<u8>>,
     entry_bytes: usize,
 }
@@ -24,21 +24,21 @@ pub(super) struct EntryOrder {
 enum EntryDirection {
     #[default]
     Unknown,
-    /// Entries pass through at once.
+    /// The direction is known to be forwards, so entries pass through immediately.
     Forwards,
     Backwards,
 }
 
 /// Number of time steps that decides the direction.
 const DECISIVE_STEPS: u32 = 3;
-/// Maximum number of entries that wait for the decision, if they have the same time.
+/// Maximum number of entries with the same time that are held back before the direction is known.
 const UNDECIDED_ENTRIES_MAX: usize = 1000;
-/// Maximum size of the entries to reverse.
+/// Maximum total size of entries that are held back to be reversed, in bytes.
 const REORDER_BYTES_MAX: usize = 64 << 20;
 
 impl EntryOrder {
-    /// Adds the entry of this time, which is in `out` from `start` on. Reports once that entries
-    /// run backwards, and whether they are too many to reverse.
+    /// Adds the entry with this time, which `out` contains from `start` on. Reports once that the
+    /// entries run backwards, and whether there are too many to reverse.
     pub(super) fn push(
         &mut self,
         time: &[u8],
@@ -61,14 +61,14 @@ impl EntryOrder {
         Some(InputProblem::BackwardsTooLong)
     }
 
-    /// Nothing arrived for a while: a live log runs forwards.
+    /// Releases entries because nothing arrived for a while: a live log runs forwards.
     pub(super) fn idle(&mut self, out: &mut Vec<u8>) {
         if self.direction == EntryDirection::Unknown && !self.entries.is_empty() {
             self.release(out);
         }
     }
 
-    /// The input has ended.
+    /// Releases all entries, reversed if they ran backwards, because the input has ended.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Option<InputProblem> {
         let was_unknown = self.direction == EntryDirection::Unknown;
         let is_backwards =
@@ -104,7 +104,7 @@ impl EntryOrder {
         None
     }
 
-    /// Emits the waiting entries; from now on entries pass through.
+    /// Emits the entries held back; from now on entries pass through.
     fn release(&mut self, out: &mut Vec<u8>) {
         self.direction = EntryDirection::Forwards;
         for entry in self.entries.drain(..) {

@@ -51,7 +51,7 @@ impl Envelope {
         Self::Pgreplay,
     ];
 
-    /// A phrase for display: the origin of a log.
+    /// The origin of a log, as a phrase for display.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cri => "a container log (CRI)",
@@ -65,8 +65,8 @@ impl Envelope {
         }
     }
 
-    /// What is missing from a capture made from it, compared with one made from a log; empty for
-    /// logs.
+    /// Information that a capture made from this input lacks, compared with one made from a log;
+    /// empty for logs.
     pub const fn limitation(self) -> &'static str {
         match self {
             Self::PgreplayGo => {
@@ -101,7 +101,7 @@ impl Envelope {
 /// Size of an envelope without its contents.
 const ENVELOPE_BYTES: usize = 64 << 10;
 
-/// Options of the layers.
+/// Options that all layers share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EnvelopeOptions {
     pub(crate) record_bytes_max: usize,
@@ -120,7 +120,7 @@ pub(super) struct LayerChain {
 /// Maximum nesting of envelopes: an operator's JSON in a container's log in a cloud's.
 const LAYERS_MAX: usize = 4;
 
-/// Bytes that an envelope is detected from.
+/// Number of bytes from which an envelope is detected.
 const SAMPLE_BYTES: usize = 32 << 10;
 
 impl LayerChain {
@@ -184,7 +184,7 @@ impl LayerChain {
         std::mem::replace(&mut output.log, saved)
     }
 
-    /// Looks for a further envelope while there may be one, then emits the contents.
+    /// Detects a further envelope while there may be one, then emits the contents.
     fn detect_next(
         &mut self,
         mut contents: Vec<u8>,
@@ -271,7 +271,7 @@ fn detect_in_lines(sample: &[u8], calendar: Calendar) -> Option<Envelope> {
     }
     let mut lines = 0;
     let mut counts = [0; 3];
-    // An incomplete last line counts only if there is no other.
+    // Ignore an incomplete last line, unless it is the only line.
     let whole = memchr::memrchr(b'\n', sample).map_or(sample, |end| &sample[..end]);
     for line in whole.split(|byte| *byte == b'\n') {
         if line.is_empty() || line.starts_with(b"\t") || line.starts_with(b"-- ") {

@@ -38,15 +38,15 @@ pub struct EnvelopeReader {
 }
 
 impl EnvelopeReader {
-    /// Detects the envelopes, if there are any. `written` is the time of the log's last line,
-    /// because some times in syslog have no year.
+    /// Creates a reader that detects the envelopes, if there are any. `written` is the time of the
+    /// log's last line, needed because some syslog formats have no year.
     pub fn new(record_bytes_max: usize, written: SystemTime) -> Self {
         let settings =
             EnvelopeOptions { record_bytes_max, calendar: Calendar::from_system_time(written) };
         Self { chain: LayerChain::new(), settings, output: LayerOutput::default() }
     }
 
-    /// Removes exactly this envelope.
+    /// Creates a reader for exactly this envelope.
     pub fn expecting(envelope: Envelope, record_bytes_max: usize, written: SystemTime) -> Self {
         let settings =
             EnvelopeOptions { record_bytes_max, calendar: Calendar::from_system_time(written) };
@@ -62,7 +62,7 @@ impl EnvelopeReader {
         self.chain.feed(bytes, InputState::Open, &self.settings, &mut self.output);
     }
 
-    /// Reports that no input arrived for a while: whatever looks complete is emitted.
+    /// Reports that no input arrived for a while, so that records that look complete are emitted.
     pub fn idle(&mut self) {
         self.chain.feed(b"", InputState::Idle, &self.settings, &mut self.output);
     }

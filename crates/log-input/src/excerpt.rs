@@ -15,7 +15,7 @@ pub fn shorten(bytes: &[u8]) -> String {
     excerpt
 }
 
-/// Characters of an excerpt.
+/// Maximum characters of an excerpt.
 const EXCERPT_CHARS: usize = 120;
 
 #[test]

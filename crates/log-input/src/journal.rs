@@ -52,7 +52,7 @@ impl JournalFields {
     }
 }
 
-/// Entries as JSON objects, one per line or not.
+/// Entries as JSON objects, on one line each or spread over several.
 #[derive(Debug)]
 pub(super) struct JournalJson {
     objects: ObjectSplitter,
@@ -110,8 +110,8 @@ fn parse_byte_array(value: &[u8]) -> Option<Vec<u8>> {
     inner.split(|byte| *byte == b',').map(number).collect()
 }
 
-/// Entries of the export format: `NAME=value` in a line, or `NAME`, a newline, the length in eight
-/// bytes, the bytes and a newline; an empty line ends an entry.
+/// Entries of the export format. A field is either a line `NAME=value`, or `NAME`, a newline, the
+/// length in eight bytes, the value and a newline. An empty line ends an entry.
 #[derive(Debug)]
 pub(super) struct JournalExport {
     bytes_max: usize,
@@ -119,7 +119,7 @@ pub(super) struct JournalExport {
     fields: JournalFields,
     /// Number of fields of the entry so far.
     count: usize,
-    /// Bytes to skip, of a field that is too long.
+    /// Number of bytes left to skip in a field that is too long.
     skip: u64,
     line: u64,
     assembly: Assembly,
@@ -138,7 +138,7 @@ impl JournalExport {
         }
     }
 
-    /// Reads the field or the end of an entry at the front of `bytes`; returns its length, or
+    /// Reads one field, or the end of an entry, at the front of `bytes`. Returns its length, or
     /// `None` while it is incomplete.
     fn parse_next(&mut self, bytes: &[u8], output: &mut LayerOutput) -> Option<usize> {
         if self.skip > 0 {

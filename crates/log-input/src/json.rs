@@ -51,8 +51,8 @@ impl ObjectSplitter {
         }
     }
 
-    /// Reads the next bytes; calls `take` with each object that ends in them, or its problem, and
-    /// its line.
+    /// Reads the next bytes. Calls `take` with each object that ends in them, or with its problem,
+    /// and with the line on which it started.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],
@@ -195,12 +195,12 @@ fn is_document_head(object: &[u8]) -> bool {
     [&b"{\"events\":["[..], b"{\"entries\":[", b"{\"records\":["].contains(&head.as_slice())
 }
 
-/// Iterates over the members of an object: names and raw values.
+/// Iterates over the members of an object, as pairs of name and raw value.
 pub(super) struct Members<'a> {
     rest: &'a [u8],
 }
 
-/// The members of an object.
+/// Starts the iteration over the members of `object`, which begins with its brace.
 pub(super) fn members(object: &[u8]) -> Members<'_> {
     let object = object.trim_ascii();
     Members { rest: object.strip_prefix(b"{").unwrap_or_default() }

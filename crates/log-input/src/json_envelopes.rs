@@ -3,10 +3,14 @@
 //! | envelope | from | the log is at |
 //! |---|---|---|
 //! | `{"log":"…\n","stream":"stderr","time":"…"}` | Docker's json-file, Fluent Bit | `log` |
-//! | `{"textPayload":"…","timestamp":"…","logName":"…"}` | Google Cloud Logging | `textPayload`, or an object at `jsonPayload` |
-//! | `{"message":"…","ingestionTime":…}` | CloudWatch: `filter-log-events`, subscriptions | `message` |
-//! | `{"category":"PostgreSQLLogs","properties":{"message":"…"}}` | Azure Monitor | `properties.message`, after `prefix` and `errorLevel` if these are separate |
-//! | `{"logger":"postgres","msg":"record","record":{…}}` | CloudNativePG | `record`: csvlog's columns by name |
+//! | `{"textPayload":"…","timestamp":"…","logName":"…"}` | Google Cloud Logging | `textPayload` |
+//! | `{"message":"…","ingestionTime":…}` | CloudWatch, also its subscriptions | `message` |
+//! | `{"category":"PostgreSQLLogs","properties":{"message":"…"}}` | Azure Monitor | `properties` |
+//! | `{"logger":"postgres","msg":"record","record":{…}}` | CloudNativePG | `record` |
+//!
+//! Google Cloud Logging may have an object at `jsonPayload` instead. Azure's `properties` has the
+//! `message` and, if they are separate, its `prefix` and `errorLevel`. CloudNativePG's `record` has
+//! csvlog's columns by name.
 //!
 //! Envelopes may be in lines, in an array, or in an array of a document, and may be mixed.
 
@@ -59,12 +63,12 @@ impl Layer for JsonEnvelopes {
     }
 }
 
-/// State that is kept between envelopes.
+/// State that carries over from one envelope to the next.
 #[derive(Debug, Default)]
 struct EnvelopeOpener {
     order: EntryOrder,
-    /// Whether the texts have no time of their own, so that the entry's time is put in front;
-    /// `None` until a text with a label shows it.
+    /// Whether the entry's time is put in front of each text, because the texts have none. `None`
+    /// until a text with a label has been seen.
     adds_timestamp: Option<bool>,
 }
 
@@ -113,10 +117,10 @@ impl EnvelopeOpener {
     }
 }
 
-/// The contents of an envelope.
+/// The part of a recognised envelope that is of interest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EnvelopeContent<'a> {
-    /// A part of a log, and the time of its entry.
+    /// Text of the server's log, and the time of the entry.
     Log { time: &'a [u8] },
     /// Output of another program.
     Other,

@@ -1,4 +1,4 @@
-//! Writes records of a jsonlog, the form to which the captures of other tools are converted.
+//! Writes jsonlog records, the form to which the captures of other tools are converted.
 
 use super::json::push_string;
 

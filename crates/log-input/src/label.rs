@@ -8,13 +8,13 @@ use serde::Serialize;
 pub enum LogSeverity {
     /// `DEBUG`, at any level.
     Debug,
-    /// `LOG`.
+    /// Log messages for administrators, such as logged statements and checkpoints.
     Log,
-    /// `INFO`.
+    /// Information that the client requested, as by `VACUUM VERBOSE`.
     Info,
-    /// `NOTICE`.
+    /// A notice to the client, such as the truncation of an identifier.
     Notice,
-    /// `WARNING`.
+    /// A likely problem, such as COMMIT outside a transaction block.
     Warning,
     /// `ERROR`: the statement failed.
     Error,
@@ -37,7 +37,7 @@ impl LogSeverity {
         Self::Panic,
     ];
 
-    /// The keyword in the log.
+    /// The severity's keyword in the log, in upper case.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "DEBUG",
@@ -76,22 +76,22 @@ pub enum LineLabel {
     Field(MessageField),
 }
 
-/// The further fields of a message, each on a line of its own in a stderr log.
+/// The further fields of a message. In a stderr log, each is on a separate line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageField {
-    /// `DETAIL`.
+    /// Details of the message, such as bind parameters.
     Detail,
-    /// `HINT`.
+    /// A suggestion for solving the problem.
     Hint,
-    /// `QUERY`.
+    /// An internally generated query that failed, as in a PL/pgSQL function.
     Query,
-    /// `CONTEXT`.
+    /// The call stack of PL functions, or the portal whose parameters were bound.
     Context,
-    /// `LOCATION`.
+    /// Function, file and line of the server's source.
     Location,
-    /// `BACKTRACE`.
+    /// The server's C call stack (`backtrace_functions`).
     Backtrace,
-    /// `STATEMENT`.
+    /// The client's statement during which the message was written.
     Statement,
 }
 

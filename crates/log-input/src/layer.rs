@@ -11,21 +11,21 @@ pub(super) trait Layer: Send + std::fmt::Debug {
     /// Reads the next bytes of the envelope.
     fn feed(&mut self, bytes: &[u8], output: &mut LayerOutput);
 
-    /// Nothing arrived for a while: emits whatever looks complete.
+    /// Emits records that look complete, because nothing arrived for a while.
     fn idle(&mut self, output: &mut LayerOutput) {
         let _ = output;
     }
 
-    /// The input has ended.
+    /// Emits or rejects all buffered input, because the input has ended.
     fn finish(&mut self, output: &mut LayerOutput);
 
-    /// The prefix added in front of the server's own, in PostgreSQL's syntax.
+    /// The prefix that the layer adds in front of each line, in PostgreSQL's syntax.
     fn added_prefix(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// The output of a layer.
+/// Output collected from a layer since the last call.
 #[derive(Debug, Default)]
 pub(super) struct LayerOutput {
     /// Contents of the envelope.
@@ -37,9 +37,9 @@ pub(super) struct LayerOutput {
 /// A problem with an envelope, and how often it occurred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
-    /// Its kind.
+    /// The kind of problem.
     pub reason: InputProblem,
-    /// How often it occurred.
+    /// Number of occurrences.
     pub count: u64,
     /// Line of the first occurrence, from 1.
     pub line: u64,
@@ -63,7 +63,7 @@ impl LayerOutput {
     }
 }
 
-/// Samples of one reason between two queries of the problems.
+/// Maximum number of samples for one reason between two queries of the problems.
 const SAMPLES_MAX: usize = 3;
 
 /// Appends one entry of a log service as lines of a log: newlines inside it are followed by a tab,

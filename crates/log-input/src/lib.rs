@@ -1,4 +1,4 @@
-//! Where logs come from: files, pipes, archives, and the envelopes of services around their lines.
+//! Sources of logs: files, pipes, archives, and the envelopes that services put around log lines.
 //!
 //! ```text
 //! paths ─► read plan ─► file | pipe ─► unpack ─► layers ─► bytes of a plain log
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Everything is detected from the data, never from file names. Every stage takes and returns
-//! bytes, so any reader of plain logs reads enveloped ones as well. This module knows nothing of
-//! records and their meaning.
+//! bytes, so any reader of plain logs reads enveloped ones as well. This crate does not interpret
+//! records.
 
 mod assembly;
 mod compressed;
@@ -75,14 +75,14 @@ pub struct LogInput {
     buffer: Vec<u8>,
     /// Length of the plain log data at the front of the buffer.
     plain_bytes: usize,
-    /// Bytes read from the file, before unpacking.
+    /// Number of bytes read from the file, before unpacking.
     read_bytes: Arc<AtomicU64>,
     is_pipe: bool,
     /// Size of the file when it was opened; 0 for standard input, which is not read by offset.
     size: u64,
 }
 
-/// A part of a file that another thread may read.
+/// A part of a file, to be read by another thread.
 #[derive(Debug)]
 pub struct FileRange {
     file: Arc<File>,
@@ -90,13 +90,13 @@ pub struct FileRange {
 }
 
 impl FileRange {
-    /// The part of a file that starts at `start`.
+    /// The range of at most one chunk that starts at offset `start`.
     pub fn new(file: impl Into<Arc<File>>, start: u64) -> Self {
         Self { file: file.into(), start }
     }
 
-    /// Replaces the contents of `chunk` with the bytes of the range: as many as there are, if
-    /// reading fails or the file has been truncated.
+    /// Replaces the contents of `chunk` with the bytes of the range. If reading fails, or the file
+    /// has been truncated, `chunk` holds the bytes read until then.
     pub fn read(&self, chunk: &mut Vec<u8>) -> io::Result<()> {
         chunk.resize(CHUNK_BYTES, 0);
         let mut len = 0;
@@ -112,7 +112,7 @@ impl FileRange {
     }
 }
 
-/// What is known of the outermost layer.
+/// Where the bytes come from, as far as the file's beginning has shown.
 #[derive(Debug)]
 enum InputSource {
     /// Reading the first bytes, which show whether the file is an archive.
@@ -122,21 +122,21 @@ enum InputSource {
     Ended,
 }
 
-/// The result of one read.
+/// The state of the input after [`LogInput::read`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadResult {
-    /// [`LogInput::bytes`] holds data of the log inside.
+    /// [`LogInput::bytes`] contains new bytes of the log.
     Bytes,
-    /// The pipe has no data for now.
+    /// The pipe has no data at the moment.
     Idle,
     /// The input has ended.
     End,
 }
 
-/// Bytes per read.
+/// Number of bytes requested by one read.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// After this long without data from a pipe, a complete last record is taken to be complete.
+/// Time without data from a pipe after which a record that looks complete is taken to be complete.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl LogInput {
@@ -178,7 +178,7 @@ impl LogInput {
         Some(FileRange::new(file.clone(), start))
     }
 
-    /// Reads more data, or notices that a pipe has none for now.
+    /// Reads more data, or reports that a pipe has none for now.
     pub fn read(&mut self) -> io::Result<ReadResult> {
         self.output.log.clear();
         self.plain_bytes = 0;
@@ -210,7 +210,8 @@ impl LogInput {
         }
     }
 
-    /// The same as a buffer that the caller may swap for another; `None` if the data is not in one.
+    /// Like [`bytes`](Self::bytes), as a buffer that the caller may swap for another one; `None` if
+    /// the data is not in a buffer of its own.
     pub fn buffer(&mut self) -> Option<&mut Vec<u8>> {
         if self.plain_bytes == 0 {
             return None;
@@ -316,7 +317,7 @@ impl LogInput {
     }
 }
 
-/// What was read from the file into the buffer.
+/// The result of one read from the file, with the number of bytes in the buffer.
 enum FileRead {
     Bytes(usize),
     Idle,
@@ -372,9 +373,9 @@ fn is_readable(file: &File) -> io::Result<bool> {
 /// Whether more input is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputState {
-    /// More may follow at once.
+    /// More input may follow immediately.
     Open,
-    /// Nothing arrived for a while: whatever looks complete is complete.
+    /// Nothing arrived for a while, so records that look complete are taken to be complete.
     Idle,
     /// The input has ended.
     End,

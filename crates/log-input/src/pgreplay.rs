@@ -11,7 +11,8 @@
 //! wrote the file, which the file does not contain. A session is its start and process id, as in
 //! `%c`. The file lacks durations, errors, portals, rows fetched later, and application names.
 //!
-//! There is no header and no checksum: after a damaged byte the rest of the file is lost.
+//! The format has neither a header nor checksums: after a damaged byte the rest of the file is
+//! lost.
 //!
 //! Source: pgreplay, `replayfile.c`.
 
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// A layer that reads items.
+/// Converts the items of a replay file.
 #[derive(Debug)]
 pub(super) struct Pgreplay {
     bytes_max: usize,
@@ -163,7 +164,7 @@ impl Layer for Pgreplay {
     }
 }
 
-/// One item.
+/// One item of a replay file, as parsed.
 #[derive(Debug, PartialEq, Eq)]
 struct PgreplayItem<'a> {
     time: String,

@@ -1,8 +1,9 @@
 //! Converts pgreplay-go's items, one JSON object per line, to records of a jsonlog.
 //!
 //! ```json
-//! {"type":"BoundExecute","item":{"timestamp":"2019-02-25T15:08:27.237Z","session_id":"5c7404eb.d6bd",
-//!  "user":"alice","database":"shop","query":"select $1","parameters":["a",null]}}
+//! {"type":"BoundExecute","item":{"timestamp":"2019-02-25T15:08:27.237Z",
+//!  "session_id":"5c7404eb.d6bd","user":"alice","database":"shop",
+//!  "query":"select $1","parameters":["a",null]}}
 //! ```
 //!
 //! `type` is `Connect`, `Disconnect`, `Statement` or `BoundExecute`. Items lack durations, errors,
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// A layer that reads items.
+/// Converts each item of pgreplay-go to a record.
 #[derive(Debug)]
 pub(super) struct PgreplayGo {
     objects: ObjectSplitter,

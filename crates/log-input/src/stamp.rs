@@ -5,14 +5,14 @@ use jiff::{Timestamp, tz::TimeZone};
 /// A time at the front of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// Its length in the line.
+    /// The number of bytes of the line that the time occupies.
     pub(super) len: usize,
-    /// The time in the form of `%m`.
+    /// The time, formatted like `%m`.
     pub(super) text: String,
 }
 
-/// The zone of times without one. The clock of the `logs` crate does not know this zone, so it uses
-/// the one given by the user, or assumes UTC and reports that.
+/// The zone given to times without one. The `logs` crate does not know this zone, so it applies the
+/// one given by the user, or assumes UTC and reports that.
 pub(super) const UNKNOWN_ZONE: &str = "LOCAL";
 
 /// The year and month in which a log was last written: RFC 3164 has no years.
@@ -23,14 +23,14 @@ pub(crate) struct Calendar {
 }
 
 impl Calendar {
-    /// The month of the log's last line.
+    /// The month in which the log's last line was written.
     pub(crate) fn from_system_time(time: std::time::SystemTime) -> Self {
         let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
         let date = time.to_zoned(TimeZone::UTC).date();
         Self { year: date.year(), month: date.month() }
     }
 
-    /// The year of a line written in `month`: this month or one of the eleven before.
+    /// The year of a line written in `month`: the calendar's month or one of the eleven before it.
     fn year_for(self, month: i8) -> i16 {
         self.year - i16::from(month > self.month)
     }
@@ -57,7 +57,7 @@ pub(super) fn iso(bytes: &[u8], is_spaced: bool) -> Option<Stamp> {
     Some(Stamp { len, text: format!("{civil}.{fraction} {zone}") })
 }
 
-/// Parses `Nov 20 12:43:19`, with any fraction: RFC 3164, and the output of `journalctl`.
+/// Parses `Nov 20 12:43:19`, with any fraction, as in RFC 3164 and the output of `journalctl`.
 pub(super) fn bsd(bytes: &[u8], calendar: Calendar) -> Option<Stamp> {
     let name = bytes.get(..3)?;
     let month = MONTHS.iter().position(|month| month.as_bytes() == name)?;
@@ -86,7 +86,7 @@ pub(super) fn bsd(bytes: &[u8], calendar: Calendar) -> Option<Stamp> {
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Parses `1795178599.577123`: seconds since the Unix epoch, with microseconds.
+/// Parses seconds since the Unix epoch with microseconds, `1795178599.577123`.
 pub(super) fn unix(bytes: &[u8]) -> Option<Stamp> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let micros = bytes.get(digits + 1..digits + 7)?;
@@ -97,7 +97,7 @@ pub(super) fn unix(bytes: &[u8]) -> Option<Stamp> {
     Some(Stamp { len: digits + 7, text })
 }
 
-/// Length of `1795178599.577` at the front: `%n`.
+/// Length of a time in the form of `%n`, `1795178599.577`, at the front of `bytes`.
 pub fn epoch_len(bytes: &[u8]) -> Option<usize> {
     let is_it = bytes.get(..14)?.iter().zip(b"dddddddddd.ddd").all(|(byte, shape)| match shape {
         b'd' => byte.is_ascii_digit(),
@@ -111,7 +111,7 @@ pub(super) fn from_micros(micros: i64) -> Option<String> {
     format_civil(micros).map(|civil| civil + " UTC")
 }
 
-/// The same without a zone, for clocks in an unknown zone.
+/// Formats a time like `%m` without a zone, for clocks in an unknown zone.
 pub(super) fn format_civil(micros: i64) -> Option<String> {
     let time = Timestamp::from_microsecond(micros).ok()?.to_zoned(TimeZone::UTC).datetime();
     let (date, time) = (time.date(), time.time());
@@ -133,7 +133,7 @@ fn split_fraction(bytes: &[u8]) -> (String, &[u8]) {
     (format!("{kept:0<3}"), &digits[len..])
 }
 
-/// A zone in the server's form, and its length here.
+/// Parses a zone at the front of `bytes`; returns it in the server's notation, and its length.
 fn split_zone(bytes: &[u8]) -> Option<(String, usize)> {
     if bytes.first() == Some(&b'Z') {
         return Some(("UTC".to_owned(), 1));

@@ -3,7 +3,7 @@
 /// Length of a time down to the second: `2026-11-20 12:43:20`.
 pub const SECONDS_LEN: usize = 19;
 
-/// Whether `text` is a date, a space and a time of day, by its digits and signs.
+/// Whether `text` has digits and separators where `2026-11-20 12:43:20` has them.
 #[inline]
 pub fn is_stamp_shaped(text: &[u8; SECONDS_LEN]) -> bool {
     let (first, rest) = text.split_at(8);
@@ -30,7 +30,7 @@ fn matches_shape(bytes: u64, shape: &[u8; 8]) -> bool {
 const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
 /// Length of the time at the front of `bytes`, including its zone, with or without a fraction of a
-/// second as requested; `None` if there is no such time.
+/// second as requested; `None` if the bytes are not such a time.
 #[inline]
 pub fn stamp_len(bytes: &[u8], with_fraction: bool) -> Option<usize> {
     if !is_stamp_shaped(bytes.first_chunk::<SECONDS_LEN>()?) {
@@ -48,7 +48,7 @@ pub fn stamp_len(bytes: &[u8], with_fraction: bool) -> Option<usize> {
     (zone > 0).then_some(SECONDS_LEN + fraction + 1 + zone)
 }
 
-/// Length of the zone at the front of `bytes`: letters, or a sign and digits.
+/// Length of the zone at the front of `bytes`: alphabetic characters, or a sign and digits.
 fn zone_len(bytes: &[u8]) -> usize {
     match bytes.first() {
         Some(b'+' | b'-') => {

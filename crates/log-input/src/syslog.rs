@@ -79,7 +79,7 @@ fn read_line(
     );
 }
 
-/// The header of a message, and its text.
+/// A message split into the fields of its header and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SyslogHeader<'a> {
     time: String,
@@ -130,7 +130,7 @@ impl<'a> SyslogHeader<'a> {
 /// Maximum length of a tag: a program's name and a process id.
 const TAG_BYTES_MAX: usize = 128;
 
-/// Length of `<134>` at the front.
+/// Length of the priority, such as `<134>`, at the front of a line.
 fn priority_len(line: &[u8]) -> usize {
     match line {
         [b'<', a, b'>', ..] if a.is_ascii_digit() => 3,

@@ -19,20 +19,20 @@ use crate::error::OptionsError;
 pub(crate) struct LogClock {
     /// The zone given by the user.
     zone: Option<TimeZone>,
-    /// The last second that was read: neighbouring lines nearly always share it. Session starts
-    /// have their own entry.
+    /// Recently parsed seconds, since neighbouring lines nearly always share one. The second slot
+    /// is for session starts, which would evict the first.
     cached: [Option<CachedSecond>; 2],
     assumption: Option<Assumption>,
 }
 
-/// A second that was read.
+/// A parsed second, with everything that [`LogClock::read`] would compute again.
 #[derive(Clone, Copy, Debug)]
 struct CachedSecond {
-    /// `YYYY-MM-DD HH:MM:SS`.
+    /// The text, `YYYY-MM-DD HH:MM:SS`.
     text: [u8; SECONDS_LEN],
     zone: [u8; ZONE_LEN_MAX],
     zone_len: usize,
-    /// The same as numbers, for fast comparison.
+    /// The text and zone as integers, for fast comparison.
     words: PackedSecond,
     /// Seconds since the Unix epoch.
     epoch: i64,
@@ -77,7 +77,7 @@ impl PackedSecond {
     }
 }
 
-/// Longer zones are not cached.
+/// Longest zone that is cached, in bytes.
 const ZONE_LEN_MAX: usize = 8;
 
 /// An assumption about an ambiguous or unknown zone.
@@ -101,14 +101,14 @@ impl LogClock {
         Ok(Self { zone, cached: [None; 2], assumption: None })
     }
 
-    /// Reads a time; `None` if `text` is not one.
+    /// Parses a time; `None` if `text` is not one.
     pub(crate) fn read(&mut self, text: &[u8]) -> Option<Timestamp> {
         let (epoch, micros) = self.epoch_second(text, 0)?;
         Some(Timestamp::from_micros(epoch.checked_mul(1_000_000)?.checked_add(micros)?))
     }
 
-    /// Reads the time at the front of `text` and its length, if it has the second and zone of the
-    /// last time read and cannot extend further.
+    /// Parses the time at the front of `text` and returns its length as well. Returns `None` unless
+    /// the second and zone are those of the last time parsed, and the zone certainly ends here.
     #[inline]
     pub(crate) fn read_next(&mut self, text: &[u8]) -> Option<(Timestamp, usize)> {
         let second = self.cached[0].as_ref()?;
@@ -143,17 +143,17 @@ impl LogClock {
         Some((Timestamp::from_micros(epoch_us.checked_add(micros)?), len))
     }
 
-    /// Reads a session's start as an epoch second.
+    /// Parses a session's start as an epoch second.
     pub(crate) fn read_start(&mut self, text: &[u8]) -> Option<i64> {
         self.epoch_second(text, 1).map(|(epoch, _)| epoch)
     }
 
-    /// The assumption since the last call, if any.
+    /// Takes the assumption that was made since the last call, if any.
     pub(crate) fn take_assumption(&mut self) -> Option<Assumption> {
         self.assumption.take()
     }
 
-    /// Reads a time as an epoch second and the microseconds after it.
+    /// Parses a time into an epoch second and the microseconds after it.
     fn epoch_second(&mut self, text: &[u8], slot: usize) -> Option<(i64, i64)> {
         if let Some(second) = &self.cached[slot]
             && text.first_chunk() == Some(&second.text)
@@ -251,7 +251,7 @@ impl<'a> CivilTime<'a> {
     }
 }
 
-/// The value of two ASCII digits.
+/// The value of two ASCII digits, 0 to 99.
 fn two_digits(digits: &[u8]) -> i8 {
     ((digits[0] & 0x0f) * 10 + (digits[1] & 0x0f)).cast_signed()
 }

@@ -2,8 +2,8 @@
 
 use crate::{language::Language, server_log_format::ServerLogFormat};
 
-/// The input is unusable: reading on would return nothing. The user must change the options or pass
-/// another file.
+/// The input is unusable: reading on would produce no events. The user must change the options or
+/// pass another file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -15,7 +15,7 @@ pub enum ImportError {
     UnknownFormat {
         /// Name of the file.
         file: String,
-        /// Line of the excerpt.
+        /// Line number of the excerpt, from 1.
         line: u64,
         /// The first line with text, shortened.
         excerpt: String,
@@ -30,7 +30,7 @@ pub enum ImportError {
         prefix: String,
         /// Name of the file.
         file: String,
-        /// Line of the excerpt.
+        /// Line number of the excerpt, from 1.
         line: u64,
         /// The first line with text, shortened.
         excerpt: String,
@@ -63,7 +63,7 @@ pub enum ImportError {
         format: ServerLogFormat,
         /// Name of the file.
         file: String,
-        /// Line of the excerpt.
+        /// Line number of the excerpt, from 1.
         line: u64,
         /// The first line with text, shortened.
         excerpt: String,
@@ -76,7 +76,7 @@ pub enum ImportError {
     RewrittenCsv {
         /// Name of the file.
         file: String,
-        /// Line of the excerpt.
+        /// Line number of the excerpt, from 1.
         line: u64,
         /// The first line with text, shortened.
         excerpt: String,
@@ -90,7 +90,7 @@ pub enum ImportError {
     Translated {
         /// Name of the file.
         file: String,
-        /// Line of the excerpt.
+        /// Line number of the excerpt, from 1.
         line: u64,
         /// A translated line, shortened.
         excerpt: String,
@@ -102,17 +102,18 @@ pub enum ImportError {
     Binary {
         /// Name of the file.
         file: String,
-        /// It starts like a gzip, zstd, xz or bzip2 file.
+        /// Whether the file starts with the magic number of a compressed format, such as gzip or
+        /// zstd.
         compressed: bool,
     },
 }
 
-/// An unusable option. The caller's mistake.
+/// An unusable option: a mistake of the caller, independent of the input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// Without a time there is no replay schedule. Only syslog and the journal have a time outside
-    /// the prefix.
+    /// The prefix has no time, without which events cannot be scheduled for replay. Only syslog and
+    /// the journal add a time of their own outside the prefix.
     #[error("log_line_prefix {prefix:?} has no time: it needs %m, %t or %n")]
     PrefixWithoutTime {
         /// The prefix as given.
@@ -134,7 +135,7 @@ pub enum OptionsError {
     },
 }
 
-/// `line 7 ("…"), line 9 ("…")`.
+/// Formats misfit lines for an error: `line 7 ("…"), line 9 ("…")`.
 fn quote_lines(lines: &[(u64, String)]) -> String {
     let one = |(line, excerpt): &(u64, String)| format!("line {line} ({excerpt:?})");
     lines.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! The three formats of server logs: which one a log has, and its bytes into records.
+//! The three formats of server logs: detects a log's format and splits its bytes into records.
 
 pub(crate) mod csv;
 pub(crate) mod detector;

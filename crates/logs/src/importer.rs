@@ -1,4 +1,4 @@
-//! [`Importer`]: bytes in, events out.
+//! The [`Importer`], which converts the bytes of a log to events.
 
 mod buffer;
 
@@ -46,8 +46,8 @@ use crate::{
 /// # Memory
 ///
 /// Bounded by the longest record ([`ImportOptions::max_record_bytes`]), by the last chunk, whose
-/// events wait in a queue, and by 65,536 open sessions; when there are more, the ones that were
-/// silent longest are taken to have ended.
+/// events wait in a queue, and by 65,536 open sessions. Beyond that number, the quarter whose last
+/// records are oldest is assumed to have ended.
 #[derive(Debug)]
 pub struct Importer {
     detector: FormatDetector,
@@ -57,11 +57,11 @@ pub struct Importer {
     /// Frames chunks with the reader's settings.
     framer: Option<Framer>,
     framer_number: u64,
-    /// The reader's version for which the framer was built.
+    /// Version of the reader for which the framer was built.
     framed_version: u32,
     /// Frames of the last chunk, reused to keep their memory.
     frames: ChunkFrames,
-    /// One memo for each session in the chunk.
+    /// Cached lookups of the sessions in a chunk.
     memos: Vec<SessionMemo>,
     /// Texts that the reader unescaped.
     scratch: Vec<u8>,
@@ -137,7 +137,7 @@ impl Importer {
     ///
     /// # Errors
     ///
-    /// It is not valid or has no time.
+    /// The prefix is not valid or has no time.
     pub(crate) fn expect_prefix(&mut self, prefix: &str) -> Result<(), OptionsError> {
         self.detector.expect_prefix(prefix)
     }
@@ -160,7 +160,7 @@ impl Importer {
         self.with_queue(|importer, queue| importer.feed_to(bytes, queue))
     }
 
-    /// Runs `act` with the event queue as its sink.
+    /// Runs `operation` with the event queue as its sink.
     fn with_queue<T>(&mut self, operation: impl FnOnce(&mut Self, &mut EventQueue) -> T) -> T {
         let mut queue = std::mem::take(&mut self.queue);
         let result = operation(self, &mut queue);
@@ -188,7 +188,7 @@ impl Importer {
     }
 
     /// Reads the next bytes of the file, in which some records are already framed. Bytes between
-    /// frames go to the reader, and so do frames that do not fit the state before them.
+    /// frames go to the reader, as do frames that do not fit the preceding state.
     pub(crate) fn feed_chunk(
         &mut self,
         chunk: &[u8],
@@ -204,7 +204,7 @@ impl Importer {
         result
     }
 
-    /// The same, with one memo for each session of the frames.
+    /// Feeds the frames of a chunk, with one memo for each of its sessions.
     fn feed_frames(
         &mut self,
         chunk: &[u8],
@@ -271,22 +271,22 @@ impl Importer {
         self.feed_reader(&chunk[at..], sink)
     }
 
-    /// Whether the frames are valid for the current state.
+    /// Whether the frames are valid for the reader's current state.
     fn accepts(&self, frames: &ChunkFrames) -> bool {
         self.buffer.bytes().is_empty()
             && self.pending_error.is_none()
             && self.reader.as_ref().is_some_and(|reader| reader.version() == frames.version)
     }
 
-    /// Counts the lines of framed records. Not called while the buffer holds data, unless there are
-    /// none.
+    /// Counts the newlines of framed records. They bypass the buffer, which must be empty unless
+    /// `passed` is.
     fn skip_lines(&mut self, passed: &[u8]) {
         if !passed.is_empty() {
             self.buffer.skip_lines(memchr::memchr_iter(b'\n', passed).count() as u64);
         }
     }
 
-    /// The framer for the chunks that follow, if it can be built yet. Other threads may use copies
+    /// The framer for the chunks that follow, once one can be built. Other threads may use clones
     /// of it.
     pub(crate) fn framer(&self) -> Option<&Framer> {
         self.framer.as_ref()
@@ -303,15 +303,15 @@ impl Importer {
             return Ok(());
         }
         self.buffer.push(bytes);
-        // Without a new line there is no more evidence of the format.
+        // Only a complete line is new evidence of the format.
         let may_have_records = self.reader.is_some()
             || memchr::memchr(b'\n', bytes).is_some()
             || self.buffer.bytes().len() >= SAMPLE_BYTES;
         if may_have_records { self.advance(InputState::Open, sink) } else { Ok(()) }
     }
 
-    /// Reports that no input arrived for a while, so that a record which looks complete is taken to
-    /// be complete. In a stderr log only the beginning of the next record shows the end of one.
+    /// Reports that no input arrived for a while. A record that looks complete is then taken to be
+    /// complete: in a stderr log, only the start of the next record proves it.
     pub fn idle(&mut self) {
         self.with_queue(|importer, queue| importer.idle_to(queue));
     }
@@ -490,10 +490,10 @@ impl Importer {
     }
 }
 
-/// Input is processed in chunks of this size, so that a huge slice does not become a huge copy.
+/// Chunk size for processing input, so that a huge slice is not copied at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// A log must have shown by this many records that it is in English.
+/// Number of records by which a log must have shown that it is in English.
 const LANGUAGE_RECORDS: u64 = 1000;
 
 fn count_assumption(

@@ -19,7 +19,7 @@ macro_rules! languages {
         pub enum Language { $($(#[$doc])* $variant,)* }
 
         impl Language {
-            /// Its name in English.
+            /// The language's name in English.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -37,33 +37,33 @@ macro_rules! languages {
 }
 
 languages! {
-    /// `de`.
+    /// Translated in `de.po`.
     German = "German": "Anweisung: ", "Dauer: ", "Ausführen ", "FEHLER:  ", "FEHLER", "WARNUNG";
-    /// `es`.
+    /// Translated in `es.po`.
     Spanish = "Spanish": "sentencia: ", "duración: ", "ejecutar ", "ADVERTENCIA";
-    /// `fr`.
+    /// Translated in `fr.po`.
     French = "French": "instruction : ", "durée : ", "exécute ", "ERREUR", "ATTENTION";
-    /// `it`.
+    /// Translated in `it.po`.
     Italian = "Italian": "istruzione: ", "durata: ", "esecuzione di ", "ERRORE", "FATALE";
-    /// `ja`.
+    /// Translated in `ja.po`.
     Japanese = "Japanese": "文: ", "期間: ", "実行 ";
-    /// `ka`.
+    /// Translated in `ka.po`.
     Georgian = "Georgian": "ოპერატორი: ", "ხანგრძლივობა: ", "გაშვება ", "ჟურნალი", "შეცდომა";
-    /// `ko`.
+    /// Translated in `ko.po`.
     Korean = "Korean": "명령 구문: ", "실행시간: ", "쿼리실행 ", "로그", "오류";
-    /// `pl`.
+    /// Translated in `pl.po`.
     Polish = "Polish": "wyrażenie: ", "czas trwania: ", "DZIENNIK", "BŁĄD";
-    /// `pt_BR`.
+    /// Translated in `pt_BR.po`.
     Portuguese = "Portuguese": "comando: ", "duração: ", "ERRO:", "AVISO";
-    /// `ru`.
+    /// Translated in `ru.po`.
     Russian = "Russian": "продолжительность: ", "выполнение ", "СООБЩЕНИЕ", "ОШИБКА", "ВАЖНО";
-    /// `sv`.
+    /// Translated in `sv.po`.
     Swedish = "Swedish": "sats: ", "varaktighet", "kör ", "LOGG:", "FEL:", "FATALT";
-    /// `tr`.
+    /// Translated in `tr.po`.
     Turkish = "Turkish": "ifade: ", "süre: ", "HATA", "UYARI";
-    /// `uk`. Its word for a statement is also used in Russian.
+    /// Translated in `uk.po`. The word for a statement is also used in Russian.
     Ukrainian = "Ukrainian": "тривалість: ", "інструкція: ", "виконувати ", "ЗАПИСУВАННЯ", "ПОМИЛКА";
-    /// `zh_CN`.
+    /// Translated in `zh_CN.po`.
     Chinese = "Chinese": "语句: ", "执行时间: ", "执行 ", "日志", "错误", "陳述式: ";
 }
 
@@ -79,7 +79,7 @@ impl Language {
     }
 }
 
-/// Bytes of a line that are searched.
+/// Number of bytes at the front of a line that are searched.
 const LINE_BYTES: usize = 512;
 
 impl fmt::Display for Language {

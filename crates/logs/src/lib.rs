@@ -31,12 +31,14 @@
 //! let events: Vec<_> = std::iter::from_fn(|| importer.poll_event()).collect();
 //! assert_eq!(events[1].action.sql().map(|sql| sql.to_string()), Some("select 1".to_owned()));
 //! assert_eq!(events[1].outcome.duration_us, Some(1520));
-//! assert_eq!(importer.summary().prefix.as_ref().map(|p| p.text.as_str()), Some("%m [%p] %q%u@%d "));
+//! let prefix = importer.summary().prefix.as_ref().map(|prefix| prefix.text.as_str());
+//! assert_eq!(prefix, Some("%m [%p] %q%u@%d "));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod clock;
 mod collections;
+pub mod diagnosis;
 mod error;
 mod formats;
 mod importer;

@@ -35,8 +35,8 @@ impl Default for ImportOptions {
 }
 
 impl ImportOptions {
-    /// Checks that the options are usable. The prefix may lack the time, because logs that come
-    /// through syslog or the journal have it outside the prefix.
+    /// Checks that the options are usable. The prefix may lack a time, because syslog and the
+    /// journal add one outside the prefix.
     ///
     /// # Errors
     ///
@@ -53,10 +53,10 @@ impl ImportOptions {
 /// When an event is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
-    /// As soon as the action is known, for replay while the log is still being written. Its outcome
-    /// is empty unless the log shows the action only at its end, as the duration form does.
+    /// Emit as soon as the action is known, for replay while the log is still being written. The
+    /// outcome is empty unless the log shows the action only at its end, as the duration form does.
     Start,
-    /// When the outcome is known: after a duration, an error, the session's next action, or the end
-    /// of the input.
+    /// Emit when the outcome is known: after a duration, an error, the session's next action, or
+    /// the end of the input.
     End,
 }

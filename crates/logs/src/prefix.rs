@@ -22,7 +22,7 @@ pub(crate) use self::guess::{guess_prefix, is_misfit};
 pub use self::log_line_prefix::{Confidence, LogLinePrefix, PrefixOrigin};
 use crate::error::OptionsError;
 
-/// A compiled prefix.
+/// A `log_line_prefix` as a list of items to match.
 #[derive(Clone, Debug)]
 pub(crate) struct CompiledPrefix {
     source: String,
@@ -41,11 +41,11 @@ enum PrefixItem {
         /// Whether the value is left-aligned, with the padding after it.
         left: bool,
     },
-    /// `%q`: the prefix ends here for processes without a session.
+    /// `%q`: processes without a session have the prefix up to here.
     Quit,
 }
 
-/// The meaning of an escape.
+/// An escape of the prefix, such as `%u`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrefixField {
     Application,
@@ -136,7 +136,7 @@ pub(crate) trait SessionLookup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Match {
     spans: [(u16, u16); PrefixField::COUNT],
-    /// The label of the line.
+    /// Severity, or the kind of a continuation such as `DETAIL`.
     pub(crate) label: LineLabel,
     /// Offset of the text after the label.
     pub(crate) text: usize,
@@ -153,7 +153,7 @@ impl Match {
         usize::from(start)..usize::from(end)
     }
 
-    /// Sets the span of a field; returns false if it is farther than a prefix may reach.
+    /// Sets the span of a field; returns false beyond the longest prefix supported.
     #[inline]
     fn set(&mut self, field: PrefixField, (start, end): (usize, usize)) -> bool {
         let (Ok(start), Ok(end)) = (u16::try_from(start), u16::try_from(end)) else { return false };
@@ -225,17 +225,17 @@ impl CompiledPrefix {
         self.confidence.as_ref()
     }
 
-    /// Whether it matches all records that it was guessed from; true if it was given.
+    /// Whether the prefix matches all records that it was guessed from; true if it was given.
     pub(crate) fn fits_all(&self) -> bool {
         self.confidence.as_ref().is_none_or(|it| it.lines == it.lines_total)
     }
 
-    /// Whether its fields distinguish sessions.
+    /// Whether the prefix contains a session or process id.
     pub(crate) fn identifies_sessions(&self) -> bool {
         self.has_any(&[PrefixField::SessionId, PrefixField::Pid])
     }
 
-    /// Whether it contains names, which may be misread.
+    /// Whether the prefix contains names, which may be misread.
     pub(crate) fn has_names(&self) -> bool {
         self.has_any(&[PrefixField::User, PrefixField::Database, PrefixField::Application])
     }

@@ -1,5 +1,5 @@
-//! Files and pipes into an [`Importer`](crate::Importer): which ones, in what order, on which
-//! threads.
+//! Reads files and pipes into an [`Importer`](crate::Importer): selects the files, orders them, and
+//! distributes the work over threads.
 
 mod files;
 mod framing_threads;

@@ -21,7 +21,7 @@ pub(crate) struct LogRecord<'a> {
     fields: &'a SessionFields,
     input: &'a [u8],
     scratch: &'a [u8],
-    /// Its texts are known to be ASCII.
+    /// The texts of the record are known to be ASCII.
     is_ascii: bool,
 }
 
@@ -51,10 +51,10 @@ impl<'a> LogRecord<'a> {
     }
 
     accessors! { frame:
-        /// When the server wrote it.
+        /// Time stamp of the message.
         time: Timestamp;
         query_id: Option<i64>;
-        /// Line numbers within the session: of the message's first line and of its last.
+        /// Line numbers within the session (`%l`), of the message's first line and of its last.
         lines: Option<(u64, u64)>;
         severity: LogSeverity;
         /// The fields that framing read from the message.

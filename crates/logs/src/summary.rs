@@ -1,5 +1,4 @@
-//! The result of an import: what was read, what could not be read, and what the log shows of the
-//! server's settings.
+//! The result of an import: totals, problems, and evidence of the server's settings.
 
 mod completeness;
 mod facts;
@@ -34,9 +33,9 @@ pub struct ImportSummary {
     pub format: Option<ServerLogFormat>,
     /// The line prefix of a stderr log.
     pub prefix: Option<LogLinePrefix>,
-    /// What could not be read or had to be assumed, most severe first.
+    /// Problems and assumptions, most severe first.
     pub problems: Vec<ImportProblem>,
-    /// What the log shows about the settings it was written with.
+    /// Evidence of the settings that the log was written with.
     pub facts: LogFacts,
     #[serde(serialize_with = "by_severity")]
     severities: [u64; LogSeverity::ALL.len()],
@@ -84,8 +83,8 @@ impl ImportSummary {
         self.problems.iter().find(|problem| problem.reason == reason).map_or(0, |p| p.count)
     }
 
-    /// Counts an event and what is known of it before its outcome. `is_ascii` means that its texts
-    /// are known to be ASCII.
+    /// Counts an event and those of its properties that are known before its outcome. `is_ascii`
+    /// means that its texts are known to be ASCII.
     pub(crate) fn count_event(&mut self, event: &EventRef<'_>, is_ascii: bool) {
         let kind = event.action.kind();
         self.events[kind as usize] += 1;

@@ -61,7 +61,7 @@ pub(crate) struct Tracker {
     foreign_messages: u64,
 }
 
-/// State for decoding step texts and parameter values.
+/// State for parsing step texts and parameter values.
 #[derive(Debug, Default)]
 struct TextDecoders {
     values: BoundValues,
@@ -72,7 +72,7 @@ struct TextDecoders {
     error_limit: ValueLimit,
 }
 
-/// Whether a record was handled.
+/// Whether a record was handled, or was left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordHandling {
     Accepted,
@@ -126,7 +126,7 @@ impl Tracker {
         RecordHandling::Accepted
     }
 
-    /// Handles a record of a session that was [recalled](SessionTable::recall).
+    /// Handles a record whose session was [recalled](SessionTable::recall).
     #[inline(always)]
     fn handle_recalled(
         &mut self,
@@ -314,7 +314,7 @@ impl Tracker {
     }
 }
 
-/// Whether a record is the first of its process.
+/// Whether a record is the first of its process (line number 1).
 fn is_first_of_process(record: &LogRecord<'_>) -> bool {
     record.lines().is_some_and(|(first, _)| first == 1)
 }

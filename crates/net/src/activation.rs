@@ -18,11 +18,11 @@ use crate::{listener::Listener, sys::adopt_descriptor};
 pub struct ActivatedSocket {
     /// The name in the service manager: `FileDescriptorName=`, or the unit's name.
     pub name: String,
-    /// The socket.
+    /// The socket, listening and non-blocking.
     pub listener: Listener,
 }
 
-/// The sockets of the service manager cannot be used.
+/// The reason why the sockets of the service manager cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ActivationError {
@@ -32,19 +32,19 @@ pub enum ActivationError {
     /// A descriptor is not a listening stream socket.
     #[error(
         "descriptor {number}, named {name:?}, is not a listening stream socket: \
-         ListenStream= and Accept=no pass such"
+         set ListenStream= and Accept=no in the socket unit"
     )]
     Socket {
-        /// Its number.
+        /// Number of the descriptor.
         number: RawFd,
-        /// Its name.
+        /// Name of the socket in `LISTEN_FDNAMES`.
         name: String,
         /// The kernel's reason.
         source: io::Error,
     },
 }
 
-/// The first passed descriptor.
+/// Number of the first descriptor that is passed.
 const FIRST_DESCRIPTOR: RawFd = 3;
 
 /// Maximum number of sockets; services have a few.
@@ -76,7 +76,7 @@ pub fn activated_sockets() -> Result<Vec<ActivatedSocket>, ActivationError> {
         .collect()
 }
 
-/// The name of each socket that is meant for this process.
+/// Returns the name of each socket that is meant for this process.
 fn socket_names(
     pid: Option<&str>,
     fds: Option<&str>,

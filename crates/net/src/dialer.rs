@@ -36,14 +36,14 @@ enum DialAddress {
     Unix(PathBuf),
 }
 
-/// A connection could not be started.
+/// The reason why a connection could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
     /// The host name has no address.
     #[error("no address found for host {host:?}")]
     UnknownHost {
-        /// The name as given.
+        /// The host name as given.
         host: String,
         /// The resolver's error, if it reported one.
         source: Option<io::Error>,
@@ -67,11 +67,11 @@ pub enum DialError {
 }
 
 impl Dialer {
-    /// A dialer for a TCP address; resolves `host`.
+    /// Creates a dialer for a TCP address; resolves `host`.
     ///
     /// # Errors
     ///
-    /// [`DialError::UnknownHost`].
+    /// [`DialError::UnknownHost`] if the name cannot be resolved.
     pub fn tcp(host: &str, port: u16) -> Result<Self, DialError> {
         let unknown = |source| DialError::UnknownHost { host: host.to_owned(), source };
         let mut found = (host, port).to_socket_addrs().map_err(|error| unknown(Some(error)))?;
@@ -79,12 +79,12 @@ impl Dialer {
         Ok(Self { address: DialAddress::Tcp(address), tls: None, tcp: None })
     }
 
-    /// A dialer for a resolved TCP address.
+    /// Creates a dialer for a resolved TCP address.
     pub fn tcp_at(address: SocketAddr) -> Self {
         Self { address: DialAddress::Tcp(address), tls: None, tcp: None }
     }
 
-    /// A dialer for a unix socket.
+    /// Creates a dialer for a unix socket.
     pub fn unix(path: &Path) -> Self {
         Self { address: DialAddress::Unix(path.to_owned()), tls: None, tcp: None }
     }
@@ -112,7 +112,7 @@ impl Dialer {
         self
     }
 
-    /// Continues without TLS if the server does not offer it.
+    /// Makes connections continue without TLS if the server does not offer it.
     #[must_use]
     pub fn tls_optional(mut self) -> Self {
         if let Some(tls) = &mut self.tls {
@@ -164,7 +164,7 @@ impl Dialer {
     }
 }
 
-/// A path, or with a leading `@` a name in Linux's abstract namespace.
+/// Converts a path, or with a leading `@` a name in Linux's abstract namespace.
 pub(crate) fn unix_address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     match path.as_os_str().as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddrUnix::new_abstract_name(name),

@@ -49,15 +49,15 @@ pub struct Listener {
 #[derive(Debug)]
 enum ListenerAddress {
     Tcp(SocketAddr),
-    /// The path is removed by [`Listener::remove`].
+    /// A unix socket at this path, which [`Listener::remove`] deletes.
     Unix(PathBuf),
 }
 
-/// A listener could not be created.
+/// The error for a listener that could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {place}")]
 pub struct ListenError {
-    /// Address and port, or path.
+    /// Address and port, or path, of the listener.
     pub place: String,
     /// The kernel's reason.
     pub source: io::Error,
@@ -126,10 +126,10 @@ impl Listener {
         Ok(Self { socket: socket.into(), place: ListenerAddress::Tcp(address) })
     }
 
-    /// Listens on a unix socket with these permissions and group; `None` is our own group. A socket
-    /// that a dead process left behind is replaced; a socket with a live listener, or any other
-    /// file, is an error. A path that starts with `@` is a name in Linux's abstract namespace,
-    /// which has no permissions.
+    /// Listens on a unix socket with these permissions and group; `None` is the group of the
+    /// process. A socket that a dead process has left is replaced; a socket with a live listener,
+    /// or any other file, is an error. A path that starts with `@` is a name in Linux's abstract
+    /// namespace, which has no permissions.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl Listener {
         Ok(Self { socket, place: ListenerAddress::Unix(path.to_owned()) })
     }
 
-    /// A listening socket inherited from another process.
+    /// Adopts a listening socket inherited from another process.
     ///
     /// # Errors
     ///
@@ -195,7 +195,7 @@ impl Listener {
         Ok(Self { socket, place })
     }
 
-    /// The path of a unix socket, with a leading `@` for an abstract name.
+    /// Returns the path of a unix socket, with a leading `@` for an abstract name.
     pub fn unix_path(&self) -> Option<&Path> {
         match &self.place {
             ListenerAddress::Tcp(_) => None,
@@ -203,7 +203,7 @@ impl Listener {
         }
     }
 
-    /// Another handle to the same socket, for another event loop.
+    /// Returns another handle to the same socket, for another event loop.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl Listener {
         Ok(Self { socket: self.socket.try_clone()?, place })
     }
 
-    /// The TCP address of the listener, with the actual port if port 0 was requested.
+    /// Returns the TCP address of the listener, with the actual port if port 0 was requested.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         match &self.place {
             ListenerAddress::Tcp(address) => Some(*address),
@@ -224,7 +224,7 @@ impl Listener {
         }
     }
 
-    /// Accepts a pending connection, if there is one.
+    /// Accepts a pending connection, if any.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl Listener {
         if let ListenerAddress::Unix(path) = &self.place
             && !is_abstract(path)
         {
-            // It may be gone already.
+            // The path may have been removed already.
             let _ = unlinkat(rustix::fs::CWD, path, AtFlags::empty());
         }
     }

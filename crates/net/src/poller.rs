@@ -24,24 +24,25 @@ pub struct Token(pub u64);
 /// The events of one socket.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketReadiness {
-    /// The socket.
+    /// The token that the socket was registered with.
     pub token: Token,
-    /// There may be bytes to read, or the end of the stream.
+    /// Whether bytes, or the end of the stream, may be available to read.
     pub readable: bool,
-    /// There may be room to write, or a connect has finished.
+    /// Whether the socket may accept bytes, or a connect has finished.
     pub writable: bool,
-    /// The peer has closed its side, or the connection is broken. Earlier data may still be unread,
-    /// and no further event will come: read until the end of the stream, even after a short read.
+    /// Whether the peer has closed its side, or the connection is broken. Earlier data may still be
+    /// unread, and no further event will come: read until the end of the stream, even after a short
+    /// read.
     pub hung_up: bool,
 }
 
-/// The events to watch a socket for. The end of the stream is always reported.
+/// The events that a socket is watched for. The end of the stream is always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Readable. A unix socket that is also watched for writability reports an event whenever its
-    /// peer reads, so use this as long as no output is pending.
+    /// Readability. A unix socket that is also watched for writability reports an event whenever
+    /// its peer reads, so use this as long as no output is pending.
     Read,
-    /// Readable and writable.
+    /// Readability and writability.
     Both,
 }
 
@@ -55,7 +56,7 @@ impl Interest {
     }
 }
 
-/// One epoll set with a timer that is exact to well under a millisecond.
+/// An epoll set with a timer that is exact to well under a millisecond.
 ///
 /// `epoll_wait` itself rounds its timeout up to a millisecond, which is too coarse for a replay
 /// that reproduces the captured timing. A timerfd in the set has nanosecond resolution on every
@@ -68,11 +69,11 @@ pub struct Poller {
     armed: Option<Instant>,
 }
 
-/// Reserved for the poller's own descriptors; sockets count from zero.
+/// Token of the poller's own timer; sockets count from zero.
 const TIMER: u64 = u64::MAX;
 const WAKER: u64 = u64::MAX - 1;
 
-/// Events taken from the kernel per call.
+/// Maximum number of events taken from the kernel per call.
 const BATCH: usize = 256;
 
 impl Poller {
@@ -98,7 +99,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The kernel refused, for lack of memory or watches.
+    /// The kernel refused for lack of memory or watches.
     pub fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
         self.add_with_interest(socket, token, Interest::Both)
     }
@@ -137,7 +138,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// It is not being watched.
+    /// The socket is not being watched.
     pub fn remove(&self, socket: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
@@ -153,7 +154,7 @@ impl Poller {
         Ok(epoll::add(&self.epoll, listener, epoll::EventData::new_u64(token.0), flags)?)
     }
 
-    /// A handle with which other threads can interrupt a wait.
+    /// Returns a handle with which other threads can interrupt a wait.
     ///
     /// # Errors
     ///
@@ -167,7 +168,7 @@ impl Poller {
     }
 
     /// Waits until a socket is ready, a [`Waker`] is used or `deadline` has passed, whichever is
-    /// first, and appends the events to `out`. With `None` there is no deadline.
+    /// first, and appends the events to `out`. With `None` it waits without limit.
     ///
     /// # Errors
     ///
@@ -211,7 +212,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Arms the timer. Without a deadline an earlier setting is left in place: it costs at most one
+    /// Arms the timer. Without a deadline an earlier setting is not cleared: it costs at most one
     /// spurious wake-up.
     fn arm(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         let Some(deadline) = deadline else { return Ok(()) };
@@ -239,7 +240,7 @@ pub struct Waker(Arc<OwnedFd>);
 impl Waker {
     /// Interrupts the wait. Cheap enough to call after every batch handed over.
     pub fn wake(&self) {
-        // It only fails when the counter is full, and then the poller is awake already.
+        // This fails only when the counter is full, and then the poller is awake already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }

@@ -35,7 +35,7 @@ use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_t
 pub struct Stream {
     transport: Transport,
     phase: Phase,
-    /// The client's address if a proxy made the connection.
+    /// The client's address if a proxy opened the connection on its behalf.
     proxied_address: Option<Box<SocketAddr>>,
 }
 
@@ -45,13 +45,13 @@ pub(crate) enum Transport {
     Unix(UnixStream),
 }
 
-/// What a TLS handshake needs.
+/// Settings for a TLS handshake with a server.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsOptions {
     pub(crate) config: Arc<rustls::ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
     pub(crate) direct: bool,
-    /// Continue without TLS if the server does not offer it.
+    /// Whether to continue without TLS if the server does not offer it.
     pub(crate) optional: bool,
 }
 
@@ -67,10 +67,10 @@ enum Phase {
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// This many bytes, and there may be more.
+    /// The number of bytes read; more may be available.
     Bytes(usize),
-    /// This many bytes (perhaps none), and the socket is now empty: wait for readiness, unless an
-    /// event already reported the hang-up. Then the end of the stream is still to be read.
+    /// The number of bytes read (perhaps zero), and the socket is now empty: wait for readiness,
+    /// unless an event already reported the hang-up. Then the end of the stream must still be read.
     Drained(usize),
     /// The peer has closed its side.
     Closed,
@@ -89,7 +89,7 @@ impl Stream {
         Self { transport, phase: Phase::Plain, proxied_address: None }
     }
 
-    /// One end of a connected unix socket pair, open and without TLS.
+    /// Wraps one end of a connected unix socket pair, open and without TLS.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Stream {
         Ok(Self::accepted(Transport::Unix(socket)))
     }
 
-    /// A connection inherited from another process, open and without TLS.
+    /// Adopts a connection inherited from another process, open and without TLS.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Stream {
         }))
     }
 
-    /// The client's address that a proxy reported, if it did.
+    /// Returns the client's address that a proxy reported, if any.
     pub fn proxied_address(&self) -> Option<SocketAddr> {
         self.proxied_address.as_ref().map(|address| **address)
     }
@@ -146,12 +146,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether what is sent and received is encrypted.
+    /// Whether the bytes on the wire are encrypted.
     pub fn is_encrypted(&self) -> bool {
         matches!(self.phase, Phase::Tls(_))
     }
 
-    /// The protocol negotiated by ALPN in the TLS handshake, if any.
+    /// Returns the protocol negotiated by ALPN in the TLS handshake, if any.
     pub fn alpn_protocol(&self) -> Option<&[u8]> {
         match &self.phase {
             Phase::Tls(connection) => connection.alpn_protocol(),
@@ -164,7 +164,7 @@ impl Stream {
         matches!(self.transport, Transport::Unix(_))
     }
 
-    /// The user id of the peer of a unix socket, as reported by the kernel; `None` for TCP.
+    /// Returns the user id of the peer of a unix socket, as reported by the kernel; `None` for TCP.
     pub fn peer_uid(&self) -> Option<u32> {
         match &self.transport {
             Transport::Tcp(_) => None,
@@ -179,7 +179,7 @@ impl Stream {
         self.proxied_address = Some(Box::new(address));
     }
 
-    /// The client's TCP address; `None` for a unix socket, or when the connection is gone.
+    /// Returns the client's TCP address; `None` for a unix socket, or when the connection is gone.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         if let Some(address) = &self.proxied_address {
             return Some(**address);
@@ -190,7 +190,7 @@ impl Stream {
         }
     }
 
-    /// Our own TCP address; `None` for a unix socket, or when the connection is gone.
+    /// Returns the local TCP address; `None` for a unix socket, or when the connection is gone.
     pub fn local_address(&self) -> Option<SocketAddr> {
         match &self.transport {
             Transport::Tcp(socket) => socket.local_addr().ok(),
@@ -198,7 +198,8 @@ impl Stream {
         }
     }
 
-    /// TLS version and cipher, such as `TLSv1_3/TLS13_AES_256_GCM_SHA384`; `None` without TLS.
+    /// Returns TLS version and cipher, such as `TLSv1_3/TLS13_AES_256_GCM_SHA384`; `None` without
+    /// TLS.
     pub fn protection(&self) -> Option<String> {
         let Phase::Tls(connection) = &self.phase else { return None };
         let suite = connection.negotiated_cipher_suite()?.suite();
@@ -336,7 +337,7 @@ impl Stream {
         }
     }
 
-    /// Reads into `buffer`.
+    /// Reads available bytes into `buffer`, without blocking.
     ///
     /// # Errors
     ///
@@ -351,13 +352,13 @@ impl Stream {
         }
     }
 
-    /// The peer's own certificate in DER; `None` without TLS or without a certificate.
+    /// Returns the peer's certificate in DER; `None` without TLS or without a certificate.
     pub fn peer_certificate(&self) -> Option<&[u8]> {
         let Phase::Tls(connection) = &self.phase else { return None };
         connection.peer_certificates()?.first().map(AsRef::as_ref)
     }
 
-    /// Sends a TLS close_notify, as far as possible without blocking.
+    /// Closes the connection, after a TLS close_notify as far as possible without blocking.
     pub fn close(mut self) {
         if let Phase::Tls(connection) = &mut self.phase {
             connection.send_close_notify();
@@ -455,7 +456,7 @@ fn send_slices_unencrypted(transport: &mut Transport, slices: &[IoSlice<'_>]) ->
             more => transport.write_vectored(more),
         };
         match sent {
-            // A partial write means the socket is full: a second call would only fail.
+            // After a partial write the socket is full: a second call would only fail.
             Ok(sent) => return Ok(sent),
             Err(error) if would_block(&error) => return Ok(0),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-/// Makes a listener report a connection only when data has arrived on it, or when none has for this
-/// long (tcp(7), `TCP_DEFER_ACCEPT`).
+/// Makes a listener report a connection only when data has arrived on it, or after `defer_timeout`
+/// without data (tcp(7), `TCP_DEFER_ACCEPT`).
 ///
 /// # Errors
 ///

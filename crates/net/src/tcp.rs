@@ -26,9 +26,9 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Applies them to a socket that is not connected yet: a receive buffer that shrinks after
-    /// segment size and window scale are negotiated stalls the peer. Accepted connections inherit
-    /// the listener's options.
+    /// Applies the options to a socket that is not connected yet: a receive buffer that shrinks
+    /// after segment size and window scale are negotiated stalls the peer. Accepted connections
+    /// inherit the listener's options.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ pub struct Timers<K: Ord> {
 }
 
 impl<K: Ord> Timers<K> {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new() -> Self {
         Self { heap: BinaryHeap::new() }
     }
@@ -22,7 +22,7 @@ impl<K: Ord> Timers<K> {
         self.heap.push(Reverse((due, key)));
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((due, _))| *due)
     }
@@ -35,12 +35,12 @@ impl<K: Ord> Timers<K> {
         self.heap.pop().map(|Reverse(entry)| entry)
     }
 
-    /// Number of entries, stale ones included.
+    /// Returns the number of entries, including stale ones.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether there are none.
+    /// Whether the queue has no entries.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Several servers behind one database: which of them serves which client.
+//! Databases with several servers: which server serves which client.
 //!
 //! ```text
 //! database, user ─► owner pool (its clients, no servers)
@@ -9,9 +9,9 @@
 //!
 //! A client belongs to an owner pool. Whenever it needs a server, the worker's
 //! [`MemberBalancer`](member_balancer::MemberBalancer) chooses a member. The state of a member
-//! ([`MemberHealth`]) is shared by all workers and pools: it is updated by the thread or worker
-//! that observes a change. A worker needs only a few bits of it to choose, which it copies when
-//! their version has changed. [`primary_detector`] determines which server is the primary.
+//! ([`MemberHealth`]) is shared by all workers and pools, and updated by the thread that observes a
+//! change. A worker needs only a few bits of it to choose, which it copies when their version has
+//! changed. [`primary_detector`] determines which server is the primary.
 //!
 //! A database of several shards has one cluster per shard; they share no state.
 
@@ -65,7 +65,7 @@ impl TargetRole {
     /// Every role.
     pub const ALL: [Self; 4] = [Self::Any, Self::Primary, Self::Replica, Self::PreferReplica];
 
-    /// The keyword in the configuration and in SHOW.
+    /// Returns the keyword in the configuration and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -75,8 +75,8 @@ impl TargetRole {
         }
     }
 
-    /// The role for a value of libpq's `target_session_attrs`. `read-only` means a standby; a
-    /// primary whose sessions are read-only by default is not considered.
+    /// Returns the role for a value of libpq's `target_session_attrs`. `read-only` means a standby;
+    /// a primary whose sessions are read-only by default is not considered.
     pub fn from_session_attributes(value: &str) -> Option<Self> {
         Some(match value {
             "any" => Self::Any,
@@ -88,26 +88,26 @@ impl TargetRole {
     }
 }
 
-/// How one of the suitable servers is chosen.
+/// How one of the suitable servers is chosen for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// In turn.
+    /// Members take turns.
     #[default]
     RoundRobin,
-    /// At random, with equal probability.
+    /// A random member, with equal probability.
     Random,
-    /// The one with the fewest requests in progress.
+    /// The member with the fewest requests in progress.
     LeastOutstanding,
-    /// In turn, in proportion to its weight.
+    /// Members take turns in proportion to their weight.
     Weighted,
-    /// Of two picked at random, the one expected to answer sooner under its load; a much slower one
-    /// is only asked to see whether it still is.
+    /// Picks two members at random and uses the one expected to reply sooner under its load. A much
+    /// slower one gets a request only to find out whether it still is slow.
     Latency,
 }
 
 impl Strategy {
-    /// The keyword in the configuration and in SHOW.
+    /// Returns the keyword in the configuration and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",
@@ -122,54 +122,54 @@ impl Strategy {
 /// A cluster as seen by the pools of one user in one database; part of the owner pool's spec.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
-    /// 1 to 64 members.
+    /// The members in configured order, 1 to 64.
     pub members: Box<[ClusterMember]>,
-    /// How a member is chosen.
+    /// How one of the suitable members is chosen.
     pub strategy: Strategy,
     /// How long a client waits while no member is suitable.
     pub failover_timeout: Option<Duration>,
-    /// How long a returned member gets less than its share.
+    /// How long a member that returned gets less than its share.
     pub slow_start: Duration,
-    /// Shared by all pools of the same servers.
+    /// The state of the servers, shared by all pools of the same servers.
     pub state: Arc<ClusterState>,
 }
 
 /// A server of a cluster, as seen by the pools of one user in one database.
 #[derive(Clone, Debug)]
 pub struct ClusterMember {
-    /// The pool of its server connections.
+    /// The pool of connections to this server.
     pub pool: PoolId,
-    /// Its shared state.
+    /// The server's shared state.
     pub state: Arc<MemberHealth>,
-    /// Its share, for [`Strategy::Weighted`].
+    /// The member's share, for [`Strategy::Weighted`].
     pub weight: u32,
 }
 
 /// The cluster that a pool is a member of; part of the member pool's spec.
 #[derive(Clone, Debug)]
 pub struct ClusterMembership {
-    /// The pool that its clients belong to.
+    /// The pool that the clients belong to.
     pub owner: PoolId,
     /// The shard of the server; 0 without sharding.
     pub shard: u32,
     /// The shared state of the server.
     pub state: Arc<MemberHealth>,
-    /// How long a client waits while logins fail.
+    /// How long a client waits while logins to the server fail.
     pub failover_timeout: Option<Duration>,
 }
 
 /// State of a cluster's servers, shared by workers and by the pools of all users.
 #[derive(Debug)]
 pub struct ClusterState {
-    /// In configuration order.
+    /// The servers in configured order.
     pub(crate) members: Box<[Arc<MemberHealth>]>,
     pub(crate) write_tracker: Arc<WriteTracker>,
     version: Arc<AtomicU32>,
 }
 
 impl ClusterState {
-    /// Servers of which only the configured role is known. A replica that fails is banned for
-    /// `ban`.
+    /// Creates the state of servers of which only the configured role is known. A replica that
+    /// fails is banned for `ban`.
     pub fn new(roles: impl IntoIterator<Item = ConfiguredRole>, ban: Duration) -> Arc<Self> {
         let version = Arc::new(AtomicU32::new(1));
         let write_tracker = Arc::new(WriteTracker::default());
@@ -180,7 +180,7 @@ impl ClusterState {
         Arc::new(Self { members, write_tracker, version })
     }
 
-    /// Changes whenever anything changes that a choice depends on.
+    /// Returns a number that changes whenever a choice may turn out differently.
     #[inline]
     pub(crate) fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)

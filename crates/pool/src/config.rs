@@ -78,7 +78,7 @@ pub use self::{
 pub(crate) use self::{database::host_and_port, diff::needs_restart, set_key::SetError};
 pub use crate::auth::proxy_protocol::ProxySource;
 
-/// The whole `[pool]` section.
+/// All settings of the pooler: the `[pool]` section.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
@@ -92,7 +92,7 @@ pub struct Config {
     pub sizes: SizeConfig,
     /// Limits on the number of connections.
     pub limits: LimitConfig,
-    /// Timeouts.
+    /// Timeouts of clients, servers and the pooler itself.
     pub timeouts: TimeoutConfig,
     /// How clients authenticate.
     pub auth: AuthConfig,
@@ -124,12 +124,12 @@ pub struct Config {
     /// Whether clients may use the simple query protocol, in which one message can contain several
     /// statements.
     pub simple_queries: bool,
-    /// What SIGTERM does.
+    /// Event that the pooler waits for after SIGTERM.
     pub shutdown_mode: ShutdownMode,
     /// Whether cleartext passwords may be sent to servers over connections that are neither
     /// encrypted nor local; databases can override this.
     pub allow_cleartext_password: bool,
-    /// Which events are logged.
+    /// Which events are logged in addition to problems.
     pub log: LogConfig,
     /// LISTEN in transaction and statement mode.
     pub notifications: NotificationConfig,
@@ -191,7 +191,7 @@ pub const ANY_DATABASE: &str = "*";
 pub const CONSOLE_DATABASES: [&str; 3] = ["howdah", "pgbouncer", "pgcat"];
 
 impl Config {
-    /// The entry for the database name that a client asks for, if there is one.
+    /// Returns the entry for the database name that a client requests; `None` if no entry matches.
     pub fn database(&self, name: &str) -> Option<&DatabaseConfig> {
         self.databases.get(name).or_else(|| self.databases.get(ANY_DATABASE))
     }
@@ -248,17 +248,17 @@ impl Default for ListenConfig {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum PoolMode {
-    /// When its client disconnects.
+    /// When the client that uses it disconnects.
     #[default]
     Session,
-    /// When the transaction has ended.
+    /// At the end of the client's transaction.
     Transaction,
-    /// When the statement has ended; transactions of several statements are refused.
+    /// At the end of the statement; transactions of several statements are refused.
     Statement,
 }
 
 impl PoolMode {
-    /// The keyword of this value.
+    /// Returns the keyword of this mode in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Session => "session",
@@ -268,19 +268,19 @@ impl PoolMode {
     }
 }
 
-/// What SIGTERM waits for. SIGINT always waits for servers, SIGQUIT for nothing.
+/// Event that SIGTERM waits for. SIGINT always waits for servers, SIGQUIT for nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShutdownMode {
-    /// The end of transactions: each client is disconnected when it is not in a transaction.
+    /// The end of transactions: each client is disconnected once it is outside a transaction.
     #[default]
     WaitForServers,
-    /// The disconnection of clients: each is served until then.
+    /// The disconnection of clients: each is served until it disconnects.
     WaitForClients,
 }
 
 impl ShutdownMode {
-    /// The keyword of this value.
+    /// Returns the keyword of this mode in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::WaitForServers => "wait-for-servers",
@@ -289,17 +289,16 @@ impl ShutdownMode {
     }
 }
 
-/// Number of server connections of one pool, that is, of one user in one database:
-/// `[pool.sizes]`.
+/// Numbers of server connections of one pool, that is, of one user in one database: `[pool.sizes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SizeConfig {
-    /// Maximum; `None`, written 0, means no limit.
+    /// Maximum number; `None`, written 0, means no limit.
     #[serde(with = "toml::limit")]
     pub pool: Option<NonZeroU32>,
     /// Number kept open while the pool has clients, or always if the database forces its user.
     pub min: u32,
-    /// Number allowed in addition once a client has waited for `timeouts.reserve-wait`.
+    /// Additional number allowed once a client has waited for `timeouts.reserve-wait`.
     pub reserve: u32,
 }
 
@@ -313,28 +312,29 @@ impl Default for SizeConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LimitConfig {
-    /// Clients of all databases, at least 1.
+    /// Maximum number of clients of all databases, at least 1.
     pub clients: u32,
-    /// TCP connections that have not logged in yet, and separately as many unix socket connections;
-    /// 0 means the value of `clients`, but at least 128.
+    /// Maximum number of TCP connections that have not logged in yet, and separately the same
+    /// number of unix socket connections; 0 means the value of `clients`, but at least 128.
     pub logins: u32,
-    /// Clients of one database.
+    /// Maximum number of clients per database, unless its entry has `max-clients`.
     #[serde(with = "toml::limit")]
     pub clients_per_database: Option<NonZeroU32>,
-    /// Clients of one user.
+    /// Maximum number of clients per user, unless its entry has `max-clients`.
     #[serde(with = "toml::limit")]
     pub clients_per_user: Option<NonZeroU32>,
-    /// Server connections of one database.
+    /// Maximum number of server connections per database, unless its entry has `max-servers`.
     #[serde(with = "toml::limit")]
     pub servers_per_database: Option<NonZeroU32>,
-    /// Server connections of one user.
+    /// Maximum number of server connections per user, unless its entry has `max-servers`.
     #[serde(with = "toml::limit")]
     pub servers_per_user: Option<NonZeroU32>,
-    /// Server connections to one host and port, of all databases and users. For a database with
-    /// several hosts the limit is this number times the number of hosts, for all hosts together.
+    /// Maximum number of server connections to one host and port, for all databases and users. For
+    /// a database with several hosts the limit is this number times the number of hosts, for all
+    /// hosts together.
     #[serde(with = "toml::limit")]
     pub servers_per_host: Option<NonZeroU32>,
-    /// Maximum length of a protocol message.
+    /// Maximum length of a protocol message, in bytes.
     pub message_bytes: u32,
 }
 
@@ -360,11 +360,11 @@ pub struct AuthConfig {
     /// The method, TOML key `type`.
     #[serde(rename = "type")]
     pub method: AuthMethod,
-    /// A list of users and secrets in the format of PgBouncer's `userlist.txt`.
+    /// File with a list of users and secrets in the format of PgBouncer's `userlist.txt`.
     pub file: Option<PathBuf>,
-    /// Rules in the format of `pg_hba.conf`, for [`AuthMethod::Hba`].
+    /// File with rules in the format of `pg_hba.conf`, for [`AuthMethod::Hba`].
     pub hba_file: Option<PathBuf>,
-    /// User name maps in the format of `pg_ident.conf`, for the rules in `hba_file`.
+    /// File with user name maps in the format of `pg_ident.conf`, for the rules in `hba_file`.
     pub ident_file: Option<PathBuf>,
     /// The parsed contents of `hba_file` and `ident_file`.
     #[serde(skip)]
@@ -373,7 +373,7 @@ pub struct AuthConfig {
     /// this off.
     pub user: Option<String>,
     /// The database, by the name that clients use, in which secrets are queried; the database that
-    /// the client asks for if `None`.
+    /// the client requests if `None`.
     pub dbname: Option<String>,
     /// The query for a secret: `$1` is the user, and the result has the columns user and secret.
     pub query: String,
@@ -412,18 +412,18 @@ pub enum AuthMethod {
     /// SCRAM-SHA-256, with channel binding over TLS.
     #[serde(rename = "scram-sha-256")]
     ScramSha256,
-    /// A TLS certificate whose common name is the user.
+    /// A TLS certificate whose common name is the user name.
     Cert,
     /// The method that `hba_file` selects for each connection.
     Hba,
 }
 
 impl AuthMethod {
-    /// Every method.
+    /// All methods, in the order of the documentation.
     pub const ALL: [Self; 7] =
         [Self::Any, Self::Trust, Self::Plain, Self::Md5, Self::ScramSha256, Self::Cert, Self::Hba];
 
-    /// The keyword of this value.
+    /// Returns the keyword of this method in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",

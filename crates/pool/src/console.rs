@@ -17,7 +17,7 @@ pub use snapshot::{
 };
 pub(crate) use table::{CellValue, Show};
 
-/// The command tag of a console command; `None` if the command is invalid. For fuzzing.
+/// Returns the command tag of a console command; `None` if the command is invalid. For fuzzing.
 #[doc(hidden)]
 pub fn console_tag(text: &str) -> Option<&'static str> {
     ConsoleCommand::parse(text).ok().map(|command| command.tag())

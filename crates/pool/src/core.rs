@@ -107,20 +107,20 @@ pub struct Core {
     to_client: GatherBuffer,
     parameter_sets: ParameterSets,
     statements: Arc<StatementRegistry>,
-    /// Longest message body accepted, in either direction.
+    /// Maximum length of a message body, in either direction, in bytes.
     body_bytes_max: u32,
     next_sweep: Time,
-    /// Clients that came from another process, by the cancel key that process gave them.
+    /// Clients that came from another process, by the cancel key that it gave them.
     takeover_keys: HashMap<CancelKey, ClientId>,
     /// Number of workers that share the pools.
     workers: u32,
-    /// At least one pool has a [`PoolSpec::servers_min`], so time matters even without clients.
+    /// Whether a pool has a [`PoolSpec::servers_min`], so that time matters even without clients.
     has_min_pools: bool,
-    /// Servers are closed as soon as no client waits for one.
+    /// Whether servers are closed as soon as no client waits for one.
     closes_idle_servers: bool,
-    /// No client gets a server, see [`Core::suspend`].
+    /// Whether the worker is suspended, so that clients get no server; see [`Core::suspend`].
     is_suspended: bool,
-    /// The buffer of the running capture, if there is one.
+    /// The buffer of the running capture, if any.
     capture: Option<Box<CaptureBuffer>>,
     /// Work to do at the end of the current call.
     deferred: Vec<DeferredWork>,
@@ -139,7 +139,7 @@ pub struct Core {
     awaiting_fan_out: VecDeque<(PoolId, ClientId)>,
     /// Pools that need a server and are at a limit.
     starved_pools: Vec<PoolId>,
-    /// Requests that were rerouted from servers that fail health checks, since the last
+    /// Number of requests that were rerouted from servers that fail health checks, since the last
     /// [`Core::take_reads_rerouted`].
     reads_rerouted: u32,
     /// The fault that the simulator has injected, to show that it would detect it.
@@ -150,20 +150,20 @@ pub struct Core {
 /// Work that is deferred to the end of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DeferredWork {
-    /// A client with a fan-out request, or with mirrors.
+    /// Work of a client with a fan-out request, or with mirrors.
     Client(ClientId),
-    /// A client's queue of transactions for a mirror.
+    /// Work of a client's queue of transactions for a mirror.
     MirrorQueue(MirrorQueueId),
 }
 
 impl Core {
-    /// A worker without pools that shares no prepared statements with other workers.
+    /// Creates a worker without pools that shares no prepared statements with other workers.
     pub fn new(worker: WorkerId) -> Self {
         Self::with_statements(worker, Arc::default())
     }
 
-    /// A worker without pools. Workers that hand servers over to one another must share
-    /// `statements`; otherwise one statement name would mean two texts.
+    /// Creates a worker without pools. Workers that hand servers over to one another must share
+    /// `statements`; otherwise one statement name would have two texts.
     pub fn with_statements(worker: WorkerId, statements: Arc<StatementRegistry>) -> Self {
         Self {
             worker,
@@ -198,8 +198,8 @@ impl Core {
         }
     }
 
-    /// Sets the longest message accepted, with its five header bytes. A peer that sends a longer
-    /// one is disconnected, because the core would have to read past it to find the next message.
+    /// Sets the maximum length of a message, with its five header bytes. A peer that sends a longer
+    /// one is disconnected, because the core would need to read past it to find the next message.
     pub fn limit_message_size(&mut self, message_bytes: u32) {
         let header = u32::try_from(Header::BYTES).expect("a header has five bytes");
         self.body_bytes_max = message_bytes.saturating_sub(header);
@@ -219,7 +219,7 @@ impl Core {
     }
 
     /// Adds a pool, or replaces its settings. Settings with limits apply to connections opened from
-    /// now on; [`Core::pools_changed`] deals with existing ones.
+    /// now on; [`Core::pools_changed`] applies them to existing ones.
     pub fn set_pool(&mut self, id: PoolId, spec: Arc<PoolSpec>) {
         if self.pools.len() <= id.index() {
             self.pools.resize_with(id.index() + 1, || None);
@@ -289,14 +289,15 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// A client's connection has ended: end of file, an error, or a failed send. The id is free.
+    /// Handles the end of a client's connection: end of file, an error, or a failed send. Its id is
+    /// free.
     pub fn client_closed(&mut self, id: ClientId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_client_disconnect(id, io);
         self.run_deferred(io);
     }
 
-    /// A server requested by [`CoreIo::open_server`] is logged in and idle.
+    /// Called when a server requested by [`CoreIo::open_server`] is logged in and idle.
     pub fn server_ready(
         &mut self,
         id: ServerId,
@@ -309,8 +310,8 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// A server requested by [`CoreIo::open_server`] could not be opened; the worker has closed its
-    /// socket, if there was one. The id is free.
+    /// Called when a server requested by [`CoreIo::open_server`] could not be opened; the worker
+    /// has closed its socket, if there was one. Its id is free.
     pub fn server_failed(
         &mut self,
         id: ServerId,
@@ -330,7 +331,8 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// A server's connection has ended: end of file, an error, or a failed send. The id is free.
+    /// Handles the end of a server's connection: end of file, an error, or a failed send. Its id is
+    /// free.
     pub fn server_closed(&mut self, id: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.suspect_member(id, io);
@@ -338,16 +340,16 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// A peer's send buffer is empty, after [`crate::Backlog::Waiting`].
+    /// Called when a peer's send buffer is empty, after [`crate::Backlog::Waiting`].
     pub fn drained(&mut self, peer: PeerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_drained(peer, io);
         self.run_deferred(io);
     }
 
-    /// A CancelRequest has arrived. The key must be one of this worker's, see
-    /// [`crate::worker_of_key`]; an unknown key has no effect and returns `false`. A CancelRequest
-    /// is never answered: the worker just closes the connection that it came by.
+    /// Handles a CancelRequest. The key must be one of this worker's, see [`crate::worker_of_key`];
+    /// an unknown key has no effect and returns `false`. A CancelRequest is never answered: the
+    /// worker just closes the connection that it arrived on.
     pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn CoreIo) -> bool {
         self.now = now;
         let is_known = self.cancel_by_key(key, io);
@@ -355,15 +357,17 @@ impl Core {
         is_known
     }
 
-    /// A CancelRequest sent by [`CoreIo::send_cancel`] is done, whether or not it succeeded.
+    /// Called when a CancelRequest sent by [`CoreIo::send_cancel`] is done, whether or not it
+    /// succeeded.
     pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.finish_cancel(server, io);
         self.run_deferred(io);
     }
 
-    /// Another worker needs a server, see [`CoreIo::request_server`]. It gets an idle one at once,
-    /// or the next one that becomes idle while no client here waits longer.
+    /// Handles another worker's request for a server; see [`CoreIo::request_server`]. That worker
+    /// gets an idle one at once, or the next one that becomes idle while no client here waits
+    /// longer.
     pub fn server_requested(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_server_request(pool, by, io);
@@ -387,7 +391,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// When [`Core::tick`] is due; [`Time::NEVER`] if no timer is running.
+    /// Returns when [`Core::tick`] is due; [`Time::NEVER`] if no timer is running.
     pub fn deadline(&self) -> Time {
         self.next_deadline()
     }
@@ -399,12 +403,12 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Number of connected clients, without the internal clients of mirrors.
+    /// Returns the number of connected clients, without the internal clients of mirrors.
     pub fn clients(&self) -> usize {
         self.clients.len() - self.mirror_clients
     }
 
-    /// Number of servers, including those being opened.
+    /// Returns the number of servers, including those being opened.
     pub fn servers(&self) -> usize {
         self.servers.len()
     }
@@ -414,8 +418,8 @@ impl Core {
         self.clients.get(id).is_some_and(|client| client.state == ClientState::Waiting)
     }
 
-    /// Number of requests that were rerouted, since the last call, from servers that fail health
-    /// checks.
+    /// Returns the number of requests that were rerouted, since the last call, from servers that
+    /// fail health checks.
     pub fn take_reads_rerouted(&mut self) -> u32 {
         std::mem::take(&mut self.reads_rerouted)
     }
@@ -441,7 +445,7 @@ impl Core {
 
 #[cfg(test)]
 impl Core {
-    /// The client that a server is linked to.
+    /// Returns the client that a server is linked to.
     pub(crate) fn linked_client(&self, id: ServerId) -> Option<ClientId> {
         match self.servers.get(id)?.state {
             state::server::ServerState::Linked(client) => Some(client),
@@ -454,7 +458,7 @@ impl Core {
         self.clients.get(id).is_some_and(|client| client.routing.is_some())
     }
 
-    /// A client's cancel key.
+    /// Returns a client's cancel key.
     pub(crate) fn cancel_key_of(&self, id: ClientId) -> Option<CancelKey> {
         Some(self.clients.get(id)?.cancel_key(self.worker, id))
     }

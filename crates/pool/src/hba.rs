@@ -31,7 +31,7 @@ use self::{
 
 pub use self::{address::Network, networks::Networks};
 
-/// The rules in order, and the user name maps.
+/// The contents of both files: the rules in order, and the user name maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hba {
     rules: Vec<HbaRule>,
@@ -41,14 +41,14 @@ pub struct Hba {
     os_users: BTreeMap<u32, String>,
 }
 
-/// A connection attempt.
+/// The facts about a connection attempt that rules refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionInfo<'a> {
-    /// The requested user.
+    /// The user that the client requests.
     pub user: &'a str,
     /// The database, by the name that clients use.
     pub database: &'a str,
-    /// Whether it is for physical replication, which has no database.
+    /// Whether the connection is for physical replication, which has no database.
     pub is_physical: bool,
     /// The origin of the connection.
     pub from: ClientOrigin,
@@ -63,12 +63,12 @@ pub struct ConnectionInfo<'a> {
 pub enum ClientOrigin {
     /// A unix socket, with the UID of the peer process if the kernel reports it.
     Unix {
-        /// The UID.
+        /// UID of the peer process.
         uid: Option<u32>,
     },
     /// An address; `None` if the connection is already closed.
     Tcp(
-        /// The address.
+        /// IP address of the client.
         Option<IpAddr>,
     ),
 }
@@ -80,42 +80,42 @@ pub struct ClientCertificate<'a> {
     pub common_name: Option<&'a str>,
 }
 
-/// How a client must authenticate.
+/// How a client must authenticate after a rule has matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredAuth {
-    /// Without a password.
+    /// No password is required.
     Trust,
-    /// With the cleartext password.
+    /// A cleartext password is required.
     Plain,
-    /// With md5 or SCRAM, depending on the stored secret.
+    /// An md5 hash or SCRAM is required, depending on the stored secret.
     Md5,
-    /// With SCRAM.
+    /// SCRAM-SHA-256 is required.
     ScramSha256,
-    /// Not any more: the certificate or OS user was accepted.
+    /// Nothing more is required: the certificate or OS user was accepted.
     Verified,
 }
 
-/// Why a connection is refused.
+/// The reason why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HbaRefusal {
-    /// No rule matches.
+    /// No rule matches the connection.
     NoRule,
-    /// A rule has the method `reject`.
+    /// The matching rule has the method `reject`.
     Rejected,
-    /// There is no certificate, or it is for another user.
+    /// The certificate is missing, or is for another user.
     Certificate,
-    /// The OS user may not log in as that user.
+    /// The OS user is not allowed to log in as the requested user.
     Peer,
 }
 
-/// An error in a file.
+/// An error in an HBA or ident file, or a file included by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HbaError {
-    /// The file.
+    /// The file with the error.
     pub file: PathBuf,
-    /// The line, from 1; 0 for the file as a whole.
+    /// Line number, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// The problem, and how to solve it.
     pub text: String,
 }
 
@@ -131,14 +131,14 @@ pub trait Files {
     ///
     /// # Errors
     ///
-    /// It cannot be read.
+    /// The file cannot be read.
     fn text(&self, path: &Path) -> io::Result<String>;
 
     /// Lists the files of a directory.
     ///
     /// # Errors
     ///
-    /// It cannot be read.
+    /// The directory cannot be read.
     fn list(&self, path: &Path) -> io::Result<Vec<PathBuf>>;
 }
 
@@ -182,7 +182,7 @@ impl Hba {
         self.rules.iter().any(HbaRule::needs_certificate)
     }
 
-    /// How a client must authenticate, by the first matching rule.
+    /// Returns how a client must authenticate, by the first matching rule.
     ///
     /// # Errors
     ///

@@ -59,7 +59,7 @@ pub const METRICS: &[Description] = &[
     CAPTURE_ACTIVE,
 ];
 
-/// The shard is empty without sharding, which is equivalent to no label.
+/// Without sharding the label `shard` is empty, which is equivalent to no label.
 const MEMBER: &[&str] = &["database", "server", "shard"];
 const MIRROR: &[&str] = &["database", "mirror"];
 const POOL: &[&str] = &["database", "user"];
@@ -227,19 +227,19 @@ const CAPTURE_LOST_BYTES: Description = Description::counter(
 const CAPTURE_ACTIVE: Description =
     Description::gauge("howdah_pool_capture_active", "Whether traffic is captured, 0 or 1.");
 
-/// The values last exported to a registry.
+/// The values last exported to a registry, from which increases are computed.
 #[derive(Default)]
 struct ExportedState {
     databases: BTreeSet<String>,
-    /// By database and user: the counts so far.
+    /// The counts so far, by database and user.
     pools: HashMap<(String, String), PoolStats>,
-    /// By database, server and shard: the transactions so far.
+    /// The transactions so far, by database, server and shard.
     members: HashMap<(String, String, String), u64>,
-    /// By database and mirror: the counts so far.
+    /// The counts so far, by database and mirror.
     mirrors: HashMap<(String, String), MirrorReport>,
-    /// Refused logins so far.
+    /// The number of refused logins so far, by reason.
     refused: HashMap<RefusalReason, u64>,
-    /// The last capture: when it started, and its counts so far.
+    /// The start time of the last capture, and its counts so far.
     capture: Option<(Timestamp, CaptureTally)>,
 }
 

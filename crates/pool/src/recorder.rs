@@ -1,7 +1,7 @@
 //! [`CaptureRecorder`]: the thread that writes a capture from the workers' buffers.
 //!
-//! Decoding the bytes is in [`howdah_capture::live`]; starting and stopping a recording on all
-//! workers is in the `worker` module.
+//! The bytes are decoded by [`howdah_capture::live`]; the `worker` module starts and stops a
+//! recording on all workers.
 
 mod digest_cache;
 mod event_writer;
@@ -34,11 +34,11 @@ use self::event_writer::EventWriter;
 /// The configuration of a recording.
 #[derive(Debug)]
 pub struct RecorderSettings {
-    /// The folder of the capture, which must not contain one.
+    /// The folder for the capture; must not contain one already.
     pub path: PathBuf,
     /// How rows of COPY are captured.
     pub copy: CopyRows,
-    /// The key for redaction; `None` keeps values.
+    /// The key for redaction; if `None`, values are not redacted.
     pub redaction: Option<RedactionKey>,
     /// Maximum bytes queued for decoding, per worker.
     pub buffer_bytes: usize,
@@ -46,13 +46,13 @@ pub struct RecorderSettings {
     pub file_bytes: usize,
     /// Time after which a file is finished.
     pub file_time: Duration,
-    /// The number of workers.
+    /// Number of workers, each of which gets a buffer.
     pub workers: usize,
     /// The number of this capture in the process, from 1.
     pub capture_number: u32,
     /// The wall-clock time of time 0 of the workers' clock.
     pub clock_origin: Timestamp,
-    /// The origin of the capture, for its manifest.
+    /// The origin of the capture, for the manifest.
     pub origin: String,
 }
 
@@ -69,7 +69,7 @@ struct RecorderShared {
     path: PathBuf,
     started: Timestamp,
     state: Mutex<RecorderState>,
-    /// Set to stop the recording even if a worker has not ended its buffer.
+    /// Whether to stop the recording even if a worker has not ended its buffer.
     is_stopping: AtomicBool,
 }
 
@@ -81,41 +81,41 @@ struct RecorderState {
     is_finished: bool,
 }
 
-/// The status of a recording.
+/// The status of a recording at one moment.
 #[derive(Clone, Debug)]
 pub struct RecorderStatus {
-    /// The folder.
+    /// The folder of the capture.
     pub path: PathBuf,
-    /// When it started.
+    /// Time at which the recording started.
     pub started: Timestamp,
-    /// The counts so far.
+    /// Numbers of captured and missing events so far.
     pub tally: RecorderCounts,
     /// Number of finished files.
     pub files: u32,
     /// Bytes queued in all workers' queues.
     pub queued_bytes: usize,
-    /// The error that ended it.
+    /// The error that ended the recording, if any.
     pub error: Option<String>,
-    /// Whether it has ended.
+    /// Whether the recording has ended.
     pub is_finished: bool,
 }
 
-/// A recording could not start.
+/// The reason why a recording could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureStartError {
     /// The folder cannot be used.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The system cannot create a thread.
+    /// The operating system cannot create a thread.
     #[error("cannot start the recorder's thread")]
     Thread(#[from] io::Error),
 }
 
-/// How often the status is published when nothing arrives.
+/// Interval at which the status is published when nothing arrives.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long a recording that is being stopped waits for workers to end their buffers.
+/// How long stopping a recording waits for workers to end their buffers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl CaptureRecorder {
@@ -123,7 +123,7 @@ impl CaptureRecorder {
     ///
     /// # Errors
     ///
-    /// See [`CaptureStartError`]; at most an empty folder is left.
+    /// See [`CaptureStartError`]. At most an empty folder remains.
     pub fn start(
         settings: RecorderSettings,
         who_is: PoolLookup,
@@ -165,7 +165,7 @@ impl CaptureRecorder {
         Ok((Self { shared, queues: lanes, thread: Mutex::new(Some(thread)) }, buffers))
     }
 
-    /// The current status.
+    /// Returns the current status.
     pub fn status(&self) -> RecorderStatus {
         let RecorderState { tally, files, error, is_finished } = self.shared.state().clone();
         let RecorderShared { path, started, .. } = &*self.shared;
@@ -181,13 +181,13 @@ impl CaptureRecorder {
         }
     }
 
-    /// The folder of the capture.
+    /// Returns the folder of the capture.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
     /// Stops the recording and waits until everything is written. The workers should end their
-    /// buffers first; those that do not are waited for up to 5 s.
+    /// buffers first; it waits up to 5 s for those that have not.
     pub fn stop(&self) -> RecorderStatus {
         self.shared.is_stopping.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().take();
@@ -244,7 +244,7 @@ impl RecorderThread {
         }
     }
 
-    /// Writes what is due, and publishes the status.
+    /// Writes finished files if due, and publishes the status.
     fn publish_status(&mut self) {
         let counts = self.counts();
         let report = self.writer.report(&counts, None);
@@ -254,7 +254,7 @@ impl RecorderThread {
         state.files = self.writer.files();
     }
 
-    /// The counts of decoder, writer and queues.
+    /// Returns the counts of decoder, writer and queues.
     fn counts(&self) -> RecorderCounts {
         let counts = self.writer.add_to(self.decoder.counts());
         RecorderCounts {

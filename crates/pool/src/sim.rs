@@ -32,7 +32,7 @@ fn simulate(seed: u64, mutant: Option<InjectedFault>) -> Result<Option<MirrorRep
     simulation::Simulation::new(seed, mutant).run()
 }
 
-/// Failures to collect before the search stops.
+/// Number of failures to collect before the search stops.
 const FAILURES_SHOWN_MAX: usize = 5;
 
 fn env_number(name: &str) -> Option<u64> {

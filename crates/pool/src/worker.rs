@@ -10,9 +10,9 @@
 //!             └─────────────────────────────────────────────┘          └────────────┘
 //! ```
 //!
-//! Workers share limits, the directory of pools and the helper threads, and nothing else. A client
-//! stays with the worker that accepted it. A server stays with the worker that opened it, unless
-//! another worker has starving clients.
+//! Workers share only limits, the directory of pools and the helper threads. A client stays with
+//! the worker that accepted it. A server stays with the worker that opened it, unless another
+//! worker has starving clients.
 
 mod admin_console;
 mod auth_query;
@@ -95,7 +95,7 @@ use crate::{WorkerId, config::Config, console::ShutdownRequest};
 pub struct Pooler {
     mailboxes: Arc<[Arc<Mailbox>]>,
     shared: Arc<SharedState>,
-    /// Carries no messages; it disconnects when the last worker ends.
+    /// Disconnects when the last worker ends. No message is ever sent.
     finished: Mutex<Option<mpsc::Receiver<()>>>,
     /// Background threads. Each ends when its sender is dropped.
     background: Vec<(mpsc::Sender<()>, JoinHandle<()>)>,
@@ -108,7 +108,7 @@ pub struct Pooler {
     handover_path: Option<PathBuf>,
 }
 
-/// A pooler could not start.
+/// The reason why a pooler could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolerStartError {
@@ -118,7 +118,7 @@ pub enum PoolerStartError {
     /// An entry of `listen.addresses` is neither an address nor a host name that resolves to one.
     #[error("cannot listen on {text:?}: no such address")]
     Address {
-        /// The entry.
+        /// The entry as configured.
         text: String,
     },
     /// `listen.unix-group` names no group.
@@ -126,7 +126,7 @@ pub enum PoolerStartError {
     Group {
         /// The group's name.
         name: String,
-        /// The reason.
+        /// The reason, as text.
         text: String,
     },
     /// The certificate, key or CA file for connections to servers cannot be used.
@@ -134,7 +134,7 @@ pub enum PoolerStartError {
     ServerTls {
         /// The key below `[pool]` that names the file.
         key: String,
-        /// The TLS error.
+        /// The error, which names the file.
         source: Box<TlsError>,
     },
     /// The certificate, key or CA file for connections from clients cannot be used.
@@ -142,28 +142,28 @@ pub enum PoolerStartError {
     ClientTls {
         /// The key below `[pool]` that names the file.
         key: String,
-        /// The TLS error.
+        /// The error, which names the file.
         source: Box<TlsError>,
     },
     /// More workers than a cancel key can address.
-    #[error("workers is {workers}, the maximum is 128")]
+    #[error("workers is {workers}; the maximum is 128")]
     Workers {
-        /// The configured number.
+        /// The configured number of workers.
         workers: usize,
     },
-    /// There is no process to take over from, or it refused.
+    /// No process is running that could be taken over, or it refused.
     #[error("cannot take over: {text}")]
     Takeover {
-        /// The reason.
+        /// The reason, as text.
         text: String,
     },
-    /// The operating system has no random bytes, which logins and cancel keys need.
+    /// The operating system provides no random bytes, which logins and cancel keys need.
     #[error("cannot read random bytes from the operating system")]
     Randomness,
     /// The capture configured to start with the pooler did not start.
     #[error("cannot start the capture")]
     Capture(#[from] CaptureError),
-    /// The operating system has no more threads or file descriptors.
+    /// The operating system provides no more threads or file descriptors.
     #[error("cannot start a worker")]
     System(#[from] io::Error),
 }
@@ -173,7 +173,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; no sockets or threads are left.
+    /// [`PoolerStartError`]; then no sockets or threads remain.
     pub fn start(config: Config) -> Result<Self, PoolerStartError> {
         Self::start_from_source(config, None)
     }
@@ -182,7 +182,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; no sockets or threads are left.
+    /// [`PoolerStartError`]; then no sockets or threads remain.
     pub fn start_from_source(
         config: Config,
         origin: Option<ConfigOrigin>,
@@ -195,7 +195,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; no sockets or threads are left.
+    /// [`PoolerStartError`]; then no sockets or threads remain.
     pub fn start_with_sockets(
         passed: Vec<ActivatedSocket>,
         config: Config,
@@ -208,7 +208,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; no sockets or threads are left.
+    /// [`PoolerStartError`]; then no sockets or threads remain.
     #[doc(hidden)]
     pub fn start_with_resolver(
         config: Config,
@@ -231,7 +231,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; the other process keeps serving.
+    /// [`PoolerStartError`]; then the other process keeps serving.
     pub fn take_over(
         config: Config,
         origin: Option<ConfigOrigin>,
@@ -347,12 +347,12 @@ impl Pooler {
         Ok(())
     }
 
-    /// The TCP addresses listened on, with the actual ports where port 0 was configured.
+    /// Returns the TCP addresses listened on, with the actual ports where port 0 was configured.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// The unix sockets listened on, including passed ones.
+    /// Returns the unix sockets listened on, including passed ones.
     pub fn unix_sockets(&self) -> impl Iterator<Item = &Path> {
         self.unix_sockets.iter().map(PathBuf::as_path)
     }
@@ -373,12 +373,12 @@ impl Pooler {
         self.broadcast(|| WorkerMessage::Stop);
     }
 
-    /// A handle for administration and monitoring.
+    /// Returns a handle for administration and monitoring.
     pub fn control(&self) -> PoolerHandle {
         PoolerHandle { mailboxes: Arc::clone(&self.mailboxes), shared: Arc::clone(&self.shared) }
     }
 
-    /// A waiter for the end of the pooler. Returns `None` after the first call.
+    /// Returns a waiter for the end of the pooler; `None` after the first call.
     pub fn shutdown_waiter(&self) -> Option<ShutdownWaiter> {
         self.finished.lock().take().map(ShutdownWaiter)
     }
@@ -392,7 +392,7 @@ impl Pooler {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits for the workers to end.
+    /// Waits until all workers have ended.
     ///
     /// # Errors
     ///
@@ -429,7 +429,7 @@ impl Drop for Pooler {
     }
 }
 
-/// Waits for the end of a pooler, on any thread.
+/// Waits, on any thread, until a pooler has ended.
 #[derive(Debug)]
 pub struct ShutdownWaiter(mpsc::Receiver<()>);
 

@@ -73,7 +73,7 @@ fn pgbench(
     Ok(Some(load))
 }
 
-/// Records for `length` into a new file, and prints the cost.
+/// Records for `length` into a new file, and prints the cost under the heading `what`.
 fn record(server: &RunningServer, what: &str, length: Duration) -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("cost.rec");
@@ -89,8 +89,8 @@ fn record(server: &RunningServer, what: &str, length: Duration) -> Result<(), Bo
     let share = 100.0 * cpu.as_secs_f64() / elapsed;
     // Skipped samples cost nothing: extrapolate to all of them.
     let extrapolated = share * (1.0 + lost.missed_samples as f64 / looks.max(1) as f64);
-    // The episode slots come first and are unwritten; so short a recording fits into the first slot
-    // of the ring.
+    // The episode slots come first and are not written. The recording is short enough for the first
+    // slot of the ring.
     let bytes = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path)?) * 512;
     let per_second = bytes as f64 / elapsed;
     writeln!(

@@ -100,7 +100,7 @@ fn sweep(server: &RunningServer, what: &str, length: Duration) -> Result<(), Box
     print(what, "sweep", 1000, &measured, "")
 }
 
-/// Result of one measurement.
+/// Result of measuring one case.
 struct SamplingRun {
     rounds: u64,
     missed: u64,

@@ -6,8 +6,8 @@
 //! compilers begin functions with `sub`: then a hit at the entry is expensive, and one at the first
 //! call inside is cheap.
 //!
-//! Only the basic block at the entry is decoded: every call of the function executes it in this
-//! order, once. An unknown instruction ends it, and then no place after it is chosen.
+//! Only the basic block at the entry is decoded: every call of the function executes it once, in
+//! this order. An unknown instruction ends it, so nothing after that is chosen.
 //!
 //! Source: Intel's Software Developer's Manual, volume 2; `branch_setup_xol_ops` and
 //! `push_setup_xol_ops` in `arch/x86/kernel/uprobes.c`.
@@ -20,7 +20,7 @@ pub(crate) struct X86Instruction {
     pub(crate) kind: InstructionKind,
 }
 
-/// What an instruction does, as far as it matters here.
+/// Classification of an instruction by its effect on a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InstructionKind {
     /// Calls the target at this offset from the entry.
@@ -37,7 +37,7 @@ pub(crate) enum InstructionKind {
 }
 
 impl InstructionKind {
-    /// Whether the kernel emulates it.
+    /// Whether the kernel emulates the instruction instead of single-stepping it.
     pub(crate) fn is_emulated(self) -> bool {
         matches!(self, Self::Call(_) | Self::Jump | Self::Emulated)
     }
@@ -55,9 +55,9 @@ pub(crate) fn instructions(code: &[u8]) -> impl Iterator<Item = X86Instruction> 
 }
 
 /// Offset from the entry at which a program can be attached as if at the entry itself: arguments
-/// are in their registers, and the return address is on top of the stack. It is the first emulated
-/// instruction if only `endbr64` and loads into `rax` precede it, otherwise the one after
-/// `endbr64`.
+/// are in their registers, and the return address is on top of the stack. This is the first
+/// emulated instruction if only `endbr64` and loads into `rax` precede it, otherwise the
+/// instruction after `endbr64`.
 pub(crate) fn entry_offset(code: &[u8]) -> usize {
     let mut after_pad = 0;
     for X86Instruction { at, kind } in instructions(code) {
@@ -106,7 +106,7 @@ fn decode(code: &[u8], at: usize) -> Option<(usize, InstructionKind)> {
             | 0x63 | 0x85 | 0x89 | 0x8b | 0x8d,
             ..,
         ] => (1 + operand_bytes(&rest[1..])?, InstructionKind::Other),
-        // The same with an immediate of one byte or of four.
+        // These operations with an immediate of one byte or of four.
         [0x83 | 0xc6, ..] => (2 + operand_bytes(&rest[1..])?, InstructionKind::Other),
         [0x81 | 0xc7, ..] => (1 + operand_bytes(&rest[1..])? + number, InstructionKind::Other),
         // Moves of vector registers, setcc, movzx, movsx, long nop.

@@ -9,7 +9,7 @@
 //!
 //! Programs are assembled at run time, because they differ from server to server: the offset of a
 //! field, the register of an argument, the address of a variable. They have a few dozen
-//! instructions each, so building them needs nothing but the kernel, and nothing precompiled.
+//! instructions each, so neither a compiler nor precompiled files are needed.
 //! `docs/decisions/018-bpf-assembled-at-run-time.md` discusses the alternatives.
 //!
 //! Source: `include/uapi/linux/bpf.h`; `Documentation/bpf/standardization/instruction-set.rst` and

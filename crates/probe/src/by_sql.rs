@@ -2,27 +2,31 @@
 //! another host, or without the necessary privileges.
 //!
 //! Each probe is sampled when its caller says, on a connection of the caller, and has a limitation:
-//! what it cannot show.
+//! what it cannot show. [`poll_by_sql`](crate::live::poll_by_sql) samples it at its pace.
 
+mod blockers;
 mod counters;
 mod locks;
 mod lwlocks;
+mod waits;
 
 use std::time::Duration;
 
 use howdah_collect::{CollectError, MonitorConnection};
 
+pub(crate) use self::blockers::BlockerMonitor;
 pub use self::{
     counters::{CompletedCheckpoint, OperationCounts, SqlCheckpoints, SqlIo, SqlSweep, SqlWal},
     locks::{EndedLockWait, SqlExtensions, SqlLocks},
     lwlocks::{LwLockSamples, SampledTime},
+    waits::{SqlWaits, UnknownWaitEvents},
 };
 
 /// A probe that polls the server by SQL.
 pub trait SqlProbe {
     /// Limitation of its data, for the user.
     const LIMITATION: &'static str;
-    /// Time between samples; `None` if one per report is sufficient.
+    /// Time between samples; `None` if one sample per report is sufficient.
     const INTERVAL: Option<Duration>;
 
     /// Takes one sample.
@@ -31,6 +35,11 @@ pub trait SqlProbe {
     ///
     /// The server could not be queried.
     fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError>;
+
+    /// Whether what the probe waits for has happened.
+    fn is_done(&self) -> bool {
+        false
+    }
 }
 
 /// A sample could not be taken by SQL.

@@ -15,9 +15,9 @@ use crate::{
 /// The cost of one hit of an empty BPF program to the traced process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HitCost {
-    /// At an instruction the kernel emulates.
+    /// Cost of a hit at an instruction that the kernel emulates.
     pub emulated: Duration,
-    /// At any other instruction, which is single-stepped.
+    /// Cost of a hit at any other instruction, which is single-stepped.
     pub stepped: Duration,
 }
 
@@ -45,7 +45,7 @@ impl HitCost {
         })
     }
 
-    /// The cost of a hit at `code`.
+    /// The cost of a hit at the instruction at the front of `code`.
     pub fn for_code(self, code: &[u8]) -> Duration {
         if is_emulated(code) { self.emulated } else { self.stepped }
     }
@@ -72,8 +72,8 @@ fn measure_hit(program: &Program, function: extern "C" fn()) -> Result<Duration,
     Ok(watched.saturating_sub(bare))
 }
 
-/// Processor time of one call, in the cheapest round. Elapsed time would include that of other
-/// processes on a busy machine, and make every probe look too expensive to keep.
+/// Processor time of one call, in the cheapest round. Elapsed time would include time given to
+/// other processes on a busy machine, and make every probe look too expensive to use.
 fn cpu_time_per_call(function: extern "C" fn()) -> Duration {
     let round = || {
         let begin = thread_cpu_time();

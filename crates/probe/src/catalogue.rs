@@ -12,13 +12,13 @@ use crate::{
 /// An available probe.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeEntry {
-    /// Its subcommand: `howdah probe NAME`.
+    /// Name of the subcommand: `howdah probe NAME`.
     pub name: &'static str,
     /// The metrics it reports.
     pub description: &'static str,
-    /// Its sources, best first.
+    /// Sources of the metrics, best first.
     pub sources: &'static [ProbeSource],
-    /// Its cost to the server.
+    /// Cost of the probe to the server.
     pub cost: CostClass,
     target: ProbeTarget,
 }
@@ -26,9 +26,9 @@ pub struct ProbeEntry {
 /// The cost of a probe with its best source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostClass {
-    /// No cost to the server.
+    /// Free for the server: only its memory or its statistics are read.
     Free,
-    /// Next to none: the traced events are rare.
+    /// Negligible, because the traced events are rare.
     Rare,
     /// A few microseconds per wait, paid by backends that wait anyway.
     Waits,
@@ -36,7 +36,7 @@ pub enum CostClass {
     Calls,
 }
 
-/// What a probe attaches to or reads.
+/// A point or variable of the server that a probe uses.
 #[derive(Clone, Copy, Debug)]
 enum ProbeTarget {
     Checkpoints,
@@ -46,7 +46,7 @@ enum ProbeTarget {
     Memory(&'static str),
 }
 
-/// All probes.
+/// The probes, in the order of `howdah probe list`.
 pub const PROBES: &[ProbeEntry] = &[
     ProbeEntry {
         name: "checkpoints",
@@ -121,8 +121,8 @@ pub const PROBES: &[ProbeEntry] = &[
 ];
 
 impl ProbeEntry {
-    /// The functions, USDT probes and variables it uses: those of `server`, or of any server. Empty
-    /// if the server has none of them.
+    /// The functions, USDT probes and variables that the probe uses: those of `server`, or of any
+    /// server. Empty if the server has none of them.
     pub fn points(&self, server: Option<&RunningServer>) -> Vec<String> {
         let usdt_probes = || checkpoints::all_usdt_names().map(|name| format!("usdt {name}"));
         match self.target {
@@ -138,7 +138,7 @@ impl ProbeEntry {
     }
 }
 
-/// As in the output of `howdah probe list`.
+/// Formats the cost as in the output of `howdah probe list`.
 impl fmt::Display for CostClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,5 @@
-//! Traces checkpoints: what each phase does, and how long it takes.
+//! Traces checkpoints: the phases, their durations, and the buffers, files and segments they
+//! handled.
 //!
 //! ```text
 //! checkpoint ─────────────────────────────────────────────────────────────┐
@@ -38,15 +39,15 @@ enum PhaseSource {
 /// The source of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProbeSource {
-    /// BPF programs: every event, exact.
+    /// BPF programs, which report every event exactly.
     Bpf,
-    /// The server's memory, sampled.
+    /// The server's memory, read at intervals.
     Memory,
     /// SQL queries on the server's statistics views.
     Sql,
 }
 
-/// A phase of a checkpoint.
+/// A part of a checkpoint, as nested in the diagram above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckpointPhase {
     /// The whole checkpoint.
@@ -72,44 +73,44 @@ pub enum CheckpointPhase {
 pub enum PhaseUpdate {
     /// The phase started.
     Started {
-        /// The phase.
+        /// Kind of the phase.
         phase: CheckpointPhase,
         /// The process, as numbered in the caller's namespace.
         pid: u32,
-        /// Start time.
+        /// Wall-clock time of the start.
         at: SystemTime,
         /// Number of enclosing phases.
         depth: usize,
     },
-    /// The phase finished.
+    /// The phase finished, with its duration and counts.
     Finished(FinishedPhase),
 }
 
 /// A phase from start to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinishedPhase {
-    /// The phase.
+    /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// The process.
+    /// The process, as numbered in the caller's namespace.
     pub pid: u32,
-    /// Start time.
+    /// Wall-clock time of the start.
     pub started_at: SystemTime,
-    /// How long it took.
+    /// Time from start to finish.
     pub duration: Duration,
     /// Number of enclosing phases.
     pub depth: usize,
-    /// What the phase did.
+    /// Buffers, files and segments that the phase handled.
     pub counts: PhaseCounts,
 }
 
-/// What a phase did, as far as it is known.
+/// Work done by a phase, as far as the source reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseCounts {
-    /// Buffers written.
+    /// Dirty buffers that the phase wrote to files.
     pub buffers_written: Option<u64>,
     /// Buffers to be written.
     pub buffers_to_write: Option<u64>,
-    /// Files synced.
+    /// Relation files that the phase flushed to disk.
     pub files_synced: Option<u64>,
     /// The longest sync of one file.
     pub longest_sync: Option<Duration>,
@@ -132,7 +133,8 @@ impl CheckpointTracer {
     ///
     /// # Errors
     ///
-    /// There is no checkpointer, or its memory may not be read or does not hold such statistics.
+    /// The server has no checkpointer, its memory may not be read, or it does not hold such
+    /// statistics.
     pub fn from_stats(server: &RunningServer) -> Result<Self, ProbeError> {
         FromCheckpointStats::open(server).map(|watch| Self(PhaseSource::Stats(watch)))
     }
@@ -145,7 +147,7 @@ impl CheckpointTracer {
         }
     }
 
-    /// Passes what started and finished since the last call to `visit`.
+    /// Passes phases that started or finished since the last call to `visit`.
     ///
     /// # Errors
     ///
@@ -173,7 +175,7 @@ impl CheckpointTracer {
     }
 }
 
-/// The USDT probes of checkpoints.
+/// Names of the USDT probes that mark phases of a checkpoint.
 pub(crate) fn all_usdt_names() -> impl Iterator<Item = &'static str> {
     usdt::names()
 }
@@ -189,7 +191,7 @@ pub(crate) fn usdt_names(server: &RunningServer) -> Result<Vec<&'static str>, Pr
 }
 
 impl ProbeSource {
-    /// Its name in output.
+    /// The source's name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Bpf => "bpf",
@@ -212,7 +214,7 @@ impl CheckpointPhase {
         Self::TwoPhase,
     ];
 
-    /// Its name in output.
+    /// The phase's name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Checkpoint => "checkpoint",

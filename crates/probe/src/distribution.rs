@@ -15,21 +15,21 @@ pub struct Distribution {
 pub struct DurationStats {
     /// Number of durations.
     pub count: u64,
-    /// The shortest.
+    /// The shortest duration.
     pub min: Duration,
-    /// Their mean.
+    /// Arithmetic mean.
     pub mean: Duration,
     /// Median.
     pub p50: Duration,
     /// 99th percentile.
     pub p99: Duration,
-    /// The longest.
+    /// The longest duration.
     pub max: Duration,
-    /// Sum.
+    /// Sum of all durations.
     pub total: Duration,
 }
 
-/// An hour.
+/// One hour, the longest duration that is stored exactly.
 const DURATION_MAX_NS: u64 = 3_600_000_000_000;
 
 impl Default for Distribution {

@@ -1,13 +1,13 @@
 //! Reports which metrics of a server are available here, from which source, at what cost, and what
 //! is missing for a better source.
 
-use std::{fmt, fs, time::Duration};
+use std::{fmt, fs, path::PathBuf, time::Duration};
 
-use howdah_inspect::RunningServer;
+use howdah_inspect::{ExecutableState, InspectError, RunningServer};
 
 use crate::{
     bpf::supports_uprobe_multi, calibrate::HitCost, capability::Capabilities,
-    checkpoints::ProbeSource, durations, extend, traced_server::TracedServer,
+    checkpoints::ProbeSource, durations, extend, patched_code, traced_server::TracedServer,
 };
 
 /// The diagnosis of a server.
@@ -21,6 +21,49 @@ pub struct ProbeDiagnosis {
     pub hit_cost: Option<HitCost>,
     /// Every metric.
     pub metrics: Vec<MetricDiagnosis>,
+}
+
+/// A server and its executable.
+#[derive(Clone, Debug)]
+pub struct ServerFacts {
+    /// Major version.
+    pub major: u32,
+    /// The postmaster's process id.
+    pub postmaster: u32,
+    /// Path of the data directory, in the server's file system.
+    pub data_dir: PathBuf,
+    /// The executable, as the server sees it.
+    pub executable: PathBuf,
+    /// Whether the executable is still the file that the server was started from.
+    pub executable_state: ExecutableState,
+    /// The build id of the executable.
+    pub build_id: Option<String>,
+    /// Number of USDT probes; 0 if the server was built without them.
+    pub usdt_probes: usize,
+    /// Functions with breakpoints in the code of any of the server's processes.
+    pub patched_symbols: Vec<String>,
+}
+
+impl ServerFacts {
+    /// Inspects a server.
+    ///
+    /// # Errors
+    ///
+    /// The server is gone or may not be read.
+    pub fn read(server: &RunningServer) -> Result<Self, InspectError> {
+        let (postmaster, binary) = (server.postmaster(), server.binary());
+        let patched_symbols = patched_code::patched_symbols(server)?;
+        Ok(Self {
+            major: server.major(),
+            postmaster: postmaster.pid(),
+            data_dir: server.data_dir()?,
+            executable: postmaster.executable_path()?,
+            executable_state: postmaster.executable_state()?,
+            build_id: binary.build_id().map(ToString::to_string),
+            usdt_probes: binary.usdt_probes().len(),
+            patched_symbols: patched_symbols.iter().map(ToString::to_string).collect(),
+        })
+    }
 }
 
 /// The kernel's release and features.
@@ -37,18 +80,18 @@ pub struct MetricDiagnosis {
     pub name: &'static str,
     /// The best source available. `None`: the metric is not available.
     pub source: Option<ProbeSource>,
-    /// Its cost with that source.
+    /// Cost of the metric with that source.
     pub cost: Option<MetricCost>,
     /// The limitation of the source, or why a better one is not available.
     pub missing: Option<String>,
 }
 
-/// The cost of a metric.
+/// The cost of observing a metric, and whether the server or this process bears it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricCost {
-    /// To the server, per event.
+    /// Time that each event costs the server.
     PerHit(Duration),
-    /// To us, per sample. Nothing to the server.
+    /// Time that each sample costs this process. The server is not affected.
     PerSample(Duration),
 }
 

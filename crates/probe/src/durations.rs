@@ -3,10 +3,10 @@
 //!
 //! Each function has two programs, at its entry and at its return, or at two USDT probes. They keep
 //! the start time and the stack pointer in a map by thread, and send an event at the end. The stack
-//! pointer shows which call a start belongs to: a call deeper in the stack is part of the open call
-//! and not counted separately; one at the same depth or above means that an error has unwound the
-//! open call. So statements inside functions count once, as their caller, and nothing is paired
-//! wrongly after an error.
+//! pointer identifies the call that a start belongs to. A call deeper in the stack is part of the
+//! open call and not counted separately; one at the same depth or above means that an error has
+//! unwound the open call. So statements inside functions count once, as part of their caller, and
+//! an error never causes a wrong pairing.
 
 mod functions;
 mod programs;
@@ -49,7 +49,7 @@ pub enum ProbeMetric {
     Sorts,
 }
 
-/// Traces calls of a server's functions. The programs stay attached until this is dropped.
+/// Traces calls of a server's functions. The programs stay attached until the value is dropped.
 #[derive(Debug)]
 pub struct CallDurations {
     tables: CallMaps,
@@ -68,21 +68,21 @@ pub struct Call {
     pub pid: u32,
     /// The operation, e.g. `read` or `fsync`.
     pub operation: &'static str,
-    /// The object that the call was about.
+    /// The object that the call acted on.
     pub subject: CallSubject,
-    /// End time.
+    /// Wall-clock time of the return.
     pub ended_at: SystemTime,
-    /// How long it took.
+    /// Time from entry to return.
     pub duration: Duration,
     /// The stack of the call, if stacks are captured and it took long enough; see
     /// [`CallDurations::addresses`].
     pub stack: Option<StackId>,
 }
 
-/// The object a call is about.
+/// The object that a call acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CallSubject {
-    /// Nothing in particular.
+    /// The operation has no particular object.
     None,
     /// A heavyweight lock.
     Lock(LockTag),
@@ -90,11 +90,11 @@ pub enum CallSubject {
     Wait(WaitEvent),
     /// A relation file.
     File {
-        /// `pg_tablespace.oid`
+        /// `pg_tablespace.oid`.
         tablespace: u32,
-        /// `pg_database.oid`, 0 for the shared catalogs.
+        /// `pg_database.oid`; 0 for the shared catalogs.
         database: u32,
-        /// `pg_relation_filenode()`
+        /// The relation's `pg_relation_filenode()`.
         filenode: u32,
     },
 }
@@ -102,7 +102,7 @@ pub enum CallSubject {
 /// The object of a heavyweight lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockTag {
-    /// `pg_locks.locktype`
+    /// `pg_locks.locktype`.
     pub kind: &'static str,
     /// Database and relation, if the lock is on a relation or a part of one.
     pub relation: Option<(u32, u32)>,
@@ -118,7 +118,7 @@ impl CallDurations {
         Self::attach_with_hit_cost(server, metric, HitCost::measure()?)
     }
 
-    /// As [`CallDurations::attach`], with a known cost of a hit.
+    /// Like [`CallDurations::attach`], with a known cost of a hit.
     pub(crate) fn attach_with_hit_cost(
         server: &RunningServer,
         metric: ProbeMetric,
@@ -127,8 +127,8 @@ impl CallDurations {
         Self::attach_all(server, metric, hit, None)
     }
 
-    /// As [`CallDurations::attach`], capturing the stacks of calls that take at least
-    /// `stacks_from`. A long call then costs a few more microseconds.
+    /// Like [`CallDurations::attach`], but captures the stacks of calls that take at least
+    /// `stacks_from`. Such a call then takes a few microseconds longer.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl CallDurations {
         self.cost
     }
 
-    /// Passes the calls that finished since the last call to `visit`.
+    /// Passes calls that finished since the last call to `visit`.
     pub fn drain(&mut self, mut visit: impl FnMut(Call)) {
         let (functions, names, clock) = (&self.functions, &self.names, self.clock);
         self.tables.ring.drain(|bytes| {
@@ -200,7 +200,8 @@ impl CallDurations {
         });
     }
 
-    /// Number of calls lost: no room in the ring, or hits that the kernel skipped.
+    /// Number of calls that were lost because the ring was full, or because the kernel skipped a
+    /// hit.
     ///
     /// # Errors
     ///
@@ -240,7 +241,7 @@ impl ProbeMetric {
     pub const ALL: [Self; 6] =
         [Self::Locks, Self::LwLocks, Self::Io, Self::Wal, Self::Queries, Self::Sorts];
 
-    /// Its name, also the subcommand's.
+    /// The metric's name, which is also that of its subcommand.
     pub fn name(self) -> &'static str {
         match self {
             Self::Locks => "locks",

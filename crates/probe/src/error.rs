@@ -17,7 +17,7 @@ pub enum ProbeError {
     /// The code of a function differs from that of all known builds.
     #[error("the code of {symbol} does not match any known build, so nothing is attached to it")]
     UnknownCode {
-        /// The function.
+        /// Name of the function.
         symbol: &'static str,
     },
     /// The server was built without a USDT probe.
@@ -59,7 +59,7 @@ pub enum BpfError {
     /// The kernel denied permission.
     #[error("not permitted to {what}: needs {missing}")]
     Denied {
-        /// What was attempted.
+        /// The operation that was denied.
         what: &'static str,
         /// The missing capabilities.
         missing: String,
@@ -75,7 +75,7 @@ pub enum BpfError {
     /// The kernel's verifier rejected a program.
     #[error("the kernel rejected the BPF program {name}: {log}")]
     Refused {
-        /// The program.
+        /// Name of the program.
         name: &'static str,
         /// The system error.
         source: io::Error,
@@ -85,7 +85,7 @@ pub enum BpfError {
     /// A program could not be attached.
     #[error("cannot attach the BPF program {name}")]
     Attach {
-        /// The program.
+        /// Name of the program.
         name: &'static str,
         /// The system error.
         source: io::Error,

@@ -1,7 +1,6 @@
-//! The same probes as bpftrace scripts, to check ours against or as a starting point.
-//!
-//! A script is for one server: it names the running binary and recognises the server's processes by
-//! their parent. bpftrace needs the kernel's type information (BTF) for that.
+//! Exports the probes as bpftrace scripts, to verify our results or as a starting point. A script
+//! is for one server: it names the running binary and recognises the server's processes by their
+//! parent. bpftrace needs the kernel's type information (BTF) for that.
 
 use std::fmt::{self, Write as _};
 

@@ -1,4 +1,5 @@
-//! Traces relation extension locks: who waits for them, how long, and how long they are held.
+//! Traces relation extension locks: which backends wait, for how long, and how long the locks are
+//! held.
 //!
 //! A relation is extended under its own lock, so backends that insert into one relation wait for
 //! each other there. Requesting, acquiring and releasing the lock are three moments of one backend:
@@ -44,7 +45,7 @@ use crate::{
 };
 
 /// Reports the extension locks of a running server as they are released. The programs stay attached
-/// until this is dropped or the process exits.
+/// until the value is dropped or the process exits.
 #[derive(Debug)]
 pub struct ExtensionLocks {
     tables: ExtensionMaps,
@@ -63,25 +64,25 @@ pub struct ExtensionLock {
     pub database: u32,
     /// `pg_class.oid`.
     pub relation: u32,
-    /// Release time.
+    /// Wall-clock time of the release.
     pub released_at: SystemTime,
-    /// From request to acquisition. Zero for a [conditional](Self::is_conditional) request.
+    /// Time from request to acquisition. Zero for a [conditional](Self::is_conditional) request.
     pub wait: Duration,
-    /// From acquisition to release.
+    /// Time from acquisition to release.
     pub hold: Duration,
-    /// It was requested only if available immediately, so there was no wait.
+    /// The lock was requested only in case it was free, so there was no wait.
     pub is_conditional: bool,
     /// The stack of the waiter, if stacks are captured and the wait was long; see
     /// [`ExtensionLocks::addresses`].
     pub stack: Option<StackId>,
 }
 
-/// Events that were lost.
+/// Counts of events that are missing or incomplete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostEvents {
     /// Locks that were not reported: the ring or a map was full, or memory could not be read.
     pub lost: u64,
-    /// Locks whose start was not seen: taken before tracing started, or around another lock.
+    /// Locks whose start was not observed: taken before tracing started, or around another lock.
     pub no_start: u64,
     /// Hits at which the kernel did not run a program, by program name.
     pub skipped: BTreeMap<&'static str, u64>,
@@ -104,7 +105,7 @@ impl ExtensionLocks {
         Self::attach_with_stacks(server, None)
     }
 
-    /// As [`ExtensionLocks::attach`], capturing the stacks of backends that waited at least
+    /// Like [`ExtensionLocks::attach`], but captures the stacks of backends that waited at least
     /// `stacks_from`.
     ///
     /// # Errors
@@ -129,7 +130,8 @@ impl ExtensionLocks {
             links.push(BpfLink::attach(program, points, side)?);
             Ok::<(), ProbeError>(())
         };
-        // End points are attached first, so that no lock starts whose end is not seen.
+        // Later points are attached first, so that every lock whose start is observed also has its
+        // end observed.
         let conditionally = traced.entry_point(TRY_LOCK)?;
         attach(&release, places.release, UprobeKind::Entry)?;
         attach(&acquired, places.acquired.0, places.acquired.1)?;
@@ -152,7 +154,7 @@ impl ExtensionLocks {
         stacks.and_then(|stacks| stacks.addresses(stack).ok()).unwrap_or_default()
     }
 
-    /// Passes the locks released since the last call to `visit`.
+    /// Passes locks released since the last call to `visit`.
     pub fn drain(&mut self, mut visit: impl FnMut(ExtensionLock)) {
         let clock = self.clock;
         self.tables.ring.drain(|bytes| {

@@ -1,5 +1,5 @@
-//! Measures inside a running PostgreSQL server what it is really waiting for: without a restart, an
-//! extension or SQL.
+//! Measures what a running PostgreSQL server waits for, from inside the server: without a restart,
+//! an extension or SQL.
 //!
 //! Each metric has a source. Exact values come from BPF programs attached to the server's code
 //! (uprobes and the USDT probes of `--enable-dtrace`). Where such programs may not run, samples of
@@ -20,8 +20,10 @@ pub mod durations;
 mod error;
 pub mod export;
 pub mod extend;
+pub mod live;
 pub mod patched_code;
 pub mod recorder;
+mod relation_names;
 mod sampling;
 pub mod stacks;
 pub mod sweep;
@@ -34,4 +36,5 @@ pub use capability::Capabilities;
 pub use clock::ClockOffset;
 pub use distribution::{Distribution, DurationStats};
 pub use error::{BpfError, ProbeError};
+pub use relation_names::{RelationId, RelationNamer, RelationNames};
 pub use sampling::{PostmasterIdentity, SampleError};

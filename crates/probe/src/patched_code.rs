@@ -4,9 +4,9 @@
 //! exception: a process that is killed (SIGKILL) while attaching. Because of the pending signal the
 //! kernel stops writing to the code of the other processes, and for the same reason it fails to
 //! undo what it wrote; see `register_for_each_vma` in `kernel/events/uprobes.c` and
-//! `fatal_signal_pending` in `mm/gup.c`. Nothing crashes, but each hit still costs time until the
-//! server is restarted or the same place is attached to and detached from once more. That is what
-//! [`clear_breakpoints`] does.
+//! `fatal_signal_pending` in `mm/gup.c`. Nothing crashes, but each hit costs time until the server
+//! restarts, or until a tracer attaches to the same place and detaches again. [`clear_breakpoints`]
+//! does the latter.
 
 use std::collections::BTreeMap;
 
@@ -33,8 +33,8 @@ pub fn patched_symbols(
     Ok(patches.into_values().filter_map(|address| code.symbol_at(address)).collect())
 }
 
-/// Addresses of patches by file offset. All processes of a server are forked from the postmaster,
-/// so what it has, they have; but a breakpoint may be left in only some of them.
+/// Addresses of patches by file offset. All processes are forked from the postmaster and share its
+/// patches, but a breakpoint may remain in only some of them.
 fn patched_offsets(
     server: &RunningServer,
 ) -> Result<BTreeMap<u64, u64>, howdah_inspect::InspectError> {
@@ -64,8 +64,8 @@ pub fn clear_breakpoints(server: &RunningServer) -> Result<(), ProbeError> {
     for offset in patched_offsets(server)?.into_keys() {
         let points = [Point { offset, semaphore: None }];
         let points = FilePoints { binary: &binary, points: &points };
-        // The code there may by now be an instruction that the kernel does not probe; then it is
-        // not a breakpoint.
+        // The code may meanwhile hold an instruction that the kernel does not probe, so it is not a
+        // breakpoint.
         match BpfLink::attach(&program, points, UprobeKind::Entry) {
             Ok(link) => drop(link),
             Err(error @ BpfError::Denied { .. }) => return Err(error.into()),

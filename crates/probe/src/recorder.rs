@@ -1,5 +1,5 @@
-//! A flight recorder: records what is cheap to observe of a server all the time, in a file of
-//! bounded size, and exact traces around moments that matter.
+//! A flight recorder for a server: continuously records what is cheap to observe, in a file of
+//! bounded size, and adds exact traces around critical moments.
 //!
 //! ```text
 //! waits, sweep, extension locks, checkpoints ─► seconds ─► ring of the file
@@ -8,10 +8,10 @@
 //!                                                  └─────► episode: 30 s before and after
 //! ```
 //!
-//! A [`FlightRecorder`] samples when its caller says and never sleeps. The file is written by a
-//! separate thread, so a stalling disk, which may be the very problem being recorded, does not
-//! delay sampling. Everything that was missed is counted in every second's [`LostCounts`]. If the
-//! server stops, the recorder waits for it to return.
+//! A [`FlightRecorder`] samples when its caller calls it and never sleeps. The file is written by a
+//! separate thread, so that a stalling disk, which may be the very problem being recorded, does not
+//! delay sampling. All losses are counted in each second's [`LostCounts`]. If the server stops, the
+//! recorder waits for it to return.
 
 mod budget;
 mod bytes;
@@ -118,8 +118,8 @@ pub struct FlightRecorder {
     writer: RecordingWriter,
     writer_status: WriterStatus,
     next_number: u64,
-    /// Repeated regularly, so that the ring always contains it: the recorded server, and the latest
-    /// relation names.
+    /// The recorded server. This record and the latest relation names are repeated regularly, so
+    /// that the ring always contains them.
     header: RecordingStarted,
     names: VecDeque<NamedRelation>,
     bytes_since_repeated: usize,
@@ -136,22 +136,22 @@ pub struct FlightRecorder {
 #[derive(Debug)]
 enum ServerPresence {
     There(Box<Sources>),
-    /// It stopped; when to look for it again.
+    /// The server stopped; contains the time of the next attempt to find it.
     Away(Instant),
 }
 
-/// The current second.
+/// Data collected for the second in progress.
 #[derive(Clone, Copy, Debug)]
 struct CurrentSecond {
     at: Instant,
     at_us: i64,
-    /// Losses already known.
+    /// Losses found in this second, other than those that the sources count.
     lost: LostCounts,
     cpu: Duration,
     suppressed: u64,
 }
 
-/// The sync phase of a checkpoint: the start of a running one, and the length of one that finished
+/// The sync phase of a checkpoint: the start of a running one, or the length of one that finished
 /// in this second.
 #[derive(Clone, Copy, Debug, Default)]
 struct SyncTimer {
@@ -159,9 +159,9 @@ struct SyncTimer {
     took_us: Option<u64>,
 }
 
-/// Interval of attempts to find a stopped server again.
+/// Time between attempts to find a server that has stopped.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum number of repeated names, the latest ones.
+/// Maximum number of relation names that are repeated; the latest ones are.
 const REPEATED_NAMES_MAX: usize = 32;
 /// Maximum number of relations whose names are requested in a run.
 const NAMES_MAX: usize = 10_000;
@@ -222,7 +222,7 @@ impl FlightRecorder {
         Ok(recorder)
     }
 
-    /// The source of each metric.
+    /// The source of each metric for the current server, or why a better one is missing.
     pub fn metric_sources(&self) -> &[RecordedSource] {
         &self.metric_sources
     }
@@ -407,7 +407,7 @@ impl FlightRecorder {
         }
     }
 
-    /// Records what exact probes have reported, and drops them if they are finished or `is_over`.
+    /// Records the reports of exact probes, and drops the probes if they are finished or `is_over`.
     fn collect_traces(&mut self, at_us: i64, is_over: bool) {
         let Some((started_us, mut probes)) = self.exact.take() else { return };
         let is_over = if is_over { probes.detach() } else { probes.is_finished() };
@@ -434,7 +434,7 @@ impl FlightRecorder {
         lost.saturating_sub(mem::replace(&mut self.writer_status.lost, lost))
     }
 
-    /// Reports when the file can no longer be written, and when it can again.
+    /// Reports that the file can no longer be written, or that it can be written again.
     fn report_writer_status(&mut self, at_us: i64) {
         let trouble = self.writer.status().trouble;
         if trouble == self.writer_status.trouble {

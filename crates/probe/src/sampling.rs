@@ -1,5 +1,5 @@
-//! Shared by the memory samplers: whether the server is still the same one, and the cost of
-//! sampling.
+//! Helpers of the memory samplers: verify that the server is still the same, and measure the cost
+//! of sampling.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ impl From<ProcessError> for SampleError {
     }
 }
 
-/// Identity of a postmaster: process id and start time. While it lasts, the server is the same.
+/// Identity of a postmaster: process id and start time. As long as both match, the server is the
+/// same.
 #[derive(Clone, Copy, Debug)]
 pub struct PostmasterIdentity {
     postmaster: OsProcess,
@@ -76,7 +77,7 @@ impl PostmasterIdentity {
         }
     }
 
-    /// Interprets an error while sampling: usually the server has stopped.
+    /// Interprets an error while sampling, which usually means that the server has stopped.
     pub(crate) fn explain(&self, error: impl Into<SampleError>) -> SampleError {
         let error = error.into();
         match error {

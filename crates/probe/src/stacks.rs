@@ -1,10 +1,10 @@
-//! Resolves stacks that the kernel walked to function names, and checks how far they are reliable.
+//! Resolves stacks captured by the kernel to function names, and checks how far they are reliable.
 //!
 //! The kernel follows frame pointers. Servers of Debian and PGDG are built with them, and their
-//! stacks are complete, down to `main`. In a build without, the frame register holds something
-//! else: the stack then has the calling function, which is right, followed by nothing or by numbers
-//! that are not return addresses. Those are recognised by the code before them, which is not a
-//! call, and left out.
+//! stacks are complete, down to `main`. In a build without them, the frame register holds something
+//! else: the stack then has the correct calling function, followed by nothing or by numbers that
+//! are not return addresses. These are detected, because no call instruction precedes such an
+//! address, and omitted.
 
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(u32);
 
-/// Captures the stacks of calls that take long.
+/// Captures the stacks of calls that exceed a threshold.
 #[derive(Debug)]
 pub(crate) struct SlowCallStacks {
     stacks: StackMap,
@@ -30,7 +30,7 @@ pub(crate) struct SlowCallStacks {
 pub(crate) const NO_STACK: i32 = -1;
 
 impl SlowCallStacks {
-    /// Captures stacks of calls that take at least `threshold`.
+    /// Creates a capture for calls that take at least the threshold.
     pub(crate) fn with_threshold(least: Duration) -> Result<Self, BpfError> {
         Ok(Self { stacks: StackMap::new()?, threshold: least })
     }
@@ -56,7 +56,7 @@ impl SlowCallStacks {
     }
 }
 
-/// As [`SlowCallStacks::capture`], if stacks are requested. `into` is set in any case.
+/// Like [`SlowCallStacks::capture`], if stacks are requested. `into` is set in any case.
 pub(crate) fn capture_if_slow(
     stacks: Option<&SlowCallStacks>,
     program: &mut Assembler,
@@ -80,20 +80,22 @@ impl StackId {
 /// A stack, resolved to functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallStack {
-    /// From the innermost frame: the function that called the traced one comes first.
+    /// Frames from the innermost one, which is the caller of the traced function.
     pub frames: Vec<Symbol>,
-    /// How the stack ends.
+    /// Whether the outermost frame is `main`, or why it is missing.
     pub end: StackEnd,
 }
 
 /// How a stack ends, and why it may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackEnd {
-    /// With `main`: the stack is complete.
+    /// The stack ends with `main`, so it is complete.
     Complete,
-    /// Before `main`: deeper than the depth limit, or the code has no frame pointers.
+    /// The stack ends before `main`: deeper than the depth limit, or the code has no frame
+    /// pointers.
     Truncated,
-    /// At a number that is not a return address: the code has no frame pointers.
+    /// The stack ends at a number that is not a return address, because the code has no frame
+    /// pointers.
     NoReturnAddress,
     /// The process has exited, so its code cannot be resolved.
     ProcessGone,
@@ -103,7 +105,8 @@ pub enum StackEnd {
 #[derive(Debug, Default)]
 pub struct Symbolizer {
     processes: HashMap<u32, Option<ProcessCode>>,
-    /// The process that has the server's own code at the same addresses if a process is gone.
+    /// The postmaster, which has the server's own code at the same addresses as a process that is
+    /// gone.
     postmaster: Option<u32>,
 }
 
@@ -124,14 +127,14 @@ impl Symbolizer {
         Self { postmaster: Some(server.postmaster().pid()), ..Self::default() }
     }
 
-    /// Resolves a stack of process `pid`.
+    /// Resolves a stack of process `pid`, given by its addresses.
     pub fn resolve(&mut self, pid: u32, addresses: &[u64]) -> CallStack {
         if self.processes.len() >= PROCESSES_MAX {
             self.processes.clear();
         }
         let load = || process_code(pid).or_else(|| process_code(self.postmaster?));
         let code = self.processes.entry(pid).or_insert_with(load);
-        // Code mapped since, such as an extension's, is looked up once more.
+        // Code mapped since, such as that of an extension, requires a new code map.
         if let (Some(first), Some(known)) = (addresses.first(), &code)
             && !known.map.contains(*first)
         {
@@ -152,13 +155,13 @@ fn process_code(pid: u32) -> Option<ProcessCode> {
     Some(ProcessCode { map: names, memory: ProcessMemory::for_pid(pid) })
 }
 
-/// Resolves the reliable frames. The first address is where the process was, the others are return
+/// Resolves the reliable frames. The first address is the process's position, the others are return
 /// addresses.
 fn resolve_frames(addresses: &[u64], code: &CodeMap, is_call: impl Fn(u64) -> bool) -> CallStack {
     let mut frames = Vec::new();
     for (depth, &address) in addresses.iter().enumerate() {
-        // The call may be the last instruction of its function; then the return address already
-        // belongs to the next function.
+        // A call may be the last instruction of its function. Its return address then belongs to
+        // the next function.
         let symbol = match depth {
             0 => code.symbol_at(address),
             _ => code.symbol_at(address - 1).filter(|_| is_call(address)),
@@ -191,8 +194,8 @@ impl StackEnd {
     }
 }
 
-/// The folded format of flame graphs: outermost first, separated by semicolons, starting with
-/// `[cut]` if outer frames are missing.
+/// Formats the stack for flame graphs (folded format): outermost first, separated by semicolons,
+/// starting with `[cut]` if outer frames are missing.
 impl fmt::Display for CallStack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.end != StackEnd::Complete {

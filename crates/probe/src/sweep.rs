@@ -8,10 +8,11 @@
 //! about one in two hundred is missed, more on a machine too busy to sample in time.
 //! [`SweepSummary::resets`] counts the resets.
 //!
-//! The counters do not show: how long any single sweep took, and by which backend (a slice between
-//! two samples covers several); whether a victim was dirty; buffers that a backend reused from its
-//! own ring (sequential scans, vacuum, `COPY`), which neither move the hand nor count. The number
-//! of passes counts from the server's start and says nothing about one sweep: only differences do.
+//! The counters do not show the duration of a single sweep or its backend (a slice between two
+//! samples covers several sweeps), nor whether a victim was dirty. They exclude buffers that a
+//! backend reused from its own ring (sequential scans, vacuum, `COPY`), which neither move the hand
+//! nor count as allocations. The number of passes counts from the server's start, so only
+//! differences are meaningful.
 
 mod adaptive_poll;
 mod meter;
@@ -74,7 +75,7 @@ impl SweepSampler {
         Ok(Self { postmaster, sweep, meter, poll_interval, due, cpu: Duration::ZERO })
     }
 
-    /// When to poll next: 2 to 40 ms after the last poll. Polling at other times loses more
+    /// Time of the next poll: 2 to 40 ms after the last one. Polling at other times loses more
     /// allocations or costs more.
     pub fn next_poll_at(&self) -> Instant {
         self.due
@@ -119,9 +120,9 @@ impl SweepSampler {
         let mut state = self.read()?;
         for _ in 0..REREAD_MAX {
             let again = match self.meter.movement_to(&state) {
-                // When the hand passes the end, position and passes change one after the other; a
-                // sample in between is off by a whole pass. So a pass is accepted once it was read
-                // twice.
+                // When the hand wraps around, position and passes change one after the other, and a
+                // sample in between is off by a whole pass. So a pass is accepted only after two
+                // equal readings.
                 HandMovement::NextPass | HandMovement::Backward => self.read()?,
                 HandMovement::Within => break,
             };

@@ -1,4 +1,4 @@
-//! The server that BPF programs trace: where its code is, and how programs recognise its processes.
+//! The server that BPF programs trace: the location of its code, and a filter for its processes.
 
 use std::{fs::File, os::unix::fs::FileExt as _};
 
@@ -30,13 +30,13 @@ impl<'a> TracedServer<'a> {
         Ok(Self { server, postmaster_pid_address: mark, postmaster_pid: postmaster })
     }
 
-    /// The entry of a function, or a place shortly after it where a hit is cheap and the state is
-    /// still that of the entry; see [`basic_block::entry_offset`].
+    /// The entry of a function, or a place shortly after it where a hit is cheap and the registers
+    /// still have their values of the entry; see [`basic_block::entry_offset`].
     pub(crate) fn entry_point(&self, symbol: &'static str) -> Result<Point, ProbeError> {
         self.point_at(symbol, self.entry_offset(symbol)?)
     }
 
-    /// The place `offset` bytes after a function's entry.
+    /// The point `offset` bytes after a function's entry.
     pub(crate) fn point_at(&self, symbol: &'static str, offset: u64) -> Result<Point, ProbeError> {
         let binary = self.server.binary();
         let entry = binary.file_offset(binary.file_address(symbol)?);
@@ -118,7 +118,7 @@ impl<'a> TracedServer<'a> {
     }
 }
 
-/// Bytes of a function that are decoded: enough for small functions.
+/// Number of bytes of a function that are decoded: enough for small functions.
 pub(crate) const CODE_BYTES: usize = 96;
 
 /// Offset of a register in the context of a BPF program: `struct pt_regs` on x86-64.
@@ -131,7 +131,7 @@ pub(crate) fn register_offset(name: &str) -> Option<i16> {
     i16::try_from(8 * index).ok()
 }
 
-/// As [`register_offset`], for a register that exists.
+/// Like [`register_offset`], for a register that exists.
 pub(crate) fn pt_regs_offset(name: &str) -> i16 {
     register_offset(name).expect("register is in pt_regs")
 }

@@ -40,7 +40,7 @@ struct UsdtSite {
     arguments: Vec<UsdtArgument>,
 }
 
-/// A USDT probe was hit.
+/// A hit of a USDT probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UsdtEvent {
     /// Index in the list of names passed to [`UsdtListener::attach`].

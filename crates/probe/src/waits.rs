@@ -1,9 +1,9 @@
 //! Samples the wait events of all backends from their memory, up to a thousand times a second,
 //! without SQL, a lock or an extension.
 //!
-//! A [`WaitSampler`] samples all processes of a server at once, when called; a [`Profile`] adds up
-//! the samples by kind of process, event and statement; a [`TickSchedule`] keeps the rate. None of
-//! them sleeps or reads a clock of its own.
+//! A [`WaitSampler`] samples all processes of a server when it is called; a [`Profile`] adds up the
+//! samples by kind of process, event and statement; a [`TickSchedule`] keeps the rate. None of them
+//! sleeps or reads a clock.
 //!
 //! ```no_run
 //! use std::{thread, time::{Duration, Instant}};
@@ -25,8 +25,8 @@
 //! # Ok::<(), howdah_probe::SampleError>(())
 //! ```
 //!
-//! Samples are not durations: at one sample per millisecond, a wait of a tenth of that is seen once
-//! in ten times. Sums over many samples are still right. The server reports that a process waits,
+//! Samples are not durations: at one sample per millisecond, a wait of 0.1 ms is found once in ten
+//! times. Sums over many samples are still accurate. The server reports that a process waits, but
 //! not since when.
 
 mod backend;

@@ -27,9 +27,9 @@ struct Pending {
     sent: Instant,
 }
 
-/// A cancel request that has ended.
+/// A cancel request that was sent or that failed.
 pub(crate) struct FinishedCancel {
-    /// The captured event that asked for it, if any.
+    /// The captured event that requested the cancellation, if any.
     pub(crate) item: Option<ScheduledEvent>,
     pub(crate) sent: Instant,
     pub(crate) failure: Option<ReplayFailure>,
@@ -54,7 +54,7 @@ impl CancelRequests {
         self.pending.len()
     }
 
-    /// Starts one. On failure the event is returned.
+    /// Starts a cancel request. On failure the event is returned.
     pub(crate) fn start(
         &mut self,
         dialer: &Dialer,
@@ -81,8 +81,8 @@ impl CancelRequests {
         }
     }
 
-    /// Continues one; `Some` when it has ended. The server sends no reply; it closes the
-    /// connection.
+    /// Continues the cancel request of `token`; returns it once it has ended. The server sends no
+    /// reply but closes the connection.
     pub(crate) fn advance(&mut self, token: Token) -> Option<FinishedCancel> {
         let id = token.0 & !CANCEL_BIT;
         let failure = match self.pending.get_mut(&id)?.advance() {
@@ -94,7 +94,7 @@ impl CancelRequests {
         Some(FinishedCancel { item, sent, failure })
     }
 
-    /// Abandons all of them.
+    /// Abandons all cancel requests in progress.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = FinishedCancel> {
         self.pending.drain().map(|(_, Pending { item, sent, .. })| FinishedCancel {
             item,
@@ -116,7 +116,8 @@ impl Pending {
         let mut rest = [0; 64];
         loop {
             match self.stream.receive(&mut rest) {
-                // There is no reply; ignore any bytes that arrive nevertheless.
+                // The protocol has no reply to a cancel request; ignore any bytes that arrive
+                // nevertheless.
                 Ok(Received::Bytes(_) | Received::Drained(1..)) => {}
                 Ok(Received::Drained(0)) => return Ok(false),
                 Ok(Received::Closed) if is_written => return Ok(true),

@@ -1,19 +1,19 @@
-//! [`Capacity`]: how many sessions a server has room for.
+//! [`Capacity`]: the number of sessions that a server can accept.
 
 use std::fmt;
 
 use howdah_connect::{Client, QueryError};
 
-/// Connection slots of a server: how many there are, and how many are in use.
+/// Connection slots of a server, and how many are in use.
 ///
 /// Source: PostgreSQL manual, "Connection Settings".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// `max_connections`.
+    /// Total number of slots, `max_connections`.
     pub max: usize,
-    /// Reserved for superusers and members of `pg_use_reserved_connections`.
+    /// Slots reserved for superusers and members of `pg_use_reserved_connections`.
     pub reserved: usize,
-    /// In use by other clients at the moment.
+    /// Slots in use by other clients at the moment.
     pub in_use: usize,
 }
 

@@ -20,11 +20,11 @@ pub struct ConcurrencyEstimate {
     pub is_complete: bool,
 }
 
-/// Pairs of role and database that are counted separately. Real workloads have fewer; damaged logs
-/// may not.
+/// Maximum number of pairs of role and database that are counted separately. Real workloads have
+/// fewer, but damaged logs may not.
 const PAIRS_MAX: usize = 1_000;
 
-/// Sessions that are tracked at once.
+/// Maximum number of sessions that are tracked at once.
 const SESSIONS_MAX: usize = 100_000;
 
 impl ConcurrencyEstimate {

@@ -16,7 +16,7 @@ use std::{
 use howdah_connect::{Client, QueryError};
 use howdah_sql::{Lexer, SqlCommand, SqlToken, TokenKind};
 
-/// Which client encoding each session uses.
+/// Client encodings of sessions, by captured or target database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodingMap {
     /// Encodings of captured databases, by PostgreSQL's names; the empty key is for all others.
@@ -49,10 +49,10 @@ impl EncodingMap {
     }
 }
 
-/// One `[DATABASE=]ENCODING` of `--encoding`.
+/// Client encoding of sessions captured in a database, from `--encoding [DATABASE=]ENCODING`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseEncoding {
-    /// The captured database; empty for all that are not listed.
+    /// The captured database; empty for all databases that are not listed.
     pub database: String,
     /// PostgreSQL's name of the encoding.
     pub encoding: String,
@@ -125,7 +125,7 @@ const ENCODINGS: &[&str] = &[
     "MULE_INTERNAL",
 ];
 
-/// Whether two names mean the same encoding: PostgreSQL ignores case and punctuation.
+/// Whether two names denote the same encoding: PostgreSQL ignores case and punctuation.
 fn is_same_encoding(one: &[u8], other: &[u8]) -> bool {
     let alphanumerics = |name: &[u8]| -> Vec<u8> {
         name.iter().filter(|b| b.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect()
@@ -209,7 +209,7 @@ fn value_position(tokens: &[(usize, SqlToken<'_>)], begins: bool) -> Option<usiz
     (sets && is_name && !is(value, "default")).then_some(value)
 }
 
-/// The text between its quotes, without a prefix such as `E`.
+/// The contents of a string constant, without quotes or a prefix such as `E`.
 fn unquoted(text: &[u8]) -> &[u8] {
     let is_quote = |byte: &u8| matches!(byte, b'\'' | b'"');
     match (text.iter().position(is_quote), text.iter().rposition(is_quote)) {

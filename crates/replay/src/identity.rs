@@ -62,7 +62,7 @@ fn select<'a>(
     only.or_else(|| renamed.get(captured).map(String::as_str)).unwrap_or(captured)
 }
 
-/// One `OLD=NEW` of `--map-user` or `--map-database`.
+/// A captured name and its replacement, from `--map-user` or `--map-database` (`OLD=NEW`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renaming {
     /// The captured name.
@@ -71,7 +71,7 @@ pub struct Renaming {
     pub to: String,
 }
 
-/// The text is not `OLD=NEW`.
+/// The text does not have the form `OLD=NEW`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a mapping: use OLD=NEW with two non-empty names")]
 pub struct ParseRenamingError {

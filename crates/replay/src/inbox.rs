@@ -10,21 +10,21 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 #[derive(Debug)]
 pub(crate) struct QueuedEvent {
     pub(crate) event: Event,
-    /// Approximate memory it holds, in bytes.
+    /// Approximate memory that the event holds, in bytes.
     pub(crate) bytes: usize,
-    /// Sessions of this worker that were open in the capture at this point, including this one. A
-    /// replay at the highest speed opens no more than that at once.
+    /// Number of this worker's sessions that were open in the capture at this point, including this
+    /// one. A replay at the highest speed opens no more than that at once.
     pub(crate) open_sessions: usize,
-    /// When the dispatcher read it.
+    /// When the dispatcher read the event.
     pub(crate) read_at: Instant,
-    /// When the dispatcher last waited for room in an inbox. Before that, delays are not the
+    /// When the dispatcher last waited for room in an inbox. Until then, delays are not the
     /// source's fault.
     pub(crate) last_blocked: Option<Instant>,
 }
 
 impl QueuedEvent {
-    /// When an event with due time `due` could have been sent: at `due`, or when the source
-    /// delivered it.
+    /// Time at which an event with due time `due` could have been sent: when due, or when the
+    /// source delivered it.
     pub(crate) fn available_at(&self, due: Instant) -> Instant {
         match self.last_blocked {
             Some(held_up) if held_up > due => due,
@@ -36,16 +36,16 @@ impl QueuedEvent {
 /// The result of sending an event to an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendResult {
-    /// There was room for it.
+    /// The inbox had room for the event.
     Sent,
-    /// Sent, but only after waiting for room.
+    /// The event was sent, but only after waiting for room.
     SentAfterWait,
     /// The worker accepts no more events.
     Closed,
 }
 
-/// A queue from the dispatcher, which waits while it is full, to a worker, which is woken when the
-/// queue becomes non-empty. The waiting keeps the dispatcher from reading too far ahead.
+/// A bounded queue from the dispatcher to a worker. The dispatcher waits while the queue is full,
+/// which keeps it from reading too far ahead; the worker is woken when the queue becomes non-empty.
 pub(crate) struct Inbox {
     state: Mutex<InboxState>,
     room: Condvar,
@@ -59,7 +59,7 @@ struct InboxState {
     bytes: usize,
     /// Set when the events end, to the captured time of the latest event of all workers.
     finished: Option<Timestamp>,
-    /// The worker has finished: further events are refused.
+    /// The worker has finished, so further events are refused.
     is_closed: bool,
 }
 
@@ -79,8 +79,8 @@ impl Inbox {
         if state.is_closed {
             return SendResult::Closed;
         }
-        // The worker already knows of the event at the front and fetches the ones after it by
-        // itself.
+        // If the queue was not empty, the worker already knows of an event and will fetch the
+        // following ones, too.
         let was_empty = state.queue.is_empty();
         state.bytes += arrival.bytes;
         state.queue.push_back(arrival);
@@ -142,7 +142,8 @@ pub(crate) enum QueueState {
     Next(Timestamp),
     /// Empty for now.
     Empty,
-    /// Empty for good. The captured time is that of the latest event of all workers.
+    /// Empty, and the events have ended. Contains the captured time of the latest event of all
+    /// workers.
     Finished(Timestamp),
 }
 

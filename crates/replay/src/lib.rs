@@ -16,11 +16,21 @@
 //!
 //! # Two clocks
 //!
-//! *Schedule error* is how late a statement was sent although its session was free: our fault.
-//! *Dependency lag* is how long a statement was due while the session's previous statement or its
-//! login was still running: the database's response. The two are measured separately and never
+//! *Schedule error* is how late a statement was sent although its session was free: the replay's
+//! fault. *Dependency lag* is how long a statement was due while the session's previous statement
+//! or login was still running: the database's response. The two are measured separately and never
 //! added up. Delay caused by the source of the events, such as a live log, is neither: it is *input
-//! late*.
+//! delay*.
+//!
+//! # The machine
+//!
+//! While a replay runs, `machine` measures how busy the host is and how long a fixed statement
+//! takes on the target, so that two runs on unequal machines are not compared as equals.
+//!
+//! # The machine
+//!
+//! While a replay runs, `machine` measures how busy the host is and how long a fixed statement
+//! takes on the target, so that two runs on unequal machines are not compared as equals.
 //!
 //! This crate does not read logs, compare runs or render reports.
 
@@ -32,6 +42,7 @@ mod identity;
 mod inbox;
 mod link;
 mod login_setting;
+mod machine;
 mod metrics;
 mod notice;
 mod outcome_writer;
@@ -50,6 +61,7 @@ pub use concurrency::ConcurrencyEstimate;
 pub use encoding::{DatabaseEncoding, EncodingMap, ParseEncodingError};
 pub use identity::{IdentityMap, ParseRenamingError, Renaming};
 pub use login_setting::{LoginSetting, ParseLoginSettingError};
+pub use machine::CalibrationPlan;
 pub use metrics::{METRICS, ProgressReader, ReplayProgress};
 pub use notice::{Notice, NoticeSink};
 pub use outcome_writer::{EndCounts, FailureSummary, ReplayTotals, TYPED_STATEMENTS_MAX};

@@ -13,8 +13,8 @@ use crate::target::Logins;
 pub(crate) struct Link {
     stream: Stream,
     phase: LinkPhase,
-    /// The server has closed its side: the end is yet to be read, and no readiness event will
-    /// report it.
+    /// The server has closed its side. The end of the stream must be read without a readiness
+    /// event, because no further one will come.
     is_hung_up: bool,
     /// The last error not followed by ReadyForQuery; FATAL errors arrive right before the end.
     last_error: Option<ReplayFailure>,
@@ -68,23 +68,23 @@ impl ReplayFailure {
     }
 }
 
-/// The result of [`Link::pump`].
+/// The state of the socket after [`Link::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PumpResult {
-    /// The socket is drained: the next readiness event continues.
+    /// The socket is drained; the next readiness event continues.
     Drained,
-    /// More to read, without another readiness event: call again after other connections had their
-    /// turn.
+    /// More can be read without another readiness event: call again after other connections had
+    /// their turn.
     More,
 }
 
-/// Reads from one connection before others get their turn.
+/// Maximum reads from one connection before others get their turn.
 const READS_MAX: u32 = 16;
 
-/// The connection is lost.
+/// Why a connection was lost.
 #[derive(Debug)]
 pub(crate) enum ConnectionLoss {
-    /// The server closed it.
+    /// The server closed the connection.
     Closed,
     Io(io::Error),
     /// The server violated the protocol, or the login was refused locally.
@@ -115,8 +115,9 @@ impl Link {
         }
     }
 
-    /// Transfers bytes in both directions and passes replies to `on_reply`, until the socket is
-    /// drained or the read limit is reached, so that a large result does not delay other sessions.
+    /// Transfers bytes in both directions and passes replies to `on_reply`. Returns when the socket
+    /// is drained or the read limit is reached, so that a large result does not delay other
+    /// sessions.
     pub(crate) fn pump(
         &mut self,
         buffer: &mut [u8],
@@ -138,7 +139,8 @@ impl Link {
         };
         let ProtocolState { client, input } = &mut **connected;
         for _ in 0..READS_MAX {
-            // A server that hangs up has sent an error before: read it even if sending fails.
+            // A server that hangs up may have sent an error first, so read it even if sending
+            // fails.
             let sent = flush(&mut self.stream, client);
             let received = self.stream.receive(buffer).map_err(ConnectionLoss::Io)?;
             if let Received::Bytes(some) | Received::Drained(some) = received {
@@ -158,8 +160,8 @@ impl Link {
                 // The peer has hung up: read on until the end, since no further readiness event
                 // will come.
                 Received::Drained(1..) if self.is_hung_up => {}
-                // Nothing more to read, so an error of sending is now the cause. The replies may
-                // have allowed further messages: send those too.
+                // All bytes are read, so an error of sending is now the cause. The replies may have
+                // allowed further messages: send those, too.
                 Received::Drained(_) => {
                     sent?;
                     flush(&mut self.stream, client)?;
@@ -184,7 +186,7 @@ impl Link {
         self.last_error
     }
 
-    /// Sends Terminate and closes.
+    /// Sends Terminate and closes the connection.
     pub(crate) fn close(mut self) {
         if let LinkPhase::Connected(connected) = &mut self.phase {
             connected.client.terminate();

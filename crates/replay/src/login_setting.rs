@@ -2,8 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
-/// One `[USER@DATABASE:]NAME=VALUE` of `--set`. Sessions send it as a startup parameter, so `RESET`
-/// returns to it.
+/// A startup parameter for some or all sessions, from `--set [USER@DATABASE:]NAME=VALUE`. `RESET`
+/// returns to its value.
 ///
 /// ```
 /// use howdah_replay::LoginSetting;
@@ -15,13 +15,13 @@ use std::{fmt, str::FromStr};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginSetting {
-    /// Captured role of the sessions; `None` is any.
+    /// Captured role of the sessions; `None` stands for any.
     pub user: Option<String>,
-    /// Captured database of the sessions; `None` is any.
+    /// Captured database of the sessions; `None` stands for any.
     pub database: Option<String>,
     /// Name of the setting, such as `search_path`, or `options`.
     pub name: String,
-    /// Its value, as in `postgresql.conf` but without quotes.
+    /// Value, as in `postgresql.conf` but without quotes.
     pub value: String,
 }
 
@@ -39,7 +39,7 @@ pub struct ParseLoginSettingError {
 const NOT_SETTINGS: [&str; 3] = ["user", "database", "replication"];
 
 impl LoginSetting {
-    /// Whether it applies to sessions captured with this role and database.
+    /// Whether the setting applies to sessions captured with this role and database.
     pub fn matches(&self, user: &str, database: &str) -> bool {
         self.user.as_deref().is_none_or(|wanted| wanted == user)
             && self.database.as_deref().is_none_or(|wanted| wanted == database)
@@ -83,7 +83,8 @@ impl FromStr for LoginSetting {
     }
 }
 
-/// As `guc_name_is_valid` in guc.c: identifiers of letters, digits, `_` and `$`, joined by dots.
+/// Whether a name is valid, by the rules of `guc_name_is_valid` in guc.c: identifiers of `a-z`,
+/// `A-Z`, `0-9`, `_` and `$`, joined by dots.
 fn is_setting_name(name: &str) -> bool {
     let is_word = |word: &str| {
         let starts = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_' || *byte >= 0x80;

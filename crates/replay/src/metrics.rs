@@ -147,7 +147,7 @@ pub struct ProgressReader {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ReplayProgress {
-    /// Events that ended.
+    /// Events that were executed, failed or skipped.
     pub ended: u64,
     /// Executions that failed.
     pub failed: u64,

@@ -32,7 +32,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// What the user can do about it.
+    /// Advice for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::TooManySessions { .. } | Self::NoConnectionsLeft { .. } => {
@@ -63,7 +63,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Passes notices to a callback; each kind at most once.
+/// Passes notices to a callback, each kind at most once.
 pub struct NoticeSink {
     report_to: Box<dyn Fn(&Notice) + Send + Sync>,
     crowded: AtomicBool,
@@ -71,7 +71,7 @@ pub struct NoticeSink {
 }
 
 impl NoticeSink {
-    /// Creates a sink that calls `report_to`, from any thread. The callback must return quickly.
+    /// Creates a sink that calls `tell` from any thread. The callback must return quickly.
     pub fn new(tell: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
         Self {
             report_to: Box::new(tell),
@@ -91,7 +91,7 @@ impl NoticeSink {
     }
 }
 
-/// Logs notices as warnings.
+/// Logs notices as warnings, which is the default.
 impl Default for NoticeSink {
     fn default() -> Self {
         Self::new(|notice| tracing::warn!("{notice}"))

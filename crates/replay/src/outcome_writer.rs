@@ -21,14 +21,14 @@ use crate::{
     player::{EventEnd, FinishedEvent, SkipCause},
 };
 
-/// Statements that a run describes. A workload with more shapes has values in its texts that
-/// normalization cannot detect; further statements get no example.
+/// Maximum number of statements that a run describes. A workload with more has values in its texts
+/// that normalization cannot detect; further statements get no example.
 const STATEMENTS_MAX: usize = 100_000;
 
-/// Statements with deduced types that a report lists.
+/// Maximum number of statements with deduced types that a report lists.
 pub const TYPED_STATEMENTS_MAX: usize = 10_000;
 
-/// The totals of a replay.
+/// Counts and latencies of all events of a replay.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ReplayTotals {
@@ -46,7 +46,7 @@ pub struct ReplayTotals {
     pub schedule_error: Percentiles,
     /// How long executions were due while their session's previous statement was still running.
     pub dependency_lag: Percentiles,
-    /// How late executions arrived from their source: a live log, or a reader that cannot keep up.
+    /// How late executions arrived from their source, which is a live log or a slow reader.
     pub input_late: Percentiles,
     /// Captured time of the first and the last event that ended, not counting events skipped
     /// because the replay was interrupted.
@@ -56,7 +56,7 @@ pub struct ReplayTotals {
     pub types_deduced: u64,
     /// Statements of those executions, up to [`TYPED_STATEMENTS_MAX`].
     pub typed_statements: BTreeSet<Fingerprint>,
-    /// Rows returned or changed.
+    /// Rows returned or changed, summed over all executions.
     pub rows: u64,
     /// Time of the first and the last execution sent, since the start.
     pub sends: Option<(Duration, Duration)>,
@@ -67,25 +67,25 @@ pub struct ReplayTotals {
 pub struct FailureSummary {
     /// Number of failures.
     pub count: u64,
-    /// Those that also failed when captured, with the same SQLSTATE if the capture has one.
+    /// Failures that also occurred when captured, with the same SQLSTATE if the capture has one.
     pub captured_too: u64,
-    /// The message of one failure, preferably of one that did not fail when captured.
+    /// The message of one failure, preferably of one that did not occur when captured.
     pub sample: String,
 }
 
 /// Number of events by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndCounts {
-    /// Completed without an error.
+    /// Events that completed without an error.
     pub done: u64,
-    /// Completed with an error, or lost with the connection.
+    /// Events that completed with an error, or were lost with the connection.
     pub failed: u64,
-    /// Not sent.
+    /// Events that were not sent.
     pub skipped: u64,
 }
 
 impl EndCounts {
-    /// Sum of all outcomes.
+    /// Number of events, whatever their outcome.
     pub fn total(self) -> u64 {
         self.done + self.failed + self.skipped
     }
@@ -97,7 +97,7 @@ impl ReplayTotals {
         self.sum(|_| true)
     }
 
-    /// Outcomes of executions: what a client would call statements.
+    /// Outcomes of executions, which a client would call statements.
     pub fn executions(&self) -> EndCounts {
         self.sum(Kind::is_execution)
     }
@@ -212,7 +212,7 @@ impl OutcomeWriter {
     fn count_failure(&mut self, failure: &ReplayFailure, captured: &CapturedOutcome) {
         let code = failure.sqlstate.map(|code| code.to_string()).unwrap_or_default();
         self.metrics.error(&code).add(1);
-        // Logs may lack codes; then any captured failure counts as the same one.
+        // Logs may lack SQLSTATEs; then any captured failure counts as the same one.
         let too = match captured.sqlstate {
             Some(sqlstate) => Some(sqlstate) == failure.sqlstate,
             None => captured.failed(),
@@ -230,8 +230,8 @@ impl OutcomeWriter {
         let since_start =
             |at: Instant| micros(at.saturating_duration_since(self.schedule.start())).cast_signed();
         let paced = self.schedule.is_paced();
-        // The two are never mixed: late although the event was available and its session free is
-        // our fault; available while the session was busy is the database's.
+        // Each delay has one cause: a statement that is late although the event was available and
+        // the session free is our fault; one that waited for its session is due to the database.
         let ready = one.item.available.max(one.free_since);
         let late = |sent: Instant| micros(sent.saturating_duration_since(ready));
         let lag = micros(one.free_since.saturating_duration_since(one.item.available));
@@ -320,7 +320,7 @@ impl OutcomeWriter {
     }
 }
 
-/// The values of an example; `None` if some are binary, which people cannot read.
+/// The values of an example; `None` if some are binary, which is not readable.
 fn parameters(event: &Event) -> Option<Vec<howdah_traffic::Parameter>> {
     let is_text = |wire: &howdah_traffic::WireDetail| wire.formats.iter().all(|code| *code == 0);
     match &event.action {

@@ -8,7 +8,7 @@ use std::{
 
 use howdah_traffic::Timestamp;
 
-/// The speed of a replay: a factor on captured time, or no waiting at all.
+/// The speed of a replay: a factor on captured time, or as fast as possible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// 1 keeps the captured pace, 2 is twice as fast, 0.5 half as fast. In [`Rate::RANGE`].
@@ -70,18 +70,18 @@ impl FromStr for Rate {
 pub(crate) struct Schedule {
     /// Captured time of the first event.
     origin: Timestamp,
-    /// When that event is due.
+    /// The due time of that event.
     start: Instant,
     rate: Rate,
 }
 
 impl Schedule {
-    /// Creates a schedule where the event captured at `origin` is due at `start`.
+    /// Creates a schedule in which the event captured at `origin` is due at `start`.
     pub(crate) fn new(origin: Timestamp, start: Instant, rate: Rate) -> Self {
         Self { origin, start, rate }
     }
 
-    /// When an event captured at `time` is due. Events before the origin are due at the start.
+    /// The due time of an event captured at `time`. Events before the origin are due at the start.
     pub(crate) fn due(&self, time: Timestamp) -> Instant {
         match self.rate {
             Rate::Max => self.start,

@@ -32,10 +32,10 @@ use crate::{
     types::{ParameterTypes, TrialResult, TypeTrial},
 };
 
-/// What a worker must do next for a player.
+/// The next thing that a worker must do for a player.
 #[derive(Debug)]
 pub(crate) enum PlayerStep {
-    /// Wait until the next event is due.
+    /// Wait until the next event is due, or a reply arrives.
     WaitUntil(Instant),
     /// Wait for an event or a reply.
     Wait,
@@ -45,7 +45,7 @@ pub(crate) enum PlayerStep {
     Send,
     /// Close the connection.
     Hangup(ScheduledEvent),
-    /// Send a cancel request for what is in flight.
+    /// Send a cancel request for the batch in flight.
     Cancel(ScheduledEvent),
     /// Record the outcome; nothing was sent.
     Record(ScheduledEvent, EventEnd),
@@ -62,13 +62,14 @@ pub(crate) enum LinkState {
     Connected,
 }
 
-/// A lost connection or a failed attempt to connect.
+/// An ongoing failure to connect, or a lost connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) failure: ReplayFailure,
-    /// When to try again.
+    /// Time of the next attempt.
     pub(crate) retry: Instant,
-    /// It has lasted so long that events no longer wait for its end, even those without a due time.
+    /// The outage has lasted so long that events no longer wait for its end, even without a due
+    /// time.
     pub(crate) is_long: bool,
 }
 
@@ -89,10 +90,10 @@ pub(crate) struct Player {
     transaction: TransactionStatus,
     /// The connection was lost inside a transaction whose end has not been reached yet.
     is_transaction_lost: bool,
-    /// Its Disconnect was the last event.
+    /// The last event was a Disconnect.
     has_disconnected: bool,
     fetch_rows: u32,
-    /// Startup parameters of its login, if captured.
+    /// Startup parameters of the session's login, if captured.
     settings: Vec<(Text, Text)>,
     /// Deduced types of parameters that a log does not contain.
     types: Arc<ParameterTypes>,
@@ -108,7 +109,7 @@ struct PreparedText {
 }
 
 impl PreparedText {
-    /// What a Parse for this event prepares.
+    /// The text and types that a Parse for this event prepares.
     fn for_event(item: &ScheduledEvent) -> Self {
         let sql = item.event.action.sql().cloned().unwrap_or_default();
         Self { sql, types: item.types().to_vec() }
@@ -145,7 +146,7 @@ impl Player {
         }
     }
 
-    /// Startup parameters of its login.
+    /// Startup parameters of the session's login, if captured.
     pub(crate) fn settings(&self) -> &[(Text, Text)] {
         &self.settings
     }
@@ -160,7 +161,7 @@ impl Player {
         self.queue.push_back(item);
     }
 
-    /// Whether it has nothing to do and nothing to wait for.
+    /// Whether the player has nothing to do and nothing to wait for.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
             && self.in_flight.is_none()
@@ -182,18 +183,18 @@ impl Player {
         self.in_flight.is_some()
     }
 
-    /// Whether its connection has an open transaction block.
+    /// Whether the connection has an open transaction block.
     pub(crate) fn is_in_transaction(&self) -> bool {
         matches!(self.link_state, LinkState::Connected)
             && self.transaction != TransactionStatus::Idle
     }
 
-    /// Whether it has disconnected and nothing is queued: its slot can be reused.
+    /// Whether the session has disconnected and nothing is queued, so that its slot can be reused.
     pub(crate) fn is_done(&self) -> bool {
         self.has_disconnected && self.queue.is_empty()
     }
 
-    /// The next event.
+    /// The event at the front of the queue, which is sent next.
     pub(crate) fn next_event(&self) -> Option<&Event> {
         self.queue.front().map(|next| &next.event)
     }
@@ -208,7 +209,7 @@ impl Player {
     ) -> PlayerStep {
         let Some(next) = self.queue.front() else { return PlayerStep::Wait };
         if let Some(flight) = &self.in_flight {
-            // All other events wait for what is in flight.
+            // Any other event waits for the replies to the batch in flight.
             if next.event.action != Action::Cancel {
                 return PlayerStep::Wait;
             }
@@ -241,8 +242,8 @@ impl Player {
         self.queue.pop_front().expect("callers check that the queue has a front")
     }
 
-    /// Decides what to do without a connection; while `outage` is set, no attempt to connect is
-    /// due.
+    /// Decides what to do without a connection. While `outage` is set, the next attempt to connect
+    /// is not due yet.
     fn step_disconnected(
         &mut self,
         now: Instant,
@@ -265,10 +266,10 @@ impl Player {
         }
     }
 
-    /// The reason why this event cannot or must not be sent, if any.
+    /// The reason why this event cannot be sent, or must not be, if any.
     fn reason_to_skip(&self, event: &Event) -> Option<SkipCause> {
-        // A prepared statement belongs to the session, so Parse is sent outside of the transaction,
-        // too.
+        // A prepared statement belongs to the session, so a Parse is sent even if its transaction
+        // is lost.
         let kind = event.action.kind();
         let runs = kind.is_execution() || kind == Kind::Bind;
         if self.is_transaction_lost && runs && !begins_transaction(&event.action) {
@@ -332,8 +333,8 @@ impl Player {
                 Some(InFlightBatch { trial: Some((probe, TrialResult::default())), ..flight });
             return PlayerStep::Send;
         }
-        // An event that cannot be encoded fails, and so do the events after it in its batch. Those
-        // before it are queued already and get no reply without a Sync.
+        // If an event cannot be encoded, it fails, as do the following events of its batch. Those
+        // before it are already queued and need a Sync to get a reply.
         let failure = self.queue_messages(&mut parts, client).err().map(|reason| {
             client.sync();
             encode_failure(&reason)
@@ -342,8 +343,7 @@ impl Player {
         PlayerStep::Send
     }
 
-    /// Sends messages captured before a session's end that belong to no other event; then
-    /// disconnects.
+    /// Sends messages captured before the session's end that belong to no event, then disconnects.
     fn disconnect(&mut self, now: Instant, client: &mut ClientSession) -> PlayerStep {
         let mut last = BatchPart::new(self.pop());
         if last.item.event.messages().is_none() {
@@ -395,7 +395,7 @@ impl Player {
                 if client.pending_ready_count() > 0
                     && let Some(flight) = &mut self.in_flight
                 {
-                    // The end of an earlier pipeline in the batch that belongs to no event.
+                    // This completes an earlier pipeline in the batch, not the batch.
                     flight.failure = None;
                     return Vec::new();
                 }
@@ -424,8 +424,8 @@ impl Player {
                 }
                 flight.failure.get_or_insert(failure);
                 if client.pending_ready_count() == 0 {
-                    // The batch ends with a Query instead of a Sync, and after an error the server
-                    // skips it.
+                    // The batch ends with a Query instead of a Sync, and the server skips it after
+                    // an error.
                     client.sync();
                 }
             }
@@ -461,7 +461,7 @@ impl Player {
         sent.expect("the reasons have no zero byte and chunks are short");
         let kind = self.in_flight.as_ref().and_then(|flight| flight.parts.last());
         if kind.is_some_and(|part| part.item.event.action.kind() == Kind::Execute) {
-            // The server ignored the Sync that arrived while it waited for rows.
+            // The server ignored the previous Sync, which arrived while it waited for rows.
             client.sync();
         }
     }
@@ -474,12 +474,12 @@ impl Player {
         self.portals.clear();
     }
 
-    /// All replies to the batch in flight have arrived.
+    /// Completes the batch in flight, once all its replies have arrived.
     fn finish_batch(&mut self, now: Instant) -> Vec<FinishedEvent> {
         let Some(flight) = self.in_flight.take() else { return Vec::new() };
         if flight.failure.is_some() {
-            // Statements prepared before stay prepared; whether the failed batch prepared any is
-            // not tracked, so they are prepared again.
+            // Statements that were prepared before remain prepared. Whether the failed batch
+            // prepared any is not tracked, so those are prepared again.
             for part in flight.parts.iter().filter(|part| part.completed.is_none()) {
                 match &part.item.event.action {
                     Action::Parse { statement, .. } => drop(self.statements.remove(statement)),
@@ -495,7 +495,7 @@ impl Player {
         flight.finish(now, free)
     }
 
-    /// The connection was lost, or the attempt to connect failed. What was in flight fails.
+    /// Handles the loss of the connection or a failed attempt to connect. Events in flight fail.
     pub(crate) fn on_connection_lost(
         &mut self,
         outage: Outage,
@@ -507,7 +507,7 @@ impl Player {
             let free = std::mem::replace(&mut self.free_since, now);
             finished = flight.finish(now, free);
         }
-        // A COMMIT in flight has ended its transaction in either case.
+        // A COMMIT in flight has ended its transaction, whether it succeeded or not.
         let ended = finished.last().is_some_and(|last| ends_transaction(&last.item.event.action));
         self.is_transaction_lost |= self.transaction != TransactionStatus::Idle && !ended;
         self.transaction = TransactionStatus::Idle;
@@ -515,7 +515,7 @@ impl Player {
         finished
     }
 
-    /// The attempt to connect for the next event failed: the event fails with it.
+    /// Fails the next event with the attempt to connect for it.
     pub(crate) fn fail_next(
         &mut self,
         failure: &ReplayFailure,
@@ -530,7 +530,7 @@ impl Player {
         self.queue.push_front(item);
     }
 
-    /// The connection was closed, as in the capture.
+    /// Records that the connection was closed, as in the capture.
     pub(crate) fn on_disconnected(&mut self, now: Instant) {
         self.link_state = LinkState::Disconnected { outage: None };
         self.transaction = TransactionStatus::Idle;
@@ -539,19 +539,19 @@ impl Player {
         self.free_since = now;
     }
 
-    /// When it could have sent its next event.
+    /// Time at which the session became free to send its next event.
     pub(crate) fn free_since(&self) -> Instant {
         self.free_since
     }
 
-    /// Skips all queued events.
+    /// Ends all queued events as skipped, because the replay is interrupted.
     pub(crate) fn skip_queued(&mut self, now: Instant) -> Vec<FinishedEvent> {
         let end = EventEnd::Skipped(SkipCause::Interrupted);
         let abandoned = |item| FinishedEvent::unsent(item, now, self.free_since, end.clone());
         std::mem::take(&mut self.queue).into_iter().map(abandoned).collect()
     }
 
-    /// Abandons what is in flight.
+    /// Ends the events in flight as skipped, without waiting for their replies.
     pub(crate) fn abandon_in_flight(&mut self, now: Instant) -> Vec<FinishedEvent> {
         let Some(flight) = self.in_flight.take() else { return Vec::new() };
         let end = EventEnd::Skipped(SkipCause::Abandoned);
@@ -568,7 +568,7 @@ impl Player {
     }
 }
 
-/// Whether the rows of all its COPYs were captured.
+/// Whether the rows of all the event's COPYs were captured.
 fn has_copy_data(event: &Event) -> bool {
     let copy = event.wire.as_ref().and_then(|wire| wire.copy_in.as_ref());
     copy.is_some_and(|copy| copy.data.iter().all(Option::is_some))

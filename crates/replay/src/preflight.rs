@@ -1,4 +1,4 @@
-//! Checks before the replay whether sessions will be able to log in.
+//! Checks before a replay whether its sessions will be able to log in.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -6,10 +6,10 @@ use howdah_connect::{Client, ConnectError, ConnectFailure, ConnectTarget};
 
 use crate::{concurrency::ConcurrencyEstimate, identity::IdentityMap};
 
-/// Maximum number of logins that are tried: those with the most sessions.
+/// Maximum number of logins that are tried; those with the most sessions come first.
 const LOGINS_MAX: usize = 16;
 
-/// Timeout of each login. They run in parallel, so together they take no longer.
+/// Timeout of each login. They run in parallel, so all together take no longer.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A login that the target refuses.
@@ -22,20 +22,21 @@ pub struct DeniedLogin {
     pub database: String,
     /// Whether the role was set for the replay rather than taken from the capture.
     pub is_mapped: bool,
-    /// Captured roles whose sessions use it.
+    /// Captured roles whose sessions use this login.
     pub captured: Vec<String>,
     /// Whether the database was set for the replay rather than taken from the capture.
     pub is_database_mapped: bool,
-    /// Captured databases whose sessions use it.
+    /// Captured databases whose sessions use this login.
     pub captured_databases: Vec<String>,
-    /// Sessions in the estimate that use it.
+    /// Number of sessions in the estimate that use this login.
     pub sessions: u64,
     /// The target's error.
     pub error: ConnectError,
 }
 
 impl DeniedLogin {
-    /// Whether the target has no such database (`3D000`), in which case the role is not at fault.
+    /// Whether the database does not exist on the target (`3D000`), in which case the role is not
+    /// at fault.
     pub fn is_database_missing(&self) -> bool {
         self.error.sqlstate() == Some("3D000")
     }
@@ -58,11 +59,11 @@ impl RequiredLogin {
     }
 }
 
-/// Tries the logins that sessions will use, as far as the estimate and the mapping show them, and
-/// returns those that are refused permanently: no such role or database, wrong password, a rule in
+/// Tries the logins that sessions will use, as far as the estimate and the mapping show them.
+/// Returns those that are refused permanently: no such role or database, wrong password, a rule in
 /// `pg_hba.conf`. Transient failures, such as a full server, are not returned.
 ///
-/// The target's own login is not tried: it has succeeded before.
+/// The target's own login is not tried, because it has succeeded before.
 pub fn find_denied_logins(
     target: &ConnectTarget,
     identities: &IdentityMap,
@@ -106,7 +107,7 @@ fn required_logins(
             need.captured_databases.push(captured_database.clone());
         }
     }
-    // Mapped names that the estimate has not seen.
+    // Mapped names that do not occur in the estimate.
     let default = or(identities.database(""), target.database());
     for (captured, user) in identities.named_users() {
         let is_known = needs.iter().any(|((known, _), need)| known == user && need.is_mapped);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use howdah_connect::{ConnectTarget, Endpoint};
-use howdah_dataset::{RunWriter, WriteError};
+use howdah_dataset::{MachineSeries, RunWriter, WriteError};
 use howdah_net::Poller;
 use howdah_stats::Registry;
 use howdah_traffic::{Event, Kind, SessionId, Timestamp};
@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use crate::{
     capacity::Capacity,
     inbox::{Inbox, QueuedEvent, SendResult, event_bytes},
+    machine::{CalibrationControl, CalibrationPlan, MachineMonitor},
     metrics::Metrics,
     notice::{Notice, NoticeSink},
     outcome_writer::{OutcomeWriter, ReplayTotals},
@@ -45,7 +46,7 @@ pub type EventSourceError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Everything a replay needs besides its events.
 pub struct Replay {
-    /// The server, and the identity to log in with where the capture has none.
+    /// The server, and the identity to log in with if the capture has none.
     pub target: ConnectTarget,
     /// The endpoint of the target that accepted the first connection.
     pub endpoint: Endpoint,
@@ -55,17 +56,19 @@ pub struct Replay {
     pub settings: ReplaySettings,
     /// Receives the outcomes; with `None`, only totals are kept.
     pub writer: Option<RunWriter>,
-    /// Whether events carry the outcome they had when captured. A log that is replayed while it is
-    /// read does not: the end of a statement is logged after its start.
+    /// Whether events carry their captured outcome. A log that is replayed while it is read does
+    /// not have them, because a statement's end is logged after its start.
     pub has_outcomes: bool,
-    /// Connections the target has room for. If set, a notice is reported when the capture needs
-    /// more.
+    /// Number of connections that the target has room for. If set, a notice is reported when the
+    /// capture needs more.
     pub capacity: Option<Capacity>,
+    /// Whether a fixed statement measures the speed of the target.
+    pub calibration: CalibrationPlan,
     /// Receives notices.
     pub notices: NoticeSink,
     /// Receives the live metrics.
     pub registry: Registry,
-    /// Stops the replay within a moment; may be set from any thread.
+    /// Set to true to stop the replay shortly; any thread may do so.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -73,23 +76,25 @@ pub struct Replay {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReplayReport {
-    /// Counts and latencies.
+    /// Counts and latencies of the events.
     pub tally: ReplayTotals,
     /// Events read from the capture. Each is counted in `tally` as done, failed or skipped. If the
     /// replay was stopped, events that were read ahead but not dispatched are not included.
     pub events_read: u64,
     /// Time from the start to the last reply.
     pub elapsed: Duration,
-    /// Captured sessions.
+    /// Measurements of the machine.
+    pub machine: MachineSeries,
+    /// Number of sessions in the capture.
     pub sessions: u64,
-    /// Peak number of open connections.
+    /// Maximum number of connections open at once.
     pub connections_max: usize,
-    /// Connections that logged in.
+    /// Number of connections that logged in to the target.
     pub connections: u64,
     /// Connections that the target closed or refused.
     pub connections_lost: u64,
-    /// Sessions that had a transaction open where the capture ends: they were closed, which rolled
-    /// it back.
+    /// Sessions whose transaction was still open where the capture ends. They were closed, which
+    /// rolled it back.
     pub closed_in_transaction: u64,
     /// Whether captured outcomes are known; see [`Replay::has_outcomes`].
     pub has_outcomes: bool,
@@ -104,7 +109,7 @@ pub struct ReplayReport {
 }
 
 impl ReplayReport {
-    /// The reason why no session could log in, as one of the errors states it; `None` if a session
+    /// The reason why no session could log in, taken from one of the errors; `None` if a session
     /// could log in or none needed to.
     pub fn login_failure(&self) -> Option<&str> {
         let is_refused = self.connections == 0 && self.connections_lost > 0 && !self.is_interrupted;
@@ -157,8 +162,17 @@ impl Replay {
         };
         let schedule =
             Schedule::new(opening.time, Instant::now() + START_DELAY, self.settings.rate);
-        let logins = Logins::new(self.target, self.endpoint, &self.settings);
         let metrics = Metrics::new(&self.registry);
+        let calibration = Arc::new(CalibrationControl::new(self.calibration));
+        let machine = MachineMonitor::start(
+            schedule.start(),
+            &self.target,
+            &self.endpoint,
+            calibration.clone(),
+            metrics.connections_active.clone(),
+        );
+        let machine = machine.map_err(StartError::Worker)?;
+        let logins = Logins::new(self.target, self.endpoint, &self.settings);
         let outcome_writer = OutcomeWriter::new(self.writer, schedule, metrics.clone());
         let (finished, outcomes) = mpsc::sync_channel(1024);
         let shared = WorkerContext {
@@ -170,10 +184,12 @@ impl Replay {
             workers: self.settings.workers.max(1),
             notices: Arc::new(self.notices),
             metrics,
+            calibration,
             stop: self.stop.clone(),
             finished,
         };
-        let mut report = play(shared, outcome_writer, outcomes, self.capacity, opening, events)?;
+        let mut report =
+            play(shared, outcome_writer, outcomes, self.capacity, machine, opening, events)?;
         report.has_outcomes = self.has_outcomes;
         Ok(report)
     }
@@ -184,6 +200,7 @@ fn play<E: Into<EventSourceError>>(
     outcome_writer: OutcomeWriter,
     outcomes: Receiver<Vec<FinishedEvent>>,
     capacity: Option<Capacity>,
+    machine: MachineMonitor,
     opening: Event,
     events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
 ) -> Result<ReplayReport, StartError> {
@@ -197,6 +214,7 @@ fn play<E: Into<EventSourceError>>(
     let start = shared.schedule.start();
     let stop = shared.stop.clone();
     let notices = shared.notices.clone();
+    let calibration = shared.calibration.clone();
     // The outcome writer ends when the last worker has dropped its sender.
     drop(shared);
     let (workers, inboxes): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
@@ -208,6 +226,7 @@ fn play<E: Into<EventSourceError>>(
         last: opening.time,
         held_up: None,
         capacity,
+        calibration,
         notices,
         error: error.clone(),
     };
@@ -216,7 +235,7 @@ fn play<E: Into<EventSourceError>>(
         .name("replay-reader".to_owned())
         .spawn(move || dispatcher.run(opening, events))
         .map_err(StartError::Worker)?;
-    let (stats, (tally, writer, write_error)) = thread::scope(|scope| {
+    let (stats, (tally, writer, mut write_error)) = thread::scope(|scope| {
         let writing = scope.spawn(move || outcome_writer.run(&outcomes));
         let workers: Vec<_> =
             workers.into_iter().map(|worker| scope.spawn(|| worker.run())).collect();
@@ -226,6 +245,12 @@ fn play<E: Into<EventSourceError>>(
             .collect();
         (stats, writing.join().expect("the outcome writer does not panic"))
     });
+    let elapsed = start.elapsed();
+    let machine = machine.finish();
+    if let Some(Err(error)) = writer.as_ref().map(|writer| writer.write_machine(&machine)) {
+        tracing::error!(%error, "cannot write what was measured of the machine");
+        write_error.get_or_insert(error);
+    }
     let mut sum = WorkerStats::default();
     for stats in stats {
         sum.add(stats.map_err(StartError::Worker)?);
@@ -233,7 +258,8 @@ fn play<E: Into<EventSourceError>>(
     Ok(ReplayReport {
         tally,
         events_read: sum.events,
-        elapsed: start.elapsed(),
+        elapsed,
+        machine,
         sessions: sum.sessions,
         connections_max: sum.open_max,
         connections: sum.connections,
@@ -255,9 +281,10 @@ struct Dispatcher {
     /// Per worker: its sessions that are open at this point of the capture.
     open: Vec<HashSet<SessionId>>,
     hash: RandomState,
-    /// When it last waited for room in an inbox.
+    /// When the dispatcher last waited for room in an inbox.
     held_up: Option<Instant>,
     capacity: Option<Capacity>,
+    calibration: Arc<CalibrationControl>,
     notices: Arc<NoticeSink>,
     /// The error that ended reading.
     error: Arc<Mutex<Option<EventSourceError>>>,
@@ -321,6 +348,7 @@ impl Dispatcher {
 
     fn check_capacity(&self) {
         let sessions = self.open.iter().map(HashSet::len).sum();
+        self.calibration.make_room_for(sessions);
         if let Some(capacity) = self.capacity.filter(|capacity| sessions > capacity.available()) {
             self.notices.report(&Notice::TooManySessions { sessions, capacity });
         }

@@ -1,13 +1,13 @@
-//! [`ReplaySettings`]: pace, identities and limits of a replay.
+//! [`ReplaySettings`]: the pace, identities and limits of a replay.
 
 use crate::{
     encoding::EncodingMap, identity::IdentityMap, login_setting::LoginSetting, pace::Rate,
 };
 
-/// Pace, identities and limits of a replay.
+/// Options of a replay, with defaults.
 #[derive(Clone, Debug)]
 pub struct ReplaySettings {
-    /// The pace.
+    /// Speed of the replay.
     pub rate: Rate,
     /// Roles and databases of the sessions on the target.
     pub identities: IdentityMap,
@@ -41,11 +41,11 @@ impl Default for ReplaySettings {
 /// Bounds on memory, and values that captures leave open. Memory is per worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayLimits {
-    /// Rows per Execute of a portal that is fetched from; logs do not contain the number.
+    /// Rows per Execute of a portal that is fetched from, because logs do not contain the number.
     pub fetch_rows: u32,
     /// At the highest speed, reading pauses while this many bytes are queued.
     pub read_ahead_bytes: usize,
-    /// Once this many bytes are queued, further events of sessions that are behind are skipped.
+    /// Once this many bytes are queued, further events of sessions that lag are skipped.
     pub backlog_bytes: usize,
 }
 

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use howdah_dataset::MachineSeries;
 use howdah_stats::Percentiles;
 use serde_json::{Value, json};
 
@@ -60,6 +61,7 @@ impl ReplayReport {
             "schedule_error_us": percentiles_json(schedule_error),
             "dependency_lag_us": percentiles_json(dependency_lag),
             "input_late_us": percentiles_json(input_late),
+            "machine": self.machine_json(),
             "sessions": self.sessions,
             "connections": self.connections,
             "connections_max": self.connections_max,
@@ -121,6 +123,7 @@ impl ReplayReport {
             let input = describe_percentiles(&self.tally.input_late);
             line(out, "input late", &format!("{input}  (read after it was due: the source's)"))?;
         }
+        line(out, "machine", &describe_machine(&self.machine))?;
         let sessions = format!(
             "{}, {} connections open at most, {} lost or refused",
             self.sessions, self.connections_max, self.connections_lost
@@ -134,6 +137,15 @@ impl ReplayReport {
             line(out, "  cut open", &closed)?;
         }
         Ok(())
+    }
+
+    fn machine_json(&self) -> Value {
+        let MachineSeries { is_server_local, processors, calibration, .. } = &self.machine;
+        let mut json = json!(self.machine.summary());
+        json["server_is_local"] = (*is_server_local).into();
+        json["processors"] = (*processors).into();
+        json["calibration_end"] = json!(calibration.end);
+        json
     }
 
     /// Captured time from the first event to the last; for an interrupted replay, to the last event
@@ -157,7 +169,7 @@ fn describe_pace(rate: Rate) -> String {
     }
 }
 
-/// `10  23505, 5 failed there too, 5 only here, such as: duplicate key …`.
+/// Formats failures: `10  23505, 5 failed there too, 5 only here, such as: duplicate key …`.
 fn describe_failures(code: &str, failures: &FailureSummary, outcomes_known: bool) -> String {
     let FailureSummary { count, captured_too, sample } = failures;
     let code = if code.is_empty() { "no code" } else { code };
@@ -169,6 +181,33 @@ fn describe_failures(code: &str, failures: &FailureSummary, outcomes_known: bool
     };
     let sample: String = sample.chars().filter(|c| !c.is_control()).take(80).collect();
     format!("{count}  {code}{compared}, such as: {sample}")
+}
+
+/// `calibration p50 1.10 ms (900 µs to 3.40 ms), CPU pressure 12 %, …`; what was not measured is
+/// left out.
+fn describe_machine(machine: &MachineSeries) -> String {
+    let summary = machine.summary();
+    let short = |us| ShortDuration(Duration::from_micros(us));
+    let medians =
+        [summary.calibration_p50_us, summary.calibration_low_us, summary.calibration_high_us];
+    let calibration = match (medians, &machine.calibration.end) {
+        ([Some(p50), Some(low), Some(high)], _) => {
+            format!("calibration p50 {} ({} to {})", short(p50), short(low), short(high))
+        }
+        (_, Some(end)) => format!("no calibration: {}", end.message),
+        _ => "no calibration: the replay was too short".to_owned(),
+    };
+    let percent = |label: &str, share: Option<f64>| {
+        share.map(|share| format!("{label} {:.0} %", share * 100.0))
+    };
+    let parts = [
+        Some(calibration),
+        percent("CPU pressure", summary.cpu_pressure),
+        percent("I/O pressure", summary.io_pressure),
+        percent("steal", summary.steal),
+        summary.wakeup_delay_max_us.map(|us| format!("woken up to {} late", short(us))),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn line(out: &mut String, label: &str, value: &str) -> fmt::Result {
@@ -206,7 +245,7 @@ fn describe_percentiles(percentiles: &Percentiles) -> String {
     .join("  ")
 }
 
-/// A duration with three significant digits and a suitable unit.
+/// Formats a duration with three significant digits and a suitable unit.
 struct ShortDuration(Duration);
 
 impl fmt::Display for ShortDuration {
@@ -249,4 +288,40 @@ fn paces_and_failures_are_described() {
     assert_eq!(told(10), "10  53300, failed there too, such as: noroom");
     assert_eq!(told(0), "10  53300, only here, such as: noroom");
     assert_eq!(describe_failures("", &failures(0), false), "10  no code, such as: noroom");
+}
+
+#[test]
+fn machine_is_described_as_far_as_measured() {
+    use howdah_dataset::{CalibrationEnd, CalibrationEndReason, CalibrationInfo, MachineBucket};
+
+    let end = CalibrationEnd {
+        reason: CalibrationEndReason::Disabled,
+        message: "it is switched off".to_owned(),
+        at_us: None,
+    };
+    let mut machine = MachineSeries {
+        bucket_us: MachineSeries::BUCKET_US,
+        is_server_local: false,
+        processors: None,
+        calibration: CalibrationInfo { interval_us: 250_000, end: None },
+        buckets: Vec::new(),
+    };
+    assert_eq!(describe_machine(&machine), "no calibration: the replay was too short");
+    machine.calibration.end = Some(end);
+    machine.buckets = vec![MachineBucket {
+        wakeup_delay_max_us: Some(4_000),
+        interval_us: Some(1_000_000),
+        cpu_some_us: Some(124_000),
+        ..MachineBucket::default()
+    }];
+    assert_eq!(
+        describe_machine(&machine),
+        "no calibration: it is switched off, CPU pressure 12 %, woken up to 4.00 ms late"
+    );
+    // Figures until the end are shown.
+    machine.buckets[0].calibration_p50_us = Some(1_100);
+    assert_eq!(
+        describe_machine(&machine),
+        "calibration p50 1.10 ms (1.10 ms to 1.10 ms), CPU pressure 12 %, woken up to 4.00 ms late"
+    );
 }

@@ -1,4 +1,4 @@
-//! The server that is replayed against, and how each session logs in to it.
+//! Logs sessions in to the target server.
 
 use howdah_connect::{
     AuthFilter, ConnectTarget, Endpoint,
@@ -23,7 +23,7 @@ pub(crate) struct Logins {
     encodings: EncodingMap,
     login_settings: Vec<LoginSetting>,
     is_read_only: bool,
-    /// A role logs in once per session with the same keys each time, so they are derived once.
+    /// Derived SCRAM keys, cached because a role logs in once per session with the same keys.
     scram_keys: ScramKeys,
     random: SystemRandom,
 }
@@ -63,9 +63,9 @@ impl Logins {
         (client, AuthFilter::new(guard))
     }
 
-    /// The login of a session that was captured with these names. Its client encoding is that of
-    /// the captured text unless the target sets another. Parameters come from `settings` (by name
-    /// and value) first, then from those configured for the replay.
+    /// Builds the login of a session that was captured with these names. Its client encoding is
+    /// that of the captured text unless the target sets another. Parameters come from `settings`
+    /// (by name and value) first, then from those configured for the replay.
     pub(crate) fn login(
         &self,
         [user, database, application]: [&str; 3],
@@ -93,7 +93,7 @@ impl Logins {
             login.parameters.push((CLIENT_ENCODING.to_owned(), encoding.to_owned()));
         }
         for (name, value) in settings {
-            // A name or value that a login cannot express cannot have been in one.
+            // A name or value that a login cannot express cannot come from a captured one.
             let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
             if is_chosen && name.eq_ignore_ascii_case(CLIENT_ENCODING) {
                 continue;

@@ -1,8 +1,8 @@
-//! Parameter types that a log does not contain.
+//! Deduces parameter types that a log does not contain.
 //!
 //! A driver's Parse specifies types for its parameters, which no log shows. Without them PostgreSQL
 //! refuses some statements (`select $1 + $2`) and compares others as text (`select $1 < $2`). For
-//! these, the types are deduced from the values: first from those of the execution at hand, then
+//! these, the types are deduced from the values: first from those of the current execution, then
 //! also from those of later executions, so that the types widen with the values. A capture of the
 //! wire contains the types, and nothing is deduced.
 //!
@@ -36,7 +36,7 @@ use self::{
 };
 use crate::link::ReplayFailure;
 
-/// What is known of statements without types, shared by all sessions.
+/// Cached results for statements without types, shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct ParameterTypes {
     inner: Mutex<TypeCache>,
@@ -48,8 +48,8 @@ struct TypeCache {
     statements: HashMap<StatementKey, TypingState>,
 }
 
-/// A statement: its database, its fingerprint, and its number of parameters, which differs where
-/// literals take the place of parameters.
+/// Identifies a statement: its database, its fingerprint, and its number of parameters, which
+/// varies where literals replace parameters.
 type StatementKey = (Arc<str>, Fingerprint, usize);
 
 /// Maximum number of cached statements; when it is reached, the cache is cleared.
@@ -58,20 +58,20 @@ const STATEMENTS_MAX: usize = 64 << 10;
 /// Bytes of texts whose fingerprints are cached.
 const FINGERPRINTS_BYTES: usize = 8 << 20;
 
-/// How to send a statement.
+/// How to send a statement, as far as that has been determined.
 #[derive(Clone, Debug)]
 enum TypingState {
-    /// Its text was analyzed, but no trial was made.
+    /// The text was analyzed, but no trial was made.
     Untried(PlaceholderContext),
-    /// It works without types.
+    /// The statement works without types.
     AsIs,
-    /// It was refused without types.
+    /// The statement was refused without types.
     Refused,
-    /// It is sent with the types of the variant that its values match. There can be several
-    /// variants because a fingerprint ignores the constants by which `to_char($1, 'YYYY')` and
-    /// `to_char($1, '999')` differ. Never empty.
+    /// The statement is sent with the types of the variant that its values match. There can be
+    /// several variants, because a fingerprint ignores the constants in which `to_char($1, 'YYYY')`
+    /// and `to_char($1, '999')` differ. Never empty.
     Typed(Vec<TypeVariant>),
-    /// No types make it work: it fails as it is.
+    /// No types make the statement work, so it is sent without types and fails.
     Untypable,
 }
 
@@ -93,7 +93,7 @@ impl TypeVariant {
         let mut widened = self.shapes.clone();
         for (shape, value) in widened.iter_mut().zip(values) {
             let joined = shape.join(parameter_shape(value));
-            // A parameter that was text can be anything; any other keeps its kind.
+            // A parameter that was text may get any value; any other keeps its kind.
             if joined == text && *shape != text {
                 return None;
             }
@@ -107,9 +107,9 @@ impl TypeVariant {
 /// How types are derived from shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TypeGuess {
-    /// Only for these parameters; for all if `None`.
+    /// The parameters to give types to; all if `None`.
     only: Option<Vec<bool>>,
-    /// Give the type `text` to text values instead of leaving it to the server.
+    /// Declare text values as `text` instead of leaving their type to the server.
     names_texts: bool,
     /// Treat a time of day as an interval.
     time_is_interval: bool,
@@ -139,11 +139,11 @@ pub(crate) struct TypeTrial {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TrialStage {
-    /// Without types.
+    /// The statement is tried without types.
     Untyped,
-    /// With the first of the guesses.
+    /// The statement is tried with the first of the guesses.
     Guess {
-        /// Whether it works without types, too.
+        /// Whether the statement works without types, too.
         works_untyped: bool,
     },
 }
@@ -202,7 +202,7 @@ impl ParameterTypes {
         Decision::Try(Box::new(TypeTrial::new(key, sql.clone(), values.to_vec())))
     }
 
-    /// The cached types for a Parse whose values are not at hand.
+    /// The cached types for a Parse whose values are not known yet.
     pub(crate) fn known_types(&self, event: &Event) -> Option<Arc<[u32]>> {
         let sql = event.action.sql()?;
         let count = usize::from(placeholder_count(sql.as_bytes()));
@@ -251,7 +251,7 @@ impl ParameterTypes {
         }
     }
 
-    /// Gives up on a statement that the protocol cannot encode.
+    /// Marks a statement as untypable because the protocol cannot encode it.
     pub(crate) fn mark_untypable(&self, probe: &TypeTrial) {
         self.lock().insert(probe.key.clone(), TypingState::Untypable);
     }
@@ -273,7 +273,7 @@ impl TypeCache {
         let Some(TypingState::Typed(variants)) = self.statements.get_mut(&key) else {
             return self.insert(key, statement);
         };
-        // The statement needs types for other values: for these, add a variant without types.
+        // The statement needs types for other values, so add a variant without types for these.
         let variant = match statement {
             TypingState::Typed(mut new) => new.pop(),
             _ => Some(TypeVariant { shapes, guess: TypeGuess::untyped() }),
@@ -329,7 +329,7 @@ impl TypeTrial {
                     matches!(result.types.get(at), Some(25 | 1043 | 705)) && shape.is_measure()
                 };
                 let only: Vec<bool> = self.shapes.iter().enumerate().map(is_text).collect();
-                // Text compared with nothing else in the statement is harmless.
+                // Without a comparison as text elsewhere in the statement, the guess is harmless.
                 if !only.contains(&true)
                     || PlaceholderContext::from_sql(self.sql.as_bytes())
                         != PlaceholderContext::Textual
@@ -344,7 +344,7 @@ impl TypeTrial {
                     self.guesses = TypeGuess::all(None, &self.shapes);
                     self.next_guess(false)
                 }
-                // It fails for another reason: types do not help.
+                // The statement fails for another reason, so types do not help.
                 _ => self.concluded(TypingState::AsIs),
             },
             TrialStage::Guess { .. } if works => {
@@ -368,7 +368,7 @@ impl TypeTrial {
         }
         let statement = match works_untyped {
             true => TypingState::AsIs,
-            // The next values may show more.
+            // Further values may provide more evidence.
             false if self.shapes.contains(&ValueShape::Unknown) => TypingState::Refused,
             false => TypingState::Untypable,
         };
@@ -377,7 +377,7 @@ impl TypeTrial {
 }
 
 impl TypeGuess {
-    /// No types at all.
+    /// A guess that gives no types at all.
     fn untyped() -> Self {
         Self {
             only: Some(Vec::new()),
@@ -427,7 +427,7 @@ impl TypeGuess {
 }
 
 impl ValueShape {
-    /// Whether its order differs from that of its text.
+    /// Whether values of this kind are ordered differently from their texts.
     fn is_measure(self) -> bool {
         use Scalar::{Date, Float8, Int4, Int8, Interval, Numeric, Time, Timestamp, TimestampTz};
         let is_measure = |scalar| {
@@ -448,8 +448,8 @@ fn parameter_shape(value: &Parameter) -> ValueShape {
     }
 }
 
-/// Whether a server fails with this error if types are missing or wrong: at Parse, or at Bind if
-/// the value does not fit the type that it chose.
+/// Whether a server reports this error if types are missing or wrong: at Parse, or at Bind if the
+/// value does not fit the type that the server chose.
 pub(crate) fn is_missing_types(failure: &ReplayFailure) -> bool {
     // ambiguous_function, indeterminate_datatype, ambiguous_parameter, datatype_mismatch,
     // undefined_function, cannot_coerce, wrong_object_type; then for values:

@@ -31,6 +31,7 @@ use crate::{
     cancel::{CancelRequests, CancelStartError, FinishedCancel},
     inbox::{Inbox, QueueState},
     link::{ConnectionLoss, Link, PumpResult, Reply},
+    machine::CalibrationControl,
     metrics::Metrics,
     notice::{Notice, NoticeSink},
     pace::Schedule,
@@ -44,19 +45,20 @@ use crate::{
 use interruption::Interruption;
 use session_slot::{SessionSlot, SlotId};
 
-/// How often the stop flag is checked and gauges are set.
+/// Interval at which the stop flag is checked and gauges are set.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Delays between attempts to connect: the first, doubled up to the second.
+/// Delays between attempts to connect: the first one, which doubles up to the second one.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Failed attempts to connect, about twenty seconds of them, after which an outage is a long one.
+/// Number of failed attempts to connect, about twenty seconds of them, after which an outage counts
+/// as long.
 const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 
 /// Maximum outcomes per batch sent to the outcome writer.
 const BATCH_MAX: usize = 512;
 
-/// Shared by all workers.
+/// Settings, channels and counters that all workers share.
 #[derive(Clone)]
 pub(crate) struct WorkerContext {
     pub(crate) schedule: Schedule,
@@ -67,6 +69,7 @@ pub(crate) struct WorkerContext {
     pub(crate) workers: usize,
     pub(crate) notices: Arc<NoticeSink>,
     pub(crate) metrics: Metrics,
+    pub(crate) calibration: Arc<CalibrationControl>,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) finished: SyncSender<Vec<FinishedEvent>>,
 }
@@ -85,9 +88,9 @@ pub(crate) struct ReplayWorker {
     /// Outcomes not yet sent to the outcome writer.
     finished: Vec<FinishedEvent>,
     backlog_bytes: usize,
-    /// When an event last ended.
+    /// Time at which an event last ended.
     progress: Instant,
-    /// When to check next for sessions without further events, after the end of the events.
+    /// Next time to check for sessions without further events, once the events have ended.
     finish_check: Instant,
     /// Set once the replay has been interrupted.
     interruption: Option<Interruption>,
@@ -186,7 +189,7 @@ impl ReplayWorker {
             // Read for each step, because the work of earlier steps takes time.
             let now = Instant::now();
             let slot_entry = &mut self.slots[slot.index as usize];
-            // A step may have ended the session, and the slot may have been given to another one.
+            // A step may have ended the session, and the slot may now belong to another one.
             if slot_entry.generation != slot.generation {
                 return;
             }
@@ -292,7 +295,7 @@ impl ReplayWorker {
         let index = (ready.token.0 & 0xffff_ffff) as u32;
         let Some(slot_entry) = self.slots.get_mut(index as usize) else { return };
         let slot = SlotId { index, generation: slot_entry.generation };
-        // A late event of a connection that this slot had before.
+        // The event is late, of a connection that this slot had before.
         if slot.token() != ready.token {
             return;
         }
@@ -354,7 +357,7 @@ impl ReplayWorker {
         }
     }
 
-    /// Handles the loss or refusal of a slot's connection: what was in flight on it fails, the rest
+    /// Handles the loss or refusal of a slot's connection: events in flight on it fail, the rest
     /// continues.
     fn on_connection_lost(&mut self, slot: SlotId, lost: ConnectionLoss, now: Instant) {
         let slot_entry = &mut self.slots[slot.index as usize];
@@ -370,7 +373,7 @@ impl ReplayWorker {
         // The first attempt after a loss is immediate; delays start when that fails too.
         let retry = if was_connected { now } else { now + wait };
         // At the highest speed no due time can be missed, so a restart of the target is waited for,
-        // but not a refusal that will be the same next time.
+        // unlike a refusal that would be repeated.
         let is_long = !failure.is_transient() || slot_entry.retries > RETRIES_OF_LONG_OUTAGE;
         let can_wait = !self.shared.schedule.is_paced() && !is_long;
         let mut ended =
@@ -385,6 +388,7 @@ impl ReplayWorker {
             _ => {}
         }
         if !was_connected && failure.is_too_many_connections() {
+            self.shared.calibration.release_slot();
             let last_error = failure.message.to_string();
             let paced = self.shared.schedule.is_paced();
             self.shared.notices.report(&Notice::NoConnectionsLeft {
@@ -494,7 +498,7 @@ fn answered(item: ScheduledEvent, sent: Instant, ended: Instant, end: EventEnd) 
     }
 }
 
-/// The cancel request for what a slot's connection is running, if its server sent a cancel key.
+/// The cancel request for the statement that a slot is running, if its server sent a cancel key.
 fn cancel_request_for(slot_entry: &mut SessionSlot) -> Option<Vec<u8>> {
     let key = slot_entry.link.as_mut()?.client()?.cancel_key()?;
     let mut request = Vec::new();

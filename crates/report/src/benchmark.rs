@@ -16,7 +16,7 @@ pub use document::{BenchmarkDocument, VERSION, document, steps_csv};
 pub use page::page;
 pub use table::table;
 
-/// `95 µs`, `42 ms`, `1.5 s`.
+/// Formats a time: `95 µs`, `42 ms`, `1.5 s`.
 fn seconds(time: Duration) -> String {
     match time.as_secs_f64() {
         0.0 => "0 s".to_owned(),

@@ -22,7 +22,7 @@ pub struct ComparisonDocument {
     pub format: &'static str,
     /// See [`DOCUMENT_VERSION`].
     pub version: u32,
-    /// `slower`, `faster`, `mixed`, `no change` or `too few`.
+    /// `slower`, `faster`, `mixed`, `no change`, `not comparable` or `too few`.
     pub verdict: &'static str,
     /// The verdict in one line, for people.
     pub summary: String,
@@ -30,10 +30,14 @@ pub struct ComparisonDocument {
     pub headlines: Vec<String>,
     base: SideDocument,
     run: SideDocument,
+    base_runs: Vec<SideDocument>,
+    run_runs: Vec<SideDocument>,
     control: Option<ControlDocument>,
     settings: SettingsDocument,
     /// The factor by which the typical query changed.
     drift: Option<f64>,
+    /// The factor by which the calibration statement was slower.
+    machine: Option<f64>,
     caveats: Vec<CaveatDocument>,
     fail_on: Vec<ViolationDocument>,
     /// All queries, including those not listed below.
@@ -73,6 +77,8 @@ struct ControlDocument {
 struct SettingsDocument {
     change_min: f64,
     floor_us: u128,
+    floor_between_runs_us: u128,
+    no_change_max: f64,
     executions_min: u64,
     confidence: f64,
     false_discoveries_max: f64,
@@ -80,7 +86,8 @@ struct SettingsDocument {
 
 #[derive(Debug, Serialize)]
 struct CaveatDocument {
-    /// `different_captures`, `different_rates`, `incomplete`, `everything_moved`, `types_deduced`.
+    /// `different_captures`, `different_rates`, `incomplete`, `everything_moved`,
+    /// `machine_changed`, `runs_vary`, `types_deduced`.
     kind: &'static str,
     text: String,
 }
@@ -100,19 +107,23 @@ struct QueryDocument {
     query: String,
     user: String,
     database: String,
-    /// `slower`, `faster`, `no change`, `too few`, `only in base` or `only in run`.
+    /// `slower`, `faster`, `no change`, `undecided`, `too few`, `only in base` or `only in run`.
     verdict: &'static str,
-    /// `typical` or `tail` if the query changed.
+    /// `typical` or `tail` if the query changed, `null` otherwise.
     part: Option<&'static str>,
     /// The change of typical executions.
     change: Option<ChangeDocument>,
     /// The change of the mean, where the verdict used it; its interval is at 99 %.
     mean_change: Option<IntervalDocument>,
-    /// The factor by which it differed between base and control.
+    /// The factor by which the query differed between base and control.
     noise: Option<f64>,
+    /// The smallest factor that several runs a side would have shown to be a change.
+    detectable: Option<f64>,
     impact_us: f64,
     base: Option<MeasuresDocument>,
     run: Option<MeasuresDocument>,
+    base_runs: Vec<Option<MeasuresDocument>>,
+    run_runs: Vec<Option<MeasuresDocument>>,
     errors: Vec<ErrorDocument>,
     rows_differ: bool,
     because: Option<String>,
@@ -152,7 +163,7 @@ struct MeasuresDocument {
 
 #[derive(Debug, Serialize)]
 struct ErrorDocument {
-    /// `null` if no server reported one.
+    /// SQLSTATE of the failures; `null` if no server reported one.
     sqlstate: Option<String>,
     message: String,
     base: u64,
@@ -174,9 +185,12 @@ pub fn document(
         headlines: headline::headlines(comparison),
         base: (&comparison.base).into(),
         run: (&comparison.run).into(),
+        base_runs: comparison.base_runs.iter().map(Into::into).collect(),
+        run_runs: comparison.run_runs.iter().map(Into::into).collect(),
         control: comparison.control.as_ref().map(Into::into),
         settings: (&comparison.settings).into(),
         drift: comparison.drift,
+        machine: comparison.machine,
         caveats: comparison
             .caveats
             .iter()
@@ -220,6 +234,8 @@ impl From<&CompareSettings> for SettingsDocument {
         Self {
             change_min: settings.change_min.get(),
             floor_us: settings.floor.as_micros(),
+            floor_between_runs_us: settings.floor_between_runs.as_micros(),
+            no_change_max: settings.no_change_max.get(),
             executions_min: settings.executions_min,
             confidence: settings.confidence,
             false_discoveries_max: settings.false_discoveries_max,
@@ -234,6 +250,8 @@ impl CaveatDocument {
             Caveat::DifferentRates => "different_rates",
             Caveat::Incomplete { .. } => "incomplete",
             Caveat::EverythingMoved => "everything_moved",
+            Caveat::MachineChanged => "machine_changed",
+            Caveat::RunsVary { .. } => "runs_vary",
             Caveat::TypesDeduced { .. } => "types_deduced",
             _ => "other",
         };
@@ -265,9 +283,12 @@ impl From<&QueryComparison> for QueryDocument {
             change: query.change.map(Into::into),
             mean_change: query.mean_change.map(Into::into),
             noise: query.noise,
+            detectable: query.detectable,
             impact_us: query.impact_us,
             base: query.base.map(Into::into),
             run: query.run.map(Into::into),
+            base_runs: query.base_runs.iter().map(|it| it.map(Into::into)).collect(),
+            run_runs: query.run_runs.iter().map(|it| it.map(Into::into)).collect(),
             errors: query.errors.iter().map(Into::into).collect(),
             rows_differ: query.rows_differ(),
             because: query.plan_change.clone(),

@@ -1,8 +1,8 @@
-//! Headlines of a comparison: what got slower, what got faster, what fails.
+//! Headlines of a comparison: which queries got slower or faster, and which fail.
 
 use howdah_compare::{
     Caveat, Change, ChangedPart, Comparison, ErrorChange, Interval, Measures, Overall,
-    QueryComparison,
+    QueryComparison, QueryVerdict,
 };
 
 use crate::text;
@@ -13,7 +13,8 @@ const QUERY_WIDTH: usize = 100;
 /// Maximum characters of an error message in a headline.
 const MESSAGE_WIDTH: usize = 80;
 
-/// The verdict in one line: `no change in 12 of 14 queries; 2 not executed often enough to say`.
+/// The verdict in one line, such as `no change in 12 of 14 queries; 2 not executed often enough to
+/// say`.
 pub fn verdict_line(comparison: &Comparison) -> String {
     let count = |test: fn(&QueryComparison) -> bool| {
         comparison.queries.iter().filter(|query| test(query)).count() as u64
@@ -21,15 +22,24 @@ pub fn verdict_line(comparison: &Comparison) -> String {
     let judged = count(|query| query.change.is_some());
     let slower = count(|query| query.verdict.is_slower());
     let faster = count(|query| query.verdict.is_faster());
+    let undecided = count(|query| query.verdict == QueryVerdict::Undecided);
     let of_judged = format!("of {}", count_queries(judged));
     let mut line = match comparison.verdict {
         Overall::NoChange => format!("no change in {}", count_queries(judged)),
         Overall::Slower => format!("{slower} {of_judged} slower"),
         Overall::Faster => format!("{faster} {of_judged} faster"),
         Overall::Mixed => format!("{slower} {of_judged} slower, {faster} faster"),
+        Overall::NotComparable => {
+            format!(
+                "not comparable: {undecided} {of_judged} may have changed, the runs differ too much to say"
+            )
+        }
         _ => "too few executions to say".to_owned(),
     };
     let others = comparison.queries.len() as u64 - judged;
+    if undecided > 0 && comparison.verdict != Overall::NotComparable {
+        line.push_str(&format!("; {undecided} undecided"));
+    }
     if judged > 0 && others > 0 {
         line.push_str(&format!("; {others} not executed often enough to say"));
     }
@@ -89,7 +99,7 @@ fn typical(change: Change, base: &Measures, run: &Measures, confidence: f64) -> 
     )
 }
 
-/// The confidence level is that of [`QueryComparison::mean_change`].
+/// Describes a change of the mean, at the confidence level of [`QueryComparison::mean_change`].
 fn tail(mean: Interval, base: &Measures, run: &Measures) -> String {
     format!(
         "{} in the mean, by its slow executions (mean {}, p99 {}, 99 % CI {})",
@@ -149,6 +159,26 @@ pub(crate) fn caveat_text(caveat: &Caveat, comparison: &Comparison) -> String {
                 None => format!(
                     "{moved}: replay base and run again in turns, and pass one more run of the base \
                      as --control"
+                ),
+            }
+        }
+        Caveat::MachineChanged => {
+            let factor = text::factor(comparison.machine.unwrap_or(1.0));
+            format!(
+                "the machine was not the same: a statement that reads no table took {factor} the \
+                 time; replay both sides again in turns, on a machine that does nothing else"
+            )
+        }
+        Caveat::RunsVary { queries } => {
+            let queries = count_queries(*queries as u64);
+            match (comparison.base_runs.len(), comparison.run_runs.len()) {
+                (1, 1) => format!(
+                    "{queries} undecided: the difference may be the machine's; replay each side \
+                     three times, in turns, and pass all runs"
+                ),
+                (base, run) => format!(
+                    "{queries} undecided: the {base} base runs and {run} changed runs differ too much \
+                     among themselves; more runs on each side, or an idle machine, would decide"
                 ),
             }
         }

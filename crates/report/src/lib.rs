@@ -1,15 +1,18 @@
 //! Draws results: lines and tables for terminals, documents for programs, pages and charts for
 //! browsers.
 //!
-//! Nothing is measured, assessed or written here: functions return text, and the caller decides
-//! where it goes and whether it may be coloured.
+//! Nothing is measured or assessed here. Functions return text, and the caller decides where it
+//! goes and whether it may be coloured; what probes measure is written line by line to the caller's
+//! writer.
 
 pub mod benchmark;
 pub mod cache;
 mod chart;
 mod document;
 mod headline;
+pub mod logging;
 mod page;
+pub mod probe;
 pub mod recording;
 pub mod rehearsal;
 mod table;

@@ -8,7 +8,7 @@ use howdah_compare::{
 
 use crate::{headline, text};
 
-/// The style of a table.
+/// How to fit a comparison to a terminal.
 #[derive(Clone, Copy, Debug)]
 pub struct TableStyle {
     /// Whether verdicts are coloured with ANSI escapes.
@@ -74,7 +74,7 @@ pub fn table(comparison: &Comparison, violations: &[Violation], style: &TableSty
     out
 }
 
-/// `fail-on p95>1.5x: select … 1.20 ms → 3.40 ms`.
+/// Formats a violated condition: `fail-on p95>1.5x: select … 1.20 ms → 3.40 ms`.
 pub(crate) fn violation_line(comparison: &Comparison, violation: &Violation) -> String {
     const QUERY_WIDTH: usize = 100;
     let mut queries = comparison.queries.iter();
@@ -155,7 +155,7 @@ fn verdict_label(verdict: QueryVerdict) -> String {
     }
 }
 
-/// `14.2× (13.1–15.0)  +3.90 s`.
+/// Formats the change of a query: `14.2× (13.1–15.0)  +3.90 s`.
 fn amount(query: &QueryComparison) -> Option<String> {
     let interval = match query.verdict.part() {
         Some(ChangedPart::Tail) => query.mean_change?,

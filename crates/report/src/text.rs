@@ -3,13 +3,14 @@
 /// Units of time, smallest first, with their length in microseconds.
 const UNITS: [(&str, f64); 3] = [("µs", 1.0), ("ms", 1e3), ("s", 1e6)];
 
-/// `203 µs`, `2.91 ms`, `14.2 s`: three significant digits, or whole numbers.
+/// Formats a duration with three significant digits or as a whole number: `203 µs`, `2.91 ms`,
+/// `14.2 s`.
 pub(crate) fn duration(micros: f64) -> String {
     let (unit, scale) = time_unit(micros);
     format!("{} {unit}", digits(micros / scale, scale))
 }
 
-/// `0.20 ms → 2.91 ms`: both in the unit of the longer one.
+/// Formats two durations in the unit of the longer one: `0.20 ms → 2.91 ms`.
 pub(crate) fn durations(before: f64, after: f64) -> String {
     let longer = before.max(after);
     format!("{} → {}", duration_in_unit_of(before, longer), duration_in_unit_of(after, longer))
@@ -27,17 +28,17 @@ pub(crate) fn duration_range(low: f64, high: f64, other: f64) -> String {
     format!("{}–{} {unit}", digits(low / scale, scale), digits(high / scale, scale))
 }
 
-/// `+12.3 s`, `-80 µs`.
+/// Formats a difference with its sign: `+12.3 s`, `-80 µs`.
 pub(crate) fn difference(micros: f64) -> String {
     format!("{}{}", if micros < 0.0 { "-" } else { "+" }, duration(micros.abs()))
 }
 
-/// `14.2×`: with three significant digits.
+/// Formats a factor with three significant digits: `14.2×`.
 pub(crate) fn factor(factor: f64) -> String {
     format!("{}×", factor_digits(factor))
 }
 
-/// The factor without `×`, for ranges such as `13.1–15.0`.
+/// Formats a factor without `×`, for ranges such as `13.1–15.0`.
 pub(crate) fn factor_digits(factor: f64) -> String {
     match factor {
         factor if factor >= 100.0 => format!("{factor:.0}"),
@@ -47,7 +48,7 @@ pub(crate) fn factor_digits(factor: f64) -> String {
 }
 
 fn time_unit(micros: f64) -> (&'static str, f64) {
-    // A value that would be rounded to 1000 of a unit is shown as 1 of the next.
+    // A value that would round to 1000 of a unit is formatted as 1 of the next unit.
     let fits = |unit: &&(&str, f64)| micros / unit.1 < 999.5;
     *UNITS.iter().find(fits).unwrap_or(&UNITS[UNITS.len() - 1])
 }
@@ -61,7 +62,7 @@ fn digits(value: f64, scale: f64) -> String {
     }
 }
 
-/// `512 B`, `1.50 KiB`, `3.20 GiB`.
+/// Formats a size: `512 B`, `1.50 KiB`, `3.20 GiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = bytes as f64;
@@ -76,7 +77,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     shown
 }
 
-/// `1 error`, `2 errors`.
+/// Formats a count with its noun: `1 error`, `2 errors`.
 pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -37,12 +37,12 @@ use scope::Scope;
 pub(crate) struct Analysis<'a> {
     settings: &'a RouteSettings,
     sql: &'a [u8],
-    /// Every constant of the text, in order.
+    /// Positions of all constants of the text, in order.
     constants: Vec<std::ops::Range<usize>>,
     /// Number of constants that were extracted from the parameterized text.
     extracted: usize,
     keys: Vec<KeySource>,
-    /// Positions where parameters are keys.
+    /// The parameters that are keys, with their positions.
     parameters: Vec<(u16, i32)>,
     /// Number of references found: to sharded tables, to unlisted tables, and to CTEs.
     sharded: usize,
@@ -62,9 +62,9 @@ type AnalysisResult<T = ()> = Result<T, UnsupportedStatement>;
 /// The shards that one statement reaches.
 struct StatementScope {
     pub(crate) scope: ShardScope,
-    /// The result is valid for this exact text only.
+    /// Whether the result is valid for this exact text only.
     pub(crate) is_exact: bool,
-    /// The statement reads the catalog.
+    /// Whether the statement reads the catalog.
     pub(crate) reads_catalog: bool,
 }
 
@@ -87,8 +87,8 @@ fn statement_scope(
     let Some(scan) = StatementScan::from_statement(statement, settings) else {
         return unknown(NoShardKey::Unreadable);
     };
-    // The constants of the text in order: the normalised statement has lost them, and the tree has
-    // only their positions.
+    // The constants of the text in order: the normalized statement does not have them, and the tree
+    // has only their positions.
     let mut at = 0;
     let mut constants = Vec::new();
     for token in Lexer::new(sql) {
@@ -155,7 +155,7 @@ impl<'a> Analysis<'a> {
                 None => unanalyzed_scope(scan),
             },
             NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
-                // A prepared transaction outlives its session, and its name does not tell the
+                // A prepared transaction outlives its session, and its name does not show the
                 // shard.
                 Transaction::TransStmtPrepare
                 | Transaction::TransStmtCommitPrepared
@@ -181,7 +181,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// The scope of a statement that reads or writes rows.
+    /// Returns the scope of a statement that reads or writes rows.
     fn keyed_scope(
         &mut self,
         statement: &'a Node,
@@ -210,7 +210,7 @@ impl<'a> Analysis<'a> {
         };
         let is_keyed = is_analyzed && is_complete && !self.keys.is_empty();
         let rows = std::mem::take(&mut self.keys);
-        // Rows written to an unlisted table are not on the shard of the key, or not only there.
+        // Rows written to an unlisted table are not on the shard of the key, or also elsewhere.
         if !is_keyed || (!reads && scan.writes_unlisted) {
             return ShardScope::Unkeyed(otherwise(self));
         }
@@ -287,7 +287,7 @@ impl<'a> Analysis<'a> {
 const COPY_TO: &str = "COPY cannot merge";
 const CURSOR: &str = "a cursor cannot merge";
 
-/// The scope of a nested statement whose results cannot be merged.
+/// Returns the scope of a nested statement whose results cannot be merged.
 fn without_merge(scope: ShardScope, why: &'static str) -> ShardScope {
     match scope {
         ShardScope::Unkeyed(Ok(_)) => ShardScope::Unkeyed(Err(NoShardKey::FanOutNotAllowed(why))),
@@ -301,7 +301,7 @@ fn without_merge(scope: ShardScope, why: &'static str) -> ShardScope {
     }
 }
 
-/// The scope of a statement that is not analyzed further.
+/// Returns the scope of a statement that is not analyzed further.
 fn unanalyzed_scope(scan: &StatementScan) -> ShardScope {
     if scan.sharded > 0 || scan.has_replicated || scan.mentions_listed {
         return ShardScope::Unkeyed(Err(NoShardKey::Kind));
@@ -309,7 +309,7 @@ fn unanalyzed_scope(scan: &StatementScan) -> ShardScope {
     ShardScope::Unlisted { why: NoShardKey::Kind, reads: false }
 }
 
-/// Whether it is `left = right` or `left IN (…)` with the operator of that name.
+/// Whether the expression is `left = right` or `left IN (…)` with the operator of that name.
 fn is_equality(kind: AExprKind, name: &[Node]) -> bool {
     let is_equal = match name {
         [only] => matches!(&only.node, Some(NodeEnum::String(name)) if name.sval == "="),

@@ -1,4 +1,4 @@
-//! Cache of plans.
+//! [`PlanCache`]: the plans of recent texts.
 //!
 //! The first lookup is by the exact text: an application that binds its values sends the same text
 //! again and again, and pays one hash and one comparison. The second is by the
@@ -18,7 +18,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::analysis::plan;
 use crate::{plan::RoutePlan, settings::RouteSettings};
 
-/// The plan of a text in a build without PostgreSQL's grammar, which analyzes no statements.
+/// Returns the plan of a text in a build without PostgreSQL's grammar, which analyzes no
+/// statements.
 #[cfg(not(feature = "grammar"))]
 fn plan(_: &[u8], _: &ParameterizedText, _: &RouteSettings) -> RoutePlan {
     RoutePlan::unreadable(crate::refusal::NoShardKey::NoGrammar)
@@ -38,16 +39,17 @@ type CachedPlan = (Box<[u8]>, Arc<RoutePlan>);
 
 #[derive(Debug, Default)]
 struct PlanGeneration {
-    /// If two texts have the same hash, the later one replaces the earlier.
+    /// Plans by the hash of their text. If two texts have the same hash, the later one replaces the
+    /// earlier.
     plans: HashMap<u64, CachedPlan, BuildHasherDefault<IdentityHasher>>,
     bytes: usize,
 }
 
-/// Approximate cost of an entry besides its text: a plan, pointers, unused table capacity.
+/// Approximate cost of an entry in addition to its text: a plan, pointers, unused table capacity.
 const ENTRY_BYTES: usize = 512;
 
 impl PlanCache {
-    /// Caches up to about `bytes`.
+    /// Creates a cache of up to about `bytes` bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self {
             young: PlanGeneration::default(),
@@ -57,8 +59,8 @@ impl PlanCache {
         }
     }
 
-    /// The plan of a text. If the plan refers to constants, [`Self::parameterized`] is that of this
-    /// text.
+    /// Returns the plan of a text. If it refers to constants, [`Self::parameterized`] is then that
+    /// of this text.
     pub(crate) fn plan(&mut self, sql: &[u8], settings: &RouteSettings) -> Arc<RoutePlan> {
         let hash = xxh3_64(sql);
         if let Some(plan) = self.find(hash, sql) {
@@ -90,7 +92,7 @@ impl PlanCache {
         plan
     }
 
-    /// The parameterized text of the last request.
+    /// Returns the parameterized text of the last request.
     pub(crate) fn parameterized(&self) -> &ParameterizedText {
         &self.parameterized
     }

@@ -5,26 +5,27 @@
 
 use crate::{Refusal, role::RolePreference};
 
-/// A routing command.
+/// A statement that controls routing, and is not sent to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteCommand {
-    /// `SET SHARD TO 'n'`; `None` is `ANY`.
+    /// `SET SHARD TO 'n'`: sends requests to this shard. `None` is `ANY`.
     SetShard(Option<u32>),
-    /// `SHOW SHARD`.
+    /// `SHOW SHARD`: returns the number of the current shard, or `unset`.
     ShowShard,
-    /// `SET SHARDING KEY TO 'k'`, or `'k', 'l'` where a key has two columns.
+    /// `SET SHARDING KEY TO 'k'`, or `'k', 'l'` for a key with two columns: selects the key's
+    /// shard.
     SetShardingKey(Vec<String>),
-    /// `SET SERVER ROLE TO 'role'`; `None` is `DEFAULT`.
+    /// `SET SERVER ROLE TO 'role'`: sets the role of servers. `None` is `DEFAULT`.
     SetServerRole(Option<RolePreference>),
-    /// `SHOW SERVER ROLE`.
+    /// `SHOW SERVER ROLE`: returns the role in effect.
     ShowServerRole,
-    /// `SET PRIMARY READS TO 'on'`; `None` is `DEFAULT`.
+    /// `SET PRIMARY READS TO 'on'`: whether reads may go to the primary. `None` is `DEFAULT`.
     SetPrimaryReads(Option<bool>),
-    /// `SHOW PRIMARY READS`.
+    /// `SHOW PRIMARY READS`: returns `on` or `off`.
     ShowPrimaryReads,
-    /// `SET READ YOUR WRITES TO 'on'`; `None` is `DEFAULT`.
+    /// `SET READ YOUR WRITES TO 'on'`: whether reads must see own writes. `None` is `DEFAULT`.
     SetReadYourWrites(Option<bool>),
-    /// `SHOW READ YOUR WRITES`.
+    /// `SHOW READ YOUR WRITES`: returns `on` or `off`.
     ShowReadYourWrites,
 }
 
@@ -33,7 +34,7 @@ pub enum RouteCommand {
 pub struct CommandAnswer {
     /// The only column's name and value, of type `text`.
     pub row: Option<(&'static str, String)>,
-    /// The tag: `SET SHARD`, `SELECT 1`.
+    /// The command tag, such as `SET SHARD` or `SELECT 1`.
     pub tag: &'static str,
 }
 
@@ -48,7 +49,7 @@ impl RouteCommand {
     ///
     /// # Errors
     ///
-    /// It is a command with an invalid value.
+    /// The text is a command with an invalid value.
     ///
     /// ```
     /// use howdah_route::{RouteCommand, RolePreference};
@@ -62,7 +63,7 @@ impl RouteCommand {
         let [first, second, third, ..] = query else { return None };
         match (first | 0x20, second | 0x20, third | 0x20) {
             (b's', b'e', b't') | (b's', b'h', b'o') => Self::read_on(query),
-            // Spaces, and control characters with that bit set.
+            // A leading space or control character, with that bit set.
             (b' '..=b'-', ..) => Self::read_on(query),
             _ => None,
         }
@@ -82,7 +83,7 @@ impl RouteCommand {
         }
     }
 
-    /// Name of the only column of its reply, if there is one.
+    /// Returns the name of the only column of the reply, if it has one.
     pub fn column(&self) -> Option<&'static str> {
         match self {
             Self::ShowShard => Some("shard"),
@@ -93,7 +94,7 @@ impl RouteCommand {
         }
     }
 
-    /// The CommandComplete tag of its reply.
+    /// Returns the CommandComplete tag of the reply.
     pub(crate) fn tag(&self) -> &'static str {
         match self {
             Self::SetShard(_) => "SET SHARD",
@@ -176,14 +177,14 @@ fn switch(parameter: &'static str, value: String) -> Result<Option<bool>, Refusa
     }
 }
 
-/// The text after at least one space.
+/// Returns the text after at least one space.
 fn spaces(text: &[u8]) -> Option<&[u8]> {
     let rest = text.trim_ascii_start();
     (rest.len() < text.len()).then_some(rest)
 }
 
-/// The text after these keywords and the spaces between them. The last keyword must be followed by
-/// a space, a semicolon or the end.
+/// Returns the text after these keywords and the spaces between them. The last keyword must be
+/// followed by a space, a semicolon or the end.
 fn keywords<'a>(mut text: &'a [u8], names: &[&str]) -> Option<&'a [u8]> {
     for name in names {
         let (word, rest) = text.trim_ascii_start().split_at_checked(name.len())?;
@@ -202,7 +203,8 @@ fn is_only_semicolon(text: &[u8]) -> bool {
     matches!(text.trim_ascii(), b"" | b";")
 }
 
-/// The comma-separated values after `TO` up to the end; `None` if the syntax does not match.
+/// Returns the comma-separated values after `TO` up to the end; `None` if the syntax does not
+/// match.
 fn values(text: &[u8]) -> Option<Vec<String>> {
     let mut values = Vec::new();
     let mut rest = spaces(text)?;
@@ -222,7 +224,7 @@ fn single(mut values: Vec<String>) -> Option<String> {
     if values.len() > 1 { None } else { values.pop() }
 }
 
-/// A quoted value, in which quotes are doubled, or a bare word or number.
+/// Parses a quoted value, in which quotes are doubled, or a bare word or number.
 fn value(text: &[u8]) -> Option<(String, &[u8])> {
     let Some(mut rest) = text.strip_prefix(b"'") else {
         let is_bare = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');

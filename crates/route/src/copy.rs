@@ -8,20 +8,20 @@ pub use rows::{CopyRowSplitter, RowTarget};
 /// A `COPY table (columns) FROM STDIN` of a sharded table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyFrom {
-    /// The table, as named in the settings.
+    /// Name of the table, as in the settings.
     pub table: Box<str>,
     /// Indexes of the key columns in a row, from 0, in the order of the map.
     pub key: Vec<usize>,
-    /// The format of the rows.
+    /// The format in which the client sends rows.
     pub format: CopyRowFormat,
-    /// Whether the first line is a header, which every shard needs.
+    /// Whether the first line is a header, which every shard must receive.
     pub header: bool,
 }
 
-/// The format of COPY rows.
+/// The format of COPY rows, with the options that rows depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyRowFormat {
-    /// Delimited columns with backslash escapes.
+    /// Columns with a delimiter and backslash escapes.
     Text {
         /// Column delimiter.
         delimiter: u8,
@@ -39,6 +39,6 @@ pub enum CopyRowFormat {
         /// Escape character before a quote within values.
         escape: u8,
     },
-    /// PostgreSQL's binary format, with a header and a trailer for every shard.
+    /// PostgreSQL's binary format. Its header and trailer would be needed on every shard.
     Binary,
 }

@@ -3,11 +3,12 @@
 /// Session parameters that affect the meaning of the bytes of a text.
 #[derive(Clone, Debug)]
 pub(crate) struct TextDialect {
-    /// `standard_conforming_strings`: a backslash in a plain string is an ordinary character.
+    /// Whether a backslash in a plain string is an ordinary character:
+    /// `standard_conforming_strings`.
     conforming: bool,
     client: Option<Box<[u8]>>,
     server: Option<Box<[u8]>>,
-    /// In the client's encoding, multi-byte characters contain no ASCII bytes.
+    /// Whether multi-byte characters contain no ASCII bytes in the client's encoding.
     is_safe: bool,
     is_same: bool,
 }

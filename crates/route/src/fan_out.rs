@@ -9,36 +9,37 @@ pub enum FanOut {
     Concatenate,
     /// A merge of rows that each shard has sorted.
     Merge {
-        /// Sort columns, most significant first.
+        /// Sort keys, most significant first.
         by: Vec<SortKey>,
-        /// Maximum number of rows.
+        /// Maximum number of rows of the merged result.
         limit: Option<u64>,
     },
-    /// One row per shard is combined into one, column by column. The sum, minimum and maximum of no
+    /// One row per shard is combined into one, column by column. The sum, minimum or maximum of no
     /// rows is NULL, and NULLs are ignored.
     Aggregate(Vec<Aggregate>),
 }
 
-/// A sort column.
+/// A sort key: a column with its direction.
 ///
 /// Only types whose order is known without the server can be merged: numbers, times, `bytea`,
 /// `uuid`, and text in the collation `C`. The merging code must check this in the row description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortKey {
-    /// The column.
+    /// The column that rows are sorted by.
     pub column: SortColumn,
-    /// Descending order.
+    /// Whether the order is descending.
     pub descending: bool,
-    /// NULLs sort first.
+    /// Whether NULLs are first.
     pub nulls_first: bool,
 }
 
-/// A column of the result.
+/// Identifies a column of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SortColumn {
-    /// By position, from 0.
+    /// The index of the column, from 0.
     Position(usize),
-    /// By name in the row description; if several columns have that name, the order is unknown.
+    /// The column's name in the row description; if several columns have that name, the order is
+    /// unknown.
     Named(Box<str>),
 }
 
@@ -49,8 +50,8 @@ pub enum Aggregate {
     Count,
     /// `sum`: the sums are added, in the type of the column.
     Sum,
-    /// `min`: the minimum.
+    /// `min`: the minimum of the shards' minimums.
     Min,
-    /// `max`: the maximum.
+    /// `max`: the maximum of the shards' maximums.
     Max,
 }

@@ -1,7 +1,7 @@
 //! Hints in comments: `/* shard_id: 1 */ select …`.
 //!
 //! Only comments before the first keyword of a text and one at its very end are examined, so that
-//! nothing inside a string is taken for a hint, and only [`SEARCH_BYTES_MAX`] bytes at each end.
+//! nothing inside a string is mistaken for a hint, and only [`SEARCH_BYTES_MAX`] bytes at each end.
 
 use memchr::memmem;
 
@@ -28,7 +28,7 @@ impl Default for HintNames {
     }
 }
 
-/// The hints of a text.
+/// The values of hints found in a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hints {
     pub(crate) shard: Option<u32>,
@@ -103,7 +103,7 @@ fn bare(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(end)
 }
 
-/// A value in single or double quotes, or bare.
+/// Parses a value in single or double quotes, or bare; returns it with the rest.
 fn value(text: &[u8]) -> (&[u8], &[u8]) {
     if let [quote @ (b'\'' | b'"'), inside @ ..] = text
         && let Some(end) = memchr::memchr(*quote, inside)

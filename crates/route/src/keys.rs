@@ -10,28 +10,30 @@ use howdah_wire::{ValueFormat, frontend::Bind};
 pub(crate) enum KeyValueSource {
     /// The keyword NULL.
     Null,
-    /// A constant.
+    /// A constant in the text.
     Constant {
         at: ConstantPosition,
-        /// A minus sign precedes it.
+        /// Whether a minus sign precedes the constant.
         is_negative: bool,
     },
-    /// A parameter, counted from 0.
+    /// A parameter, numbered from 0.
     Parameter {
         index: u16,
-        /// It is cast to the key's type, so it may be text that is parsed as that type.
+        /// Whether the parameter is cast to the key's type, so that it may be text that is parsed
+        /// as that type.
         is_cast: bool,
-        /// It is used only as a key, so its type follows from the column if it is not declared.
+        /// Whether the parameter is used only as a key, so that its type, if not declared, is that
+        /// of the column.
         is_key_only: bool,
     },
 }
 
-/// The position of a constant.
+/// The place where a constant's text is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConstantPosition {
-    /// It is the `n`-th constant extracted from the parameterized text.
+    /// The `n`-th constant extracted from the parameterized text.
     Extracted(usize),
-    /// It is part of the parameterized text.
+    /// A part of the parameterized text itself.
     Inline(Box<[u8]>),
 }
 
@@ -39,7 +41,7 @@ pub(crate) enum ConstantPosition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeySource {
     pub(crate) sources: Vec<KeyValueSource>,
-    /// It is inserted rather than compared: then NULL is a value like any other.
+    /// Whether the key is inserted rather than compared, so that NULL is a value like any other.
     pub(crate) is_inserted: bool,
 }
 
@@ -47,18 +49,18 @@ pub(crate) struct KeySource {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyValues<'a> {
     pub(crate) sql: &'a [u8],
-    /// Positions in `sql`.
+    /// Positions of constants in `sql`.
     pub(crate) constants: &'a [Range<usize>],
     /// Parameter types from Parse, and the Bind message.
     pub(crate) bind: Option<(&'a [u32], &'a Bind<'a>)>,
-    /// Non-ASCII characters have the same bytes on the server.
+    /// Whether non-ASCII characters have the same bytes on the server.
     pub(crate) same_encoding: bool,
 }
 
 /// The result of evaluating a [`KeySource`] for one text or Bind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyLookup {
-    /// A key.
+    /// The values of the key's columns; `None` is NULL.
     Key(Vec<Option<ShardKey>>),
     /// Nothing equals NULL, so no row can match on any shard.
     NoRows,
@@ -89,7 +91,8 @@ impl KeySource {
 }
 
 impl KeyValueSource {
-    /// The outer option is `None` if the value is not supported, the inner if it is NULL.
+    /// Evaluates one column. The outer option is `None` if the value is not supported, the inner if
+    /// it is NULL.
     fn key(&self, of: KeyType, values: KeyValues<'_>) -> Option<Option<ShardKey>> {
         match self {
             Self::Null => Some(None),
@@ -146,7 +149,7 @@ fn is_text_for(of: KeyType, declared: u32, is_cast: bool, is_alone: bool) -> Opt
     }
 }
 
-/// The key of a constant as written in the text.
+/// Returns the key of a constant as written in the text.
 fn constant(text: &[u8], is_negative: bool, of: KeyType, same_encoding: bool) -> Option<ShardKey> {
     if text.first()?.is_ascii_digit() {
         // A number with a point or an exponent may be rounded, and only integer keys can be written
@@ -160,8 +163,8 @@ fn constant(text: &[u8], is_negative: bool, of: KeyType, same_encoding: bool) ->
     (!is_negative && is_same).then(|| of.parse(&*value).ok()).flatten()
 }
 
-/// The value of a single-segment string constant: `'…'`, `E'…'` with only quote and backslash
-/// escapes, `$tag$…$tag$`.
+/// Returns the value of a single-segment string constant: `'…'`, `E'…'` with only quote and
+/// backslash escapes, `$tag$…$tag$`.
 fn string(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     match text {
         [b'$', rest @ ..] => {

@@ -1,11 +1,11 @@
-//! Decides where a client's request goes: to which shard, and to its primary or a replica. The
-//! decision depends on commands, on hints in comments, and on the statement itself, by PostgreSQL's
-//! grammar.
+//! Decides on the destination of a client's request: its shard, and the primary or a replica. The
+//! decision depends on commands, on hints in comments, and on the statement itself, parsed with
+//! PostgreSQL's grammar.
 //!
 //! This crate knows no connections and sends nothing. [`RouteSession`] is a state machine for one
-//! client: the caller asks it before sending a request, and reports when a server is linked and
-//! released. [`Router`] holds the [`RouteSettings`] of a database and the plans cached for its
-//! statements.
+//! client: the caller asks it for a route before sending a request, and reports when a server is
+//! linked and released. [`Router`] holds the [`RouteSettings`] of a database and the plans cached
+//! for its statements.
 //!
 //! Analyzing statements needs PostgreSQL's grammar, which the feature `grammar` compiles. Without
 //! it, settings that depend on the contents of statements are refused

@@ -25,31 +25,31 @@ use crate::fan_out::FanOut;
 /// A request that was sent to all shards, in the order of their replies.
 #[derive(Clone, Debug)]
 pub enum ShardRequest {
-    /// A Query with one read.
+    /// A Query message with one read.
     Query(Arc<FanOut>),
     /// A Query with a `COPY … FROM STDIN`, whose data is distributed by row. The reply is held
     /// until [`ShardRequest::Commit`] is answered.
     Copy,
-    /// An internal Query: its reply is not forwarded to the client.
+    /// A Query of the pooler: its reply is not forwarded to the client.
     HiddenQuery,
-    /// An internal Query that commits or rolls back the last COPY.
+    /// A Query of the pooler that commits or rolls back the last COPY.
     Commit,
-    /// A Parse.
+    /// A Parse: one ParseComplete is forwarded.
     Parse,
-    /// A Bind.
+    /// A Bind: one BindComplete is forwarded.
     Bind,
-    /// A Close.
+    /// A Close: one CloseComplete is forwarded.
     Close,
-    /// A Describe of a statement.
+    /// A Describe of a statement: the shards' descriptions must be equal.
     DescribeStatement,
-    /// A Describe of a portal.
+    /// A Describe of a portal: the shards' descriptions must be equal.
     DescribePortal,
-    /// An internal Describe of a portal, sent before every [`ShardRequest::Execute`] to learn the
-    /// formats of its columns.
+    /// A Describe of a portal by the pooler, sent before every [`ShardRequest::Execute`] to learn
+    /// the formats of its columns.
     HiddenDescribe,
     /// An Execute without a row limit.
     Execute(Arc<FanOut>),
-    /// A Sync.
+    /// A Sync: one ReadyForQuery is forwarded, with the combined transaction status.
     Sync,
 }
 
@@ -87,7 +87,7 @@ pub struct Merger {
     expected: VecDeque<NextMessage>,
     columns: Option<ResultColumns>,
     rows: Option<MergedRows>,
-    /// The reply to a COPY, held until commit.
+    /// The reply to a COPY, held until the commit.
     copied: Option<Vec<u8>>,
     has_failed: bool,
     text_by_byte: bool,
@@ -95,8 +95,8 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Creates a merger for `shards` shards. `text_by_byte`: text sorts bytewise on every shard, as
-    /// in the collation `C`; otherwise text is not merged in order. A message longer than
+    /// Creates a merger for `shards` shards. With `text_by_byte`, text sorts bytewise on every
+    /// shard, as in the collation `C`; otherwise text is not merged in order. A message longer than
     /// `body_bytes_max` is refused.
     pub fn new(shards: usize, text_by_byte: bool, body_bytes_max: u32) -> Self {
         Self {
@@ -173,7 +173,8 @@ impl Merger {
         self.advance(out);
     }
 
-    /// Completes requests that need no more replies because every shard that owed one is gone.
+    /// Completes requests that need no more replies because every shard that owed one has
+    /// disconnected.
     pub fn finish_disconnected(&mut self, out: &mut Vec<u8>) {
         self.advance(out);
     }
@@ -194,7 +195,7 @@ impl Merger {
         self.has_failed
     }
 
-    /// Sends the client an error of the caller's: a complete ErrorResponse.
+    /// Sends the client an error of the caller: a complete ErrorResponse.
     pub fn refuse(&mut self, error: &[u8], out: &mut Vec<u8>) {
         if !self.has_failed {
             out.extend_from_slice(error);
@@ -232,8 +233,8 @@ impl Merger {
         self.expected.retain(|expected| matches!(expected, NextMessage::Ready { .. }));
     }
 
-    /// The tag of the next reply message of a shard; asynchronous messages are handled here. `None`
-    /// if it has not arrived.
+    /// Returns the tag of the next reply message of a shard, or `None` if it has not arrived.
+    /// Asynchronous messages are handled here.
     fn next(&mut self, shard: usize, out: &mut Vec<u8>) -> Result<Option<u8>, MergeError> {
         loop {
             let buffer = &mut self.shards[shard];
@@ -274,7 +275,7 @@ impl Merger {
         }
     }
 
-    /// Performs one step; returns whether there was one to perform.
+    /// Takes one step; returns whether there was one to take.
     fn step(&mut self, out: &mut Vec<u8>) -> Result<bool, MergeError> {
         let had_failed = self.has_failed;
         // Rows are the only part of a reply whose number of messages differs between shards.
@@ -312,8 +313,8 @@ impl Merger {
                 self.copied = Some(tag);
             }
             NextMessage::Ready { is_visible } if tag == b'Z' => {
-                // The tag was held back until every shard was ready: one that fails late must be
-                // able to turn the whole COPY into an error.
+                // The tag is sent once every shard is ready: one that fails late must be able to
+                // turn the whole COPY into an error.
                 if is_visible {
                     out.extend(self.copied.take().unwrap_or_default());
                     let status = self.status();
@@ -328,8 +329,8 @@ impl Merger {
         Ok(true)
     }
 
-    /// The tag of the next message of all shards, once each has one. After an error, messages
-    /// before ReadyForQuery are discarded.
+    /// Returns the tag of the next message of all shards, once each has one. After an error,
+    /// messages before ReadyForQuery are discarded.
     fn all(&mut self, out: &mut Vec<u8>) -> Result<Option<u8>, MergeError> {
         let had_failed = self.has_failed;
         let mut first = None;
@@ -359,7 +360,7 @@ impl Merger {
         Ok(first.filter(|_| are_all_there))
     }
 
-    /// The message of the first connected shard.
+    /// Returns the message of the first connected shard.
     fn first(&self) -> &[u8] {
         self.shards.iter().find(|buffer| !buffer.is_lost).map_or(&[], ReplyBuffer::front)
     }
@@ -368,7 +369,8 @@ impl Merger {
         self.shards.iter_mut().for_each(ReplyBuffer::pop);
     }
 
-    /// The combined transaction status of the shards: idle unless one of them is in a transaction.
+    /// Returns the combined transaction status of the shards: idle unless one of them is in a
+    /// transaction.
     fn status(&self) -> TransactionStatus {
         let status = |buffer: &ReplyBuffer| {
             buffer.front().last().copied().and_then(TransactionStatus::from_byte)

@@ -1,5 +1,5 @@
-//! [`RoutePlan`]: where statements of a shape may go, computed once and used for all texts of the
-//! shape.
+//! [`RoutePlan`]: possible destinations of statements of one shape, computed once and used for all
+//! texts of the shape.
 
 use std::sync::Arc;
 
@@ -7,21 +7,22 @@ use crate::{
     copy::CopyFrom, fan_out::FanOut, keys::KeySource, refusal::NoShardKey, role::PrimaryReason,
 };
 
-/// What is known about a text.
+/// Facts about a text that its route depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoutePlan {
-    /// Why it needs the primary; `None` if it is certain to only read.
+    /// The reason why the text needs the primary; `None` if it is certain to only read.
     pub(crate) primary: Option<PrimaryReason>,
-    /// It is a single `BEGIN`.
+    /// Whether the text is a single `BEGIN`.
     pub(crate) is_begin: bool,
-    /// It creates a temporary object that outlives its transaction, or discards them all.
+    /// Set if the text creates a temporary object that outlives its transaction, or discards all of
+    /// them.
     pub(crate) temporary: Option<Temporary>,
-    /// Which shards it reaches.
+    /// The shards that the text reaches.
     pub(crate) scope: ShardScope,
-    /// The plan is valid for this exact text only, not for other texts with the same parameterized
-    /// text.
+    /// Whether the plan is valid for this exact text only, not for other texts with the same
+    /// parameterized text.
     pub(crate) is_exact: bool,
-    /// It reads the catalog, which differs between shards.
+    /// Whether the text reads the catalog, which differs between shards.
     pub(crate) reads_catalog: bool,
 }
 
@@ -31,12 +32,12 @@ pub(crate) enum Temporary {
     Discards,
 }
 
-/// Which shards a text reaches.
+/// The shards that a text reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShardScope {
-    /// It uses no table: any shard will do.
+    /// Any one shard: the text uses no table.
     Free,
-    /// It uses no sharded table: the settings for unlisted tables apply.
+    /// The shard that the settings for unlisted tables determine: the text uses no sharded table.
     Unlisted { why: NoShardKey, reads: bool },
     /// The shard of the keys; `otherwise` applies if they are on several shards or not supported.
     Keyed {
@@ -47,7 +48,7 @@ pub(crate) enum ShardScope {
     },
     /// All shards, or an error.
     Unkeyed(MergePlan),
-    /// Rows that arrive later, each with its key.
+    /// The shards of the rows that arrive later, each with its key.
     Copy(Arc<CopyFrom>),
 }
 
@@ -58,11 +59,11 @@ impl ShardScope {
     }
 }
 
-/// How the results of several shards are merged, or why they cannot be.
+/// How the results of several shards are merged, or the reason why they cannot be.
 pub(crate) type MergePlan = Result<Arc<FanOut>, NoShardKey>;
 
 impl RoutePlan {
-    /// The plan of a text about which nothing is known.
+    /// Returns the plan of a text about which nothing is known.
     pub(crate) fn unreadable(why: NoShardKey) -> Self {
         Self {
             primary: Some(PrimaryReason::Unreadable),

@@ -2,7 +2,7 @@
 
 use crate::shard::{NoShard, ShardKeyError};
 
-/// Why a request cannot be routed.
+/// The reason why a request cannot be routed.
 ///
 /// The client receives severity ERROR, [`sqlstate`](Self::sqlstate), the text of `Display` and
 /// [`hint`](Self::hint). Its session is unaffected: nothing was sent and nothing has changed, and
@@ -13,11 +13,11 @@ pub enum Refusal {
     /// A command or hint with an invalid value.
     #[error("invalid value for {parameter}: {value:?} is not {expected}")]
     Value {
-        /// The parameter.
+        /// Name of the command's or hint's parameter.
         parameter: &'static str,
-        /// The value.
+        /// The value as the client wrote it.
         value: String,
-        /// The valid values.
+        /// Description of the valid values.
         expected: &'static str,
     },
     /// A shard that does not exist.
@@ -26,11 +26,11 @@ pub enum Refusal {
         .stays.map_or("unset".to_owned(), |stays| stays.to_string())
     )]
     NoSuchShard {
-        /// The shard.
+        /// The shard that was requested.
         shard: u32,
         /// Number of shards.
         shards: u32,
-        /// The session's unchanged shard.
+        /// The shard that the session had set before, and keeps.
         stays: Option<u32>,
     },
     /// The shard that the session has set no longer exists.
@@ -38,12 +38,12 @@ pub enum Refusal {
         "shard {shard}, which this session has set, is no longer configured: the database has {shards}"
     )]
     ShardGone {
-        /// The shard.
+        /// The shard that the session has set.
         shard: u32,
         /// Number of shards now.
         shards: u32,
     },
-    /// A key for a database without a shard map.
+    /// A sharding key was given for a database without a shard map.
     #[error("this database has no sharding key")]
     NoMap,
     /// A value is not a valid key.
@@ -52,14 +52,14 @@ pub enum Refusal {
     /// No shard is configured for the key.
     #[error("{0}")]
     NoShard(#[from] NoShard),
-    /// A command while a server is linked.
+    /// A command was sent while a server is linked.
     #[error("{tag} is not possible {}", if *.in_session_mode {
         "any more: in session mode the first statement fixes the server and shard"
     } else {
         "inside a transaction"
     })]
     ServerLinked {
-        /// The command.
+        /// The command tag of the command.
         tag: &'static str,
         /// Whether the server is linked for the rest of the session.
         in_session_mode: bool,
@@ -69,7 +69,7 @@ pub enum Refusal {
         "server role 'auto' is not available: this build cannot analyze statements (build with --features grammar)"
     )]
     NoGrammar,
-    /// A command together with other statements.
+    /// A command was sent together with other statements.
     #[error("pooler commands cannot be sent in one batch with other statements")]
     MixedBatch,
     /// The request is for another shard than that of its transaction or session.
@@ -86,31 +86,31 @@ pub enum Refusal {
         /// Whether the server is linked for the rest of the session.
         in_session_mode: bool,
     },
-    /// Rows of several shards in a statement that must reach only one.
+    /// A statement that must reach only one shard has rows of several.
     #[error("the statement is for several shards: {shards:?}")]
     SeveralShards {
         /// Some of the shards, in ascending order.
         shards: Vec<u32>,
     },
-    /// A row of a COPY whose shard cannot be determined.
+    /// The shard of a COPY row cannot be determined.
     #[error("cannot determine the shard of a COPY row: {0}")]
     CopyRow(&'static str),
-    /// No shard can be determined.
+    /// No shard can be determined for a statement.
     #[error("no shard for this statement: {0}")]
     UnknownShard(NoShardKey),
 }
 
-/// Why the shard of a statement is unknown.
+/// The reason why the shard of a statement is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoShardKey {
-    /// PostgreSQL's grammar rejects it, or it is too long or too deeply nested.
+    /// PostgreSQL's grammar rejects the text, or it is too long or too deeply nested.
     #[error("it cannot be parsed")]
     Unreadable,
     /// The build does not include PostgreSQL's grammar.
     #[error("this build cannot analyze statements (build with --features grammar)")]
     NoGrammar,
-    /// Non-ASCII characters or backslashes that have a different meaning on the server.
+    /// The text has non-ASCII characters or backslashes whose meaning on the server differs.
     #[error("its text uses an encoding or escapes that the pooler does not support")]
     Encoding,
     /// A write to a sharded table without its key.
@@ -127,12 +127,13 @@ pub enum NoShardKey {
     /// A read of a sharded table without its key whose results cannot be merged.
     #[error("it does not give the key of {table:?}, and results of several shards {why}")]
     Read {
-        /// The table.
+        /// Name of the table.
         table: Box<str>,
-        /// The reason.
+        /// The reason why results cannot be merged, completing the sentence.
         why: &'static str,
     },
-    /// A read whose results could be merged, but not in a transaction or with other statements.
+    /// A read whose results could be merged only outside a transaction and without other
+    /// statements.
     #[error("it reads several shards, which {0}")]
     FanOutNotAllowed(&'static str),
     /// A table that is not in the settings.
@@ -156,7 +157,7 @@ pub enum NoShardKey {
 }
 
 impl Refusal {
-    /// The SQLSTATE of the error.
+    /// Returns the SQLSTATE of the error.
     pub fn sqlstate(&self) -> [u8; 5] {
         *match self {
             Self::Value { .. } => b"22023",
@@ -175,7 +176,7 @@ impl Refusal {
         }
     }
 
-    /// The hint of the error.
+    /// Returns the hint for the client, if there is one.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::UnknownShard(NoShardKey::Columns(_)) => {

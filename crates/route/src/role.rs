@@ -1,4 +1,4 @@
-//! Which servers of a shard may handle a request.
+//! The servers of a shard that may handle a request, as preference and as decision.
 
 /// A session's preference for the servers of its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -17,11 +17,11 @@ pub enum RolePreference {
 }
 
 impl RolePreference {
-    /// All preferences.
+    /// All preferences, in the order of the documentation.
     pub const ALL: [Self; 5] =
         [Self::Primary, Self::Replica, Self::PreferReplica, Self::Any, Self::Auto];
 
-    /// The keyword for it.
+    /// Returns the keyword of the preference.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Primary => "primary",
@@ -32,7 +32,7 @@ impl RolePreference {
         }
     }
 
-    /// Parses the keyword, in any case.
+    /// Parses the keyword of a preference, in any case.
     pub fn parse(keyword: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|role| keyword.eq_ignore_ascii_case(role.as_str()))
     }
@@ -51,21 +51,22 @@ pub enum RouteRole {
     Any,
 }
 
-/// Why a request needs the primary although the session did not ask for it.
+/// The reason why a request needs the primary although the session did not request it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrimaryReason {
-    /// It changes data, schema or the server.
+    /// The request changes data, schema or the server.
     Writes,
-    /// It takes locks that block other sessions: `FOR UPDATE`, `LOCK`.
+    /// The request takes locks that block other sessions: `FOR UPDATE`, `LOCK`.
     Locks,
-    /// It calls a function that is not known to be read-only.
+    /// The request calls a function that is not known to be read-only.
     Function,
-    /// PostgreSQL's grammar rejects it, or it is too long or too deeply nested to analyze.
+    /// PostgreSQL's grammar rejects the text, or it is too long or too deeply nested to analyze.
     Unreadable,
-    /// It starts a transaction that may write, or a serializable one, which replicas refuse.
+    /// The request starts a transaction that may write, or a serializable one, which replicas
+    /// refuse.
     Transaction,
-    /// It depends on session state: settings, prepared statements, cursors, channels.
+    /// The request depends on session state: settings, prepared statements, cursors, channels.
     Session,
-    /// It names a temporary table, or the session has created one.
+    /// The request names a temporary table, or the session has created one.
     Temporary,
 }

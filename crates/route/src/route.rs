@@ -8,21 +8,21 @@ use crate::{
     role::{PrimaryReason, RouteRole},
 };
 
-/// The destination of a request.
+/// The shards and the role of servers that a request goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The shards.
+    /// The shards that receive the request.
     pub shards: ShardTarget,
-    /// The server role on each shard.
+    /// The role of the server on each shard.
     pub role: RouteRole,
     /// Whether the primary may be used if no replica has replayed the client's writes; false where
-    /// the client, the settings or a hint say `replica`.
+    /// the client, the settings or a hint require a replica.
     pub may_use_primary: bool,
-    /// Why the text needs the primary; `None` if it only reads, or was not analyzed.
+    /// The reason why the text needs the primary; `None` if it only reads, or was not analyzed.
     pub primary_reason: Option<PrimaryReason>,
-    /// It is a single `BEGIN`, which may be held until the next request determines the route: see
-    /// [`RouteSession::defer_begin`](crate::RouteSession::defer_begin). Set only if the text was
-    /// analyzed.
+    /// Whether the text is a single `BEGIN`, which may be held until the next request determines
+    /// the route: see [`RouteSession::defer_begin`](crate::RouteSession::defer_begin). Set only if
+    /// the text was analyzed.
     pub is_begin: bool,
 }
 
@@ -31,15 +31,15 @@ pub struct Route {
 pub enum ShardTarget {
     /// Any one shard.
     Any,
-    /// This shard.
+    /// The shard with this number.
     One(u32),
-    /// Each of these, in ascending order; the results are merged.
+    /// Several shards, whose results are merged.
     Many {
-        /// The shards.
+        /// Numbers of the shards, in ascending order.
         shards: Vec<u32>,
-        /// How their results are merged.
+        /// How the results of the shards are merged.
         fan_out: Arc<FanOut>,
     },
-    /// Each row of a COPY goes to the shard of its key, so all shards start it.
+    /// All shards, which start a COPY: each row goes to the shard of its key.
     Copy(Arc<CopyFrom>),
 }

@@ -29,12 +29,12 @@ impl Router {
         Self { settings, cache: PlanCache::with_capacity(cache_bytes) }
     }
 
-    /// The settings.
+    /// Returns the settings that the router was created with.
     pub fn settings(&self) -> &RouteSettings {
         &self.settings
     }
 
-    /// The plan of a text.
+    /// Returns the plan of a text, from the cache if possible.
     pub(crate) fn plan(&mut self, sql: &[u8], dialect: &TextDialect) -> Arc<RoutePlan> {
         if sql.len() > self.settings.text_bytes_max {
             return Arc::new(RoutePlan::unreadable(NoShardKey::Unreadable));
@@ -46,7 +46,7 @@ impl Router {
     }
 }
 
-/// The default destination of requests that are not analyzed and have no other route.
+/// Returns the default destination of requests that are not analyzed and have no other route.
 pub(crate) fn default_shards(settings: &RouteSettings) -> ShardTarget {
     match settings.default_shard {
         DefaultShard::One(shard) => ShardTarget::One(shard),
@@ -54,7 +54,7 @@ pub(crate) fn default_shards(settings: &RouteSettings) -> ShardTarget {
     }
 }
 
-/// The shards of a statement, by its plan and the settings.
+/// Returns the shards of a statement, by its plan and the settings.
 pub(crate) fn shards_for(
     settings: &RouteSettings,
     plan: &RoutePlan,
@@ -92,13 +92,13 @@ pub(crate) fn shards_for(
                     }
                 };
                 let shard = map.shard(&key)?;
-                // Sorted and without duplicates, so that a fan-out asks each shard once.
+                // Sorted and without duplicates, so that each shard receives a fan-out once.
                 if let Err(index) = shards.binary_search(&shard) {
                     shards.insert(index, shard);
                 }
             }
             match (&shards[..], beside, otherwise) {
-                // Rows written along with it must be on the same shard.
+                // Rows that the same statement writes must be on the same shard.
                 (&[shard], Some(why), _) => match unlisted(why, true)? {
                     ShardTarget::One(there) if there != shard => {
                         Err(Refusal::UnknownShard(why.clone()))

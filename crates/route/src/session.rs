@@ -21,9 +21,9 @@ use crate::{
 /// How long a server stays linked to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinScope {
-    /// For one transaction.
+    /// Until the end of the transaction.
     Transaction,
-    /// For the rest of the session: the first statement fixes the server and shard.
+    /// For the rest of the session: the first statement determines server and shard.
     Session,
 }
 
@@ -37,18 +37,18 @@ pub enum PinScope {
 ///    └────────────────────────────── released() ◄────────────────────────────────┘
 /// ```
 ///
-/// It does no I/O. The owner of the connections asks for a route before a request that may need a
-/// server, and reports when a server has been linked or released.
+/// A session does no I/O. The owner of the connections asks for a route before a request that may
+/// need a server, and reports when a server has been linked or released.
 #[derive(Clone, Debug)]
 pub struct RouteSession {
     pin_scope: PinScope,
-    /// The role that applies while the session has set none, instead of that of the settings.
+    /// The role while the session has set none, if it differs from that of the settings.
     default_role: Option<RolePreference>,
     overrides: SessionOverrides,
     link: Option<ShardLink>,
     /// Whether the last route came from an explicit shard, in case a server is linked for it.
     last_is_explicit: bool,
-    /// Role of a BEGIN that has not been sent yet.
+    /// The role of a BEGIN that has not been sent yet.
     deferred_begin: Option<RouteRole>,
     has_temporary: bool,
     dialect: TextDialect,
@@ -56,16 +56,16 @@ pub struct RouteSession {
     random_state: u64,
 }
 
-/// Settings that a client has made by commands; they persist until changed.
+/// Settings that a client has changed by commands; they persist until changed again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionOverrides {
-    /// Set by `SET SERVER ROLE`.
+    /// The role set by `SET SERVER ROLE`.
     pub role: Option<RolePreference>,
-    /// Set by `SET PRIMARY READS`.
+    /// The value set by `SET PRIMARY READS`.
     pub primary_reads: Option<bool>,
-    /// Set by `SET READ YOUR WRITES`.
+    /// The value set by `SET READ YOUR WRITES`.
     pub read_your_writes: Option<bool>,
-    /// Set by `SET SHARD` or `SET SHARDING KEY`.
+    /// The shard set by `SET SHARD` or `SET SHARDING KEY`.
     pub shard: Option<u32>,
 }
 
@@ -73,16 +73,16 @@ pub struct SessionOverrides {
 #[derive(Clone, Copy, Debug)]
 struct ShardLink {
     shard: u32,
-    /// The client chose the shard explicitly, so statements are not analyzed.
+    /// Whether the client chose the shard explicitly, so that statements are not analyzed.
     is_explicit: bool,
 }
 
-/// How to handle a query.
+/// How to handle a Query message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoutedRequest {
-    /// It is a command, and this is the reply; no server receives it.
+    /// The query was a command, and this is the reply; it is not sent to a server.
     Command(CommandAnswer),
-    /// Send it there.
+    /// The query must be sent to servers of this route.
     Route(Route),
 }
 
@@ -105,7 +105,7 @@ struct KeyedText {
 /// The contents of a Parse.
 #[derive(Clone, Debug)]
 pub enum Parsed {
-    /// A command, performed when it is executed, by [`RouteSession::execute`].
+    /// A command, to be performed by [`RouteSession::execute`] when its portal is executed.
     Command(RouteCommand),
     /// A statement for servers.
     Statement(RoutedStatement),
@@ -128,31 +128,31 @@ impl RouteSession {
         }
     }
 
-    /// Sets the role that the client asked for at startup: it becomes the client's `DEFAULT`.
+    /// Sets the role that the client requested at startup: it becomes the client's `DEFAULT`.
     #[must_use]
     pub fn with_role(mut self, role: Option<RolePreference>) -> Self {
         self.default_role = role;
         self
     }
 
-    /// What the client has set by commands.
+    /// Returns the settings that the client has changed by commands.
     pub fn overrides(&self) -> SessionOverrides {
         self.overrides
     }
 
-    /// Restores the overrides of a client from another router. A shard that does not exist is
+    /// Restores the overrides of a client that had another router. A shard that does not exist is
     /// dropped.
     pub fn resume(&mut self, router: &Router, overrides: SessionOverrides) {
         let shard = overrides.shard.filter(|shard| *shard < router.settings.shards);
         self.overrides = SessionOverrides { shard, ..overrides };
     }
 
-    /// The route of every request except commands, regardless of its text; `None` if texts must be
-    /// analyzed. Works whether or not a server is linked.
+    /// Returns the route of every request except commands, regardless of its text; `None` if texts
+    /// must be analyzed. Works whether or not a server is linked.
     ///
     /// # Errors
     ///
-    /// No request can be routed now.
+    /// Currently, no request can be routed.
     pub fn route_without_text(&mut self, router: &Router) -> Result<Option<Route>, Refusal> {
         match router.settings.hints {
             Some(_) => Ok(None),
@@ -160,7 +160,8 @@ impl RouteSession {
         }
     }
 
-    /// The route of messages that execute nothing, such as a Close: the explicit shard, else any.
+    /// Returns the route of messages that execute nothing, such as a Close: the explicit shard, or
+    /// any.
     pub fn route_unrelated_message(&mut self, router: &Router) -> Route {
         let settings = &*router.settings;
         let none = Hints::default();
@@ -199,14 +200,14 @@ impl RouteSession {
     }
 
     /// Whether a text is certain to only read, by itself and outside a transaction, and to leave no
-    /// session state, so that running it twice, on any server, does no harm.
+    /// session state, so that running it twice, on any server, is harmless.
     pub fn only_reads(&self, router: &mut Router, sql: &[u8]) -> bool {
         let plan = router.plan(sql, &self.dialect);
         plan.primary.is_none() && !plan.is_begin && plan.temporary.is_none()
     }
 
-    /// Whether text from the client has the same bytes on the server: needed for the rows of a
-    /// COPY.
+    /// Whether text from the client has the same bytes on the server, which the rows of a COPY
+    /// require.
     pub fn encodings_match(&self) -> bool {
         self.dialect.encodings_match()
     }
@@ -215,7 +216,7 @@ impl RouteSession {
     ///
     /// # Errors
     ///
-    /// It cannot be routed; nothing has changed.
+    /// The query cannot be routed; nothing has changed.
     pub fn simple(&mut self, router: &mut Router, sql: &[u8]) -> Result<RoutedRequest, Refusal> {
         if let Some(command) = RouteCommand::read(sql) {
             return self.execute(router, &command?).map(RoutedRequest::Command);
@@ -238,7 +239,7 @@ impl RouteSession {
     ///
     /// # Errors
     ///
-    /// It contains an invalid hint or command.
+    /// The text contains an invalid hint or command.
     pub fn parse(
         &mut self,
         router: &mut Router,
@@ -267,7 +268,7 @@ impl RouteSession {
     ///
     /// # Errors
     ///
-    /// It cannot be routed; nothing has changed.
+    /// The statement cannot be routed; nothing has changed.
     pub fn bind(
         &mut self,
         router: &Router,
@@ -292,7 +293,7 @@ impl RouteSession {
     /// # Errors
     ///
     /// A hint names a shard that does not exist or differs from the linked one, or the location of
-    /// its tables is unknown.
+    /// the statement's tables is unknown.
     pub fn parse_or_describe(
         &mut self,
         router: &Router,
@@ -321,7 +322,7 @@ impl RouteSession {
     ///
     /// # Errors
     ///
-    /// It is not possible now, or its value is invalid; nothing has changed.
+    /// The command is not possible now, or its value is invalid; nothing has changed.
     pub fn execute(
         &mut self,
         router: &Router,
@@ -395,7 +396,7 @@ impl RouteSession {
     }
 
     /// Records that a BEGIN, which had the last route, was answered and is held until the next
-    /// request determines where both go: to one shard, and to a server that suits both.
+    /// request determines where both are sent: to one shard, and to a server suitable for both.
     pub fn defer_begin(&mut self, route: &Route) {
         self.deferred_begin = Some(route.role);
     }
@@ -416,7 +417,7 @@ impl RouteSession {
         }
     }
 
-    /// The route of a request that does not depend on its text.
+    /// Returns the route of a request that does not depend on its text.
     fn without_plan(&mut self, router: &Router, hints: &Hints) -> Result<Option<Route>, Refusal> {
         let settings = &*router.settings;
         let explicit = self.requested_shard(settings, hints)?;
@@ -429,7 +430,7 @@ impl RouteSession {
         let shard = match (self.link, explicit) {
             (Some(link), _) if link.is_explicit || explicit.is_some() => Some(link.shard),
             (_, Some(shard)) => Some(shard),
-            // With a single shard, everything is there.
+            // A single shard has everything.
             _ if settings.shards == 1 => Some(0),
             _ => None,
         };
@@ -470,7 +471,7 @@ impl RouteSession {
         }
     }
 
-    /// The route of a request whose text has been analyzed.
+    /// Returns the route of a request whose text has been analyzed.
     fn route(
         &mut self,
         settings: &RouteSettings,
@@ -509,7 +510,7 @@ impl RouteSession {
         Route { shards, role, may_use_primary, primary_reason, is_begin: plan.is_begin }
     }
 
-    /// The shards of a statement by itself.
+    /// Returns the shards of a statement, apart from the session's state.
     fn target_shards(
         &self,
         settings: &RouteSettings,
@@ -554,7 +555,8 @@ impl RouteSession {
         hints.role.or(self.overrides.role).or(self.default_role).unwrap_or(settings.role)
     }
 
-    /// `why`: the reason a request needs the primary, if its text has been analyzed.
+    /// Returns the role for a request; `why` is the reason why it needs the primary, if its text
+    /// has been analyzed.
     fn role_for(
         &self,
         settings: &RouteSettings,
@@ -576,20 +578,20 @@ impl RouteSession {
             }
             RolePreference::Auto => RouteRole::Replica,
         };
-        // The deferred BEGIN needs a server that suits both.
+        // The server must be suitable for the deferred BEGIN, too.
         match self.deferred_begin {
             Some(RouteRole::Primary) => RouteRole::Primary,
             _ => role,
         }
     }
 
-    /// Whether the primary may handle a request that goes to a replica if necessary: nothing
-    /// requires a replica.
+    /// Whether the primary may handle a request routed to a replica, because nothing requires a
+    /// replica.
     fn may_use_primary(&self, settings: &RouteSettings, hints: &Hints) -> bool {
         self.requested_role(settings, hints) != RolePreference::Replica
     }
 
-    /// The shard that the client has set, for this request or until changed.
+    /// Returns the shard that the client has set, for this request or until changed.
     fn requested_shard(
         &self,
         settings: &RouteSettings,
@@ -605,7 +607,7 @@ impl RouteSession {
             None => Ok(match self.link {
                 Some(link) => link.is_explicit.then_some(link.shard),
                 None => match self.overrides.shard {
-                    // The number of shards has changed.
+                    // The number of shards has changed since the client set its shard.
                     Some(shard) if shard >= settings.shards => {
                         return Err(Refusal::ShardGone { shard, shards: settings.shards });
                     }
@@ -637,13 +639,13 @@ impl RouteSession {
         let columns = map.columns();
         let mut values =
             key.iter().zip(columns).map(column).collect::<Result<Vec<ShardKey>, _>>()?;
-        // The map reports a wrong number of columns.
+        // With a wrong number of columns, the map reports the error.
         values.extend((columns.len()..key.len()).map(|_| ShardKey::Int(0)));
         let values: Vec<_> = values.into_iter().map(Some).collect();
         Ok(map.shard(&values)?)
     }
 
-    /// A step of SplitMix64.
+    /// Returns a random shard: one step of SplitMix64.
     fn random_shard(&mut self, sides: u32) -> u32 {
         self.random_state = self.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random_state;

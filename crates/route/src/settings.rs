@@ -9,15 +9,15 @@ use crate::{hint::HintNames, role::RolePreference};
 /// How the requests of one database are routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSettings {
-    /// The role of sessions that set none.
+    /// The role for sessions that set none.
     pub role: RolePreference,
     /// Whether reads that are routed automatically may also go to the primary.
     pub primary_reads: bool,
-    /// Whether sessions that do not set it read their own writes, regardless of the server.
+    /// The default of `SET READ YOUR WRITES`: whether sessions read their own writes on any server.
     pub read_your_writes: bool,
     /// Number of shards, at least one.
     pub shards: u32,
-    /// Which key is on which shard, if there are keys.
+    /// Which key is on which shard, if the database has keys.
     pub map: Option<ShardMap>,
     /// Tables whose keys are searched for in statements; if empty, statements are not analyzed for
     /// keys.
@@ -31,7 +31,8 @@ pub struct RouteSettings {
     /// Whether text sorts bytewise on every shard, as in the collation `C`; otherwise results
     /// sorted by text are not merged.
     pub text_by_byte: bool,
-    /// Texts longer than this many bytes are not analyzed: they count as writes without a key.
+    /// Maximum length of a text that is analyzed, in bytes; longer ones count as writes without a
+    /// key.
     pub text_bytes_max: usize,
 }
 
@@ -56,18 +57,19 @@ impl Default for RouteSettings {
 /// The destination of a request that has no other route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultShard {
-    /// None: the request is refused. Statements that use no table, or only the catalog, may go
-    /// anywhere.
+    /// None: the request is refused. Statements that use no table, or only the catalog, may go to
+    /// any shard.
     #[default]
     Refuse,
-    /// This shard: unlisted tables are there.
+    /// The shard with this number, which has the unlisted tables.
     One(u32),
     /// Any shard, if the request only reads: unlisted tables are the same on all shards.
     Any,
 }
 
-/// Functions that are known to read or write, besides PostgreSQL's own. Names are spelled as in the
-/// catalog, with or without a schema; a name without a schema applies to functions in any schema.
+/// Functions that are known to read or write, in addition to PostgreSQL's own. Names are spelled as
+/// in the catalog, with or without a schema; a name without a schema applies to functions in any
+/// schema.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FunctionLists {
     /// Functions that only read.
@@ -105,9 +107,9 @@ pub struct RoutedTables {
 /// A listed table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutedTable {
-    /// Its schema, if given.
+    /// Schema of the table; `None` matches any schema.
     pub schema: Option<String>,
-    /// Its name.
+    /// Name of the table, without its schema.
     pub name: String,
     /// The columns of its sharding key, in the map's order; if empty, the table is replicated to
     /// every shard.
@@ -135,12 +137,12 @@ impl FromIterator<RoutedTable> for RoutedTables {
 }
 
 impl RoutedTables {
-    /// Whether there are no tables.
+    /// Whether no table is listed.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// The class of `schema.name`; `schema` is empty if the statement gives none.
+    /// Returns the class of `schema.name`; `schema` is empty if the statement gives none.
     pub(crate) fn classify_table(&self, schema: &str, name: &str) -> TableClass<'_> {
         let is_meant = |table: &&RoutedTable| {
             table.schema.as_deref().is_none_or(|listed| schema.is_empty() || schema == listed)
@@ -161,48 +163,49 @@ pub(crate) fn is_temporary(schema: &str) -> bool {
     schema.starts_with("pg_temp")
 }
 
-/// Why settings are inconsistent.
+/// The reason why settings are inconsistent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// There must be at least one shard.
+    /// The number of shards is zero.
     #[error("there are no shards: at least one is needed")]
     NoShards,
-    /// The map has a different number of shards.
+    /// The shard map has a different number of shards than the settings.
     #[error("the shard map has {map} shards, but {shards} are configured")]
     Shards {
-        /// In the map.
+        /// Number of shards of the map.
         map: u32,
-        /// In the settings.
+        /// Number of shards in the settings.
         shards: u32,
     },
     /// The default shard does not exist.
     #[error("shard {shard} does not exist: shards are numbered from 0 to {last}")]
     NoSuchShard {
-        /// The default.
+        /// The configured default shard.
         shard: u32,
         /// The highest shard number.
         last: u32,
     },
     /// The role `auto` in a build without PostgreSQL's grammar.
     #[error(
-        "role 'auto' analyzes statements, which this build cannot (build with --features grammar)"
+        "role 'auto' analyzes statements, which this build cannot do (build with --features grammar)"
     )]
     AutoWithoutGrammar,
     /// Tables with sharding keys in a build without PostgreSQL's grammar.
     #[error(
-        "sharding keys are found by analyzing statements, which this build cannot (build with --features grammar)"
+        "sharding keys are found by analyzing statements, which this build cannot do \
+         (build with --features grammar)"
     )]
     TablesWithoutGrammar,
-    /// A table has a key, but there is no shard map.
+    /// A table has a key, but no shard map is configured.
     #[error("the table {0:?} has a sharding key, but there is no shard map")]
     NoMap(String),
     /// A table's key has a different number of columns than the map.
-    #[error("the key of the table {table:?} has {actual} columns, the shard map has {expected}")]
+    #[error("the key of the table {table:?} has {actual} columns; the shard map has {expected}")]
     Columns {
-        /// The table.
+        /// Name of the table.
         table: String,
-        /// Its number of key columns.
+        /// Number of columns of the table's key.
         actual: usize,
         /// Number of columns in the map.
         expected: usize,

@@ -1,9 +1,10 @@
-//! The shard that a row belongs to.
+//! The map from sharding keys to shards.
 //!
-//! By hash, a row goes where PostgreSQL itself would put it in a table `PARTITION BY HASH` with as
-//! many partitions as there are shards. Shard `n` may contain the partition `MODULUS shards,
-//! REMAINDER n`; a row sent to a wrong shard is then an error rather than lost. By list and by
-//! range, keys are compared as numbers or as bytes (the order of the collation `C`).
+//! By hash, a row is on the shard with the number of the partition in which PostgreSQL would store
+//! it, in a table `PARTITION BY HASH` with as many partitions as there are shards. If shard `n` has
+//! only the partition `MODULUS shards, REMAINDER n`, a row sent to a wrong shard is an error rather
+//! than lost. By list and by range, keys are compared as numbers or as bytes (the order of the
+//! collation `C`).
 //!
 //! ```
 //! use howdah_route::shard::{KeyType, ShardMap};

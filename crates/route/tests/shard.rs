@@ -26,7 +26,7 @@ impl KeyRandom {
         mixed ^ mixed >> 31
     }
 
-    /// Numbers of every size; byte strings of every length up to 40; non-ASCII letters.
+    /// Generates numbers of every size, byte strings of every length up to 40, and non-ASCII text.
     fn key(&mut self, of: KeyType) -> ShardKey {
         match of {
             KeyType::Int => {

@@ -1,13 +1,13 @@
-//! Input that is not parsed yet, and output that is not sent yet.
+//! Buffers for input that is not parsed yet, and for output that is not sent yet.
 //!
 //! Both release their memory when they are empty, because most connections are idle most of the
-//! time; up to [`RETAINED_BYTES`] are kept, so that small exchanges need no allocation.
+//! time. Up to [`RETAINED_BYTES`] are retained, so that small exchanges need no allocation.
 
 use std::{fmt, ops::Range};
 
 use howdah_wire::{Header, HeaderError};
 
-/// Capacity that an empty buffer keeps.
+/// Capacity that an empty buffer retains, in bytes.
 const RETAINED_BYTES: usize = 1024;
 
 /// Received bytes. The first `consumed` of them are parsed; an event may still borrow them.
@@ -15,7 +15,7 @@ const RETAINED_BYTES: usize = 1024;
 pub(crate) struct Input {
     bytes: Vec<u8>,
     consumed: usize,
-    /// Bytes still to come of a body that is being discarded.
+    /// Remaining bytes of a body that is being discarded.
     discarding: usize,
 }
 
@@ -39,8 +39,8 @@ impl Input {
         Header::parse(&self.bytes[self.consumed..])
     }
 
-    /// The position of the body after `header`, if it has fully arrived; the message then counts as
-    /// consumed.
+    /// Returns the position of the body after `header`, if it has arrived completely; the message
+    /// then counts as consumed.
     pub(crate) fn pop(&mut self, header: Header) -> Option<Range<usize>> {
         let start = self.consumed + Header::BYTES;
         let end = start + header.body_bytes as usize;
@@ -62,7 +62,7 @@ impl Input {
         &self.bytes[range]
     }
 
-    /// Releases memory if nothing is left.
+    /// Releases memory if the buffer is empty.
     pub(crate) fn release(&mut self) {
         if self.consumed == self.bytes.len() {
             self.bytes.clear();
@@ -72,7 +72,7 @@ impl Input {
     }
 }
 
-/// Bytes to send; the first `sent` of them are gone.
+/// Bytes to send; the first `sent` of them have already been sent.
 #[derive(Default)]
 pub(crate) struct TransmitBuffer {
     bytes: Vec<u8>,
@@ -80,7 +80,7 @@ pub(crate) struct TransmitBuffer {
 }
 
 impl TransmitBuffer {
-    /// The buffer to append to.
+    /// Returns the buffer to append to.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         if self.sent > self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
@@ -104,7 +104,7 @@ impl TransmitBuffer {
     }
 }
 
-// Neither shows its bytes: they may be passwords, and are user data in any case.
+// Neither buffer shows its bytes: they may be passwords, and are user data in any case.
 
 impl fmt::Debug for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

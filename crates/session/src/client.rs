@@ -63,10 +63,10 @@ use protocol::{ConnectionState, Protocol};
 ///
 /// # Cost
 ///
-/// A small exchange allocates nothing. An idle connection holds less than 4 kB: two buffers of at
-/// most a kilobyte and the parameters the server reported. Input is copied once, into the buffer;
-/// events borrow from there. Requests are stored until they are written and answered: how many may
-/// be in flight is the driver's decision.
+/// A small exchange allocates nothing. An idle connection uses less than 4 kB: two buffers of at
+/// most a kilobyte and the parameters that the server reported. Input is copied once, into the
+/// buffer; events borrow from there. Requests are stored until they are written and answered; the
+/// driver decides how many may be in flight.
 ///
 /// # Example
 ///
@@ -127,7 +127,7 @@ impl ClientSession {
     }
 
     /// Shares SCRAM keys with other logins: known keys are reused, computed ones are added. Without
-    /// this each login pays for the iterations that the server asks for. Call it before any input.
+    /// this each login computes the iterations that the server requests. Call it before any input.
     pub fn share_scram_keys(&mut self, keys: ClientKeys) {
         if let ConnectionState::LoggingIn(handshake) = &mut self.protocol.state {
             handshake.share_keys(keys);
@@ -145,12 +145,12 @@ impl ClientSession {
     ///
     /// # Errors
     ///
-    /// [`SessionError::ConnectionLost`]: neither side had ended the session.
+    /// [`SessionError::ConnectionLost`] if neither side had ended the session.
     pub fn handle_eof(&mut self) -> Result<(), SessionError> {
         self.protocol.handle_eof()
     }
 
-    /// The next event from the server, or `None` until more input arrives.
+    /// Returns the next event from the server, or `None` until more input arrives.
     ///
     /// # Errors
     ///
@@ -173,12 +173,13 @@ impl ClientSession {
         event.map(Some)
     }
 
-    /// The request that the last event belongs to; `None` for events that answer no request.
+    /// Returns the request that the last event belongs to; `None` for events that answer no
+    /// request.
     pub fn answered(&self) -> Option<RequestId> {
         self.protocol.answered
     }
 
-    /// Bytes to write.
+    /// Returns the bytes to write.
     pub fn transmit(&self) -> &[u8] {
         self.protocol.output.unsent()
     }
@@ -200,7 +201,7 @@ impl ClientSession {
         matches!(self.protocol.state, ConnectionState::Open) && self.protocol.pipeline.is_idle()
     }
 
-    /// Whether something was sent that needs a Sync to end it.
+    /// Whether a message was sent that requires a Sync to end the batch.
     pub fn has_open_batch(&self) -> bool {
         self.protocol.pipeline.has_open_batch()
     }
@@ -211,29 +212,29 @@ impl ClientSession {
         matches!(self.protocol.state, ConnectionState::Closed | ConnectionState::Failed(_))
     }
 
-    /// The transaction status at the last [`SessionEvent::Ready`].
+    /// Returns the transaction status at the last [`SessionEvent::Ready`].
     pub fn transaction_status(&self) -> TransactionStatus {
         self.protocol.transaction_status
     }
 
-    /// Number of requests that an outstanding [`SessionEvent::Ready`] will answer: Syncs, Queries,
-    /// function calls.
+    /// Returns the number of requests that an outstanding [`SessionEvent::Ready`] will answer:
+    /// Syncs, Queries, function calls.
     pub fn pending_ready_count(&self) -> usize {
         self.protocol.pipeline.pending_ready_count()
     }
 
-    /// Requests that are not fully answered, the oldest first, except those that the server will
-    /// skip because of an error.
+    /// Returns the requests that are not fully answered, the oldest first, except those that the
+    /// server will skip because of an error.
     pub fn outstanding(&self) -> impl Iterator<Item = (RequestId, Request)> + '_ {
         self.protocol.pipeline.outstanding()
     }
 
-    /// The key for a CancelRequest, if the server sent one.
+    /// Returns the key for a CancelRequest, if the server sent one.
     pub fn cancel_key(&self) -> Option<&CancelKey> {
         self.protocol.cancel_key.as_ref()
     }
 
-    /// A session parameter as reported by the server, if it is UTF-8: `server_version`,
+    /// Returns a session parameter as reported by the server, if it is UTF-8: `server_version`,
     /// `client_encoding`, …
     pub fn parameter(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.protocol.settings.value(name.as_bytes())?).ok()
@@ -269,6 +270,6 @@ impl ClientSession {
 
 #[test]
 fn idle_client_is_small() {
-    // Excludes the two buffers and the reported parameters, which have limits of their own.
+    // Excludes the two buffers and the reported parameters, which have separate limits.
     assert!(size_of::<ClientSession>() <= 512, "{} bytes", size_of::<ClientSession>());
 }

@@ -1,28 +1,28 @@
-//! Why a connection cannot continue.
+//! [`SessionError`]: the reason why a connection cannot continue.
 
 use howdah_wire::{
     Backend, DecodeError, EncodeError, HeaderError, auth::scram::ScramError,
     startup::ProtocolVersion,
 };
 
-/// Why a connection cannot continue. It must be closed.
+/// The reason why a connection cannot continue. It must be closed.
 ///
 /// An error that the server *reports* is not one of these: it is an [`crate::SessionEvent::Error`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
     /// The server sent an invalid header.
-    #[error("the server broke the protocol: {0}")]
+    #[error("the server violated the protocol: {0}")]
     Header(#[from] HeaderError),
     /// The server sent a message with an invalid layout.
-    #[error("the server broke the protocol: {0}")]
+    #[error("the server violated the protocol: {0}")]
     Malformed(#[from] DecodeError),
     /// The server sent a message that answers no request.
-    #[error("the server broke the protocol: {message} while {state}")]
+    #[error("the server violated the protocol: {message} while {state}")]
     Unexpected {
         /// Kind of the message.
         message: Backend,
-        /// What the client was waiting for.
+        /// Description of the state in which the message arrived.
         state: &'static str,
     },
     /// The server reports too many session parameters.
@@ -34,48 +34,48 @@ pub enum SessionError {
     /// The connection ended without Terminate from the client or a final message from the server.
     #[error("the server closed the connection unexpectedly")]
     ConnectionLost,
-    /// The server asks for a password and none is configured.
+    /// The server requests a password and none is configured.
     #[error("the server asks for a password ({method}), but none is configured")]
     PasswordMissing {
         /// The authentication method.
         method: &'static str,
     },
-    /// The server asks for an unsupported authentication method.
+    /// The server requests an unsupported authentication method.
     #[error("the server asks for {method} authentication, which is not supported")]
     UnsupportedAuthentication {
-        /// The method, with the mechanisms it offers.
+        /// Name of the method, with the mechanisms that it offers.
         method: String,
     },
     /// SCRAM failed: the server is not authentic, or violates the protocol.
     #[error(transparent)]
     Scram(#[from] ScramError),
     /// The server sent AuthenticationOk before proving that it knows the password.
-    #[error("the server skipped its own part of authentication")]
+    #[error("the server did not prove that it knows the password")]
     ServerUnproven,
-    /// The server does not speak the protocol version asked for.
+    /// The server does not speak the requested protocol version.
     #[error("the server does not speak protocol 3.0, but {offered}")]
     ProtocolVersion {
-        /// The version it speaks.
+        /// The version that the server offers.
         offered: ProtocolVersion,
     },
-    /// The login cannot be encoded: a zero byte in a name, setting or password.
+    /// The login cannot be encoded, because of a zero byte in a name, setting or password.
     #[error("the login cannot be sent: {0}")]
     Login(#[from] EncodeError),
 }
 
-/// The side that must change something.
+/// The side that must change for the connection to succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorOrigin {
-    /// The server or a network component: it broke the protocol, or disconnected.
+    /// The server or a network component: it violated the protocol, or disconnected.
     Server,
-    /// The login data: it does not fit what the server asks for.
+    /// The login data: it does not match the server's request.
     Login,
-    /// This client: the server asks for something valid that is not supported.
+    /// This client: the server's request is valid but not supported.
     Unsupported,
 }
 
 impl SessionError {
-    /// The side that must change something.
+    /// Returns the side that must change for the connection to succeed.
     pub fn origin(&self) -> ErrorOrigin {
         match self {
             Self::Header(_)

@@ -7,8 +7,8 @@ use howdah_wire::{
 
 /// An event from the server, borrowing from the connection's buffer.
 ///
-/// [`crate::ClientSession::answered`] returns the request that it answers; the last three events
-/// answer none and may occur at any time.
+/// [`crate::ClientSession::answered`] returns the request that an event answers. The last three
+/// events answer none and may occur at any time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SessionEvent<'a> {
@@ -27,7 +27,7 @@ pub enum SessionEvent<'a> {
     RowDescription(RowDescription<'a>),
     /// The described statement or portal returns no rows.
     NoData,
-    /// One row.
+    /// One row of a result, or its length if rows are discarded.
     Row(ReceivedRow<'a>),
     /// An Execute reached its row limit; the portal has more.
     PortalSuspended,
@@ -62,7 +62,7 @@ pub enum SessionEvent<'a> {
     ParameterStatus {
         /// Name of the parameter.
         name: &'a [u8],
-        /// Its value.
+        /// New value of the parameter.
         value: &'a [u8],
     },
 }
@@ -75,12 +75,12 @@ pub struct ReceivedRow<'a> {
 }
 
 impl<'a> ReceivedRow<'a> {
-    /// Bytes of its message, excluding the five bytes of the header.
+    /// Returns the length of the message, without the five bytes of its header.
     pub fn body_bytes(&self) -> u32 {
         self.body_bytes
     }
 
-    /// Its cells, or `None` while rows are discarded.
+    /// Returns the cells, or `None` while rows are discarded.
     pub fn cells(&self) -> Option<Cells<'a>> {
         self.cells.clone()
     }
@@ -94,12 +94,12 @@ pub struct CopyData<'a> {
 }
 
 impl<'a> CopyData<'a> {
-    /// Number of bytes.
+    /// Returns the length of the data in bytes.
     pub fn body_bytes(&self) -> u32 {
         self.body_bytes
     }
 
-    /// The data, or `None` while rows are discarded.
+    /// Returns the data, or `None` while rows are discarded.
     pub fn data(&self) -> Option<&'a [u8]> {
         self.data
     }

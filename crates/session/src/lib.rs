@@ -1,7 +1,7 @@
 //! The protocol state of one PostgreSQL connection, without I/O.
 //!
-//! [`ClientSession`] plays the frontend: it logs in, sends requests, and turns the server's
-//! messages into [`SessionEvent`]s with the request that each answers. It owns no socket and no
+//! [`ClientSession`] is the frontend: it logs in, sends requests, and converts the server's
+//! messages to [`SessionEvent`]s with the request that each answers. It owns no socket and no
 //! clock: a driver passes it the bytes it read and writes the bytes it produces. Assigning
 //! connections and TLS are left to other crates.
 

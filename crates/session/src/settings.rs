@@ -8,7 +8,7 @@ use crate::SessionError;
 /// each.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Names and values as `name NUL value NUL`, in the order first reported.
+/// The parameters as `name NUL value NUL`, in the order first reported.
 #[derive(Default)]
 pub(crate) struct ReportedParameters(Vec<u8>);
 

@@ -22,7 +22,8 @@ pub struct CachedShape {
 /// still share their normal forms.
 ///
 /// Memory is bounded: the cache consists of two generations of half the limit each. When the young
-/// generation is full, the old one is dropped, so a text used at least once per generation stays.
+/// generation is full, the old one is dropped, so a text that is used at least once per generation
+/// stays cached.
 ///
 /// ```
 /// let mut fingerprinter = howdah_sql::Fingerprinter::with_capacity(1 << 20);
@@ -40,25 +41,26 @@ pub struct Fingerprinter {
 
 #[derive(Debug, Default)]
 struct Generation {
-    /// Keyed by the hash of the text. If two texts have the same hash, the later one replaces the
+    /// Shapes by the hash of the text. If two texts have the same hash, the later one replaces the
     /// earlier.
     texts: HashMap<u64, (Box<[u8]>, CachedShape)>,
     shapes: HashMap<Fingerprint, Arc<str>>,
     bytes: usize,
 }
 
-/// Approximate cost of an entry besides its text: keys, pointers and unused table capacity.
+/// Approximate cost of an entry in addition to its text: keys, pointers and unused table capacity.
 const ENTRY_BYTES: usize = 96;
 
 impl Default for Fingerprinter {
-    /// Caches up to 16 MiB.
+    /// Creates a cache of up to 16 MiB.
     fn default() -> Self {
         Self::with_capacity(16 << 20)
     }
 }
 
 impl Fingerprinter {
-    /// Caches up to about `bytes`. A text longer than a sixteenth of that is not cached.
+    /// Creates a cache of up to about `bytes` bytes. A text longer than a sixteenth of that is not
+    /// cached.
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
             young: Generation::default(),
@@ -68,7 +70,7 @@ impl Fingerprinter {
         }
     }
 
-    /// The shape of `sql`.
+    /// Returns the shape of `sql`, from the cache if possible.
     pub fn shape(&mut self, sql: &[u8]) -> CachedShape {
         let hash = xxh3_64(sql);
         if let Some(shape) = self.young.text(hash, sql) {

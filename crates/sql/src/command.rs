@@ -14,14 +14,14 @@ macro_rules! commands {
         #[non_exhaustive]
         pub enum SqlCommand {
             $($(#[$doc])* $variant,)*
-            /// No statement at all: only white space, comments and semicolons.
+            /// None: the text consists of white space, comments and semicolons.
             Empty,
             /// A keyword that is not in the table of commands.
             Other,
         }
 
         impl SqlCommand {
-            /// The keyword, in upper case.
+            /// Returns the keyword, in upper case.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -43,83 +43,83 @@ macro_rules! commands {
 commands! {
     /// `SELECT`, with or without parentheses around it.
     Select = "SELECT": "select";
-    /// `INSERT`.
+    /// `INSERT`, with `VALUES` or a query.
     Insert = "INSERT": "insert";
-    /// `UPDATE`.
+    /// `UPDATE`, also with `WHERE CURRENT OF`.
     Update = "UPDATE": "update";
-    /// `DELETE`.
+    /// `DELETE`, also with `WHERE CURRENT OF`.
     Delete = "DELETE": "delete";
-    /// `MERGE`.
+    /// `MERGE`, since PostgreSQL 15.
     Merge = "MERGE": "merge";
     /// `WITH`, whatever the main statement is.
     With = "WITH": "with";
-    /// `VALUES`.
+    /// `VALUES` as a statement of its own.
     Values = "VALUES": "values";
-    /// `TABLE`.
+    /// `TABLE name`, short for `SELECT * FROM name`.
     Table = "TABLE": "table";
     /// `BEGIN` or `START TRANSACTION`.
     Begin = "BEGIN": "begin", "start";
-    /// `COMMIT` or `END`.
+    /// `COMMIT` or `END`, also `COMMIT PREPARED`.
     Commit = "COMMIT": "commit", "end";
     /// `ROLLBACK` or `ABORT`, also `ROLLBACK TO`.
     Rollback = "ROLLBACK": "rollback", "abort";
-    /// `SAVEPOINT`.
+    /// `SAVEPOINT name`, within a transaction.
     Savepoint = "SAVEPOINT": "savepoint";
-    /// `RELEASE`.
+    /// `RELEASE` of a savepoint.
     Release = "RELEASE": "release";
     /// `PREPARE`, of a statement or of a transaction.
     Prepare = "PREPARE": "prepare";
-    /// `EXECUTE`.
+    /// `EXECUTE` of a prepared statement.
     Execute = "EXECUTE": "execute";
-    /// `DEALLOCATE`.
+    /// `DEALLOCATE` of one or all prepared statements.
     Deallocate = "DEALLOCATE": "deallocate";
-    /// `DECLARE`.
+    /// `DECLARE` of a cursor.
     Declare = "DECLARE": "declare";
-    /// `FETCH` or `MOVE`.
+    /// `FETCH` or `MOVE` with a cursor.
     Fetch = "FETCH": "fetch", "move";
-    /// `CLOSE`.
+    /// `CLOSE` of one or all cursors.
     Close = "CLOSE": "close";
-    /// `COPY`.
+    /// `COPY`, in either direction.
     Copy = "COPY": "copy";
-    /// `SET`.
+    /// `SET`, for session or transaction, also `SET ROLE` and the like.
     Set = "SET": "set";
-    /// `RESET`.
+    /// `RESET` of one or all settings.
     Reset = "RESET": "reset";
-    /// `SHOW`.
+    /// `SHOW` of a setting.
     Show = "SHOW": "show";
-    /// `DISCARD`.
+    /// `DISCARD` of session state.
     Discard = "DISCARD": "discard";
-    /// `EXPLAIN`.
+    /// `EXPLAIN`, with or without `ANALYZE`.
     Explain = "EXPLAIN": "explain";
-    /// `LOCK`.
+    /// `LOCK` of tables.
     Lock = "LOCK": "lock";
-    /// `LISTEN`.
+    /// `LISTEN` to a channel.
     Listen = "LISTEN": "listen";
-    /// `UNLISTEN`.
+    /// `UNLISTEN` of one or all channels.
     Unlisten = "UNLISTEN": "unlisten";
-    /// `NOTIFY`.
+    /// `NOTIFY` on a channel.
     Notify = "NOTIFY": "notify";
-    /// `CALL`.
+    /// `CALL` of a procedure.
     Call = "CALL": "call";
-    /// `DO`.
+    /// `DO` with an anonymous code block.
     Do = "DO": "do";
-    /// `TRUNCATE`.
+    /// `TRUNCATE` of tables.
     Truncate = "TRUNCATE": "truncate";
-    /// `CREATE`.
+    /// `CREATE`, whatever the object is.
     Create = "CREATE": "create";
-    /// `ALTER`.
+    /// `ALTER`, whatever the object is.
     Alter = "ALTER": "alter";
-    /// `DROP`.
+    /// `DROP`, whatever the object is.
     Drop = "DROP": "drop";
-    /// `VACUUM`.
+    /// `VACUUM`, also with `ANALYZE`.
     Vacuum = "VACUUM": "vacuum";
-    /// `ANALYZE`.
+    /// `ANALYZE`, also spelled `ANALYSE`.
     Analyze = "ANALYZE": "analyze", "analyse";
 }
 
 impl SqlCommand {
-    /// The command of the first statement in `sql`. Leading comments, semicolons and opening
-    /// parentheses are skipped.
+    /// Returns the command of the first statement in `sql`. Leading comments, semicolons and
+    /// opening parentheses are skipped.
     ///
     /// ```
     /// use howdah_sql::SqlCommand;

@@ -9,19 +9,19 @@ use crate::normal::normalize_into;
 /// A 64-bit hash (XXH3) of a statement's normal form, shown as 16 hexadecimal digits.
 ///
 /// Equal shapes have equal fingerprints on every machine and in every version that has the same
-/// normal form. With a million shapes, two share a fingerprint with a chance of about 1 in 40
+/// normal form. Among a million shapes, the chance that two share a fingerprint is about 1 in 40
 /// million.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u64);
 
 impl Fingerprint {
-    /// The fingerprint of a text that is already in normal form.
+    /// Returns the fingerprint of a text that is already in normal form.
     pub fn from_normal_form(normal: &str) -> Self {
         Self(xxh3_64(normal.as_bytes()))
     }
 }
 
-/// The fingerprint of `sql`'s shape: the hash of [`normalize`](crate::normalize)`(sql)`.
+/// Returns the fingerprint of `sql`'s shape: the hash of [`normalize`](crate::normalize)`(sql)`.
 ///
 /// Builds the normal form each time; [`Fingerprinter`](crate::Fingerprinter) caches it.
 pub fn fingerprint(sql: &[u8]) -> Fingerprint {
@@ -55,7 +55,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// A text that is not a fingerprint.
+/// The error for a text that is not a fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a fingerprint of 16 hexadecimal digits")]
 pub struct ParseFingerprintError {

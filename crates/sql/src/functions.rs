@@ -1,4 +1,4 @@
-//! PostgreSQL's own functions that have no side effects.
+//! PostgreSQL's built-in functions that have no side effects.
 
 /// Whether a function name, with or without its schema, is a built-in without side effects.
 pub fn is_side_effect_free(name: &[&str]) -> bool {

@@ -1,15 +1,16 @@
-//! The effect of a statement on a server, by PostgreSQL's own grammar. No catalog is consulted, so
-//! names are taken at face value.
+//! The effect of a statement on a server, by PostgreSQL's own grammar. The system catalog is not
+//! consulted, so names are taken at face value.
 //!
-//! The grammar is PostgreSQL 18's, in C, by way of `pg_query`; the feature `grammar` compiles it. A
+//! The grammar is PostgreSQL 18's, in C, through `pg_query`; the feature `grammar` compiles it. A
 //! parse costs tens of microseconds, so [`EffectClassifier`] caches the result for each shape of
 //! statement.
 //!
 //! Analysis of the text alone is limited. It errs on the safe side with four exceptions: a function
-//! with a known name is taken to be PostgreSQL's own, operators and casts are taken to be harmless,
-//! a view is taken to be a table, and `t.name` is taken to be a column, although PostgreSQL reads
-//! it as the call `name(t)` if the table has no such column. Only a server that refuses writes
-//! closes these gaps: see [`StatementEffect::allows_writes`] for statements that would undo that.
+//! with a known name is assumed to be PostgreSQL's own, operators and casts are assumed to be
+//! harmless, a view is assumed to be a table, and `t.name` is assumed to be a column, although
+//! PostgreSQL reads it as the call `name(t)` if the table has no such column. Only a server that
+//! refuses writes closes these gaps: see [`StatementEffect::allows_writes`] for statements that
+//! would undo that.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -29,16 +30,16 @@ pub use tree::visit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Effect {
-    /// Reads, or changes only its own session: transactions, settings, cursors, and prepared
-    /// statements that read.
+    /// The text only reads, or changes only its own session: transactions, settings, cursors, and
+    /// prepared statements that read.
     ReadOnly,
-    /// Changes data, schema or the server, or notifies other sessions.
+    /// The text changes data, schema or the server, or notifies other sessions.
     Writes,
-    /// Reads, and takes locks that block other sessions: `FOR UPDATE`, `LOCK TABLE`.
+    /// The text reads, and takes locks that block other sessions: `FOR UPDATE`, `LOCK TABLE`.
     Locks,
-    /// Calls a function that is not known to be harmless.
+    /// The text calls a function that is not known to be harmless.
     UnknownFunction,
-    /// PostgreSQL's grammar rejects it, or it is nested too deeply to analyze.
+    /// PostgreSQL's grammar rejects the text, or it is nested too deeply to analyze.
     Unreadable,
 }
 
@@ -49,7 +50,7 @@ pub struct StatementEffect {
     pub effect: Effect,
     /// Session-level names that the text creates, uses or drops, in order.
     pub names: Vec<NameUse>,
-    /// Whether it can make transactions read-write that `default_transaction_read_only` made
+    /// Whether the text can make transactions read-write that `default_transaction_read_only` made
     /// read-only: `BEGIN READ WRITE`, `SET TRANSACTION READ WRITE`, `set_config` of the setting.
     pub allows_writes: bool,
 }
@@ -72,7 +73,7 @@ pub enum NameUse {
 pub struct SessionObject {
     /// The kind of object.
     pub kind: NameKind,
-    /// The name, case-folded as the server does it.
+    /// The name, case-folded as the server does.
     pub name: Box<str>,
 }
 
@@ -81,7 +82,7 @@ pub struct SessionObject {
 pub enum NameKind {
     /// A prepared statement, from SQL or from the protocol: both share one namespace.
     Statement,
-    /// A cursor.
+    /// A cursor, declared in SQL.
     Cursor,
 }
 
@@ -118,16 +119,17 @@ pub fn tree(sql: &[u8]) -> Option<ParseResult> {
     (!tree.stmts.is_empty() || split_statements(sql).next().is_none()).then_some(tree)
 }
 
-/// A predicate: a function has no side effects, by the parts of its name: `["lower"]`, `["app",
-/// "total"]`.
+/// A predicate that returns whether a function has no side effects, by the parts of its name:
+/// `["lower"]`, `["app", "total"]`.
 pub type SideEffectFree<'f> = &'f dyn Fn(&[&str]) -> bool;
 
-/// The effect of one statement of a [`tree()`]; the caller decides which functions are harmless.
+/// Returns the effect of one statement of a [`tree()`]; the caller decides which functions are
+/// harmless.
 pub fn statement_effect(statement: &Node, harmless: SideEffectFree<'_>) -> Effect {
     statement::classify_statement(statement, &mut Vec::new(), harmless)
 }
 
-/// The parse tree of a text, if the grammar accepts it.
+/// Returns the parse tree of a text, if the grammar accepts it.
 fn parse(sql: &str) -> Option<ParseResult> {
     // `pg_query` also collects names from the tree and panics on unexpected trees.
     let parsed = std::panic::catch_unwind(|| pg_query::parse(sql, 0));
@@ -149,7 +151,7 @@ pub struct EffectClassifier {
 const CACHED_MAX: usize = 64 << 10;
 
 impl EffectClassifier {
-    /// The same result as [`classify()`], cached.
+    /// Returns the same result as [`classify()`], from the cache if possible.
     pub fn classify(&mut self, sql: &[u8]) -> Arc<StatementEffect> {
         let shape = self.fingerprinter.shape(sql);
         if shape.normal.contains("explain") || shape.normal.contains("deallocate") {
@@ -182,9 +184,9 @@ fn is_lexically_complete(sql: &[u8]) -> bool {
     Lexer::new(&ended).last().is_some_and(|token| token.text == b";")
 }
 
-/// Whether a letter directly follows a number or a placeholder, as in `select 1from t`. The scanner
-/// rejects this (`integer_junk`, `param_junk` in scan.l) although the shape is that of `select 1
-/// from t`.
+/// Whether an alphabetic character directly follows a number or a placeholder, as in `select 1from
+/// t`. The scanner rejects this (`integer_junk`, `param_junk` in scan.l) although the shape is that
+/// of `select 1 from t`.
 fn has_numeric_junk(sql: &[u8]) -> bool {
     let mut before = None;
     Lexer::new(sql).any(|token| {

@@ -3,7 +3,7 @@
 //! Comparisons ignore ASCII case. A keyword that is missing here only prevents folding of a sign or
 //! a `NULL`.
 
-/// What may follow a keyword.
+/// The syntax element that may follow a keyword.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expectation {
     /// A value or a parenthesis; a NULL would be part of the grammar: `SET NULL`, `NOT NULL`.
@@ -18,7 +18,7 @@ pub(crate) enum Expectation {
     Array,
 }
 
-/// What follows `word`, if it is a keyword with an expectation.
+/// Returns the element that may follow `word`, if it is a keyword in the table.
 pub(crate) fn expected_after(word: &[u8]) -> Option<Expectation> {
     const LONGEST: usize = 9;
     let mut lower = [0; LONGEST];
@@ -39,7 +39,7 @@ pub(crate) fn expected_after(word: &[u8]) -> Option<Expectation> {
     }
 }
 
-/// Whether `word` is a constant spelled like a keyword.
+/// Whether `word` is a constant that is spelled like a keyword.
 pub(crate) fn is_constant(word: &[u8]) -> bool {
     matches_any(word, &["null", "true", "false"])
 }

@@ -7,12 +7,12 @@
 
 use memchr::{memchr, memchr2, memmem};
 
-/// One lexical element, with its bytes.
+/// A lexical element, with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqlToken<'a> {
-    /// The kind.
+    /// The class of the token, which determines how its bytes are read.
     pub kind: TokenKind,
-    /// The bytes as written.
+    /// The bytes of the token, unchanged.
     pub text: &'a [u8],
 }
 
@@ -32,19 +32,19 @@ pub enum TokenKind {
     String,
     /// A numeric constant, without a sign.
     Number,
-    /// `$1`.
+    /// `$1`: a parameter, with its number from 1.
     Placeholder,
     /// An operator made of `+-*/<>=~!@#%^&|` and `` ` `` and `?`.
     Operator,
-    /// `::`.
+    /// `::` before a type name.
     Cast,
-    /// One of `( ) [ ] , ; . :`, or `:=`, `..`, `...`.
+    /// Brackets, comma, semicolon, point or colon: `( ) [ ] , ; . :`, also `:=`, `..`, `...`.
     Punctuation,
     /// A byte that starts no token: `\`, `{`, a lone `$`, a control character.
     Stray,
 }
 
-/// The tokens of a text, in order and without gaps: their texts joined are the input.
+/// Iterates over the tokens of a text, in order and without gaps: their texts joined are the input.
 #[derive(Clone, Debug)]
 pub struct Lexer<'a> {
     rest: &'a [u8],
@@ -71,7 +71,7 @@ impl<'a> Iterator for Lexer<'a> {
     }
 }
 
-/// Kind and length (at least 1) of the token at the front of `s`, which is not empty.
+/// Returns kind and length (at least 1) of the token at the front of `s`, which is not empty.
 fn scan(s: &[u8]) -> (TokenKind, usize) {
     let second = s.get(1).copied();
     match s[0] {
@@ -107,7 +107,7 @@ fn scan(s: &[u8]) -> (TokenKind, usize) {
     }
 }
 
-/// End of the run of bytes from `from` on that satisfy `belongs`.
+/// Returns the end of the run of bytes from `from` on that satisfy `belongs`.
 fn run(s: &[u8], from: usize, belongs: impl Fn(u8) -> bool) -> usize {
     s[from..].iter().position(|&byte| !belongs(byte)).map_or(s.len(), |end| from + end)
 }
@@ -116,7 +116,8 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// Any byte with the high bit set may be part of a letter in some encoding.
+/// Whether a byte may start a name. One with the high bit set may be part of an alphabetic
+/// character in some encoding.
 fn starts_name(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
 }
@@ -129,7 +130,7 @@ fn is_operator(byte: u8) -> bool {
     matches!(byte, b'+' | b'-' | b'*' | b'/' | b'<' | b'>' | b'=') || allows_trailing_sign(byte)
 }
 
-/// Operator characters whose presence lets an operator end in `+` or `-`.
+/// Whether an operator that contains this character may end in `+` or `-`.
 fn allows_trailing_sign(byte: u8) -> bool {
     matches!(byte, b'~' | b'!' | b'@' | b'#' | b'%' | b'^' | b'&' | b'|' | b'`' | b'?')
 }
@@ -161,7 +162,8 @@ fn block_comment(s: &[u8]) -> usize {
     s.len()
 }
 
-/// A string whose first quote ends at `from`, with the segments that continue it.
+/// Returns the end of a string whose first quote ends at `from`, with the segments that continue
+/// it.
 fn string(s: &[u8], from: usize, escapes: bool) -> usize {
     let mut end = segment(s, from, escapes);
     while let Some(next) = continuation(s, end) {
@@ -185,7 +187,8 @@ fn segment(s: &[u8], from: usize, escapes: bool) -> usize {
     s.len()
 }
 
-/// End of the text whose opening `quote` ends at `from`; a doubled quote is an escaped quote.
+/// Returns the end of the text whose opening `quote` ends at `from`; a doubled quote is an escaped
+/// quote.
 fn quoted(s: &[u8], from: usize, quote: u8) -> usize {
     let mut at = from;
     while let Some(found) = memchr(quote, &s[at..]) {
@@ -198,8 +201,8 @@ fn quoted(s: &[u8], from: usize, quote: u8) -> usize {
     s.len()
 }
 
-/// Start of the next segment's text, if the quote that ends at `end` and the next quote are
-/// separated only by white space with a line break, possibly with line comments.
+/// Returns the start of the next segment's text, if the quote that ends at `end` and the next quote
+/// are separated only by white space with a line break, possibly with line comments.
 ///
 /// Only a comment that is followed by its line break counts (`special_whitespace` in scan.l). White
 /// space is scanned at most twice, so lexing stays linear.
@@ -238,7 +241,8 @@ fn dollar(s: &[u8]) -> (TokenKind, usize) {
     (TokenKind::String, len)
 }
 
-/// A number starts with a digit, or with a point and a digit. `1..2` is a number and two points.
+/// Returns the end of a number, which starts with a digit, or with a point and a digit. `1..2` is a
+/// number and two points.
 fn number(s: &[u8]) -> usize {
     if let [b'0', radix, ..] = s {
         let is_digit: fn(u8) -> bool = match radix {
@@ -266,7 +270,7 @@ fn number(s: &[u8]) -> usize {
     end
 }
 
-/// End of the digits from `from` on; single underscores may separate digits (since 16).
+/// Returns the end of the digits from `from` on; single underscores may separate digits (since 16).
 fn digits(s: &[u8], from: usize, is_digit: fn(u8) -> bool) -> usize {
     let digit_at = |at: usize| s.get(at).is_some_and(|byte| is_digit(*byte));
     let mut at = from;
@@ -281,8 +285,9 @@ fn digits(s: &[u8], from: usize, is_digit: fn(u8) -> bool) -> usize {
     }
 }
 
-/// An operator ends where a comment starts. It ends in `+` or `-` only if it contains a character
-/// that SQL's own operators do not have: `=-1` is `=` and `-1`, but `@-` is one operator.
+/// Returns the end of an operator, which ends before a comment. It ends in `+` or `-` only if it
+/// contains a character that SQL's own operators do not have: `=-1` is `=` and `-1`, but `@-` is
+/// one operator.
 fn operator(s: &[u8]) -> usize {
     let end = run(&s[..s.len().min(OPERATOR_BYTES_MAX)], 1, is_operator);
     let with_next = &s[..s.len().min(end + 1)];

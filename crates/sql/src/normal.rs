@@ -13,7 +13,7 @@ use crate::{
 
 mod list;
 
-/// The normal form of `sql`: one text for all statements of a shape.
+/// Returns the normal form of `sql`: one text for all statements of a shape.
 ///
 /// | in the statement | in the normal form |
 /// |---|---|
@@ -59,7 +59,7 @@ pub fn normalize_into(sql: &[u8], out: &mut String) {
     writer.finish();
 }
 
-/// Parentheses nested deeper than this are copied without tracking their contents.
+/// Maximum nesting of parentheses whose contents are tracked; deeper ones are copied.
 const NESTING_MAX: usize = 256;
 
 /// Maximum depth at which lists of lists (rows, arrays of arrays) are folded. Folding moves the
@@ -70,7 +70,7 @@ const LIST_NESTING_MAX: usize = 8;
 /// `NULL` belongs to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LastToken {
-    /// Nothing in this statement yet.
+    /// The statement has no token yet.
     Start,
     /// A name, or a keyword that no value follows.
     Name,
@@ -98,7 +98,7 @@ impl LastToken {
         matches!(self, Start | Keyword(_) | Open | Comma | RowComma | Operator | Other)
     }
 
-    /// Whether it can be the left side of a `.`, `::` or `[`.
+    /// Whether the token can be the left side of a `.`, `::` or `[`.
     fn is_operand(self) -> bool {
         matches!(self, Self::Name | Self::Literal | Self::Close | Self::RowClose)
     }
@@ -113,7 +113,7 @@ struct NormalFormWriter<'o> {
     untracked: usize,
     /// Signs that belong to the next token if that is a literal.
     signs: Vec<u8>,
-    /// A pending `;`: it is written only if something follows.
+    /// Whether a `;` is pending: it is written only if another token follows.
     semicolon: bool,
     /// Whether names in this statement are folded like literals (`SAVEPOINT a1`).
     folds_names: bool,
@@ -163,7 +163,7 @@ impl<'o> NormalFormWriter<'o> {
 
     fn finish(mut self) {
         self.flush_signs();
-        // An ellipsis behind brackets that are not tracked would be read as their content.
+        // After brackets that are not tracked, an ellipsis would be read as their content.
         while self.lists.len() > 1 && self.untracked == 0 {
             self.finish_list();
             self.element().set(Element::Mixed);
@@ -188,7 +188,7 @@ impl<'o> NormalFormWriter<'o> {
         matches!(text, b"-" | b"+") && (self.last.expects_value() || !self.signs.is_empty())
     }
 
-    /// Signs before something other than a literal are operators.
+    /// Writes pending signs as operators, because something other than a literal follows.
     fn flush_signs(&mut self) {
         for sign in std::mem::take(&mut self.signs) {
             self.operator(&[sign]);
@@ -241,7 +241,7 @@ impl<'o> NormalFormWriter<'o> {
         }
         self.out.push_str(&String::from_utf8_lossy(text));
         if is_open_ended(text) {
-            // Otherwise, output appended to it would become part of the name.
+            // Otherwise, output appended to the name would become part of it.
             self.out.push('"');
         }
         self.element().name();

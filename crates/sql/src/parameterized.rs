@@ -8,15 +8,15 @@ use crate::lexer::{Lexer, SqlToken, TokenKind};
 /// differ only in constants.
 ///
 /// Unlike the [normal form](crate::normalize), it preserves every other difference: the kind and
-/// number of constants, upper-case letters, placeholders, quotes, and the presence of space. Only
-/// runs of white space and comments become one space each. So two texts with equal parameterized
-/// texts have the same tree in PostgreSQL's grammar, except for the values of constants and for
-/// positions, and the `n`-th constant of one is in the same place as the `n`-th constant of the
+/// number of constants, upper case, placeholders, quotes, and the presence of space. Only runs of
+/// white space and comments become one space each. So two texts with equal parameterized texts have
+/// the same tree in PostgreSQL's grammar, except for the values of constants and for positions, and
+/// the `n`-th constant of one is in the same position in the tree as the `n`-th constant of the
 /// other.
 ///
 /// Constants are extracted only from queries and from statements that write rows, up to the first
 /// semicolon: in `EXPLAIN (ANALYZE 0)`, for example, a constant decides what is executed. They are
-/// also kept where `U&"…" UESCAPE '…'` makes a constant part of a name.
+/// not extracted where `U&"…" UESCAPE '…'` makes a constant part of a name.
 ///
 /// ```
 /// let mut one = howdah_sql::ParameterizedText::default();
@@ -33,7 +33,7 @@ pub struct ParameterizedText {
     is_complete: bool,
 }
 
-/// Precedes the class of a constant. The scanner accepts this byte only inside quotes.
+/// The byte before the class of a constant. The scanner accepts this byte only inside quotes.
 const MARK: u8 = 1;
 
 impl ParameterizedText {
@@ -74,18 +74,18 @@ impl ParameterizedText {
         self.is_complete &= last.is_none_or(is_terminated) && memchr::memchr(0, sql).is_none();
     }
 
-    /// The text without its constants.
+    /// Returns the text without its constants.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Positions of the extracted constants in the original text.
+    /// Returns the positions of the extracted constants in the original text.
     pub fn constants(&self) -> &[Range<usize>] {
         &self.constants
     }
 
     /// Whether the text ends outside quotes and comments, and contains nothing that the scanner
-    /// rejects outright: a zero byte, a stray control character. If not, nothing about it may be
+    /// rejects outright: a zero byte, a stray control character. If not, no result for it may be
     /// cached.
     pub fn is_complete(&self) -> bool {
         self.is_complete
@@ -96,7 +96,7 @@ impl ParameterizedText {
         self.bytes.clear();
         self.constants.clear();
         self.bytes.extend_from_slice(sql);
-        // It may be complete, but such names are too rare to be worth caching.
+        // The name may be complete, but such names are too rare to be worth caching.
         self.is_complete = false;
     }
 
@@ -114,7 +114,7 @@ fn has_value_constants_only(word: &[u8]) -> bool {
         .any(|keyword| word.eq_ignore_ascii_case(keyword.as_bytes()))
 }
 
-/// The class of a constant: a number, or a string by its quoting.
+/// Returns the class of a constant: a number, or a string by its quoting.
 fn token_class(token: SqlToken<'_>) -> u8 {
     match (token.kind, token.text.first()) {
         (TokenKind::String, Some(first)) => first.to_ascii_lowercase(),

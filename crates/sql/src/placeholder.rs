@@ -2,11 +2,11 @@
 
 use crate::lexer::{Lexer, TokenKind};
 
-/// The highest `n` of the `$n` in `sql`, or 0 if there is none.
+/// Returns the highest `n` of the `$n` in `sql`, or 0 without placeholders.
 ///
-/// Literals, quoted names and comments do not count. This is the number of values that a Bind must
-/// carry, because PostgreSQL numbers parameters from 1 without gaps. For a number above 65535, the
-/// maximum of the protocol's 16-bit count, this returns 65535.
+/// Literals, quoted names and comments do not count. A Bind must have this number of values,
+/// because PostgreSQL numbers parameters from 1 without gaps. For a number above 65535, the maximum
+/// of the protocol's 16-bit count, this returns 65535.
 ///
 /// ```
 /// assert_eq!(howdah_sql::placeholder_count(b"select $2, '$9' -- $7\n from t where a = $1"), 2);

@@ -2,11 +2,11 @@
 
 use crate::lexer::{Lexer, SqlToken, TokenKind};
 
-/// The statements of `sql`, in order, without semicolons and empty statements.
+/// Returns the statements of `sql`, in order, without semicolons and empty statements.
 ///
 /// A semicolon separates statements unless it is in parentheses (`CREATE RULE … DO (…; …)`) or in
 /// the `BEGIN ATOMIC … END` body of a function, as in psql. Comments and white space inside a
-/// statement are kept; white space at its ends is trimmed.
+/// statement are preserved; white space at its ends is trimmed.
 ///
 /// ```
 /// let statements: Vec<_> = howdah_sql::split_statements(b"begin; select ';'; ;commit").collect();
@@ -16,7 +16,7 @@ pub fn split_statements(sql: &[u8]) -> Statements<'_> {
     Statements { rest: sql }
 }
 
-/// Iterator of [`split_statements`].
+/// The iterator that [`split_statements`] returns.
 #[derive(Clone, Debug)]
 pub struct Statements<'a> {
     rest: &'a [u8],
@@ -37,8 +37,8 @@ impl<'a> Iterator for Statements<'a> {
 }
 
 impl<'a> Statements<'a> {
-    /// The text up to the next separating semicolon, and whether it contains more than white space
-    /// and comments.
+    /// Returns the text up to the next separating semicolon, and whether it contains more than
+    /// white space and comments.
     fn next_statement_len(&mut self) -> (&'a [u8], bool) {
         let mut end = 0;
         let mut substantial = false;
@@ -66,8 +66,8 @@ struct Nesting {
     words: usize,
     /// Whether the statement starts with `CREATE`.
     creates: bool,
-    /// Whether it is `CREATE [OR REPLACE] {FUNCTION | PROCEDURE}`, the only statements with such a
-    /// body.
+    /// Whether the statement is `CREATE [OR REPLACE] {FUNCTION | PROCEDURE}`, the only one with
+    /// such a body.
     routine: bool,
 }
 

@@ -12,8 +12,8 @@ pub enum TransactionBlock {
 }
 
 impl TransactionBlock {
-    /// The state after all statements in `sql`: the last one that opens or closes a block decides.
-    /// `None` if none does and the state stays unchanged.
+    /// Returns the state after all statements in `sql`: the last one that opens or closes a block
+    /// decides. `None` if none does, so that the state is unchanged.
     ///
     /// ```
     /// use howdah_sql::TransactionBlock;
@@ -24,7 +24,7 @@ impl TransactionBlock {
     pub fn after(sql: &[u8]) -> Option<Self> {
         let single = sql.trim_ascii_end();
         let single = single.strip_suffix(b";").unwrap_or(single);
-        // Most texts contain one statement, for which the first keyword is enough.
+        // Most texts contain one statement, for which the first keyword is sufficient.
         if !single.contains(&b';') {
             return Self::after_one(single);
         }
@@ -43,7 +43,7 @@ impl TransactionBlock {
             SqlCommand::Commit | SqlCommand::Rollback if has(b"chain") && !has(b"no") => {
                 Some(Self::Opened)
             }
-            // ROLLBACK TO returns to a savepoint and stays in the block.
+            // ROLLBACK TO returns to a savepoint and does not end the block.
             SqlCommand::Rollback if has(b"to") => None,
             SqlCommand::Commit | SqlCommand::Rollback => Some(Self::Closed),
             SqlCommand::Prepare if has(b"transaction") => {
@@ -60,7 +60,8 @@ impl TransactionBlock {
     }
 }
 
-/// A check of two bytes, which saves running the lexer on most statements of an import.
+/// Whether a statement may open or close a block, by its first two bytes. Saves running the lexer
+/// on most statements of an import.
 fn may_open_or_close(statement: &[u8]) -> bool {
     match *statement.trim_ascii_start() {
         [first, second, ..] if first.is_ascii_alphabetic() => matches!(

@@ -21,9 +21,9 @@ pub struct Description {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// Only increases, from zero at the start of the process.
+    /// The value only increases, from zero at the start of the process.
     Counter,
-    /// Increases and decreases.
+    /// The value increases and decreases.
     Gauge,
     /// A distribution of durations, counted per bucket.
     Histogram {
@@ -53,7 +53,7 @@ pub enum MetricUnit {
     Count,
     /// Seconds; gauges and counters may have fractions.
     Seconds,
-    /// Bytes.
+    /// Bytes, never kibibytes or bits.
     Bytes,
     /// A fraction from 0 to 1.
     Ratio,

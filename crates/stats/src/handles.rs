@@ -1,6 +1,7 @@
-//! [`Counter`], [`Gauge`], [`Histogram`]: metric handles for hot paths. All are cheap to clone,
-//! clones share one value, and updates are relaxed atomics: each value is exact, but two values
-//! read together may be from slightly different moments.
+//! Handles to metrics, for hot paths: [`Counter`], [`Gauge`], [`Histogram`].
+//!
+//! All are cheap to clone, clones share one value, and updates are relaxed atomics: each value is
+//! exact, but two values read together may be from slightly different moments.
 
 use std::{
     sync::{
@@ -15,12 +16,17 @@ use std::{
 pub struct Counter(Arc<AtomicU64>);
 
 impl Counter {
-    /// Adds `n`.
+    /// Adds `n`, wrapping around at 2⁶⁴.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// The current sum.
+    /// Raises the sum to `total`, which is counted elsewhere. A smaller total changes nothing.
+    pub fn raise_to(&self, total: u64) {
+        self.0.fetch_max(total, Relaxed);
+    }
+
+    /// The current value.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -37,7 +43,7 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    /// Sets the value.
+    /// Replaces the value.
     pub fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Relaxed);
     }
@@ -63,7 +69,7 @@ pub struct Histogram(Arc<Buckets>);
 #[derive(Debug)]
 struct Buckets {
     bounds_us: &'static [u64],
-    /// One per bound, and a last one without a bound.
+    /// Observations in each bucket; the last bucket has no bound.
     counts: Box<[AtomicU64]>,
     sum_us: AtomicU64,
 }
@@ -140,6 +146,15 @@ mod tests {
         let buckets: Vec<_> = histogram.cumulative().collect();
         assert_eq!(buckets, [(Some(10), 2), (Some(20), 2), (None, 4)]);
         assert_eq!((histogram.count(), histogram.sum_us()), (4, 105));
+    }
+
+    #[test]
+    fn counter_never_decreases() {
+        let counter = Counter::default();
+        for (total, value) in [(5, 5), (3, 5), (8, 8)] {
+            counter.raise_to(total);
+            assert_eq!(counter.value(), value);
+        }
     }
 
     #[test]

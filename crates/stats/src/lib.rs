@@ -23,11 +23,11 @@
 mod description;
 mod handles;
 mod percentiles;
-mod prometheus;
+pub mod prometheus;
 mod registry;
 pub mod statsd;
 
 pub use description::{Description, LATENCY_BOUNDS_US, MetricKind, MetricUnit};
 pub use handles::{Counter, Gauge, Histogram};
 pub use percentiles::{PercentileSummary, Percentiles};
-pub use registry::{OVERFLOW, Registry, SERIES_MAX};
+pub use registry::{MetricFamily, MetricHandle, OVERFLOW, Registry, SERIES_MAX};

@@ -1,10 +1,10 @@
-//! [`Percentiles`]: percentiles of durations.
+//! Percentiles of durations, in bounded memory.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// One day. Longer durations count as a day, so that memory is bounded.
+/// Durations above one day count as a day, which bounds memory.
 const MAX_US: u64 = 24 * 3600 * 1_000_000;
 
 /// A distribution of durations, exact to three digits, in bounded memory (at most about 220 kB).

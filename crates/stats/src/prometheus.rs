@@ -4,99 +4,134 @@
 //! feeds, label values also `"`. Durations are written in seconds, although counted in
 //! microseconds.
 
-use std::fmt::{self, Write};
+use std::fmt::{self, Display, Write as _};
 
-use crate::registry::{MetricFamilies, MetricFamily, MetricHandle};
+use crate::registry::{MetricFamily, MetricHandle};
 
-pub(crate) fn render(families: &MetricFamilies) -> String {
-    let mut text = String::new();
-    for family in families.values() {
-        // Writing into a String cannot fail.
-        let _ = family.write(&mut text);
+/// Metrics in the text format, written one family after another.
+///
+/// A [`Registry`](crate::Registry) renders itself; this is for values that are in no registry.
+///
+/// ```
+/// use howdah_stats::prometheus::PrometheusText;
+///
+/// let mut text = PrometheusText::default();
+/// text.header("hits_total", "Hits.", "counter");
+/// text.sample("hits_total", "", [("code", "200")], 3.0);
+/// let text = text.into_string();
+/// assert_eq!(text.lines().last(), Some("hits_total{code=\"200\"} 3"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct PrometheusText(String);
+
+impl PrometheusText {
+    /// Writes the `# HELP` and `# TYPE` lines of a family. The name must be valid; the help may be
+    /// any text.
+    pub fn header(&mut self, name: &str, help: &str, kind: &str) {
+        self.push(["# HELP ", name, " "]);
+        self.push_escaped(help, &['\\', '\n']);
+        self.push(["\n# TYPE ", name, " "]);
+        self.push([kind, "\n"]);
     }
-    text
-}
 
-impl MetricFamily {
-    fn write(&self, out: &mut impl Write) -> fmt::Result {
-        let name = self.description.name();
-        writeln!(out, "# HELP {name} {}", Escaped(self.description.help(), false))?;
-        writeln!(out, "# TYPE {name} {}", self.description.kind().as_str())?;
-        let names = self.description.label_names();
-        for (values, handle) in &self.series {
-            let labels = LabelsText { names, values, le: None };
+    /// Writes one sample of a family. The suffix, such as `_sum`, is added to the name. Label
+    /// values may be any text.
+    pub fn sample<'l>(
+        &mut self,
+        name: &str,
+        suffix: &str,
+        labels: impl IntoIterator<Item = (&'l str, &'l str)>,
+        value: f64,
+    ) {
+        self.line(name, suffix, labels, PrometheusNumber(value));
+    }
+
+    /// Writes all samples of a registry's family, under a name that may differ from its own.
+    pub fn family(&mut self, name: &str, family: &MetricFamily) {
+        let description = family.description();
+        self.header(name, description.help(), description.kind().as_str());
+        for (labels, handle) in family.series() {
             match handle {
-                MetricHandle::Counter(counter) => {
-                    writeln!(out, "{name}{labels} {}", counter.value())?;
-                }
-                MetricHandle::Gauge(gauge) => {
-                    writeln!(out, "{name}{labels} {}", PrometheusNumber(gauge.value()))?;
-                }
+                MetricHandle::Counter(counter) => self.line(name, "", labels, counter.value()),
+                MetricHandle::Gauge(gauge) => self.sample(name, "", labels, gauge.value()),
                 MetricHandle::Histogram(histogram) => {
                     let mut count = 0;
                     for (bound_us, below) in histogram.cumulative() {
-                        let le = Some(bound_us.map(Seconds));
-                        writeln!(out, "{name}_bucket{} {below}", LabelsText { le, ..labels })?;
+                        let le = bound_us.map_or("+Inf".into(), |us| Seconds(us).to_string());
+                        #[expect(clippy::map_identity, reason = "shortens the lifetime for `le`")]
+                        let labels = labels.clone().map(|label| label).chain([("le", &*le)]);
+                        self.line(name, "_bucket", labels, below);
                         count = below;
                     }
-                    writeln!(out, "{name}_sum{labels} {}", Seconds(histogram.sum_us()))?;
+                    self.line(name, "_sum", labels.clone(), Seconds(histogram.sum_us()));
                     // The count must equal the last bucket, although observations may have been
                     // added since: the format requires it.
-                    writeln!(out, "{name}_count{labels} {count}")?;
+                    self.line(name, "_count", labels, count);
                 }
             }
         }
-        Ok(())
     }
-}
 
-/// Renders `{a="1",b="2"}`, or nothing. `le` is a histogram's own label; `Some(None)` is infinity.
-#[derive(Clone, Copy)]
-struct LabelsText<'a> {
-    names: &'a [&'static str],
-    values: &'a [Box<str>],
-    le: Option<Option<Seconds>>,
-}
+    /// The text written so far.
+    pub fn into_string(self) -> String {
+        self.0
+    }
 
-impl fmt::Display for LabelsText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = '{';
-        for (name, value) in self.names.iter().zip(self.values) {
-            write!(f, "{separator}{name}=\"{}\"", Escaped(value, true))?;
-            separator = ',';
+    fn line<'l>(
+        &mut self,
+        name: &str,
+        suffix: &str,
+        labels: impl IntoIterator<Item = (&'l str, &'l str)>,
+        value: impl Display,
+    ) {
+        self.push([name, suffix]);
+        let mut separator = "{";
+        for (label, value) in labels {
+            self.push([separator, label, "=\""]);
+            self.push_escaped(value, &['\\', '\n', '"']);
+            self.0.push('"');
+            separator = ",";
         }
-        match self.le {
-            None => {}
-            Some(None) => write!(f, "{separator}le=\"+Inf\"")?,
-            Some(Some(bound)) => write!(f, "{separator}le=\"{bound}\"")?,
+        if separator == "," {
+            self.0.push('}');
         }
-        if separator == '{' && self.le.is_none() { Ok(()) } else { f.write_char('}') }
+        // Writing into a String cannot fail.
+        let _ = writeln!(self.0, " {value}");
+    }
+
+    fn push<const N: usize>(&mut self, parts: [&str; N]) {
+        parts.iter().for_each(|part| self.0.push_str(part));
+    }
+
+    fn push_escaped(&mut self, text: &str, special: &[char]) {
+        let mut rest = text;
+        while let Some(at) = rest.find(special) {
+            let (plain, from) = rest.split_at(at);
+            let (escaped, after) = from.split_at(1);
+            self.push([plain, "\\", if escaped == "\n" { "n" } else { escaped }]);
+            rest = after;
+        }
+        self.0.push_str(rest);
     }
 }
 
-/// Renders text with `\` and line feeds escaped, and also `"` if the flag is set.
-struct Escaped<'a>(&'a str, bool);
+/// A number in the text format, in the shortest form that reads as the same double. Infinities are
+/// `+Inf` and `-Inf`; very large and very small numbers have an exponent, as in `1e-9`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PrometheusNumber(pub f64);
 
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|char| match char {
-            '\\' => f.write_str("\\\\"),
-            '\n' => f.write_str("\\n"),
-            '"' if self.1 => f.write_str("\\\""),
-            _ => f.write_char(char),
-        })
-    }
-}
-
-/// Renders a number for Prometheus, infinities as `+Inf` and `-Inf`.
-struct PrometheusNumber(f64);
-
-impl fmt::Display for PrometheusNumber {
+impl Display for PrometheusNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             f64::INFINITY => f.write_str("+Inf"),
             f64::NEG_INFINITY => f.write_str("-Inf"),
-            number => write!(f, "{number}"),
+            // Also minus zero.
+            0.0 => f.write_str("0"),
+            // Without an exponent, a double may take more than 300 digits.
+            number if (1e-6..1e21).contains(&number.abs()) || number.is_nan() => {
+                write!(f, "{number}")
+            }
+            number => write!(f, "{number:e}"),
         }
     }
 }
@@ -105,7 +140,7 @@ impl fmt::Display for PrometheusNumber {
 #[derive(Clone, Copy)]
 struct Seconds(u64);
 
-impl fmt::Display for Seconds {
+impl Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, us) = (self.0 / 1_000_000, self.0 % 1_000_000);
         write!(f, "{whole}")?;

@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::{Counter, Description, Gauge, Histogram, MetricKind, prometheus};
+use crate::{Counter, Description, Gauge, Histogram, MetricKind, prometheus::PrometheusText};
 
 /// Maximum label combinations of one metric. Further combinations share one series whose label
 /// values are all [`OVERFLOW`], so that values chosen by clients cannot exhaust memory.
@@ -20,19 +20,23 @@ pub const OVERFLOW: &str = "_other";
 #[derive(Clone, Debug, Default)]
 pub struct Registry(Arc<Mutex<MetricFamilies>>);
 
-pub(crate) type MetricFamilies = BTreeMap<&'static str, MetricFamily>;
+type MetricFamilies = BTreeMap<&'static str, MetricFamily>;
 
 /// A metric with its series, by label values in the order of the description's label names.
 #[derive(Debug)]
-pub(crate) struct MetricFamily {
-    pub(crate) description: Description,
-    pub(crate) series: BTreeMap<Box<[Box<str>]>, MetricHandle>,
+pub struct MetricFamily {
+    description: Description,
+    series: BTreeMap<Box<[Box<str>]>, MetricHandle>,
 }
 
+/// The value of one series. All series of a family have the kind of its description.
 #[derive(Clone, Debug)]
-pub(crate) enum MetricHandle {
+pub enum MetricHandle {
+    /// The value of a counter.
     Counter(Counter),
+    /// The value of a gauge.
     Gauge(Gauge),
+    /// The buckets of a histogram.
     Histogram(Histogram),
 }
 
@@ -61,7 +65,7 @@ impl Registry {
         }
     }
 
-    /// The gauge with this description.
+    /// The gauge with this description, created with value 0 on first use.
     pub fn gauge(&self, description: &Description) -> Gauge {
         self.gauge_with(description, &[])
     }
@@ -74,7 +78,7 @@ impl Registry {
         }
     }
 
-    /// The histogram with this description.
+    /// The histogram with this description, created empty on first use.
     pub fn histogram(&self, description: &Description) -> Histogram {
         self.histogram_with(description, &[])
     }
@@ -91,7 +95,15 @@ impl Registry {
     ///
     /// Source: <https://prometheus.io/docs/instrumenting/exposition_formats/>.
     pub fn prometheus(&self) -> String {
-        prometheus::render(&self.families())
+        let mut text = PrometheusText::default();
+        self.for_each_family(|family| text.family(family.description.name(), family));
+        text.into_string()
+    }
+
+    /// Calls `each` with all metrics that have series, sorted by name. The registry is locked
+    /// meanwhile.
+    pub fn for_each_family(&self, each: impl FnMut(&MetricFamily)) {
+        self.families().values().filter(|family| !family.series.is_empty()).for_each(each);
     }
 
     /// Removes all series of these metrics that have these label values, regardless of their other
@@ -120,13 +132,29 @@ impl Registry {
         family.handle(key(&family.description, labels))
     }
 
-    pub(crate) fn families(&self) -> MutexGuard<'_, MetricFamilies> {
+    fn families(&self) -> MutexGuard<'_, MetricFamilies> {
         // A panic elsewhere leaves consistent values.
         self.0.lock()
     }
 }
 
 impl MetricFamily {
+    /// The description of the metric.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// The labels (names and values, in the order of the description) and the value of each
+    /// series, sorted by label values.
+    pub fn series(
+        &self,
+    ) -> impl Iterator<Item = (impl Iterator<Item = (&str, &str)> + Clone, &MetricHandle)> {
+        let names = self.description.label_names();
+        self.series.iter().map(|(values, handle)| {
+            (names.iter().copied().zip(values.iter().map(|value| &**value)), handle)
+        })
+    }
+
     fn handle(&mut self, key: Box<[Box<str>]>) -> MetricHandle {
         let is_full = self.series.len() >= SERIES_MAX;
         let key = if is_full && !self.series.contains_key(&key) {
@@ -169,7 +197,7 @@ fn mismatch<T: Detached>(description: &Description, expected: &str) -> T {
     T::detached()
 }
 
-/// A handle that belongs to no registry.
+/// Creates a handle that belongs to no registry.
 trait Detached {
     fn detached() -> Self;
 }

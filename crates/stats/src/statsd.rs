@@ -6,10 +6,10 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::{self, Write as _},
+    fmt::{self, Display, Write as _},
 };
 
-use crate::registry::{MetricFamily, MetricHandle, Registry};
+use crate::registry::{MetricHandle, Registry};
 
 /// Maximum bytes of a packet: fits an Ethernet frame without fragmentation.
 pub const PACKET_BYTES_MAX: usize = 1432;
@@ -59,20 +59,14 @@ impl StatsdEncoder {
         let mut lines = Vec::new();
         // Rebuilt on each call, so that removed series are dropped here too.
         let before = std::mem::take(&mut self.sent);
-        let families = registry.families();
-        for family in families.values() {
-            let name = family.description.name();
-            for (values, handle) in &family.series {
-                let tags = Tags { family, values };
+        registry.for_each_family(|family| {
+            let name = family.description().name();
+            for (labels, handle) in family.series() {
+                let tags = Tags(labels);
                 match handle {
                     MetricHandle::Counter(counter) => {
-                        lines.extend(self.increase(
-                            &before,
-                            name,
-                            "",
-                            &tags,
-                            counter.value() as f64,
-                        ));
+                        let value = counter.value() as f64;
+                        lines.extend(self.increase(&before, name, "", &tags, value));
                     }
                     MetricHandle::Gauge(gauge) => lines.extend(set(name, gauge.value(), &tags)),
                     MetricHandle::Histogram(histogram) => {
@@ -82,7 +76,7 @@ impl StatsdEncoder {
                     }
                 }
             }
-        }
+        });
         lines
     }
 
@@ -91,7 +85,7 @@ impl StatsdEncoder {
         before: &BTreeMap<String, f64>,
         name: &str,
         suffix: &str,
-        tags: &Tags<'_>,
+        tags: &impl Display,
         now: f64,
     ) -> Option<String> {
         let key = format!("{name}{suffix}{tags}");
@@ -103,7 +97,7 @@ impl StatsdEncoder {
 
 /// A gauge line with a signed number changes the gauge, so a negative value is set in two steps:
 /// first to zero, then by the difference.
-fn set(name: &str, value: f64, tags: &Tags<'_>) -> Vec<String> {
+fn set(name: &str, value: f64, tags: &impl Display) -> Vec<String> {
     match value {
         _ if !value.is_finite() => Vec::new(),
         _ if value < 0.0 => {
@@ -113,16 +107,13 @@ fn set(name: &str, value: f64, tags: &Tags<'_>) -> Vec<String> {
     }
 }
 
-/// Renders `|#label:value,label:value`, or nothing.
-struct Tags<'f> {
-    family: &'f MetricFamily,
-    values: &'f [Box<str>],
-}
+/// Renders labels as `|#label:value,label:value`, or nothing.
+struct Tags<L>(L);
 
-impl fmt::Display for Tags<'_> {
+impl<'l, L: Iterator<Item = (&'l str, &'l str)> + Clone> Display for Tags<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "|#";
-        for (name, value) in self.family.description.label_names().iter().zip(self.values) {
+        for (name, value) in self.0.clone() {
             // These characters would end a tag, a field or a line.
             let value = value.replace([',', '|', '\n', '\r'], "_");
             write!(f, "{separator}{name}:{value}")?;

@@ -36,7 +36,7 @@ pub use self::{
 };
 use crate::settings::StatsdSettings;
 
-/// The type of a metric; also the index of its table.
+/// The type of a metric. As an integer, the index of its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MetricType {
     /// Summed values.
@@ -56,7 +56,7 @@ pub enum MetricType {
 #[derive(Clone, Debug)]
 pub struct SharedShard {
     shard: Arc<Mutex<SampleShard>>,
-    /// Shared by all shards of a server.
+    /// Shared by all shards of a server, so that gauges can be ordered between them.
     stamps: Stamps,
 }
 

@@ -95,7 +95,7 @@ pub struct SnapshotRequirements {
 }
 
 impl SnapshotRequirements {
-    /// The union of both.
+    /// Requires every part that at least one of the two requires.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {

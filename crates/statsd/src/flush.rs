@@ -20,7 +20,8 @@ use std::{
 
 use self::statistics::TimerRules;
 use crate::{
-    MetricName, grammar::TimingUnit, ledger::LossAccount, settings::StatsdSettings, sketch::Sketch,
+    MetricName, grammar::TimingUnit, self_metrics::SelfMetrics, settings::StatsdSettings,
+    sketch::Sketch,
 };
 
 pub use self::registry::{FlushTime, KeyRegistry, ReceiveTotals};
@@ -44,9 +45,9 @@ pub struct FlushSnapshot {
     pub counters: Vec<CounterMetric>,
     /// Timers, histograms and distributions.
     pub timers: Vec<TimerMetric>,
-    /// Gauges.
+    /// Gauges with their last value, including those that were idle in the interval.
     pub gauges: Vec<GaugeMetric>,
-    /// Sets.
+    /// Sets with their number of distinct members.
     pub sets: Vec<SetMetric>,
     /// The separate spellings of merged metrics.
     pub variants: MetricVariants,
@@ -117,7 +118,7 @@ impl Calculation {
 /// A counter of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -135,7 +136,7 @@ pub struct CounterMetric {
 /// A gauge of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaugeMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -147,7 +148,7 @@ pub struct GaugeMetric {
 /// A set of one interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SetMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -161,7 +162,7 @@ pub struct SetMetric {
 /// A timer, histogram or distribution of one interval.
 #[derive(Clone, Debug)]
 pub struct TimerMetric {
-    /// The key.
+    /// The metric's key.
     pub name: MetricName,
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
@@ -198,13 +199,13 @@ pub struct TimerSummary {
     pub lower: f64,
     /// Maximum.
     pub upper: f64,
-    /// Sum.
+    /// Sum of the values, not divided by sample rates.
     pub sum: f64,
-    /// Sum of squares.
+    /// Sum of the squared values.
     pub sum_squares: f64,
-    /// Mean.
+    /// Arithmetic mean of the values.
     pub mean: f64,
-    /// Median.
+    /// Middle value, or the mean of the two middle ones.
     pub median: f64,
     /// Population standard deviation.
     pub std: f64,
@@ -222,42 +223,4 @@ pub enum TimerSamples {
     /// Count, sum, minimum and maximum are exact, other values are within
     /// [`Sketch::RELATIVE_ERROR`].
     Sketched(Arc<Sketch>),
-}
-
-/// The server's own metrics.
-///
-/// Etsy's three counters and the `timestamp_lag` gauge are also among the snapshot's ordinary
-/// metrics; [`extra`](Self::extra) are not.
-#[derive(Clone, Debug, Default)]
-pub struct SelfMetrics {
-    /// The configured prefix, `statsd`.
-    pub prefix: Arc<str>,
-    /// Duration of the calculation in whole milliseconds, as in etsy's server.
-    pub processing_ms: f64,
-    /// Number of counters, timers, gauges and sets.
-    pub num_stats: u64,
-    /// Metrics that etsy's server does not have, such as `kernel_drops`, `keys` or `flush_lag_ms`.
-    /// Sent as gauges under the prefix. Empty if `extra-metrics` is off.
-    pub extra: Vec<(&'static str, f64)>,
-    /// DogStatsD events since the start. They are counted and discarded.
-    pub events_total: u64,
-    /// DogStatsD service checks since the start. They are counted and discarded.
-    pub checks_total: u64,
-    /// DogStatsD timestamps since the start. They are counted and ignored.
-    pub timestamps_total: u64,
-    /// A set that exceeded the member limit in this interval, if any.
-    pub capped_set: Option<MetricName>,
-    /// The loss ledger at the time of the flush.
-    pub account: LossAccount,
-    /// Status values of the backends, as of the previous flush. Empty without a running server.
-    pub backends: Vec<BackendFigures>,
-}
-
-/// The status values of one backend.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct BackendFigures {
-    /// The backend's name; the second of a kind is `graphite-2`.
-    pub name: String,
-    /// The values, such as `spool_bytes`, `lost_values` or `flush_time`.
-    pub values: Vec<(&'static str, f64)>,
 }

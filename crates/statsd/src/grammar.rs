@@ -4,7 +4,8 @@
 //! packet := line ("\n" line)*
 //! line   := name (":" value)+ "|" type (field)* (":" value … "|" type (field)*)*
 //! value  := a number; for sets any text
-//! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data | "|card:" word
+//! field  := "|@" rate | "|#" tag ("," tag)* | "|c:" container | "|T" seconds | "|e:" data
+//!         | "|card:" word
 //! type   := "c" | "g" | "ms" | "h" | "d" | "s" | anything else, which is a counter
 //! ```
 //!
@@ -73,7 +74,7 @@ pub const WEIGHT_MAX: f64 = 1e9;
 /// permanently.
 pub const ADDEND_MAX: f64 = 1e18;
 
-/// The unit of a timing.
+/// The unit of a timing, from the sample's type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TimingUnit {
     /// Type `ms`.
@@ -104,7 +105,7 @@ impl TimingUnit {
 pub struct BadLine<'p> {
     /// The whole line.
     pub line: &'p [u8],
-    /// Why it cannot be used.
+    /// Reason for the rejection.
     pub reason: RejectReason,
 }
 

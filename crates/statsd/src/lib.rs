@@ -26,6 +26,7 @@
 //! - [`proxy`]: routes packets to other statsd servers by key.
 //! - [`settings`]: the configuration, read from any of the supported file formats.
 //! - [`js`]: formats numbers, dates and objects like JavaScript, as etsy's server does.
+//! - [`self_metrics`]: the table of the server's own metrics.
 //! - [`ledger`]: losses and their location: *sent = delivered + socket drops + backlog drops +
 //!   unread*.
 //!
@@ -41,6 +42,7 @@ pub mod management;
 pub mod name;
 pub mod proxy;
 pub mod receiver;
+pub mod self_metrics;
 pub mod server;
 pub mod settings;
 pub mod sketch;

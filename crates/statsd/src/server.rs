@@ -62,14 +62,14 @@ pub struct StatsdServer {
     health: Option<HttpServer>,
 }
 
-/// The parts of a server.
+/// Everything that [`StatsdServer::start`] needs.
 #[derive(Default)]
 pub struct ServerParts {
     /// The settings, validated.
     pub settings: StatsdSettings,
     /// The lines displayed by the management port's `config`.
     pub config_lines: Vec<String>,
-    /// The backends.
+    /// Destinations of the snapshots, each of which gets a thread and a queue.
     pub backends: Vec<Box<dyn MetricBackend>>,
     /// Additional observers of raw packets, besides the configured repeater and proxy.
     pub observers: Vec<ObserverFactory>,
@@ -216,7 +216,7 @@ impl FlushThread {
         let core = Arc::clone(core);
         thread::Builder::new().name("statsd-flush".into()).spawn(move || {
             let timeout = run(&core, &runners, &stopped);
-            // If the server was dropped instead of stopped, there is no last flush.
+            // Without a timeout, the server was dropped instead of stopped: skip the last flush.
             if let Some(timeout) = timeout {
                 let _ = done.send(last_flush(&core, runners, timeout));
             }
@@ -298,7 +298,7 @@ fn distribute(
     snapshot
 }
 
-/// Flushes the interval cut short by the stop, and what the backends have spooled.
+/// Flushes the interval that the shutdown cut short, and all values that the backends have spooled.
 fn last_flush(
     core: &ServerCore,
     runners: Vec<BackendRunner>,

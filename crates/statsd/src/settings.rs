@@ -30,7 +30,7 @@ pub use self::{
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatsdSettings {
-    /// Which server to emulate where they differ.
+    /// The server to emulate where statsd servers differ.
     pub dialect: StatsdDialect,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
     pub listen: Vec<ListenSettings>,
@@ -93,7 +93,7 @@ pub struct LogSettings {
     pub syslog: Option<String>,
 }
 
-/// The log level.
+/// How severe an event must be to be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdLogLevel {
@@ -107,8 +107,8 @@ pub enum StatsdLogLevel {
     Debug,
 }
 
-/// Which server to emulate where they differ: gauge deltas, sampled timers, characters in keys,
-/// self metrics, management replies.
+/// The server to emulate where statsd servers differ: gauge deltas, sampled timers, characters in
+/// keys, self metrics, management replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdDialect {

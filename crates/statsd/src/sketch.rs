@@ -130,7 +130,7 @@ impl Sketch {
         coarser(&self.positive, scale)
     }
 
-    /// As [`positive`](Self::positive), for the absolute values of negative samples.
+    /// Like [`positive`](Self::positive), for the absolute values of negative samples.
     pub fn negative(&self, scale: i32) -> Vec<(i32, f64)> {
         coarser(&self.negative, scale)
     }

@@ -1,9 +1,8 @@
 //! Evaluates alert rules on every sample and notifies the slow log, webhooks, the program's log,
 //! metrics and the screen.
 //!
-//! It runs on the sampler threads and waits for nothing but a file: webhooks, which may be slow,
-//! have their own threads. Any failure here becomes a sentence on the screen and stops nothing
-//! else.
+//! It runs on the sampler threads and waits only for file writes: webhooks, which may be slow, have
+//! their own threads. A failure here becomes a sentence on the screen and affects nothing else.
 
 use std::{
     collections::BTreeMap,
@@ -24,14 +23,14 @@ use crate::{
     webhook::{WebhookEvent, WebhookSender},
 };
 
-/// What to detect, and where to report it.
+/// The conditions to detect, and the places to report them to.
 #[derive(Debug, Default)]
 pub struct AlertConfig {
     /// Duration from which a statement is slow; each is reported once.
     pub slow: Option<Duration>,
     /// File that slow statements are appended to.
     pub slow_log: Option<SlowLog>,
-    /// Alert rules.
+    /// Rules that are evaluated on every sample of every server.
     pub rules: Vec<AlertRule>,
     /// Webhooks to notify.
     pub webhooks: Vec<WebhookSender>,
@@ -60,7 +59,7 @@ struct EngineShared {
     audit: Option<Arc<Audit>>,
 }
 
-/// The slow statement log, and why the last statement could not be written.
+/// The slow statement log, and the error of the last write, if it failed.
 #[derive(Debug)]
 struct SlowLogState {
     file: Option<SlowLog>,
@@ -74,7 +73,7 @@ pub struct AlertView {
     pub alerts: Vec<Alert>,
     /// Rules that cannot be evaluated.
     pub unchecked: Vec<UncheckedRule>,
-    /// Outputs that fail, and why.
+    /// One sentence for each output that fails.
     pub problems: Vec<String>,
 }
 
@@ -85,7 +84,7 @@ impl Default for AlertEngine {
 }
 
 impl AlertEngine {
-    /// Creates an engine from its configuration.
+    /// Creates an engine, whose clones share all outputs.
     pub fn new(plan: AlertConfig) -> Self {
         let has_listener = plan.slow_log.is_some() || !plan.webhooks.is_empty() || plan.log_events;
         let problem = plan.slow_log.as_ref().and_then(SlowLog::problem);
@@ -102,7 +101,7 @@ impl AlertEngine {
         }
     }
 
-    /// Whether its slow threshold is so short that complete statement texts must be requested.
+    /// Whether the slow threshold is so short that complete statement texts must be requested.
     pub(crate) fn needs_full_texts(&self) -> bool {
         SampleRequest::needs_full_texts(self.slow)
     }
@@ -123,7 +122,7 @@ impl AlertEngine {
         self.shared.audit.clone()
     }
 
-    /// Waits until the webhooks have sent their queues, at most for `patience`.
+    /// Waits until the webhooks have sent their queues, at most for `timeout`.
     pub fn finish(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         for webhook in &self.shared.webhooks {
@@ -132,7 +131,7 @@ impl AlertEngine {
     }
 
     fn log(&self) -> MutexGuard<'_, SlowLogState> {
-        // A line is written completely or not at all.
+        // A line is written completely or not at all, even if a thread panics.
         self.shared.log.lock()
     }
 
@@ -160,7 +159,7 @@ impl AlertEngine {
     }
 }
 
-/// Monitors one server.
+/// Tracks alerts and slow statements of one server from sample to sample.
 #[derive(Debug)]
 pub(crate) struct ServerMonitor {
     engine: AlertEngine,
@@ -172,7 +171,7 @@ pub(crate) struct ServerMonitor {
 }
 
 impl ServerMonitor {
-    /// Evaluates a server's state, reports what is new, and returns what the screen shows.
+    /// Evaluates a server's state, reports new events, and returns what the screen shows.
     pub(crate) fn observe(&mut self, health: &ServerHealth) -> AlertView {
         let mut slow = Vec::new();
         if let (ServerHealth::Read(snapshot), Some(slow_detector)) =
@@ -245,7 +244,7 @@ fn log_events(slow: &[SlowStatement], changes: &[AlertChange]) {
     }
 }
 
-/// Groups alerts by rule: their number, and the one with the largest value.
+/// Groups alerts by rule: the number of alerts, and the one with the largest value.
 pub(crate) fn by_rule(alerts: &[Alert]) -> Vec<(usize, &Alert)> {
     let mut groups: BTreeMap<&str, (usize, &Alert)> = BTreeMap::new();
     for alert in alerts {

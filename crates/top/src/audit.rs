@@ -15,16 +15,16 @@ use serde_json::json;
 
 use crate::signal_plan::PlannedSignal;
 
-/// An audit log.
+/// A file to which outcomes of signals are appended.
 #[derive(Debug)]
 pub struct Audit {
     path: PathBuf,
     file: File,
-    /// Operating system user who sends the signals.
+    /// Name of the operating system account that sends the signals.
     os_user: String,
 }
 
-/// The audit log cannot be written.
+/// The audit log cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write signals to {}", path.display())]
 pub struct AuditError {
@@ -33,8 +33,8 @@ pub struct AuditError {
 }
 
 impl Audit {
-    /// Opens the file for appending, and creates it if it does not exist. `os_user` is the user who
-    /// sends the signals.
+    /// Opens the file for appending, and creates it if it does not exist. `os_user` is the
+    /// operating system account that sends the signals.
     ///
     /// # Errors
     ///

@@ -17,10 +17,10 @@ use crate::{
     table::{ScreenKind, TableOptions},
 };
 
-/// What to write, and how often.
+/// The rows to write, their format, and the interval.
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
-    /// Output format.
+    /// How samples are written.
     pub format: OutputFormat,
     /// Number of samples per server; unlimited if `None`.
     pub count: Option<u64>,
@@ -28,7 +28,7 @@ pub struct BatchOptions {
     pub interval: Duration,
     /// Screen whose rows are written.
     pub screen: ScreenKind,
-    /// Which rows to write.
+    /// Rows to write.
     pub filter: RowFilter,
     /// Whether to include idle sessions.
     pub with_idle: bool,
@@ -37,7 +37,7 @@ pub struct BatchOptions {
 }
 
 impl BatchOptions {
-    /// Translates settings of the interactive mode.
+    /// Adopts the settings of the interactive mode.
     pub fn new(settings: &TopSettings, format: OutputFormat, count: Option<u64>) -> Self {
         Self {
             format,
@@ -65,23 +65,25 @@ impl BatchOptions {
             idle_texts: self.with_idle,
             view: self.screen.view(),
             all_views: false,
-            // The output may be read at any later time, so texts must be complete.
+            // The output may be read at any later time, when complete texts can no longer be
+            // requested.
             full_texts: true,
         }
     }
 
-    /// Rates need two samples, so the first sample of a view is not written.
+    /// Number of samples that are not written: rates need two samples.
     fn warm_up_samples(&self) -> u64 {
         u64::from(self.screen.view().is_some())
     }
 }
 
-/// Progress of one server.
+/// How many samples of a server were written.
 #[derive(Clone, Debug, Default)]
 struct ServerProgress {
     sampled: u64,
     written: u64,
-    /// It is unreachable and a sample count was requested, so the batch does not wait for it.
+    /// The server is unreachable, and a sample count was requested, so the batch no longer waits
+    /// for it.
     is_abandoned: bool,
 }
 
@@ -90,11 +92,11 @@ struct ServerProgress {
 pub struct UnsampledServer {
     /// Name of the server.
     pub server: String,
-    /// Reason.
+    /// Reason why the server could not be sampled, in one sentence.
     pub reason: String,
 }
 
-/// Outcome of a batch.
+/// The servers and alerts that determine the exit code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchOutcome {
     /// Servers that could not be sampled.

@@ -22,13 +22,13 @@ pub enum ParseFilterError {
     /// A number was expected.
     #[error("{text:?} is not a number: write one like 100, 1.5, 500ms, 5s, 2m, 10MB")]
     NotANumber {
-        /// The text found instead.
+        /// The text where the number should be.
         text: String,
     },
     /// The value after the operator is missing.
     #[error("{term:?} has no value to look for")]
     Empty {
-        /// The term.
+        /// The term without a value.
         term: String,
     },
 }

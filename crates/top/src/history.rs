@@ -1,4 +1,4 @@
-//! History: every sample, compressed, for a while in memory and for longer in a file.
+//! The history of samples: compressed, for a while in memory and for longer in a file.
 //!
 //! ```text
 //! health ──► frame (what changed) ──► zstd, flushed ──► ring of segments ──► at(moment)
@@ -13,9 +13,9 @@
 //! Out of scope: presentation (the model) and scheduling (the sampler).
 
 mod backends;
-mod bytes;
 mod compression;
 mod delta;
+mod error;
 mod file_format;
 mod frame;
 mod pooled_clients;
@@ -31,14 +31,14 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::server_history::{FrameEncoder, ServerHistory};
 pub use self::{
-    bytes::CorruptFrame,
+    error::CorruptFrame,
     recorder::{HistoryRecorder, RecorderError},
     recording::{OpenRecordingError, RecordingGap, TopRecording},
     server_history::PastState,
 };
 use crate::ServerHealth;
 
-/// Limits of a history.
+/// How much a history retains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
     /// Maximum age.
@@ -55,7 +55,7 @@ impl HistoryLimits {
     pub const FILE: Self = Self { age: Duration::from_secs(7 * 86400), bytes: 1 << 30 };
 }
 
-/// The history of several servers. It is read and written by several threads.
+/// The history of several servers. Threads may share it.
 #[derive(Debug)]
 pub struct SnapshotHistory {
     names: Vec<String>,
@@ -67,7 +67,7 @@ pub struct SnapshotHistory {
 struct HistoryServer {
     encoder: FrameEncoder,
     history: ServerHistory,
-    /// The last state was unreachable: failed attempts in a row are stored once.
+    /// The last state was unreachable; only the first of consecutive failures is stored.
     is_unreachable: bool,
     /// The last second of waits that was passed to the recorder.
     recorded_waits_until: i64,
@@ -148,8 +148,8 @@ impl SnapshotHistory {
     }
 
     /// Returns a server's state at `at_us`, microseconds since 1970 by our clock. `view` names the
-    /// view on the screen: the snapshot includes its last sample before that time, unless it is too
-    /// old. `None` if the history starts later.
+    /// view on the screen: the snapshot includes its last sample before that time, unless that is
+    /// too old. `None` if the history starts later.
     ///
     /// # Errors
     ///
@@ -234,7 +234,7 @@ impl HistoryServer {
     }
 }
 
-/// Stores the states reported by samplers: in a history, and in a recording if there is one.
+/// Stores the states that samplers report, in a history and optionally in a recording.
 #[derive(Clone, Debug)]
 pub struct HistoryWriter {
     /// The history in memory.
@@ -249,7 +249,8 @@ impl HistoryWriter {
         Self { history: Arc::new(history), recorder }
     }
 
-    /// Whether all views must be sampled in turn: a recording covers every screen.
+    /// Whether all views must be sampled, one after another. A recording requires this, because it
+    /// covers every screen.
     pub fn needs_all_views(&self) -> bool {
         self.recorder.is_some()
     }

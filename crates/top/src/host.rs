@@ -1,8 +1,8 @@
 //! CPU, memory and disk figures from `/proc`, if the server runs on this host.
 //!
-//! It does if a process of this host has the pid and start time of the backend that serves our
-//! connection, and a process title of PostgreSQL. Addresses prove nothing: there are tunnels and
-//! containers.
+//! The server is local if a process of this host has the pid and start time of the backend that
+//! serves our connection, and a process title of PostgreSQL. Addresses prove nothing, because of
+//! tunnels and containers.
 
 use std::{fs, time::Instant};
 
@@ -28,10 +28,10 @@ pub struct HostFigures {
 }
 
 impl HostFigures {
-    /// Number of fields.
+    /// Number of fields in the encoded form.
     pub(crate) const FIELDS: usize = 7;
 
-    /// Fields as integers for a file; fractions in thousandths.
+    /// Encodes the figures as integers for a file; fractions in thousandths.
     pub(crate) fn fields(&self) -> [Option<i64>; Self::FIELDS] {
         #[expect(clippy::cast_possible_truncation, reason = "saturates")]
         let thousandths = |number: Option<f64>| number.map(|number| (number * 1000.0) as i64);
@@ -46,7 +46,7 @@ impl HostFigures {
         ]
     }
 
-    /// Restores the figures from such integers; `None` if all are missing.
+    /// Decodes such integers; `None` if all are missing.
     pub(crate) fn from_fields(fields: &[Option<i64>; Self::FIELDS]) -> Option<Self> {
         #[expect(clippy::cast_precision_loss, reason = "figures for looking at")]
         let number = |at: usize| fields[at].map(|number| number as f64 / 1000.0);
@@ -76,7 +76,7 @@ struct HostCounters {
     work: u64,
     io_wait: u64,
     all: u64,
-    /// Disk bytes.
+    /// Bytes read from and written to disks.
     read: u64,
     written: u64,
 }
@@ -186,8 +186,8 @@ fn parse_counters(stat: &str, disks: &str) -> Option<HostCounters> {
     })
 }
 
-/// Whether it is a physical disk, neither a partition nor composed of other disks, so that each
-/// byte is counted once.
+/// Whether a device is a physical disk rather than a partition or a composition of other disks, so
+/// that each byte is counted once.
 fn is_whole_disk(name: &str) -> bool {
     let ends_in_digit = name.ends_with(|c: char| c.is_ascii_digit());
     let is_made =

@@ -34,11 +34,11 @@ pub struct WatchTarget {
     pub name: String,
     /// Connection target.
     pub target: ConnectTarget,
-    /// Poolers that know the clients of its sessions.
+    /// Poolers whose clients use the server's sessions.
     pub poolers: Poolers,
 }
 
-/// Maximum time between redraws: displayed ages grow.
+/// Maximum time between redraws, because displayed ages increase.
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum time between redraws during a replay.
@@ -68,7 +68,7 @@ pub fn run(
     show(model, &messages, sender, with_colours, should_stop, |effect| watching.apply(effect))
 }
 
-/// Shows a recording called `name` until the user quits or `should_stop` returns true.
+/// Plays a recording called `name` until the user quits or `should_stop` returns true.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ pub fn replay(
     show(model, &messages, sender, with_colours, should_stop, |_| Ok(()))
 }
 
-/// Draws and applies effects until the end.
+/// Draws the model and applies its effects until the user quits.
 fn show(
     mut model: Model,
     messages: &Receiver<ModelMessage>,
@@ -122,7 +122,7 @@ fn show(
     }
 }
 
-/// Waits for a message, at most for `patience`, and returns it with all others that are queued.
+/// Waits for a message, at most for `timeout`, and returns it with all others that are queued.
 fn receive_batch(messages: &Receiver<ModelMessage>, timeout: Duration) -> Vec<ModelMessage> {
     let first = match messages.recv_timeout(timeout) {
         Ok(message) => message,
@@ -152,7 +152,7 @@ fn read_keys(sender: Sender<ModelMessage>) -> io::Result<()> {
     std::thread::Builder::new().name("keys".to_owned()).spawn(read).map(drop)
 }
 
-/// The samplers and everything needed to apply effects.
+/// The samplers, and everything needed to apply effects to servers.
 struct LiveServers {
     servers: Vec<WatchTarget>,
     samplers: Vec<ServerSampler>,

@@ -5,7 +5,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 /// A command of the interactive mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyCommand {
-    /// Quit.
+    /// End the program; the servers are not affected.
     Quit,
     /// Toggle the help page.
     Help,
@@ -89,7 +89,7 @@ pub enum KeyCommand {
     Back,
 }
 
-/// A keymap.
+/// Which program's key bindings to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keymap {
     /// Howdah's own keys.
@@ -101,20 +101,20 @@ pub enum Keymap {
     PgActivity,
 }
 
-/// An entry of a keymap.
+/// Keys that run a command, with the line of the help page.
 #[derive(Clone, Copy, Debug)]
 pub struct Binding {
-    /// The keys.
+    /// Keys with the same effect, the preferred one first.
     pub keys: &'static [KeySpec],
     /// The command they run.
     pub command: KeyCommand,
     /// Help text.
     pub help: &'static str,
-    /// Whether it sends signals to the server.
+    /// Whether the command sends signals to the server.
     pub is_signal: bool,
 }
 
-/// A key as displayed: a character or a name.
+/// A key as displayed: a character or a named key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySpec {
     /// A character, with shift applied.

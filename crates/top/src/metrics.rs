@@ -119,7 +119,7 @@ const WAITS: [&str; 10] = [
     "Timeout",
 ];
 
-/// Metrics of one server.
+/// Prometheus metrics of one server, with the state for accumulating counters.
 #[derive(Debug)]
 pub(crate) struct ServerMetrics {
     gauges: BTreeMap<&'static str, Gauge>,
@@ -266,8 +266,8 @@ impl ServerMetrics {
         self.sessions.iter().zip(states).for_each(|(gauge, count)| gauge.set(count));
         self.waits.iter().zip(waits).for_each(|(gauge, count)| gauge.set(count));
         self.set(&BLOCKED, Some(blocked));
-        // A hidden session may be the longest; and a count of zero is unknown if sessions are
-        // hidden.
+        // The longest query may be that of a hidden session, and a count of zero is unknown if
+        // sessions are hidden.
         self.set(&LONGEST_QUERY, Some(query).filter(|_| !is_hidden));
         self.set(&LONGEST_TRANSACTION, Some(transaction).filter(|_| !is_hidden));
         if is_hidden {

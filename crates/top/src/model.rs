@@ -41,7 +41,7 @@ pub struct TopSettings {
     pub slow: Option<Duration>,
     /// Whether signals are disabled.
     pub is_read_only: bool,
-    /// Keymap.
+    /// Key bindings of the interactive mode.
     pub keymap: Keymap,
     /// First screen.
     pub screen: ScreenKind,
@@ -49,7 +49,7 @@ pub struct TopSettings {
     pub filter: RowFilter,
     /// Whether to show idle sessions.
     pub with_idle: bool,
-    /// Which sessions are never signalled.
+    /// Sessions that are never signalled.
     pub policy: SignalPolicy,
     /// Colour palette, if the terminal has colours.
     pub palette: Palette,
@@ -85,7 +85,7 @@ impl Default for TopSettings {
 pub enum ModelMessage {
     /// A key was pressed.
     Key(KeyEvent),
-    /// A mouse event.
+    /// A click or a turn of the wheel.
     Mouse(MouseEvent),
     /// The terminal was resized.
     Resize,
@@ -95,7 +95,7 @@ pub enum ModelMessage {
     Alerts(usize, AlertView),
     /// A problem to show to the user.
     Problem(String),
-    /// Outcomes of signals.
+    /// Outcomes of the signals that the user confirmed, one for each.
     SignalOutcomes(Vec<(SignalTarget, Result<SignalOutcome, String>)>),
     /// The requested plan, or why there is none.
     Plan(Result<howdah_collect::GenericPlan, String>),
@@ -104,9 +104,9 @@ pub enum ModelMessage {
 /// An action that the caller must perform.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelEffect {
-    /// Quit.
+    /// End the program.
     Quit,
-    /// Change what all samplers read.
+    /// Change the data that all samplers read.
     Sample {
         /// Sampling interval.
         interval: Duration,
@@ -127,10 +127,10 @@ pub enum ModelEffect {
     Suspend,
 }
 
-/// What covers the table.
+/// A page or prompt on top of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Overlay {
-    /// Nothing.
+    /// The table is not covered.
     #[default]
     None,
     /// The key bindings.
@@ -152,18 +152,18 @@ pub enum Overlay {
 pub struct WatchedServer {
     /// Display name.
     pub name: String,
-    /// Its last reported state.
+    /// The state that the sampler last reported.
     pub health: ServerHealth,
-    /// Its alerts, and outputs that fail.
+    /// The server's alerts, and outputs that fail.
     pub alerts: AlertView,
 }
 
 /// The state of the interactive mode.
 #[derive(Debug)]
 pub struct Model {
-    /// Settings.
+    /// The settings at startup; most have a current value below.
     pub settings: TopSettings,
-    /// The servers.
+    /// The servers, in the order given on the command line.
     pub servers: Vec<WatchedServer>,
     /// Index of the displayed server.
     pub current: usize,
@@ -179,15 +179,15 @@ pub struct Model {
     pub with_idle: bool,
     /// The filter and its text.
     pub filter: (RowFilter, String),
-    /// The selected row.
+    /// Identity of the selected row, which persists when rows move.
     pub selected: Option<RowId>,
-    /// Tagged rows.
+    /// Identities of the rows that the next signal applies to.
     pub tagged: BTreeSet<RowId>,
     /// Number of columns scrolled out on the left.
     pub shift: usize,
     /// Whether updates are paused.
     pub is_paused: bool,
-    /// What covers the table.
+    /// The page or prompt on top of the table.
     pub overlay: Overlay,
     /// The last notice.
     pub notice: Option<StatusNotice>,
@@ -213,7 +213,7 @@ pub struct Model {
 pub struct StatusNotice {
     /// Text of the message.
     pub text: String,
-    /// Whether it reports a failure.
+    /// Whether the message reports a failure.
     pub is_bad: bool,
 }
 
@@ -255,7 +255,7 @@ impl Model {
         }
     }
 
-    /// What samplers must read for this screen.
+    /// The data that samplers must read for the displayed screen.
     pub fn sample_request(&self) -> SampleRequest {
         SampleRequest {
             interval: self.interval,
@@ -315,7 +315,7 @@ impl Model {
                 Vec::new()
             }
             ModelMessage::Plan(plan) => {
-                // Dropped if the user has closed the page meanwhile.
+                // Ignored if the user has closed the page in the meantime.
                 if let Overlay::Plan(waiting) = &mut self.overlay {
                     *waiting = Some(plan);
                 }

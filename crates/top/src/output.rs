@@ -22,7 +22,7 @@ use crate::{
     units::format_cell,
 };
 
-/// Output format.
+/// Format for samples, as described above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
     /// Aligned text for people.
@@ -42,7 +42,7 @@ pub struct TableSample<'a> {
     pub server: &'a str,
     /// The server's clock, in microseconds since 1970.
     pub taken_us: i64,
-    /// The screen.
+    /// The screen whose rows these are.
     pub screen: ScreenKind,
     /// The rows.
     pub table: &'a ScreenTable,
@@ -88,7 +88,7 @@ impl<W: Write> SampleWriter<W> {
         self.writer.flush()
     }
 
-    /// Completes the document.
+    /// Completes the output, which for `json` writes the end of the document.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! Finds the clients of a server's sessions by asking the poolers in front of it.
+//! Finds the clients of a server's sessions by querying the poolers in front of it.
 //!
 //! Each pooler console has a thread that polls on request. A sampler sends a request just before it
-//! reads its server, and waits only briefly: an unresponsive pooler costs the names of its clients,
-//! and nothing else.
+//! reads its server, and waits only briefly: if a pooler does not respond, only the names of its
+//! clients are missing.
 
 use std::{
     collections::HashMap,
@@ -23,10 +23,10 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);
 /// Time until an unreachable console is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Clients of all poolers at one moment.
+/// Clients of all poolers at one time, and the server sessions they use.
 #[derive(Clone, Debug, Default)]
 pub struct PooledClients {
-    /// All clients.
+    /// Clients of all poolers that responded.
     pub clients: Vec<PoolerClient>,
     /// Poolers that did not respond, and why.
     pub problems: Vec<String>,
@@ -44,7 +44,7 @@ impl PooledClients {
         Self { clients, problems: Vec::new(), clients_by_backend: holders }
     }
 
-    /// The client linked to a session.
+    /// The client that a session currently serves.
     pub fn client_for(&self, backend: &BackendActivity) -> Option<&PoolerClient> {
         let pooled_backend = PooledBackend { pid: backend.pid, client_port: backend.client_port? };
         self.clients_by_backend.get(&pooled_backend).and_then(|&at| self.clients.get(at))

@@ -7,11 +7,11 @@
 //! lag > 1GB until 100MB          … and ends only below the second value
 //! ```
 //!
-//! An [`AlertRule`] is such a line, parsed. A [`RuleEvaluator`] keeps the rules of one server: it
-//! evaluates sample after sample and returns which alerts started and which ended. A level that
-//! fluctuates around its threshold is one alert, since it ends at a lower value than it starts; an
-//! alert about a session ends when the session does something else. Unreadable data neither starts
-//! nor ends an alert.
+//! An [`AlertRule`] is the parsed form of such a line. A [`RuleEvaluator`] evaluates the rules of
+//! one server on each sample and returns which alerts started and which ended. A value that
+//! fluctuates around its threshold causes one alert, because the alert ends at a lower value than
+//! it starts; an alert about a session ends when the session does something else. Unreadable data
+//! neither starts nor ends an alert.
 
 mod evaluator;
 mod values;
@@ -22,7 +22,7 @@ pub use self::evaluator::{Alert, AlertChange, RuleEvaluator, SessionInfo, Unchec
 use crate::units::{format_cell, format_duration, parse_duration};
 use howdah_collect::{ColumnUnit, ViewCell};
 
-/// Subject of a rule.
+/// Quantity that a rule compares with its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RuleSubject {
     /// Run time of a statement.
@@ -70,7 +70,7 @@ impl RuleSubject {
         }
     }
 
-    /// Units that its threshold may have.
+    /// Units that the threshold may have.
     fn measures(self) -> &'static [Measure] {
         match self {
             Self::Query
@@ -84,8 +84,8 @@ impl RuleSubject {
         }
     }
 
-    /// Whether the value is a time that grows while nothing changes: a value over the threshold
-    /// must have been over it for the whole excess.
+    /// Whether the value is a time that keeps growing. Such a value has been above the threshold
+    /// for as long as its excess.
     fn is_elapsed_time(self) -> bool {
         !matches!(self, Self::Connections | Self::Lag | Self::Wraparound)
     }
@@ -94,13 +94,13 @@ impl RuleSubject {
 /// Unit of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Measure {
-    /// `5m`
+    /// A duration, such as `5m`.
     Seconds,
     /// `90%`: of `max_connections`, or of the transactions until wraparound.
     Percent,
-    /// `1GB`
+    /// A size, such as `1GB`.
     Bytes,
-    /// `1500M`
+    /// A number of transaction ids, such as `1500M`.
     Transactions,
 }
 
@@ -146,16 +146,16 @@ impl Measure {
     }
 }
 
-/// An alert rule.
+/// A condition on which to alert, and when the alert ends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlertRule {
-    /// Subject.
+    /// Quantity that is compared with the threshold.
     pub subject: RuleSubject,
     /// Unit of the threshold.
     pub measure: Measure,
     /// The alert starts above this value.
     pub threshold: f64,
-    /// How long the value must be above the threshold before the alert starts.
+    /// Time that the value must be above the threshold before the alert starts.
     pub hold_for: Duration,
     /// The alert ends at or below this value.
     pub clear_below: f64,

@@ -31,7 +31,7 @@ pub struct ServerSnapshot {
     pub missing: Arc<[MissingPrivilege]>,
     /// When the sample was taken, by our clock.
     pub sampled_at: Instant,
-    /// Sessions.
+    /// Sessions and background processes, from `pg_stat_activity`.
     pub activity: Activity,
     /// Cluster-wide figures.
     pub overview: Overview,
@@ -39,7 +39,7 @@ pub struct ServerSnapshot {
     pub previous_overview: Option<Overview>,
     /// The view on the screen, if any.
     pub view: Option<RateView>,
-    /// Why that view cannot be read.
+    /// Error of reading that view, if it failed.
     pub view_error: Option<String>,
     /// Clients of poolers, if poolers are configured.
     pub pooled_clients: Option<Arc<PooledClients>>,
@@ -51,7 +51,7 @@ pub struct ServerSnapshot {
     pub host: Option<HostFigures>,
     /// When the sample was taken, by our clock, in microseconds since 1970. Never decreases.
     pub sampled_us: i64,
-    /// How long taking the sample took.
+    /// Duration of taking the sample.
     pub duration: Duration,
 }
 
@@ -84,15 +84,15 @@ pub enum ServerHealth {
     Connecting,
     /// The last sample succeeded.
     Read(Arc<ServerSnapshot>),
-    /// The server is unreachable.
+    /// The server is unreachable, and retried at intervals.
     Unreachable {
-        /// Why, in one sentence.
+        /// Cause, in one sentence.
         reason: String,
-        /// Since when.
+        /// Time of the first failure.
         since: Instant,
-        /// When the next attempt is due.
+        /// Time of the next attempt.
         retry_at: Instant,
-        /// The last snapshot.
+        /// The last sample before the failure, if any.
         last: Option<Arc<ServerSnapshot>>,
     },
 }
@@ -108,7 +108,7 @@ impl ServerHealth {
     }
 }
 
-/// What a sample must include, and how often.
+/// The data that a sample must include, and the interval.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleRequest {
     /// Time from the start of one sample to the start of the next.
@@ -117,8 +117,8 @@ pub struct SampleRequest {
     pub idle_texts: bool,
     /// A view to read in addition to activity and overview.
     pub view: Option<&'static StatsView>,
-    /// Whether to read all views in turn, one per sample: for a recording, which covers every
-    /// screen.
+    /// Whether to read all views one after another, one per sample. A recording requires this,
+    /// because it covers every screen.
     pub all_views: bool,
     /// Whether to read complete texts of statements that have run for less than a second, too.
     pub full_texts: bool,
@@ -189,7 +189,7 @@ impl ServerSampler {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Changes what is sampled, and takes a sample at once.
+    /// Changes what is sampled, and takes a sample immediately.
     pub fn set_request(&self, request: SampleRequest) {
         self.update_control(|control| control.request = request);
     }

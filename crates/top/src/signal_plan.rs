@@ -1,48 +1,48 @@
-//! Plans which sessions to cancel or terminate: first a list with reasons, including the sessions
+//! Plans which sessions to cancel or terminate: lists them with reasons, together with the sessions
 //! that are spared.
 
 use howdah_collect::{BackendActivity, BackendState, BackendType, SignalAction, SignalTarget};
 
 use crate::{ServerSnapshot, table::RowId, units::format_duration};
 
-/// Minimum threshold of "all slower than" in seconds: below, a typing error would end ordinary
-/// work.
+/// Minimum threshold of "all slower than", in seconds: a lower one is probably a typing error, and
+/// would end ordinary work.
 pub const KILL_THRESHOLD_MIN: f64 = 30.0;
 
 /// Signals that wait for confirmation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignalPlan {
-    /// What will be done to each target.
+    /// Signal for each target.
     pub action: SignalAction,
-    /// The signals.
+    /// Signals to send once the user confirms, in the order of the list.
     pub signals: Vec<PlannedSignal>,
     /// Matching sessions that are left alone.
     pub spared: Vec<SparedBackend>,
 }
 
-/// A planned signal.
+/// A signal with the facts that the user needs to confirm it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedSignal {
-    /// Target of the signal.
+    /// Session, or single statement, that the signal is meant for.
     pub target: SignalTarget,
     /// Process, role and database.
     pub session: String,
-    /// Reason.
+    /// Why the session was selected, as a phrase.
     pub reason: String,
     /// The statement, on one line.
     pub query: String,
 }
 
-/// A session that is left alone.
+/// A matching session that is left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SparedBackend {
     /// Process, role and database.
     pub session: String,
-    /// Reason.
+    /// Why the session is left alone, as a phrase.
     pub reason: &'static str,
 }
 
-/// Which sessions are spared.
+/// Sessions that are never signalled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalPolicy {
     /// Whether superusers' sessions may be signalled, too.
@@ -87,7 +87,7 @@ impl SignalPlan {
                 }
                 _ => return None,
             };
-            // A parallel worker ends with its leader.
+            // A parallel worker ends with its leader, so it needs no signal.
             let helps = backend.kind == Some(BackendType::ParallelWorker);
             (!helps).then(|| (backend, format!("{what} {}", format_duration(lasted))))
         });
@@ -106,8 +106,8 @@ impl SignalPlan {
                 plan.spared.push(SparedBackend { session: who, reason });
                 continue;
             }
-            // Target the running statement: if the next one has started, the signal must not reach
-            // it.
+            // Target the running statement only: once the next statement has started, the signal
+            // must not be sent.
             let signal_target = match backend.state {
                 Some(BackendState::Active | BackendState::FastPath) => {
                     SignalTarget::for_statement(backend)
@@ -127,7 +127,7 @@ impl SignalPlan {
     }
 }
 
-/// Why a session must be left alone, if it must.
+/// Reason why a session must be left alone, if any.
 fn reason_to_spare(
     backend: &BackendActivity,
     action: SignalAction,

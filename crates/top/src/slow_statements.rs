@@ -12,7 +12,7 @@ use howdah_collect::{Activity, BackendState, BackendType};
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::json;
 
-/// A slow statement.
+/// A statement that has run for longer than the threshold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlowStatement {
     /// Name of the server.
@@ -23,9 +23,9 @@ pub struct SlowStatement {
     pub user: String,
     /// Process id.
     pub pid: i32,
-    /// How long it had run when it was sampled, in seconds.
+    /// Run time when sampled, in seconds.
     pub seconds: f64,
-    /// When it was sampled, by the server's clock, in microseconds since 1970.
+    /// Time of the sample by the server's clock, in microseconds since 1970.
     pub sampled_us: i64,
     /// The statement, on one line.
     pub query: String,
@@ -33,10 +33,10 @@ pub struct SlowStatement {
 
 /// Detects slow statements in consecutive samples of one server.
 ///
-/// A statement is reported once, in the first sample in which it exceeds the threshold, be it the
-/// very first one. Statements are identified by pid, session start and statement start, so that a
-/// reused pid or the next statement of a session is reported again. Parallel workers are not
-/// reported in addition to their leader, and walsenders are not reported because they run forever.
+/// A statement is reported once, in the first sample in which it exceeds the threshold, including
+/// the very first sample. Statements are identified by pid, session start and statement start, so
+/// that a reused pid or the next statement of a session counts as new. Parallel workers are not
+/// reported in addition to their leader, nor are walsenders, which run forever.
 #[derive(Clone, Debug)]
 pub struct SlowStatementDetector {
     server: String,
@@ -104,7 +104,7 @@ pub enum SlowLogFormat {
     Json,
 }
 
-/// The slow statement log. If it cannot be opened, each statement tries again.
+/// The slow statement log. If it could not be opened, each statement tries again.
 #[derive(Debug)]
 pub struct SlowLog {
     path: PathBuf,
@@ -136,7 +136,7 @@ impl SlowLog {
         howdah_files::options().append(true).create(true).open(path)
     }
 
-    /// Why it cannot be written, if known.
+    /// The current reason why the log cannot be written, if any.
     pub fn problem(&self) -> Option<String> {
         let error = self.file.as_ref().err()?;
         Some(format!("cannot write slow statements to {}: {error}", self.path.display()))

@@ -9,25 +9,25 @@ use howdah_collect::{ColumnKind, ColumnUnit, RateView, StatsView, VIEWS, ViewCel
 
 use crate::{RowFilter, ServerSnapshot};
 
-/// A column of a table.
+/// Description of a column, for the screen, files and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableColumn {
     /// Name in files and filters.
     pub name: &'static str,
     /// Title on the screen.
     pub title: &'static str,
-    /// Unit of its values.
+    /// Unit of the values.
     pub unit: ColumnUnit,
-    /// Description.
+    /// Description of the column, for the help page.
     pub help: &'static str,
     /// Maximum width in terminal columns; zero for the column that takes the remaining width.
     pub width: u16,
-    /// Whether it shrinks to its widest value. Only for values that rarely change: moving columns
-    /// are hard to read.
+    /// Whether the column shrinks to its widest value. Only for values that rarely change: columns
+    /// that move are hard to read.
     pub is_shrinkable: bool,
-    /// If space is scarce, columns with a lower rank are shown first; equal ranks in table order.
+    /// Display priority if space is scarce: lower ranks first, equal ranks in table order.
     pub rank: u8,
-    /// Whether it is part of the row's identity.
+    /// Whether the column is part of a row's identity.
     pub is_key: bool,
 }
 
@@ -62,22 +62,22 @@ const UNRANKED: u8 = 100;
 pub struct ScreenTable {
     /// Columns from left to right. A narrow screen shows those with the lowest ranks.
     pub columns: Vec<TableColumn>,
-    /// The rows.
+    /// The rows that match the filter, in display order.
     pub rows: Vec<TableRow>,
 }
 
-/// A row.
+/// One line of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableRow {
     /// One cell per column.
     pub cells: Vec<ViewCell>,
     /// Identity of the row across snapshots.
     pub key: RowId,
-    /// What is notable about the row.
+    /// The most notable property of the row.
     pub mark: RowMark,
     /// Number of ancestors in its tree.
     pub depth: usize,
-    /// Index into the snapshot's backends, if it is one.
+    /// Index into the snapshot's backends, if the row is a session.
     pub backend: Option<usize>,
 }
 
@@ -90,15 +90,15 @@ pub enum RowId {
     Cells(Vec<String>),
 }
 
-/// What is notable about a row. Each mark has a letter, for terminals without colours.
+/// A notable property of a row. Each mark has a symbol, for terminals without colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RowMark {
-    /// Nothing.
+    /// The row has no notable property.
     #[default]
     None,
-    /// Idle.
+    /// Connected, but not executing a statement.
     Idle,
-    /// Idle in transaction.
+    /// In a transaction, but not executing a statement, which holds back vacuum.
     IdleInTransaction,
     /// Waiting for a lock.
     Waiting,
@@ -109,7 +109,7 @@ pub enum RowMark {
 }
 
 impl RowMark {
-    /// Letter shown for the mark.
+    /// Character that stands for the mark, a space if there is none.
     pub fn letter(self) -> char {
         match self {
             Self::None | Self::Idle => ' ',
@@ -121,10 +121,10 @@ impl RowMark {
     }
 }
 
-/// A screen.
+/// A table that the user can select, interactively or for a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum ScreenKind {
-    /// Sessions.
+    /// Sessions, from `pg_stat_activity`.
     Activity,
     /// Lock wait trees.
     Blocking,
@@ -174,7 +174,7 @@ impl ScreenKind {
         }
     }
 
-    /// The statistics view that it shows, if any.
+    /// The statistics view that the screen shows, if any.
     pub fn view(self) -> Option<&'static StatsView> {
         match self {
             Self::View(view) => Some(view),
@@ -182,7 +182,7 @@ impl ScreenKind {
         }
     }
 
-    /// Why a snapshot has no table for it, if known.
+    /// Reason why a snapshot has no table for the screen, if known.
     pub fn unavailable_reason(self, snapshot: &ServerSnapshot) -> Option<String> {
         let version = snapshot.server.version;
         match self {
@@ -297,7 +297,7 @@ impl ScreenTable {
         self.columns.iter().position(|column| column.name == name)
     }
 
-    /// Keeps the rows that match, and their ancestors.
+    /// Removes rows that do not match, except ancestors of matching ones.
     fn apply_filter(&mut self, filter: &RowFilter) {
         if filter.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Terminal setup: taken over at the start, restored at the end in all cases.
+//! Takes over the terminal at the start and restores it at the end, even after a panic.
 
 use std::io::{self, Write};
 
@@ -48,7 +48,7 @@ impl TerminalScreen {
         drawn
     }
 
-    /// Sets whether mouse events go to us or select text in the terminal.
+    /// Sets whether mouse events are sent to us or select text in the terminal.
     pub(crate) fn set_mouse(&mut self, has_mouse: bool) -> io::Result<()> {
         self.has_mouse = has_mouse;
         if has_mouse {
@@ -91,7 +91,7 @@ fn enter(has_mouse: bool) -> io::Result<()> {
     if has_mouse { execute!(io::stdout(), EnableMouseCapture) } else { Ok(()) }
 }
 
-/// Errors are ignored: if this fails, the terminal is gone.
+/// Restores the terminal. Errors are ignored: they mean that the terminal is gone.
 fn restore() {
     let mut stdout = io::stdout();
     let _ = execute!(

@@ -1,8 +1,8 @@
 //! Wait events of working sessions, second by second, for an hour.
 //!
 //! Samples are taken once a second, and ten times a second during a storm. A second's value is the
-//! mean of its samples, and a longer period's is the mean of its seconds, so that a storm, which is
-//! sampled ten times as often, does not weigh ten times as much.
+//! mean of its samples, and that of a longer period is the mean of its seconds, so that the more
+//! frequent samples of a storm do not weigh more.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,7 +12,7 @@ use std::{
 
 use howdah_collect::{BackendWait, WaitCounts};
 
-/// Number of seconds kept.
+/// Number of seconds retained.
 pub const SECONDS_MAX: usize = 3600;
 
 /// Normal sampling interval.
@@ -21,10 +21,11 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Sampling interval during a storm.
 pub const STORM_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A storm lasts this long after its last sample, so that its end is sampled as closely.
+/// Time that a storm is considered to continue after its last sample, so that its end is sampled as
+/// often, in microseconds.
 const STORM_LINGER_US: i64 = 10_000_000;
 
-/// Minimum number of waiting sessions in a storm, however large their share is.
+/// Minimum number of waiting sessions in a storm, whatever their share.
 const STORM_SESSIONS_MIN: u32 = 5;
 
 /// Working sessions of a server by wait event. Cloning is cheap: seconds are shared.
@@ -54,8 +55,8 @@ impl WaitSecond {
     }
 }
 
-/// Whether sessions block each other enough to sample more closely: at least five, and at least
-/// half of the working sessions, wait for a lock, a latch or a pinned buffer.
+/// Whether so many sessions block each other that sampling should be more frequent: at least five,
+/// and at least half of the working sessions, wait for a lock, a latch or a pinned buffer.
 pub fn is_storm(counts: &WaitCounts) -> bool {
     let waiting = counts.waiting_for_others();
     waiting >= STORM_SESSIONS_MIN && u64::from(waiting) * 2 >= u64::from(counts.sessions())

@@ -1,4 +1,4 @@
-//! Webhooks: sends each event once over HTTP, without ever delaying the sampler.
+//! Webhooks: sends events over HTTP, without ever delaying the samplers.
 //!
 //! ```text
 //! samplers ──► queue (bounded) ──► sender thread: everything queued becomes one message
@@ -21,10 +21,10 @@ use howdah_http::client::{EndpointError, HttpEndpoint};
 pub use self::payload::{WebhookEvent, WebhookMessage};
 pub use self::sender::{RetryPolicy, WebhookSender};
 
-/// Our name in the User-Agent header.
+/// Program name in the User-Agent header.
 const USER_AGENT: &str = "howdah-top";
 
-/// A webhook.
+/// Endpoint and format of one receiver.
 #[derive(Debug)]
 pub struct Webhook {
     endpoint: RedactedEndpoint,
@@ -74,7 +74,8 @@ pub enum WebhookError {
 }
 
 impl Webhook {
-    /// A webhook at `url`; `ca_file` has certificates to trust instead of the system's.
+    /// Creates a webhook that posts to `url`. `ca_file` has certificates to trust instead of the
+    /// system's.
     ///
     /// # Errors
     ///

@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::{Action, Bound, ClientMessage, Event, NamedObject, Text};
 
-/// The client messages of one session, one line each, with the outcome of those that executed
-/// something.
+/// Returns the client messages of one session, one line each, with the outcome of those that
+/// executed something.
 ///
 /// `events` are those of the session, in order. The lines are for comparisons: two sessions with
 /// equal lines sent the same messages with the same values, and got the same row counts and
 /// SQLSTATEs. The lines contain neither times nor session names, nor cancels, whose arrival is a
-/// matter of timing. For events from logs there are only the executions, without the messages
+/// matter of timing. For events from logs the lines are only the executions, without the messages
 /// around them.
 pub fn conversation(events: &[Event]) -> Vec<String> {
     let mut binds: HashMap<(Option<u32>, &[u8]), VecDeque<&Event>> = HashMap::new();
@@ -54,7 +54,7 @@ fn named_object(named: NamedObject<'_>) -> String {
     }
 }
 
-/// The line of an event's own message and its outcome.
+/// Returns the line for an event's own message and its outcome.
 fn event_message(event: &Event) -> String {
     let wire = event.wire.as_deref().cloned().unwrap_or_default();
     let line = match &event.action {

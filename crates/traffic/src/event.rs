@@ -1,4 +1,4 @@
-//! [`Event`] and its parts.
+//! [`Event`]: an action of a client, and its parts.
 
 use std::{fmt, sync::Arc};
 
@@ -7,20 +7,20 @@ use crate::{Text, Timestamp, WireDetail};
 /// One action of one client, with its outcome if that is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// When the client's action started. For logs that record only the end of a statement this is
-    /// `end - duration`.
+    /// Time at which the client's action started. For logs that record only the end of a statement
+    /// this is `end - duration`.
     pub time: Timestamp,
-    /// The server session.
+    /// Name of the server session, unique within the capture.
     pub session: SessionId,
-    /// The role the session logged in as; empty if unknown.
+    /// The role that the session logged in as; empty if unknown.
     pub user: Arc<str>,
-    /// The database the session is connected to; empty if unknown.
+    /// The database that the session is connected to; empty if unknown.
     pub database: Arc<str>,
     /// The session's `application_name`; empty if unknown.
     pub application: Arc<str>,
-    /// The action.
+    /// The request or other act of the client, with its data.
     pub action: Action,
-    /// The captured outcome.
+    /// Duration and result of the action when it was captured.
     pub outcome: CapturedOutcome,
     /// How the capture obtained the event.
     pub source: Source,
@@ -38,7 +38,7 @@ pub struct Event {
     pub wire: Option<Box<WireDetail>>,
 }
 
-/// Identifies a session within one capture: `%c` of the log line if there is one.
+/// Identifies a session within one capture: `%c` of the log line if the line has it.
 pub type SessionId = Arc<str>;
 
 /// A client's action.
@@ -46,7 +46,7 @@ pub type SessionId = Arc<str>;
 /// `statement` and `portal` are the client's own names; an empty name is the unnamed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A session was authorised.
+    /// A session was authorized.
     Connect,
     /// A session ended.
     Disconnect,
@@ -87,9 +87,9 @@ pub enum Action {
 /// A prepared statement with values: the subject of Bind, Execute and Fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Name of the prepared statement.
+    /// Name of the prepared statement; empty for the unnamed one.
     pub statement: Text,
-    /// Name of the portal.
+    /// Name of the portal; empty for the unnamed one.
     pub portal: Text,
     /// Text of the prepared statement.
     pub sql: Text,
@@ -112,20 +112,20 @@ pub enum Parameter {
 /// The direction of the rows of a COPY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyDirection {
-    /// `COPY … FROM STDIN`: the client sends. Logs do not contain the rows.
+    /// `COPY … FROM STDIN`: the client sends rows. Logs do not contain them.
     In,
-    /// `COPY … TO STDOUT`: the server sends.
+    /// `COPY … TO STDOUT`: the server sends rows.
     Out,
 }
 
-/// The captured outcome of an action. All fields are empty if it is unknown.
+/// The captured outcome of an action. All fields are `None` if it is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapturedOutcome {
     /// Execution time on the server, in microseconds.
     pub duration_us: Option<u64>,
-    /// The SQLSTATE if it failed and the log contains the code.
+    /// The SQLSTATE if the action failed and the log contains the code.
     pub sqlstate: Option<SqlState>,
-    /// The server's primary error message if it failed.
+    /// The server's primary error message if the action failed.
     pub error: Option<Text>,
 }
 
@@ -137,14 +137,14 @@ impl CapturedOutcome {
 }
 
 impl Event {
-    /// The messages sent for the event and between it and its neighbours, if known.
+    /// Returns the messages sent for the event and between it and its neighbors, if known.
     pub fn messages(&self) -> Option<&Text> {
         self.wire.as_ref()?.messages.as_ref()
     }
 }
 
 impl Action {
-    /// The kind, without the data.
+    /// Returns the kind, without the data.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Connect => Kind::Connect,
@@ -160,7 +160,7 @@ impl Action {
         }
     }
 
-    /// The SQL text of the action, if it has one.
+    /// Returns the SQL text of the action, if it has one.
     pub fn sql(&self) -> Option<&Text> {
         match self {
             Self::Simple { sql } | Self::Copy { sql, .. } | Self::Parse { sql, .. } => Some(sql),
@@ -177,10 +177,10 @@ macro_rules! named_enum {
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
         impl $name {
-            /// Every value, in the order of declaration.
+            /// All values, in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The name used in files and output.
+            /// Returns the name used in files and output.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
@@ -202,31 +202,32 @@ macro_rules! named_enum {
 named_enum! {
     /// The kind of an [`Action`].
     Kind {
-        /// [`Action::Connect`].
+        /// The kind of [`Action::Connect`].
         Connect = "connect",
-        /// [`Action::Disconnect`].
+        /// The kind of [`Action::Disconnect`].
         Disconnect = "disconnect",
-        /// [`Action::Simple`].
+        /// The kind of [`Action::Simple`].
         Simple = "simple",
-        /// [`Action::Copy`].
+        /// The kind of [`Action::Copy`].
         Copy = "copy",
-        /// [`Action::Parse`].
+        /// The kind of [`Action::Parse`].
         Parse = "parse",
-        /// [`Action::Bind`].
+        /// The kind of [`Action::Bind`].
         Bind = "bind",
-        /// [`Action::Execute`].
+        /// The kind of [`Action::Execute`].
         Execute = "execute",
-        /// [`Action::Fetch`].
+        /// The kind of [`Action::Fetch`].
         Fetch = "fetch",
-        /// [`Action::Call`].
+        /// The kind of [`Action::Call`].
         Call = "call",
-        /// [`Action::Cancel`].
+        /// The kind of [`Action::Cancel`].
         Cancel = "cancel",
     }
 }
 
 impl Kind {
-    /// Whether it makes the server run a statement, so that it counts as one execution.
+    /// Whether events of this kind make the server run a statement, so that they count as
+    /// executions.
     pub fn is_execution(self) -> bool {
         matches!(self, Self::Simple | Self::Copy | Self::Execute | Self::Fetch | Self::Call)
     }
@@ -237,13 +238,14 @@ named_enum! {
     Source {
         /// A line that `log_statement` wrote at the start of the statement.
         Statement = "statement",
-        /// A line written by `log_min_duration_statement` or `log_duration` when it ended.
+        /// A line written by `log_min_duration_statement` or `log_duration` at the end of the
+        /// statement.
         Duration = "duration",
         /// Only the `STATEMENT` line of an error: the time is that of the error, not of the start.
         Error = "error",
         /// A connection or disconnection line, or another message about the session itself.
         Session = "session",
-        /// The client's own message, observed in transit: the time is that of its arrival.
+        /// The client's message, observed in transit: the time is that of its arrival.
         Wire = "wire",
         /// Deduced rather than logged: for example, the connect of a session that existed before
         /// the log started.
@@ -263,7 +265,7 @@ impl SqlState {
     /// `query_canceled`: a cancel request or a statement timeout.
     pub const QUERY_CANCELED: Self = Self(*b"57014");
 
-    /// The code, if `code` is five digits or upper-case letters.
+    /// Creates a code, if `code` is five digits or upper-case alphabetic characters.
     pub fn new(code: &[u8]) -> Option<Self> {
         let code: [u8; 5] = code.try_into().ok()?;
         code.iter()
@@ -271,12 +273,12 @@ impl SqlState {
             .then_some(Self(code))
     }
 
-    /// The code as text.
+    /// Returns the code as text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).expect("digits and upper-case letters only")
     }
 
-    /// Whether it is a success code, class `00`.
+    /// Whether this is a success code, class `00`.
     pub fn is_success(self) -> bool {
         self.0.starts_with(b"00")
     }

@@ -1,7 +1,7 @@
 //! An order-independent hash of a set of events: [`EventHash`].
 //!
-//! It answers "are these the same events?" for a log and the capture created from it, for two
-//! readers of one log, and for a capture and its parts. It is not a file checksum, and not
+//! It answers whether two sets of events are the same: of a log and the capture created from it, of
+//! two readers of one log, or of a capture and its parts. It is neither a file checksum nor
 //! cryptographic.
 //!
 //! # Cost
@@ -38,7 +38,7 @@ use crate::{
 /// All with seed 0. The tags are those of [`HashField`].
 ///
 /// A sum can be computed in parts: hash the halves of a log separately and add the results. Equal
-/// events count as often as they occur, which an exclusive or would not detect.
+/// events count as often as they occur; an exclusive or would not detect repetitions.
 ///
 /// ```
 /// use howdah_traffic::EventHash;
@@ -53,7 +53,7 @@ pub struct EventHash {
 }
 
 impl EventHash {
-    /// Adds an event.
+    /// Adds an event that owns its texts.
     pub fn add(&mut self, event: &Event) {
         self.add_ref(&EventRef::from_event(event));
     }
@@ -167,7 +167,7 @@ impl EventHash {
         }
     }
 
-    /// The word of a list of parameters.
+    /// Returns the word of a list of parameters.
     fn list_word(&mut self, parameters: ParametersRef<'_>) -> u64 {
         self.entries.clear();
         let mut add = |value| {
@@ -187,23 +187,23 @@ impl EventHash {
         xxh3_64(&self.entries)
     }
 
-    /// The hash.
+    /// Returns the hash of the events added so far.
     pub fn value(&self) -> u128 {
         self.sum
     }
 
-    /// Number of events.
+    /// Returns the number of events.
     pub fn events(&self) -> u64 {
         self.kinds.iter().sum()
     }
 
-    /// Number of events of each kind that occurred, in the order of [`Kind::ALL`].
+    /// Returns the number of events of each kind that occurred, in the order of [`Kind::ALL`].
     pub fn kinds(&self) -> impl Iterator<Item = (Kind, u64)> + '_ {
         Kind::ALL.iter().map(|kind| (*kind, self.kinds[*kind as usize])).filter(|(_, n)| *n > 0)
     }
 }
 
-/// The hash of both sets of events together.
+/// Computes the hash of both sets of events together.
 impl AddAssign<&Self> for EventHash {
     fn add_assign(&mut self, other: &Self) {
         self.sum = self.sum.wrapping_add(other.sum);
@@ -213,7 +213,7 @@ impl AddAssign<&Self> for EventHash {
     }
 }
 
-/// Two hashes are equal if their sums and counts are.
+/// Compares the sums and the counts.
 impl PartialEq for EventHash {
     fn eq(&self, other: &Self) -> bool {
         (self.sum, self.kinds) == (other.sum, other.kinds)
@@ -222,7 +222,7 @@ impl PartialEq for EventHash {
 
 impl Eq for EventHash {}
 
-/// Thirty-two hexadecimal digits.
+/// Writes thirty-two hexadecimal digits.
 impl fmt::Display for EventHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.sum)

@@ -12,23 +12,23 @@ use xxhash_rust::{
 pub enum HashField {
     /// Number: microseconds since 1970-01-01 00:00 UTC.
     Time = 1,
-    /// Text.
+    /// Text: name of the session.
     Session = 2,
     /// Text: [`Kind::as_str`](crate::Kind::as_str).
     Kind = 3,
-    /// Text, omitted if empty, like the next two.
+    /// Text: the session's role, omitted if unknown.
     User = 4,
-    /// Text.
+    /// Text: the session's database, omitted if unknown.
     Database = 5,
-    /// Text.
+    /// Text: the session's `application_name`, omitted if unknown.
     Application = 6,
-    /// Text: name of the prepared statement.
+    /// Text: name of the prepared statement, empty for the unnamed one.
     Statement = 7,
-    /// Text.
+    /// Text: name of the portal, empty for the unnamed one.
     Portal = 8,
-    /// Text.
+    /// Text of the statements.
     Sql = 9,
-    /// List.
+    /// List: values of the parameters.
     Parameters = 10,
     /// Text: `in` or `out`.
     CopyDirection = 11,
@@ -42,27 +42,27 @@ pub enum HashField {
     Error = 15,
     /// Text: [`crate::Source::as_str`].
     Source = 16,
-    /// Text.
+    /// Text: the virtual transaction id.
     Vxid = 17,
-    /// Number.
+    /// Number: PostgreSQL's query identifier.
     QueryId = 18,
-    /// Number.
+    /// Number of the pipeline in its session.
     Pipeline = 19,
-    /// Number.
+    /// Number of rows that the server reported.
     Rows = 20,
-    /// Numbers, omitted if there are none, like the next two.
+    /// Numbers: OIDs of the parameter types, omitted if there are none.
     Types = 21,
-    /// Numbers.
+    /// Numbers: format codes of the bound values, omitted if there are none.
     Formats = 22,
-    /// Numbers.
+    /// Numbers: format codes of the results, omitted if there are none.
     ResultFormats = 23,
     /// Number, omitted if it is 0.
     RowsMax = 24,
     /// List, omitted if empty: name and value in turn.
     Settings = 25,
-    /// Number.
+    /// Number of bytes of COPY data.
     CopyBytes = 26,
-    /// List.
+    /// List: the rows of each COPY, as sent.
     CopyData = 27,
     /// Number 1, omitted unless the client ended the COPY by CopyFail.
     CopyFailed = 28,
@@ -72,7 +72,7 @@ pub enum HashField {
     Arguments = 30,
 }
 
-/// A partial sum of an event's fields.
+/// The sum over some of an event's fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FieldSum(u128);
 
@@ -92,7 +92,7 @@ impl FieldSum {
         self.number(field, word);
     }
 
-    /// The hash of the event that has these fields.
+    /// Returns the hash of the event that has these fields.
     #[inline]
     pub(crate) fn hash(self) -> u128 {
         xxh3_128(&self.0.to_le_bytes())

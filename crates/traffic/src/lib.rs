@@ -1,8 +1,8 @@
-//! The event model: what the clients of a PostgreSQL server did, in one vocabulary.
+//! The event model: the actions of a PostgreSQL server's clients, in one vocabulary.
 //!
 //! Log importers and the pooler produce [`Event`]s, captures store them, and the replay executes
-//! them. [`EventRef`] is the same, borrowed. This crate defines what an event is; files,
-//! sockets and the interpretation of SQL are elsewhere.
+//! them. [`EventRef`] is the same, borrowed. This crate defines the events; files, sockets and the
+//! interpretation of SQL are elsewhere.
 
 mod conversation;
 mod event;

@@ -1,9 +1,9 @@
-//! Converts names of roles, databases and applications, which are bytes to a server, to text and
+//! Converts names of roles, databases and applications, which are bytes for a server, to text and
 //! back.
 
 use std::borrow::Cow;
 
-/// The text form of a name. In nearly all cases it is the name itself.
+/// Returns the text form of a name. In nearly all cases it is the name itself.
 ///
 /// A server compares names byte by byte without an encoding: names of a LATIN1 database need not be
 /// UTF-8. A byte that is not valid UTF-8 is written as `\xhh`, with two lower-case hexadecimal
@@ -33,7 +33,7 @@ pub fn name_text(name: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The name for a text from [`name_text`]. Text that is not an escape stands for itself.
+/// Returns the name for a text from [`name_text`]. Text that is not an escape stands for itself.
 pub fn name_bytes(text: &str) -> Cow<'_, [u8]> {
     if !text.contains(ESCAPE) {
         return Cow::Borrowed(text.as_bytes());

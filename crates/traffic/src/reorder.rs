@@ -13,7 +13,7 @@ use crate::{Event, Timestamp};
 /// Lines of a server log get their time in the backend and their order in a pipe, and a statement
 /// that is logged at its end is written after statements that started later. The buffer holds
 /// events until the reader has seen `window` more of captured time, or until it holds `count_max`
-/// events. Events that are later than that are returned late, immediately; events of equal time
+/// events. Events that arrive even later are returned late, immediately; events with equal time
 /// keep their order of arrival.
 #[derive(Debug)]
 pub struct ReorderBuffer {
@@ -47,20 +47,20 @@ impl ReorderBuffer {
         self.arrivals += 1;
     }
 
-    /// The earliest event, if no earlier one is expected: `watermark` is the newest captured time
-    /// that the reader has seen.
+    /// Removes the earliest event, if no earlier one is expected: `watermark` is the newest
+    /// captured time that the reader has seen.
     pub fn pop(&mut self, watermark: Timestamp) -> Option<Event> {
         let Reverse(earliest) = self.heap.peek()?;
         let is_settled = earliest.event.time + self.window <= watermark;
         if is_settled || self.heap.len() > self.count_max { self.pop_earliest() } else { None }
     }
 
-    /// The earliest event unconditionally: the reader has reached the end, or waits.
+    /// Removes the earliest event unconditionally: the reader has reached the end, or waits.
     pub fn pop_earliest(&mut self) -> Option<Event> {
         self.heap.pop().map(|Reverse(entry)| entry.event)
     }
 
-    /// Number of buffered events.
+    /// Returns the number of buffered events.
     pub fn len(&self) -> usize {
         self.heap.len()
     }

@@ -1,4 +1,4 @@
-//! [`Text`]: text as a server wrote it, as bytes in the database's encoding, not necessarily UTF-8.
+//! [`Text`]: text as a server wrote it: bytes in the database's encoding, not necessarily UTF-8.
 
 use std::{
     borrow::Cow,
@@ -17,19 +17,19 @@ use std::{
 #[derive(Clone)]
 pub struct Text(TextBytes);
 
-/// Most values and names are short, and there are millions of them, so short ones are stored
-/// inline.
+/// Short texts are stored inline, since most values and names are short, and there are millions of
+/// them.
 #[derive(Clone)]
 enum TextBytes {
     Short { len: u8, bytes: [u8; SHORT_BYTES] },
     Long(Arc<[u8]>),
 }
 
-/// As many bytes as fit with a length into three words.
+/// Maximum length of a text stored inline: it fits, with its length, into three words.
 const SHORT_BYTES: usize = 22;
 
 impl Text {
-    /// The bytes, unchanged.
+    /// Returns the bytes, unchanged.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -44,17 +44,17 @@ impl Text {
         Some(Self(TextBytes::Short { len: text.len() as u8, bytes }))
     }
 
-    /// The text, if it is valid UTF-8.
+    /// Returns the text, if it is valid UTF-8.
     pub fn to_str(&self) -> Option<&str> {
         std::str::from_utf8(self.as_bytes()).ok()
     }
 
-    /// The text for people, with U+FFFD where the bytes are not UTF-8.
+    /// Returns the text for people, with U+FFFD where the bytes are not UTF-8.
     pub fn to_str_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.as_bytes())
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.as_bytes().len()
     }

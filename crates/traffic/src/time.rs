@@ -12,28 +12,28 @@ use std::{
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// From microseconds since the Unix epoch.
+    /// Converts from microseconds since the Unix epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// The current time, by the system's wall clock.
+    /// Returns the current time, by the system's wall clock.
     pub fn now() -> Self {
         Self(jiff::Timestamp::now().as_microsecond())
     }
 
-    /// The time since `earlier`; zero if this is not after it.
+    /// Returns the time since `earlier`; zero if this is not after it.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-/// Saturates at the ends of the range.
+/// Adds a duration, and saturates at the ends of the range.
 impl Add<Duration> for Timestamp {
     type Output = Self;
 
@@ -42,7 +42,7 @@ impl Add<Duration> for Timestamp {
     }
 }
 
-/// Saturates at the ends of the range.
+/// Subtracts a duration, and saturates at the ends of the range.
 impl Sub<Duration> for Timestamp {
     type Output = Self;
 
@@ -51,7 +51,7 @@ impl Sub<Duration> for Timestamp {
     }
 }
 
-/// RFC 3339 in UTC with six fractional digits: `2026-11-20T12:43:19.577000Z`.
+/// Writes RFC 3339 in UTC with six fractional digits: `2026-11-20T12:43:19.577000Z`.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_microsecond(self.0) {
@@ -73,7 +73,7 @@ impl FromStr for Timestamp {
     }
 }
 
-/// The text is not RFC 3339.
+/// The error for a text that is not RFC 3339.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a time such as 2026-11-20T12:43:19.577Z")]
 pub struct ParseTimestampError {

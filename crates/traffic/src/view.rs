@@ -1,6 +1,6 @@
 //! [`EventRef`]: an event that borrows its texts.
 //!
-//! A log reader produces millions of events a second, most of which are looked at once. So it
+//! A log reader produces millions of events a second, most of which are examined only once. So it
 //! returns views of the bytes where they already are: in the log, or in a buffer of the session. To
 //! retain an event, convert it to an [`Event`].
 
@@ -17,23 +17,23 @@ use crate::{
 /// An [`Event`], borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRef<'a> {
-    /// See [`Event::time`].
+    /// Time of the action; see [`Event::time`].
     pub time: Timestamp,
     /// Session, user, database and application.
     pub identity: EventIdentity<'a>,
-    /// The action.
+    /// The client's request or other act; see [`Event::action`].
     pub action: ActionRef<'a>,
-    /// The captured outcome.
+    /// Duration and result; see [`Event::outcome`].
     pub outcome: OutcomeRef<'a>,
     /// How the capture obtained the event.
     pub source: Source,
-    /// See [`Event::vxid`].
+    /// Virtual transaction id; see [`Event::vxid`].
     pub vxid: Option<&'a str>,
-    /// See [`Event::query_id`].
+    /// Query identifier; see [`Event::query_id`].
     pub query_id: Option<i64>,
-    /// See [`Event::pipeline`].
+    /// Number of the pipeline; see [`Event::pipeline`].
     pub pipeline: Option<u32>,
-    /// See [`Event::wire`].
+    /// Details from the protocol; see [`Event::wire`].
     pub wire: Option<&'a WireDetail>,
 }
 
@@ -58,41 +58,41 @@ pub struct IdentityDigest {
 /// An [`Action`], borrowed.
 #[derive(Clone, Copy, Debug)]
 pub enum ActionRef<'a> {
-    /// [`Action::Connect`].
+    /// The borrowed form of [`Action::Connect`].
     Connect,
-    /// [`Action::Disconnect`].
+    /// The borrowed form of [`Action::Disconnect`].
     Disconnect,
-    /// [`Action::Simple`].
+    /// The borrowed form of [`Action::Simple`].
     Simple {
         /// The whole text of the message.
         sql: Hashed<'a>,
     },
-    /// [`Action::Copy`].
+    /// The borrowed form of [`Action::Copy`].
     Copy {
         /// The whole text of the message.
         sql: Hashed<'a>,
         /// Direction of the rows.
         direction: CopyDirection,
     },
-    /// [`Action::Parse`].
+    /// The borrowed form of [`Action::Parse`].
     Parse {
         /// Name of the prepared statement.
         statement: &'a [u8],
         /// The statement's text.
         sql: Hashed<'a>,
     },
-    /// [`Action::Bind`].
+    /// The borrowed form of [`Action::Bind`].
     Bind(BoundRef<'a>),
-    /// [`Action::Execute`].
+    /// The borrowed form of [`Action::Execute`].
     Execute(BoundRef<'a>),
-    /// [`Action::Fetch`].
+    /// The borrowed form of [`Action::Fetch`].
     Fetch(BoundRef<'a>),
-    /// [`Action::Call`].
+    /// The borrowed form of [`Action::Call`].
     Call {
         /// Name of the function, as logged.
         function: &'a [u8],
     },
-    /// [`Action::Cancel`].
+    /// The borrowed form of [`Action::Cancel`].
     Cancel,
 }
 
@@ -119,13 +119,13 @@ pub struct Hashed<'a> {
 /// The values of a [`BoundRef`].
 #[derive(Clone, Copy, Debug)]
 pub enum ParametersRef<'a> {
-    /// As stored in an event.
+    /// Separate values, as an [`Event`] stores them.
     List(&'a [Parameter]),
-    /// Concatenated in one byte string.
+    /// Values concatenated in one byte string.
     Flat {
         /// The bytes of all values, and possibly more.
         bytes: &'a [u8],
-        /// One span per value.
+        /// The position of each value in `bytes`.
         spans: &'a [ParameterSpan],
     },
 }
@@ -137,7 +137,7 @@ pub enum ParameterSpan {
     Null,
     /// A complete value: start and end (exclusive) in the bytes.
     Value(u32, u32),
-    /// The same for a value that the server truncated.
+    /// A value that the server truncated: start and end (exclusive) in the bytes.
     Truncated(u32, u32),
 }
 
@@ -157,20 +157,20 @@ pub enum ParameterRef<'a> {
 pub struct OutcomeRef<'a> {
     /// Execution time on the server, in microseconds.
     pub duration_us: Option<u64>,
-    /// The SQLSTATE if it failed and the log contains the code.
+    /// The SQLSTATE if the action failed and the log contains the code.
     pub sqlstate: Option<SqlState>,
-    /// The server's primary error message if it failed.
+    /// The server's primary error message if the action failed.
     pub error: Option<&'a [u8]>,
 }
 
 impl<'a> EventRef<'a> {
-    /// A view of an event.
+    /// Creates a view of an event.
     pub fn from_event(event: &'a Event) -> Self {
         let Event { session, user, database, application, .. } = event;
         Self::with_digest(event, IdentityDigest::new(session, user, database, application))
     }
 
-    /// A view with a precomputed digest of session, user, database and application.
+    /// Creates a view with a precomputed digest of session, user, database and application.
     pub fn with_digest(event: &'a Event, digest: IdentityDigest) -> Self {
         let Event { session, user, database, application, .. } = event;
         let outcome = &event.outcome;
@@ -191,8 +191,8 @@ impl<'a> EventRef<'a> {
         }
     }
 
-    /// Converts it to an owned event. `text` creates the texts, and may share memory between equal
-    /// ones.
+    /// Converts the view to an owned event. `text` creates the texts, and may share memory between
+    /// equal ones.
     pub fn to_event(&self, text: &mut impl FnMut(Hashed<'_>) -> Text) -> Event {
         let EventIdentity { session, user, database, application, .. } = self.identity;
         Event {
@@ -217,7 +217,7 @@ impl<'a> EventRef<'a> {
 }
 
 impl<'a> EventIdentity<'a> {
-    /// Computes the digest of the names.
+    /// Creates an identity and computes the digest of its names.
     pub fn new(
         session: &'a SessionId,
         user: &'a Arc<str>,
@@ -228,7 +228,8 @@ impl<'a> EventIdentity<'a> {
         Self { session, user, database, application, digest }
     }
 
-    /// Uses a digest that [`IdentityDigest::new`] has computed for the same names.
+    /// Creates an identity with a digest that [`IdentityDigest::new`] has computed for the same
+    /// names.
     pub fn with_digest(
         session: &'a SessionId,
         user: &'a Arc<str>,
@@ -239,32 +240,32 @@ impl<'a> EventIdentity<'a> {
         Self { session, user, database, application, digest }
     }
 
-    /// See [`Event::session`].
+    /// Returns the session's name; see [`Event::session`].
     pub fn session(&self) -> &'a SessionId {
         self.session
     }
 
-    /// See [`Event::user`].
+    /// Returns the role; see [`Event::user`].
     pub fn user(&self) -> &'a Arc<str> {
         self.user
     }
 
-    /// See [`Event::database`].
+    /// Returns the database; see [`Event::database`].
     pub fn database(&self) -> &'a Arc<str> {
         self.database
     }
 
-    /// See [`Event::application`].
+    /// Returns the application name; see [`Event::application`].
     pub fn application(&self) -> &'a Arc<str> {
         self.application
     }
 
-    /// XXH3-64 of the session.
+    /// Returns the XXH3-64 of the session's name.
     pub fn session_hash(&self) -> u64 {
         self.digest.session
     }
 
-    /// The contribution of the four names to an event's hash.
+    /// Returns the contribution of the four names to an event's hash.
     pub(crate) fn field_sum(&self) -> FieldSum {
         self.digest.field_sum
     }
@@ -327,7 +328,7 @@ impl<'a> ActionRef<'a> {
         }
     }
 
-    /// The kind, without the data.
+    /// Returns the kind, without the data.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Connect => Kind::Connect,
@@ -343,7 +344,7 @@ impl<'a> ActionRef<'a> {
         }
     }
 
-    /// The SQL text of the action, if it has one.
+    /// Returns the SQL text of the action, if it has one.
     pub fn sql(&self) -> Option<Hashed<'a>> {
         match self {
             Self::Simple { sql } | Self::Copy { sql, .. } | Self::Parse { sql, .. } => Some(*sql),
@@ -351,7 +352,7 @@ impl<'a> ActionRef<'a> {
         }
     }
 
-    /// The subject of a Bind, an Execute or a Fetch.
+    /// Returns the subject of a Bind, an Execute or a Fetch.
     pub fn bound(&self) -> Option<&BoundRef<'a>> {
         match self {
             Self::Bind(bound) | Self::Execute(bound) | Self::Fetch(bound) => Some(bound),
@@ -359,7 +360,7 @@ impl<'a> ActionRef<'a> {
         }
     }
 
-    /// The name of the prepared statement, if the action has one.
+    /// Returns the name of the prepared statement, if the action has one.
     pub fn statement(&self) -> Option<&'a [u8]> {
         match self {
             Self::Parse { statement, .. } => Some(statement),
@@ -391,7 +392,7 @@ impl<'a> BoundRef<'a> {
 }
 
 impl<'a> Hashed<'a> {
-    /// Computes the hash of some bytes.
+    /// Computes the hash of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, hash: xxh3_64(bytes) }
     }
@@ -401,12 +402,12 @@ impl<'a> Hashed<'a> {
         Self { bytes, hash }
     }
 
-    /// The bytes.
+    /// Returns the bytes, without the hash.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// XXH3-64 of the bytes, seed 0.
+    /// Returns the XXH3-64 of the bytes, with seed 0.
     pub fn hash(&self) -> u64 {
         self.hash
     }
@@ -416,7 +417,7 @@ impl<'a> ParametersRef<'a> {
     /// No values, for a statement without parameters.
     pub const NONE: Self = Self::List(&[]);
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         match self {
             Self::List(values) => values.len(),
@@ -424,12 +425,12 @@ impl<'a> ParametersRef<'a> {
         }
     }
 
-    /// Whether there are no values.
+    /// Whether the list has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of values that the server truncated.
+    /// Returns the number of values that the server truncated.
     pub fn truncated(&self) -> u64 {
         let count = match self {
             Self::List(values) => {
@@ -442,7 +443,7 @@ impl<'a> ParametersRef<'a> {
         count as u64
     }
 
-    /// The value at an index, from 0.
+    /// Returns the value at an index, from 0.
     pub fn at(&self, index: usize) -> Option<ParameterRef<'a>> {
         Some(match self {
             Self::List(values) => match values.get(index)? {
@@ -454,14 +455,15 @@ impl<'a> ParametersRef<'a> {
         })
     }
 
-    /// The values in order.
+    /// Iterates over the values, in order.
     pub fn iter(self) -> impl Iterator<Item = ParameterRef<'a>> {
         (0..self.len()).map_while(move |index| self.at(index))
     }
 }
 
 impl ParameterSpan {
-    /// The value. A span beyond the bytes, which is a bug of its creator, yields an empty text.
+    /// Returns the value. A span beyond the bytes, which is a bug of its creator, yields an empty
+    /// text.
     #[inline]
     pub(crate) fn resolve(self, bytes: &[u8]) -> ParameterRef<'_> {
         let text =
@@ -475,7 +477,7 @@ impl ParameterSpan {
 }
 
 impl<'a> ParameterRef<'a> {
-    /// The available bytes of the value, unless it is NULL.
+    /// Returns the available bytes of the value, unless it is NULL.
     pub fn text(self) -> Option<&'a [u8]> {
         match self {
             Self::Null => None,

@@ -1,5 +1,5 @@
-//! [`WireDetail`]: details of an event that only an observer of the protocol sees. Logs have none
-//! of them.
+//! [`WireDetail`]: details of an event that only an observer of the protocol sees. Logs contain
+//! none of them.
 
 use crate::Text;
 
@@ -8,18 +8,18 @@ use crate::Text;
 /// The kind of the event determines which fields apply; the others are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WireDetail {
-    /// Rows that the server reported as returned or changed, over all statements of the message;
-    /// `None` if it did not report a number.
+    /// Number of rows that the server reported as returned or changed, over all statements of the
+    /// message; `None` if it reported none.
     pub rows: Option<u64>,
-    /// OIDs of the statement's first parameters, from Parse; 0 for those that the server was to
-    /// infer.
+    /// OIDs of the statement's first parameters, from Parse; 0 for those whose type the server
+    /// inferred.
     pub types: Vec<u32>,
     /// Formats of the bound values, from Bind: none (all are text), one for all, or one for each. 0
     /// is text, 1 is binary.
     pub formats: Vec<u16>,
     /// Requested formats of the result columns; counted like `formats`.
     pub result_formats: Vec<u16>,
-    /// Row limit of the Execute; 0 is none.
+    /// Row limit of the Execute; 0 for no limit.
     pub rows_max: u32,
     /// Names and values of the session's startup parameters.
     pub settings: Vec<(Text, Text)>,
@@ -28,7 +28,7 @@ pub struct WireDetail {
     /// Arguments of a function call; `formats` applies to them, and `result_formats` to the result.
     /// `None` if they were not captured.
     pub arguments: Option<Vec<Option<Text>>>,
-    /// The messages sent for the event and between it and its neighbours, in order, in the form of
+    /// The messages sent for the event and between it and its neighbors, in order, in the form of
     /// [`ClientMessage`]. `None` if unknown, and for the single message of a Query or a
     /// FunctionCall.
     pub messages: Option<Text>,
@@ -45,36 +45,36 @@ pub struct WireDetail {
 /// S            Sync
 /// ```
 ///
-/// The letters are those of the protocol, the zeros are bytes. Messages after the event's own
+/// The capitals are the tags of the protocol, the zeros are bytes. Messages after the event's own
 /// message extend to its pipeline's Sync, or belong to the next event. Pipelines without events
 /// precede the next event's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientMessage<'a> {
-    /// The message of the event itself.
+    /// The Parse, Execute, Query or FunctionCall of the event itself.
     EventMessage,
     /// A Bind of the portal with this name.
     Bind(&'a [u8]),
-    /// A Describe.
+    /// A Describe of the object with this name.
     Describe(NamedObject<'a>),
-    /// A Close.
+    /// A Close of the object with this name.
     Close(NamedObject<'a>),
-    /// A Flush.
+    /// A Flush, which requests pending replies.
     Flush,
-    /// A Sync.
+    /// A Sync, which ends the pipeline.
     Sync,
 }
 
 /// The object of a Describe or a Close, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedObject<'a> {
-    /// A prepared statement.
+    /// The prepared statement with this name.
     Statement(&'a [u8]),
-    /// A portal.
+    /// The portal with this name.
     Portal(&'a [u8]),
 }
 
 impl<'a> ClientMessage<'a> {
-    /// Splits off the first message; `None` at the end, or if it is invalid.
+    /// Splits off the first message; `None` at the end, or if the message is invalid.
     pub fn split_first(messages: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (tag, rest) = messages.split_first()?;
         let name = |from: &'a [u8]| {
@@ -101,7 +101,7 @@ impl<'a> ClientMessage<'a> {
         })
     }
 
-    /// All messages, up to the first invalid one.
+    /// Iterates over all messages, up to the first invalid one.
     pub fn all(mut messages: &'a [u8]) -> impl Iterator<Item = Self> {
         std::iter::from_fn(move || {
             let (first, rest) = Self::split_first(messages)?;
@@ -118,7 +118,7 @@ pub struct CopyInData {
     pub bytes: u64,
     /// The rows, as sent, of each COPY of the message; `None` if they were not captured.
     pub data: Vec<Option<Text>>,
-    /// Whether the client ended the last one with CopyFail.
+    /// Whether the client ended the last COPY with CopyFail.
     pub failed: bool,
 }
 
@@ -132,7 +132,7 @@ impl WireDetail {
         }
     }
 
-    /// Memory of its texts and lists, in bytes.
+    /// Returns the memory of the texts and lists, in bytes.
     pub fn bytes(&self) -> usize {
         let settings =
             self.settings.iter().map(|(name, value)| name.len() + value.len() + ENTRY_BYTES);
@@ -149,7 +149,7 @@ impl WireDetail {
 /// The format code of a binary value.
 const BINARY: u16 = 1;
 
-/// Approximate cost of a list entry besides its bytes.
+/// Approximate cost of a list entry in addition to its bytes.
 const ENTRY_BYTES: usize = 8;
 
 #[test]

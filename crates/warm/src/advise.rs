@@ -1,8 +1,8 @@
 //! Advises on the size of a server's buffer cache: what fills it, which relations would fit as a
 //! whole, what another `shared_buffers` would retain, and what the first touch of its memory costs.
 //!
-//! Only measures and computes; presentation is the caller's. What a usage histogram cannot show,
-//! such as which pages a larger cache would attract, is not guessed.
+//! Only measures and computes; presentation is the caller's. Facts that a usage histogram cannot
+//! show, such as which pages a larger cache would attract, are not guessed.
 
 mod alternatives;
 mod memory_cost;
@@ -24,7 +24,7 @@ pub use memory_info::{HugePages, MemoryInfo};
 /// Findings about a server's cache.
 #[derive(Debug)]
 pub struct CacheAdvice {
-    /// The image on which everything below is based, and what is missing from it.
+    /// The image on which all figures below are based, and its gaps.
     pub dumped: DumpResult,
     /// Memory settings and statistics of the server.
     pub memory_info: MemoryInfo,
@@ -32,7 +32,7 @@ pub struct CacheAdvice {
     pub relations: Vec<RelationUsage>,
     /// Pages by usage count, 0 to 5.
     pub usage: [u64; 6],
-    /// Free buffers.
+    /// Buffers that hold no page.
     pub free: u64,
     /// Possible sizes of the cache, including the present one.
     pub alternatives: Vec<Alternative>,
@@ -45,11 +45,11 @@ pub struct CacheAdvice {
 /// A relation's share of the cache, all forks together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationUsage {
-    /// Its index in [`CacheImage::relations`].
+    /// Index in [`CacheImage::relations`].
     pub index: usize,
     /// Pages in the cache.
     pub pages: u64,
-    /// Pages of its main fork, if known.
+    /// Pages of the relation's main fork, if known.
     pub length: Option<u32>,
     /// Dirty pages in the cache.
     pub dirty: u64,
@@ -60,17 +60,17 @@ pub struct RelationUsage {
 /// A relation that could be cached as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheCandidate {
-    /// Its name.
+    /// Name of the relation, which is in the database of the connection.
     pub name: RelationName,
-    /// Its pages: actual ones if some are cached, else as of its last `VACUUM` or `ANALYZE`.
+    /// Length in pages: actual if some are cached, otherwise as of the last `VACUUM` or `ANALYZE`.
     pub length: u64,
     /// Pages in the cache.
     pub cached: u64,
-    /// Sum of usage counts over its pages, divided by its pages: 0 (cold) to 5.
+    /// Sum of the pages' usage counts, divided by the length: 0 (cold) to 5.
     pub heat: f64,
     /// Pages of this relation and all before it in the list.
     pub sum: u64,
-    /// Whether all of these fit into the cache at its present size.
+    /// Whether `sum` pages fit into the cache at its present size.
     pub fits: bool,
 }
 

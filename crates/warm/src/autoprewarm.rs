@@ -28,13 +28,13 @@ pub enum AutoprewarmError {
     /// The first line is not `<<N>>`.
     #[error("line 1: {text:?} is not the number of blocks, as in <<38456>>")]
     Head {
-        /// The line.
+        /// The first line, as read.
         text: String,
     },
     /// A line is not five numbers.
     #[error("line {line}: {text:?} is not database,tablespace,filenode,fork,block")]
     Line {
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: u64,
         /// The text of the line.
         text: String,
@@ -92,8 +92,8 @@ pub fn read(
     Ok(CacheImage { origin, databases: BTreeMap::new(), relations: group_relations(forks) })
 }
 
-/// The system identifier of the cluster in `data_dir`, from its `global/pg_control`. `None` if
-/// there is no such file, or its version is not supported.
+/// The system identifier of the cluster in `data_dir`, from its `global/pg_control`. `None` if the
+/// file does not exist or its version is not supported.
 ///
 /// The file begins with the identifier, 8 bytes in native byte order, followed by the version of
 /// its layout, 4 bytes (`ControlFileData` in `pg_control.h`).
@@ -221,7 +221,7 @@ fn parse_block(line: &[u8]) -> Option<(RelationFile, Fork, u32)> {
     let mut next = || fields.next().flatten();
     let file = RelationFile { database: next()?, tablespace: next()?, filenode: next()? };
     let (fork, block) = (Fork::from_number(next()?)?, next()?);
-    // The highest number is `InvalidBlockNumber`: no block has it.
+    // The highest number is `InvalidBlockNumber`, which is not a valid block.
     (fields.next().is_none() && block != u32::MAX).then_some((file, fork, block))
 }
 

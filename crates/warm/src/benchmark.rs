@@ -5,8 +5,8 @@
 //! ```text
 //! data ─► warm cache, client: the steady rate ─► image, autoprewarm.blocks
 //!   ┌────────────────────────────────────────────────────┘
-//!   └─► for each method: stop ─ drop files from the system's cache ─ start ─ warm ┬─► steps ─► summary
-//!                                                              client, at once ───┘
+//!   └─► for each method: stop ─ drop files from the system's cache ─ start ─┬─ warm ─┬─► summary
+//!                                                                           └ client ┘
 //! ```
 //!
 //! The server is a temporary one, or an existing one that the caller can restart. All measurements

@@ -7,9 +7,9 @@ use crate::image::{CacheImage, Fork, Relation, RelationFile, RelationName};
 /// Changes of one relation's pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationChange {
-    /// Its database; `None` for the shared catalogs.
+    /// The relation's database; `None` for the shared catalogs.
     pub database: Option<String>,
-    /// Its name, or its file if no name is known.
+    /// The relation's name, or its file if its name is not known.
     pub relation: RelationIdentity,
     /// Pages only in the first image.
     pub removed: u64,
@@ -22,9 +22,9 @@ pub struct RelationChange {
 /// Identifies a relation across images.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RelationIdentity {
-    /// By name: it may have been rewritten, or be on another server.
+    /// By name, because the relation may have been rewritten, or the servers may differ.
     Named(RelationName),
-    /// By its file.
+    /// By file, if the image has no name for the relation.
     File(RelationFile),
 }
 

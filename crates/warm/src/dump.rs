@@ -26,21 +26,21 @@ pub use from_memory::{NotLocal, local_server};
 /// The source of the pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpSource {
-    /// From memory if possible, else from `pg_buffercache`.
+    /// The server's memory if possible, otherwise `pg_buffercache`.
     #[default]
     Best,
-    /// Only from memory.
+    /// The server's memory only.
     Memory,
-    /// Only from `pg_buffercache`.
+    /// The extension `pg_buffercache` only.
     PgBuffercache,
 }
 
-/// An image, and what is missing from it.
+/// An image, and its gaps.
 #[derive(Debug)]
 pub struct DumpResult {
-    /// The image.
+    /// The pages, with names as far as they could be queried.
     pub image: CacheImage,
-    /// Why the server's memory was not read, if that was tried first.
+    /// Why the server's memory was not read, if that was attempted first.
     pub not_from_memory: Option<NotLocal>,
     /// Databases whose catalogs could not be queried, and why: their relations have no names.
     pub unnamed: Vec<(String, QueryFailure)>,
@@ -67,7 +67,7 @@ pub enum DumpError {
     PgBuffercache {
         /// The database of the connection.
         database: String,
-        /// Why the server's memory was not read either, if that was tried.
+        /// Why the server's memory was not read either, if that was attempted.
         not_from_memory: Option<Box<NotLocal>>,
         /// The server's error.
         source: Box<QueryFailure>,
@@ -87,9 +87,9 @@ pub enum QueryFailure {
     /// The result has an unexpected value.
     #[error("unexpected value of {what}: {found:?}")]
     UnexpectedResult {
-        /// The requested value.
+        /// Name of the requested value.
         what: &'static str,
-        /// The result.
+        /// The value in the result.
         found: String,
     },
 }
@@ -115,7 +115,7 @@ pub fn dump(target: &ConnectTarget, choice: DumpSource) -> Result<DumpResult, Du
     dump_with(target, choice, || {})
 }
 
-/// As [`dump`]; calls `meanwhile` between reading the pages and their names.
+/// Like [`dump`]; calls `meanwhile` between reading the pages and their names.
 fn dump_with(
     target: &ConnectTarget,
     choice: DumpSource,
@@ -211,7 +211,7 @@ pub(crate) struct BufferSource {
 pub(crate) struct BufferScan {
     pub(crate) cached: BufferContents,
     pub(crate) source: ImageSource,
-    /// Why the server's memory was not read, if that was tried first.
+    /// Why the server's memory was not read, if that was attempted first.
     pub(crate) not_from_memory: Option<NotLocal>,
 }
 

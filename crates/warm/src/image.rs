@@ -6,7 +6,6 @@
 
 mod body;
 mod file;
-mod leb128;
 mod pages;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf};
@@ -19,7 +18,7 @@ pub use pages::{CachedPage, CachedPages};
 /// The contents of a server's buffers at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheImage {
-    /// Where and when it was taken.
+    /// Server, time and source of the image.
     pub origin: ImageOrigin,
     /// Names of databases by `pg_database.oid`. The shared catalogs have the oid 0 and no name.
     pub databases: BTreeMap<u32, String>,
@@ -27,7 +26,7 @@ pub struct CacheImage {
     pub relations: Vec<Relation>,
 }
 
-/// Where and when an image was taken.
+/// Server, time and source of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageOrigin {
     /// `server_version_num`, e.g. 150018; 0 if only a file was read.
@@ -35,7 +34,7 @@ pub struct ImageOrigin {
     /// `system_identifier` of `pg_control_system()`, which a primary shares with its physical
     /// standbys; 0 if it could not be read.
     pub system_identifier: u64,
-    /// Bytes of a page.
+    /// Block size of the server (`block_size`), usually 8192.
     pub page_bytes: u32,
     /// Buffers of the server: `shared_buffers` in pages; 0 if unknown.
     pub buffers: u32,
@@ -45,7 +44,7 @@ pub struct ImageOrigin {
     pub source: ImageSource,
 }
 
-/// The source of an image.
+/// The interface that the pages were read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageSource {
     /// The server's buffer descriptors, read from outside.
@@ -59,13 +58,13 @@ pub enum ImageSource {
 /// A relation with pages in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Relation {
-    /// Its file.
+    /// Identifies the relation's files on the server that the image was taken from.
     pub file: RelationFile,
-    /// Its name, if the catalogs could be queried.
+    /// Name of the relation, if the catalogs could be queried.
     pub name: Option<RelationName>,
-    /// Whether its pages survive a crash.
+    /// Whether the relation is WAL-logged, so that its pages survive a crash.
     pub is_logged: bool,
-    /// Its forks with pages in the cache.
+    /// Forks of the relation with pages in the cache.
     pub forks: Vec<CachedFork>,
 }
 
@@ -104,11 +103,11 @@ pub struct QualifiedName {
 /// The pages of one fork that are in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedFork {
-    /// The fork.
+    /// Main fork, free space map, visibility map or init fork.
     pub fork: Fork,
     /// Length of the fork, in pages; `None` if unknown.
     pub length: Option<u32>,
-    /// Its pages in the cache.
+    /// The pages of this fork that were in the cache.
     pub pages: CachedPages,
 }
 
@@ -159,14 +158,14 @@ impl CacheImage {
 }
 
 impl Relation {
-    /// Number of its pages in the cache, over all forks.
+    /// Number of the relation's pages in the cache, over all forks.
     pub fn page_count(&self) -> u64 {
         self.forks.iter().map(|fork| fork.pages.len() as u64).sum()
     }
 }
 
 impl ImageSource {
-    /// Its name in output and files.
+    /// The source's name in output and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -202,9 +201,9 @@ pub enum ImageError {
     /// The file is not an image, or is damaged.
     #[error("{} is not a readable cache image", path.display())]
     Body {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The problem.
+        /// Where and how the file is damaged.
         source: BodyError,
     },
 }

@@ -47,14 +47,14 @@ pub use report::{
 
 use attempt::{Attempt, AttemptResult};
 
-/// Options of a load.
+/// How to load an image, and with which limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
     /// Number of connections, 1 to [`MAX_JOBS`].
     pub jobs: usize,
     /// Maximum rate over all connections.
     pub bytes_per_second: Option<u64>,
-    /// Loading slows down while a small query of its own takes longer than this.
+    /// Latency of a small query above which loading slows down.
     pub max_latency: Option<Duration>,
     /// Whether other pages may be evicted. If not, loading stops when no buffer is free.
     pub evict: bool,
@@ -65,7 +65,7 @@ pub struct LoadOptions {
     pub database_names: BTreeMap<String, String>,
     /// Maximum wait for a lock on a relation.
     pub lock_timeout: Duration,
-    /// How long to wait for an unreachable server, at the start and in between.
+    /// Maximum wait for an unreachable server, at the start and during the load.
     pub connect_timeout: Duration,
     /// How the cache is scanned, before and after.
     pub dump_source: DumpSource,
@@ -95,22 +95,23 @@ impl Default for LoadOptions {
 
 /// Observes a load. Its methods are called from several threads, and should return quickly.
 pub trait LoadObserver: Sync {
-    /// `pages` will be loaded. Called again when the load starts over.
+    /// Called when the load is planned: `pages` will be loaded. Called again when the load starts
+    /// over.
     fn planned(&self, pages: u64) {
         let _ = pages;
     }
 
-    /// `pages` more were loaded or given up.
+    /// Called after `pages` more were loaded or skipped.
     fn progressed(&self, pages: u64) {
         let _ = pages;
     }
 
-    /// An event worth reporting while it happens.
+    /// Called for each event while the load runs.
     fn notify(&self, event: &LoadEvent) {
         let _ = event;
     }
 
-    /// Whether to stop early. Loaded pages stay in the cache.
+    /// Whether the load should stop early. Loaded pages stay in the cache.
     fn should_stop(&self) -> bool {
         false
     }
@@ -125,14 +126,14 @@ impl LoadObserver for () {}
 pub enum LoadEvent {
     /// The server is unreachable; the load waits for it.
     Waiting {
-        /// The last failure.
+        /// The most recent failure to reach it.
         failure: QueryFailure,
     },
     /// The server was restarted: the loaded pages are lost, and the load starts over.
     Restarted,
 }
 
-/// A load failed entirely.
+/// An error that prevents a load entirely.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -187,5 +188,5 @@ pub fn load(
     Err(LoadError::Restarts { times: ATTEMPTS_MAX })
 }
 
-/// Maximum number of attempts. A server that crashes during a load may do so because of it.
+/// Maximum number of attempts, since a load may be what crashes the server.
 const ATTEMPTS_MAX: u32 = 5;

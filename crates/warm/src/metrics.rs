@@ -133,8 +133,8 @@ impl WarmMetrics {
         self.record_end(end, loaded.elapsed, loaded.pages().loaded, loaded.share());
     }
 
-    /// Records that relations were loaded by name: `pages` pages, which are the share `share` of
-    /// the requested ones.
+    /// Records that relations were loaded by name: `pages` pages, the fraction `share` of the
+    /// requested ones.
     pub fn record_tables(&self, took: Duration, pages: u64, share: f64) {
         self.record_end("done", took, pages, share);
     }

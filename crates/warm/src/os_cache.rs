@@ -1,5 +1,7 @@
-//! The operating system's page cache below a server's own: reads ahead the files of an image's
-//! pages, before the server accepts queries, and evicts files, for experiments.
+//! The operating system's page cache beneath the server's own.
+//!
+//! Reads ahead the files of an image's pages, before the server accepts queries, and evicts files,
+//! for experiments.
 //!
 //! Needs to run on the server's host with access to its files. Nothing is read into this process:
 //! the kernel is only advised (posix_fadvise(2)). File numbers are those of the image, so reading
@@ -19,11 +21,12 @@ use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 /// The result of reading ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAhead {
-    /// Bytes requested.
+    /// Bytes that the kernel was asked to read.
     pub bytes: u64,
-    /// Files found.
+    /// Files that existed and were read.
     pub files: u64,
-    /// Files of the image that are missing or cannot be opened: dropped or rewritten since.
+    /// Files of the image that no longer exist or cannot be opened, because they were dropped or
+    /// rewritten.
     pub missing: u64,
 }
 
@@ -40,7 +43,7 @@ pub struct EvictedFiles {
 #[derive(Debug, thiserror::Error)]
 #[error("{} could not be {action}", path.display())]
 pub struct OsCacheError {
-    /// The file or directory.
+    /// Path of the file or directory.
     pub path: PathBuf,
     /// The attempted action.
     pub action: &'static str,
@@ -85,7 +88,7 @@ pub fn read_ahead(
 
 /// Pages with at least this usage count are requested first.
 const HOT_USAGE: u8 = 3;
-/// Maximum gap between two pages that are requested together.
+/// Maximum gap between two pages that are requested together, in pages.
 const GAP_PAGES: u64 = 16;
 /// Maximum size of a request: `force_page_cache_ra()` stops at the device's read-ahead.
 const REQUEST_BYTES: u64 = 128 << 10;
@@ -151,8 +154,8 @@ fn segment_path(file: &Path, fork: Fork, segment: u64) -> PathBuf {
 
 /// Writes back the files of a data directory and evicts them from the operating system's cache.
 ///
-/// Meant for a stopped server: what a running one has mapped or is writing stays cached. Needs only
-/// read access to the files.
+/// Meant for a stopped server: pages that a running one has mapped or is writing stay cached. Needs
+/// only read access to the files.
 ///
 /// # Errors
 ///

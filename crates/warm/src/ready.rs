@@ -48,14 +48,14 @@ pub struct ReadyTimeouts {
 /// How warm a server is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Readiness {
-    /// Pages planned: those of the image that are missing from the cache and have room in it.
-    /// `None` while not known yet.
+    /// Planned pages: those of the image that are missing from the cache and have room in it.
+    /// `None` until the plan is made.
     pub planned: Option<u64>,
-    /// Pages loaded or given up so far.
+    /// Pages loaded or skipped so far.
     pub done: u64,
     /// Whether loading has finished. If not, it finishes within the time of one statement (16 MiB).
     pub has_ended: bool,
-    /// Elapsed time.
+    /// Time since the call.
     pub elapsed: Duration,
 }
 

@@ -20,8 +20,8 @@ use crate::{
 
 /// A message from a backend, borrowing from the frame it came in.
 ///
-/// Text is bytes in the encoding given by `client_encoding`, or in the server's own before that is
-/// settled.
+/// Text is bytes in the encoding given by `client_encoding`, or in the server's encoding before
+/// that has been agreed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BackendMessage<'a> {
@@ -45,11 +45,11 @@ pub enum BackendMessage<'a> {
     CopyOutResponse(CopyFormat<'a>),
     /// Both sides may send COPY data.
     CopyBothResponse(CopyFormat<'a>),
-    /// One row.
+    /// One row of a result.
     DataRow(Cells<'a>),
     /// The query string contained no statement.
     EmptyQueryResponse,
-    /// An error.
+    /// A statement or the session failed.
     ErrorResponse(ServerError<'a>),
     /// The value of a function call; `None` is SQL NULL.
     FunctionCallResponse(Option<&'a [u8]>),
@@ -67,7 +67,7 @@ pub enum BackendMessage<'a> {
     ParameterStatus {
         /// Name of the parameter.
         name: &'a [u8],
-        /// Its value.
+        /// New value of the parameter.
         value: &'a [u8],
     },
     /// Reply to Parse.
@@ -76,7 +76,7 @@ pub enum BackendMessage<'a> {
     PortalSuspended,
     /// The server waits for the next query.
     ReadyForQuery(TransactionStatus),
-    /// Columns of the rows to come.
+    /// Descriptions of the columns of the rows that follow.
     RowDescription(RowDescription<'a>),
 }
 
@@ -133,7 +133,7 @@ impl<'a> BackendMessage<'a> {
         })
     }
 
-    /// The kind, without the fields.
+    /// Returns the kind, without the fields.
     pub fn kind(&self) -> Backend {
         match self {
             Self::Authentication(_) => Backend::Authentication,
@@ -171,12 +171,12 @@ pub enum TransactionStatus {
     Idle,
     /// `T`: in a transaction.
     InTransaction,
-    /// `E`: in a failed transaction, which accepts only its end.
+    /// `E`: in a failed transaction, which accepts only statements that end it.
     Failed,
 }
 
 impl TransactionStatus {
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     pub const fn byte(self) -> u8 {
         match self {
             Self::Idle => b'I',
@@ -185,7 +185,7 @@ impl TransactionStatus {
         }
     }
 
-    /// The status of a byte, if it is valid.
+    /// Returns the status for a byte, if it is valid.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             b'I' => Some(Self::Idle),
@@ -201,12 +201,12 @@ impl TransactionStatus {
     }
 }
 
-/// Formats of the COPY data to come.
+/// Formats of the COPY data that follow.
 #[derive(Clone, Debug)]
 pub struct CopyFormat<'a> {
-    /// Format of the whole COPY.
+    /// Format of the COPY as a whole.
     pub format: ValueFormat,
-    /// Format of each column.
+    /// Format of each column; all are the same as `format` in practice.
     pub columns: Formats<'a>,
 }
 
@@ -224,7 +224,7 @@ impl<'a> CopyFormat<'a> {
 /// Fields of a NotificationResponse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification<'a> {
-    /// Process id of the session that notified.
+    /// Process id of the session that executed NOTIFY.
     pub process_id: i32,
     /// Name of the channel.
     pub channel: &'a [u8],
@@ -235,9 +235,9 @@ pub struct Notification<'a> {
 /// Fields of a NegotiateProtocolVersion.
 #[derive(Clone, Debug)]
 pub struct NegotiateProtocolVersion<'a> {
-    /// The newest minor version the server supports within the requested major version.
+    /// The newest minor version that the server supports within the requested major version.
     pub newest: ProtocolVersion,
-    /// The unsupported `_pq_.` options.
+    /// The requested `_pq_.` options that the server does not support.
     pub unknown_options: ProtocolOptions<'a>,
 }
 

@@ -13,9 +13,9 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FrontendMessage<'a> {
-    /// Bind values to a prepared statement.
+    /// Binds values to a prepared statement, which makes a portal.
     Bind(Bind<'a>),
-    /// Close a prepared statement or portal.
+    /// Closes a prepared statement or portal.
     Close(DescribeTarget<'a>),
     /// A piece of COPY data.
     CopyData(&'a [u8]),
@@ -23,35 +23,35 @@ pub enum FrontendMessage<'a> {
     CopyDone,
     /// Makes the COPY fail with this reason.
     CopyFail {
-        /// The reason, for the server's error message.
+        /// Text for the server's error message.
         reason: &'a [u8],
     },
-    /// Describe a prepared statement or portal.
+    /// Requests a description of a prepared statement or portal.
     Describe(DescribeTarget<'a>),
-    /// Run a portal.
+    /// Runs a portal.
     Execute {
-        /// Its name.
+        /// Name of the portal; empty for the unnamed one.
         portal: &'a [u8],
         /// Maximum number of rows; 0 for no limit.
         max_rows: u32,
     },
-    /// Send pending output.
+    /// Requests pending output.
     Flush,
-    /// Call a function.
+    /// Calls a function by its OID (the fast-path interface).
     FunctionCall(FunctionCall<'a>),
-    /// Prepare a statement.
+    /// Prepares a statement.
     Parse(Parse<'a>),
     /// A response to an authentication request: see [`PasswordMessage`] and
     /// [`SaslInitialResponse`]. The body of a later SASL response is the data itself.
     Authentication(&'a [u8]),
-    /// Run statements.
+    /// Runs statements by the simple protocol.
     Query {
-        /// Their text.
+        /// Text of the statements.
         sql: &'a [u8],
     },
-    /// End a batch of extended-protocol messages.
+    /// Ends a batch of extended-protocol messages.
     Sync,
-    /// End the session.
+    /// Ends the session.
     Terminate,
 }
 
@@ -89,7 +89,7 @@ impl<'a> FrontendMessage<'a> {
         reader.finish(message)
     }
 
-    /// The kind, without the fields.
+    /// Returns the kind, without the fields.
     pub fn kind(&self) -> Frontend {
         match self {
             Self::Bind(_) => Frontend::Bind,
@@ -115,9 +115,9 @@ impl<'a> FrontendMessage<'a> {
 /// Layout: `S` or `P`, then the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescribeTarget<'a> {
-    /// A prepared statement.
+    /// The prepared statement with this name.
     Statement(&'a [u8]),
-    /// A portal.
+    /// The portal with this name.
     Portal(&'a [u8]),
 }
 
@@ -138,7 +138,7 @@ pub struct Parse<'a> {
     pub statement: &'a [u8],
     /// Text of one statement.
     pub sql: &'a [u8],
-    /// Types of the first parameters; 0 if the server is to infer one.
+    /// OIDs of the types of the first parameters; 0 where the server should infer the type.
     pub types: Oids<'a>,
 }
 
@@ -159,9 +159,9 @@ pub struct Bind<'a> {
     pub portal: &'a [u8],
     /// Name of the prepared statement.
     pub statement: &'a [u8],
-    /// Formats of the values.
+    /// Formats of `values`.
     pub formats: Formats<'a>,
-    /// The values.
+    /// Values of the statement's parameters.
     pub values: Cells<'a>,
     /// Requested formats of the result columns.
     pub result_formats: Formats<'a>,
@@ -184,9 +184,9 @@ impl<'a> Bind<'a> {
 pub struct FunctionCall<'a> {
     /// OID of the function in `pg_proc`.
     pub function: u32,
-    /// Formats of the arguments.
+    /// Formats of `arguments`.
     pub formats: Formats<'a>,
-    /// The arguments.
+    /// Values of the function's arguments.
     pub arguments: Cells<'a>,
     /// Requested format of the result.
     pub result_format: ValueFormat,
@@ -233,7 +233,7 @@ impl<'a> PasswordMessage<'a> {
 /// The body of a [`FrontendMessage::Authentication`] that answers an offer of SASL mechanisms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaslInitialResponse<'a> {
-    /// Name of the mechanism chosen.
+    /// Name of the chosen mechanism.
     pub mechanism: &'a [u8],
     /// The initial data of the mechanism, if any.
     pub data: Option<&'a [u8]>,

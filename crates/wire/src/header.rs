@@ -9,7 +9,7 @@ use std::fmt;
 /// and [`crate::Backend`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag(
-    /// The byte itself.
+    /// The byte as sent.
     pub u8,
 );
 
@@ -37,12 +37,12 @@ impl fmt::Display for Tag {
 pub struct Header {
     /// The kind of message.
     pub tag: Tag,
-    /// Bytes that follow the header.
+    /// Length of the body, without the header.
     pub body_bytes: u32,
 }
 
 impl Header {
-    /// Bytes of a header.
+    /// Length of a header in bytes.
     pub const BYTES: usize = 5;
 
     /// Reads the header at the front of `buf`, or `None` while its five bytes have not all arrived.
@@ -62,7 +62,7 @@ impl Header {
         }
     }
 
-    /// The header itself, if its body is at most `body_bytes_max` bytes.
+    /// Returns the header itself, if its body has at most `body_bytes_max` bytes.
     ///
     /// # Errors
     ///
@@ -85,17 +85,17 @@ pub enum HeaderError {
     TooShort {
         /// Tag of the message.
         tag: Tag,
-        /// Length as declared.
+        /// The declared length.
         length: i32,
     },
     /// The body is longer than the caller's limit.
-    #[error("message {tag} declares a body of {body_bytes} bytes, the limit is {body_bytes_max}")]
+    #[error("message {tag} declares a body of {body_bytes} bytes; the limit is {body_bytes_max}")]
     TooLong {
         /// Tag of the message.
         tag: Tag,
-        /// Bytes declared.
+        /// The declared length of the body.
         body_bytes: u32,
-        /// Bytes allowed.
+        /// The caller's limit.
         body_bytes_max: u32,
     },
 }
@@ -105,12 +105,12 @@ pub enum HeaderError {
 pub struct Frame<'a> {
     /// The kind of message.
     pub tag: Tag,
-    /// The body after the header.
+    /// The message without its header.
     pub body: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Splits the message at the front of `buf` from what follows it; `None` while it is
+    /// Splits the message at the front of `buf` from the bytes after it; `None` while it is
     /// incomplete.
     ///
     /// # Errors

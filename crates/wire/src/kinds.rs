@@ -1,14 +1,14 @@
-//! The table of message kinds: one row per kind and direction, with tag, name, and the longest body
-//! worth accepting. Parsers, encoders and tests take their tags from here.
+//! The table of message kinds: one row per kind and direction, with tag, name, and maximum body
+//! length. Parsers, encoders and tests take their tags from here.
 
 use std::fmt;
 
 use crate::Tag;
 
-/// Longest body of a message whose size does not depend on data.
+/// Maximum body length of a message whose size does not depend on data.
 const SHORT: u32 = 64 * 1024;
-/// Longest body of a message that carries SQL, values or rows: PostgreSQL's values are smaller than
-/// a gigabyte (`MaxAllocSize`), and it refuses messages that would need more.
+/// Maximum body length of a message that carries SQL, values or rows: PostgreSQL's values are
+/// smaller than a gigabyte (`MaxAllocSize`), and it refuses messages that would need more.
 const LONG: u32 = 0x3fff_ffff;
 
 macro_rules! kinds {
@@ -18,7 +18,7 @@ macro_rules! kinds {
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
         impl $name {
-            /// Every kind, in the order of the manual.
+            /// All kinds, in the order of the manual.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             const BY_TAG: [Option<Self>; 256] = {
@@ -27,24 +27,25 @@ macro_rules! kinds {
                 kinds
             };
 
-            /// The kind of a tag, if it is valid.
+            /// Returns the kind with this tag, if it is valid.
             #[inline]
             pub const fn from_tag(tag: Tag) -> Option<Self> {
                 Self::BY_TAG[tag.0 as usize]
             }
 
-            /// The tag byte.
+            /// Returns the tag byte.
             pub const fn tag(self) -> Tag {
                 match self { $(Self::$variant => Tag($tag),)* }
             }
 
-            /// The name in the manual.
+            /// Returns the name in the manual.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)* }
             }
 
-            /// The longest body that a reader without stricter limits should accept: 1 GiB less a
-            /// byte for messages that carry SQL, values or rows, 64 KiB for the others.
+            /// Returns the maximum body length that a reader without stricter limits should accept:
+            /// 1 GiB less a byte for messages that carry SQL, values or rows, 64 KiB for the
+            /// others.
             pub const fn body_bytes_max(self) -> u32 {
                 match self { $(Self::$variant => $limit,)* }
             }
@@ -64,9 +65,9 @@ kinds! {
     /// Source: PostgreSQL manual, "Message Formats"; the limits follow `SocketBackend` in
     /// `postgres.c`.
     Frontend {
-        /// Bind values to a prepared statement, making a portal.
+        /// Binds values to a prepared statement, which makes a portal.
         Bind = b'B', LONG;
-        /// Close a prepared statement or portal.
+        /// Closes a prepared statement or portal.
         Close = b'C', SHORT;
         /// A piece of COPY data.
         CopyData = b'd', LONG;
@@ -74,23 +75,23 @@ kinds! {
         CopyDone = b'c', SHORT;
         /// Makes the COPY fail.
         CopyFail = b'f', SHORT;
-        /// Describe a prepared statement or portal.
+        /// Requests a description of a prepared statement or portal.
         Describe = b'D', SHORT;
-        /// Run a portal.
+        /// Runs a portal.
         Execute = b'E', SHORT;
-        /// Send pending output, without waiting for a Sync.
+        /// Requests pending output, without waiting for a Sync.
         Flush = b'H', SHORT;
-        /// Call a function by its OID.
+        /// Calls a function by its OID.
         FunctionCall = b'F', LONG;
-        /// Prepare a statement.
+        /// Prepares a statement.
         Parse = b'P', LONG;
         /// A password, or a GSSAPI, SSPI or SASL response, depending on the request.
         Authentication = b'p', SHORT;
-        /// Run the text of one or more statements.
+        /// Runs the text of one or more statements.
         Query = b'Q', LONG;
-        /// End a batch of extended-protocol messages.
+        /// Ends a batch of extended-protocol messages.
         Sync = b'S', SHORT;
-        /// End the session.
+        /// Ends the session.
         Terminate = b'X', SHORT;
     }
 }
@@ -122,11 +123,11 @@ kinds! {
         CopyOutResponse = b'H', SHORT;
         /// Both sides may send COPY data: streaming replication.
         CopyBothResponse = b'W', SHORT;
-        /// One row.
+        /// One row of a result.
         DataRow = b'D', LONG;
         /// The query string contained no statement.
         EmptyQueryResponse = b'I', SHORT;
-        /// An error.
+        /// A statement or the session failed.
         ErrorResponse = b'E', LONG;
         /// The value of a function call.
         FunctionCallResponse = b'V', LONG;
@@ -148,7 +149,7 @@ kinds! {
         PortalSuspended = b's', SHORT;
         /// The server waits for the next query.
         ReadyForQuery = b'Z', SHORT;
-        /// Columns of the rows to come.
+        /// Descriptions of the columns of the rows that follow.
         RowDescription = b'T', LONG;
     }
 }

@@ -3,8 +3,8 @@
 //! Bytes are decoded to borrowed messages ([`frontend::FrontendMessage`],
 //! [`backend::BackendMessage`]); values are encoded by appending to the caller's buffer
 //! ([`frontend::encode`], [`backend::encode`], [`startup`]). Both roles are here, because a proxy
-//! plays both. The meaning of a message at a given moment is the business of the session crate;
-//! sockets, time and limits are the caller's.
+//! plays both. The session crate defines which message is valid at which moment; sockets, time and
+//! limits are up to the caller.
 //!
 //! ```text
 //! bytes ──► Header ──► Frame { tag, body } ──► FrontendMessage / BackendMessage

@@ -7,14 +7,14 @@ use crate::reader::{BodyReader, DecodeError};
 /// The encoding of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueFormat {
-    /// The text format: as printed by the type's output function.
+    /// The text format, as produced by the type's output function.
     Text,
-    /// The binary format: as packed by the type's send function.
+    /// The binary format, as produced by the type's send function.
     Binary,
 }
 
 impl ValueFormat {
-    /// The code on the wire: 0 or 1.
+    /// Returns the code on the wire: 0 or 1.
     pub const fn code(self) -> u16 {
         match self {
             Self::Text => 0,
@@ -87,8 +87,8 @@ impl<'a> Formats<'a> {
         Ok(formats)
     }
 
-    /// The format of the value at `index`, by the rule for none, one and many; `None` if there are
-    /// several codes but fewer than `index + 1`.
+    /// Returns the format of the value at `index`, by the rule for none, one and many; `None` if
+    /// there are several codes but fewer than `index + 1`.
     pub fn at(&self, index: usize) -> Option<ValueFormat> {
         match self.len() {
             0 => Some(ValueFormat::Text),
@@ -144,7 +144,7 @@ impl Iterator for Oids<'_> {
 
 impl ExactSizeIterator for Oids<'_> {}
 
-/// Debug output of a list as its elements, instead of the bytes it borrows.
+/// Implements `Debug` for a list by its elements, instead of the bytes that it borrows.
 macro_rules! debug_as_list {
     ($($list:ident),*) => {$(
         impl std::fmt::Debug for $list<'_> {

@@ -8,7 +8,7 @@ pub enum DecodeError {
     /// No message of this direction has this tag.
     #[error("no message has the tag {tag}")]
     UnknownTag {
-        /// The tag.
+        /// The unknown tag.
         tag: crate::Tag,
     },
     /// The body ends inside a field.
@@ -42,7 +42,7 @@ pub enum DecodeError {
     TrailingBytes {
         /// Kind of the message.
         message: &'static str,
-        /// Number of bytes.
+        /// Number of bytes after the last field.
         bytes: usize,
     },
 }
@@ -98,7 +98,7 @@ impl<'a> BodyReader<'a> {
         Ok(bytes)
     }
 
-    /// A string, without its zero byte, which is consumed as well.
+    /// Reads a string, without its zero byte, which is consumed as well.
     pub(crate) fn string(&mut self, field: &'static str) -> Result<&'a [u8], DecodeError> {
         let Some(end) = self.rest.iter().position(|byte| *byte == 0) else {
             return Err(DecodeError::Unterminated { message: self.message, field });
@@ -108,7 +108,7 @@ impl<'a> BodyReader<'a> {
         Ok(string)
     }
 
-    /// A value after its 32-bit length, where a length of -1 means SQL NULL.
+    /// Reads a value after its 32-bit length, where a length of -1 means SQL NULL.
     pub(crate) fn value(&mut self, field: &'static str) -> Result<Option<&'a [u8]>, DecodeError> {
         match self.i32(field)? {
             -1 => Ok(None),
@@ -119,17 +119,17 @@ impl<'a> BodyReader<'a> {
         }
     }
 
-    /// The remaining bytes; may be empty.
+    /// Takes the remaining bytes, which may be empty.
     pub(crate) fn remainder(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    /// The remaining bytes, without consuming them.
+    /// Returns the remaining bytes, without consuming them.
     pub(crate) fn peek(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Checks that nothing is left, and returns `message`.
+    /// Checks that no bytes remain, and returns `message`.
     pub(crate) fn finish<T>(&self, message: T) -> Result<T, DecodeError> {
         match self.rest.len() {
             0 => Ok(message),

@@ -6,14 +6,14 @@ use zeroize::Zeroizing;
 
 /// A password or another secret.
 ///
-/// `Debug` shows a placeholder and there is no `Display`; the bytes are accessible only through
-/// [`Secret::expose`], which is easy to search for. They are overwritten when the value is dropped.
-/// That covers this value and its clones, not copies made elsewhere.
+/// `Debug` shows a placeholder and `Display` is not implemented; the bytes are accessible only
+/// through [`Secret::expose`], which is easy to search for. They are overwritten when the value is
+/// dropped. That covers this value and its clones, not copies made elsewhere.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// The bytes themselves.
+    /// Returns the bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }

@@ -11,7 +11,7 @@ use crate::{
     writer::{self, EncodeError},
 };
 
-/// Longest startup packet a server accepts, in bytes, its length field included.
+/// Maximum length of a startup packet that a server accepts, in bytes, including its length field.
 ///
 /// Source: `MAX_STARTUP_PACKET_LENGTH` in `pqcomm.h`.
 pub const PACKET_BYTES_MAX: u32 = 10_000;
@@ -23,24 +23,24 @@ const GSS_ENC_REQUEST: u32 = 1234 << 16 | 5680;
 /// A protocol version, as requested by a client or offered by a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProtocolVersion {
-    /// 3 for all servers since 7.4.
+    /// The major version: 3 for all servers since 7.4.
     pub major: u16,
-    /// 0, or 2 since PostgreSQL 18. 1 was skipped.
+    /// The minor version: 0, or 2 since PostgreSQL 18. 1 was skipped.
     pub minor: u16,
 }
 
 impl ProtocolVersion {
     /// The version that every server and pooler supports.
     pub const V3_0: Self = Self { major: 3, minor: 0 };
-    /// PostgreSQL 18: cancel keys of up to 256 bytes.
+    /// The version of PostgreSQL 18, with cancel keys of up to 256 bytes.
     pub const V3_2: Self = Self { major: 3, minor: 2 };
 
-    /// `major << 16 | minor`.
+    /// Returns the code in a startup packet: `major << 16 | minor`.
     pub const fn code(self) -> u32 {
         (self.major as u32) << 16 | self.minor as u32
     }
 
-    /// The version of a code. Request codes have the pseudo-version 1234.x.
+    /// Returns the version of a code. Request codes have the pseudo-version 1234.x.
     pub const fn from_code(code: u32) -> Self {
         Self { major: (code >> 16) as u16, minor: (code & 0xffff) as u16 }
     }
@@ -60,29 +60,30 @@ pub struct CancelKey {
 }
 
 impl CancelKey {
-    /// Shortest secret, and the only length in protocol 3.0.
+    /// Minimum length of a secret in bytes, and the only length in protocol 3.0.
     pub const SECRET_BYTES_MIN: usize = 4;
-    /// Longest secret in protocol 3.2.
+    /// Maximum length of a secret in bytes, in protocol 3.2.
     pub const SECRET_BYTES_MAX: usize = 256;
 
-    /// A key from a process id and its secret, or `None` if the secret is not 4 to 256 bytes.
+    /// Creates a key from a process id and its secret; `None` if the secret does not have 4 to 256
+    /// bytes.
     pub fn new(process_id: i32, secret: &[u8]) -> Option<Self> {
         (Self::SECRET_BYTES_MIN..=Self::SECRET_BYTES_MAX)
             .contains(&secret.len())
             .then(|| Self { process_id, secret: secret.into() })
     }
 
-    /// The backend's process id. Poolers may use any value.
+    /// Returns the backend's process id. Poolers may use any value.
     pub fn process_id(&self) -> i32 {
         self.process_id
     }
 
-    /// The secret, 4 to 256 bytes.
+    /// Returns the secret, 4 to 256 bytes.
     pub fn secret(&self) -> &[u8] {
         &self.secret
     }
 
-    /// Reads both; the secret is the remaining bytes.
+    /// Reads process id and secret; the secret is the remaining bytes.
     pub(crate) fn read(reader: &mut BodyReader<'_>) -> Result<Self, DecodeError> {
         let process_id = reader.i32("process id")?;
         let secret = reader.remainder();
@@ -107,14 +108,14 @@ pub enum Packet<'a> {
     SslRequest,
     /// A client requests GSSAPI encryption first. Reply with one byte.
     GssEncRequest,
-    /// A client requests that a session's statement be cancelled. There is no reply.
+    /// A client requests that a session's statement be cancelled. No reply is sent.
     CancelRequest(CancelKey),
 }
 
 impl<'a> Packet<'a> {
-    /// Splits the packet at the front of `buf` from what follows it; `None` while it is incomplete.
-    /// A caller that answers a request for encryption must refuse any bytes after it: they were
-    /// sent before encryption started.
+    /// Splits the packet at the front of `buf` from the bytes after it; `None` while it is
+    /// incomplete. A caller that answers a request for encryption must refuse any bytes after it:
+    /// they were sent before encryption started.
     ///
     /// # Errors
     ///
@@ -149,16 +150,17 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The bytes at the start of a connection are not a valid packet. The client is at fault.
+/// The reason why the bytes at the start of a connection are not a valid packet. The client is at
+/// fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartupPacketError {
     /// The length is out of range.
     #[error("startup packet declares a length of {length}, which is not from 8 to {bytes_max}")]
     Length {
-        /// Length as declared.
+        /// The declared length.
         length: i32,
-        /// Longest length allowed.
+        /// The maximum length.
         bytes_max: u32,
     },
     /// The contents do not have the layout of any packet.
@@ -168,10 +170,10 @@ pub enum StartupPacketError {
 
 /// A client's request for a session.
 ///
-/// The version may be unsupported: the reply to that is the server's decision.
+/// The version may be unsupported: the server decides how to reply to that.
 #[derive(Clone, Debug)]
 pub struct Startup<'a> {
-    /// Version asked for.
+    /// The requested version.
     pub version: ProtocolVersion,
     /// `user`, `database`, `options`, `replication`, `_pq_.*` and initial settings.
     pub parameters: StartupParameters<'a>,
@@ -225,10 +227,10 @@ pub fn startup<'v>(
     })
 }
 
-/// The request for TLS, a whole packet.
+/// The complete packet that requests TLS.
 pub const SSL_REQUEST_PACKET: [u8; 8] = request(SSL_REQUEST);
 
-/// The request for GSSAPI encryption, a whole packet.
+/// The complete packet that requests GSSAPI encryption.
 pub const GSS_ENC_REQUEST_PACKET: [u8; 8] = request(GSS_ENC_REQUEST);
 
 /// Appends a request to cancel the current statement of the session of `key`. It is sent over a
@@ -248,7 +250,7 @@ pub enum EncryptionReply {
     Tls,
     /// `G`: start the GSSAPI handshake.
     Gss,
-    /// `N`: not supported. The connection may continue without.
+    /// `N`: not supported. The connection may continue unencrypted.
     Refused,
     /// `E`: the first byte of an ErrorResponse. It was sent unencrypted and unauthenticated: do not
     /// show it to users.
@@ -256,7 +258,7 @@ pub enum EncryptionReply {
 }
 
 impl EncryptionReply {
-    /// The reply of a byte, if it is valid.
+    /// Returns the reply for a byte, if it is valid.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             b'S' => Some(Self::Tls),
@@ -267,7 +269,7 @@ impl EncryptionReply {
         }
     }
 
-    /// The byte to send.
+    /// Returns the byte on the wire.
     pub const fn byte(self) -> u8 {
         match self {
             Self::Tls => b'S',

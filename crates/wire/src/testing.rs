@@ -31,7 +31,7 @@ pub(crate) fn check_truncation(
     }
 }
 
-/// Text for a string field.
+/// Generates text for a string field.
 pub(crate) fn text() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(1..=255_u8, 0..20)
 }

@@ -1,9 +1,9 @@
-//! Appends messages to a buffer: lengths are computed from what was written, and a message that
+//! Appends messages to a buffer. Lengths are computed from the bytes written, and a message that
 //! cannot be encoded leaves the buffer unchanged.
 
 use crate::Tag;
 
-/// A message that protocol 3 cannot represent. Nothing was appended.
+/// The reason why protocol 3 cannot represent a message. Nothing was appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
@@ -24,7 +24,7 @@ pub enum EncodeError {
     /// A value or a whole message is longer than its 31-bit length can represent.
     #[error("a message or value of {bytes} bytes exceeds the protocol's limit of 2 GiB")]
     TooLong {
-        /// Its length.
+        /// Length of the value or message.
         bytes: usize,
     },
 }
@@ -45,8 +45,8 @@ pub(crate) fn empty(buf: &mut Vec<u8>, tag: Tag) {
     buf.extend_from_slice(&[tag.0, 0, 0, 0, 4]);
 }
 
-/// Appends what `fill` writes after a length that counts itself: a startup packet, or the rest of a
-/// message whose tag was already written.
+/// Appends the bytes that `fill` writes after a length that counts itself: a startup packet, or the
+/// rest of a message whose tag was already written.
 pub(crate) fn packet(
     buf: &mut Vec<u8>,
     fill: impl FnOnce(&mut BodyWriter<'_>) -> Result<(), EncodeError>,
@@ -94,7 +94,7 @@ impl BodyWriter<'_> {
         self.0.extend_from_slice(bytes);
     }
 
-    /// A string and its terminating zero byte.
+    /// Writes a string and its terminating zero byte.
     pub(crate) fn string(&mut self, field: &'static str, text: &[u8]) -> Result<(), EncodeError> {
         if text.contains(&0) {
             return Err(EncodeError::Nul { field });
@@ -104,7 +104,7 @@ impl BodyWriter<'_> {
         Ok(())
     }
 
-    /// A value after its 32-bit length; -1 represents SQL NULL.
+    /// Writes a value after its 32-bit length; -1 represents SQL NULL.
     pub(crate) fn value(&mut self, value: Option<&[u8]>) -> Result<(), EncodeError> {
         match value {
             None => self.i32(-1),
@@ -116,7 +116,7 @@ impl BodyWriter<'_> {
         Ok(())
     }
 
-    /// Elements after their 16-bit count, each written by `each`.
+    /// Writes elements after their 16-bit count, each by `each`.
     pub(crate) fn list<T>(
         &mut self,
         field: &'static str,

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::Shape;
 
-/// Pieces of connection strings.
+/// Fragments of connection strings.
 pub const WORDS: &[&[u8]] = &[
     b"postgresql://",
     b"postgres://",
@@ -52,7 +52,7 @@ pub const WORDS: &[&[u8]] = &[
     b"keepalives_idle=",
 ];
 
-/// Pieces of password and service files.
+/// Fragments of password and service files.
 pub const FILE_WORDS: &[&[u8]] = &[
     b":",
     b"\\:",
@@ -81,11 +81,11 @@ fn environment() -> Environment {
     Environment::empty().with_os_user("anna")
 }
 
-/// A connection string, typed.
+/// Parses a connection string as if typed by the user.
 pub fn conninfo(input: &[u8]) -> Shape {
     let Ok(text) = std::str::from_utf8(input) else { return Shape::of("not text") };
     if text.contains('\0') {
-        // Neither a command line nor a variable can hold it, and a URI cannot say it.
+        // Arguments and environment variables cannot contain zero bytes, nor can a URI express one.
         return Shape::of("zero byte");
     }
     let environment = environment();
@@ -125,10 +125,10 @@ fn unreadable(uri: &str, error: &ResolveError) -> ! {
     panic!("{uri} is not read back: {error}")
 }
 
-/// Stands for a password, wherever mutation may put it.
+/// A password that is recognised wherever mutation puts it.
 const SECRET: &str = "s3cr3t-w0rd";
 
-/// The password is in neither form of a target, unless the text has it in another place, too.
+/// Checks that neither form of a target shows the password, unless the text has it elsewhere too.
 fn hides_password(target: &ConnectTarget, uri: &str) {
     let public = format!(
         "{} {} {} {:?} {:?} {:?}",
@@ -143,7 +143,7 @@ fn hides_password(target: &ConnectTarget, uri: &str) {
     assert!(public.contains(SECRET) || !shown.contains(SECRET), "{shown}");
 }
 
-/// A password file, with a line of ours in front.
+/// Looks up a password in a file that starts with an entry added by this target.
 pub fn passfile(input: &[u8]) -> Shape {
     FOLDER.with(|folder| passwords(&folder.path().join(".pgpass"), input))
 }
@@ -162,7 +162,8 @@ fn passwords(path: &Path, input: &[u8]) -> Shape {
     let with_ours = [&file, input].concat();
     let shape = found(path, &[input, b"\n*:*:*:*:last\n"].concat(), user, database);
     let ours = found(path, &with_ours, user, database);
-    // A carriage return at the end is that of another system; an empty password is none.
+    // A trailing carriage return is removed as part of a CRLF line end; an empty password counts as
+    // none.
     if !password.is_empty() && password.last() != Some(&b'\r') {
         assert_eq!(ours.as_deref(), Some(&*password));
     }
@@ -187,7 +188,7 @@ fn found(path: &Path, file: &[u8], user: &str, database: &str) -> Option<Vec<u8>
     Some(password.expose().to_vec())
 }
 
-/// A service file whose section `shop` is asked for.
+/// Reads the section `shop` of a service file.
 pub fn service(input: &[u8]) -> Shape {
     let resolved = FOLDER.with(|folder| {
         let path = folder.path().join("pg_service.conf");

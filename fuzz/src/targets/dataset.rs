@@ -1,6 +1,7 @@
-//! Captures and runs with a damaged file.
+//! Reads captures and runs that have a damaged file.
 //!
-//! The first byte of the input says which file of a small dataset is replaced, the rest is what by.
+//! The first byte of the input selects the file of a small dataset that is replaced; the rest is
+//! its new contents.
 
 use std::{fs, mem::discriminant, path::Path};
 
@@ -15,7 +16,7 @@ use tempfile::TempDir;
 
 use super::Shape;
 
-/// Keys of manifests, and what Parquet files begin and end with.
+/// Keys of manifests, and the magic bytes of Parquet.
 pub const WORDS: &[&[u8]] = &[
     b"PAR1",
     b"\"version\": 1",
@@ -37,14 +38,14 @@ pub const WORDS: &[&[u8]] = &[
     b"\x28\xb5\x2f\xfd",
 ];
 
-/// A damaged length may ask for as much as a page or a row group of a sound file takes, not more.
+/// A damaged length may cause an allocation as large as a page or row group of a valid file.
 pub const MEMORY: (usize, usize) = (64 << 20, 64);
 
 const CAPTURE_FILES: [&str; 2] = ["capture.json", "events-000001.parquet"];
 const RUN_FILES: [&str; 3] = ["run.json", "outcomes-000001.parquet", "statements-000001.parquet"];
 
 thread_local! {
-    // Writing a dataset flushes to the disk, which a thousand times a second would be too slow.
+    // Written once per thread, because writing a dataset flushes to disk, which is slow.
     static CAPTURE: TempDir = sound(write_capture);
     static RUN: TempDir = sound(write_run);
 }
@@ -55,12 +56,12 @@ fn sound(write: fn(&Path)) -> TempDir {
     folder
 }
 
-/// Each file of a capture as it should be.
+/// The unmodified files of a capture, each with its selector byte.
 pub fn capture_seeds() -> Vec<Vec<u8>> {
     CAPTURE.with(|folder| seeds(folder.path(), &CAPTURE_FILES))
 }
 
-/// Each file of a run as it should be.
+/// The unmodified files of a run, each with its selector byte.
 pub fn run_seeds() -> Vec<Vec<u8>> {
     RUN.with(|folder| seeds(folder.path(), &RUN_FILES))
 }
@@ -73,14 +74,14 @@ fn seeds(folder: &Path, files: &[&str]) -> Vec<Vec<u8>> {
     (0..).zip(files).map(seed).collect()
 }
 
-/// Puts the input in place of a file while `read` reads, and the file back.
+/// Replaces a file by the input while `read` runs, then restores it.
 fn damaged<T>(folder: &Path, files: &[&str], input: &[u8], read: impl FnOnce(&Path) -> T) -> T {
     let (number, contents) = input.split_first().unwrap_or((&0, &[]));
     let path = folder.join(files[usize::from(*number) % files.len()]);
     let kept = fs::read(&path).expect("the writer wrote it");
     let put = |bytes: &[u8]| fs::write(&path, bytes).expect("room for a file");
     put(contents);
-    // A panic on the way would leave the damage for the next input.
+    // Restores the file even if `read` panics, for the sake of the next input.
     let restore = Restore(|| put(&kept));
     let result = read(folder);
     drop(restore);
@@ -95,7 +96,8 @@ impl<F: Fn()> Drop for Restore<F> {
     }
 }
 
-/// A capture: an error that names a file, or events that end. Damaged times may be in any order.
+/// Reads a capture: either an error that names a file, or a finite number of events. Damaged times
+/// may be out of order.
 pub fn capture(input: &[u8]) -> Shape {
     CAPTURE.with(|folder| {
         damaged(folder.path(), &CAPTURE_FILES, input, |dir| {
@@ -120,11 +122,10 @@ pub fn capture(input: &[u8]) -> Shape {
     })
 }
 
-/// A file of a few kilobytes may say that it has this many rows, and one of runs of equal values
-/// can.
+/// Most rows read. With run-length encoding, a file of a few kilobytes can hold this many.
 const ROWS_MAX: u64 = 100_000_000;
 
-/// A run, likewise.
+/// Reads a run: either an error that names a file, or a finite number of outcomes.
 pub fn run(input: &[u8]) -> Shape {
     RUN.with(|folder| {
         damaged(folder.path(), &RUN_FILES, input, |dir| {
@@ -149,7 +150,7 @@ pub fn run(input: &[u8]) -> Shape {
     })
 }
 
-/// What an error is about. It always names the file.
+/// Classifies an error, and checks that it names the file.
 fn fault(error: &ReadError) -> String {
     let text = error.to_string();
     assert!(text.contains(".json") || text.contains(".parquet"), "{text}");
@@ -166,7 +167,7 @@ fn fault(error: &ReadError) -> String {
     format!("{:?} {:?} {detail}", discriminant(error), damage.map(discriminant))
 }
 
-/// A message without its numbers.
+/// Removes the digits from a message.
 fn letters(message: &str) -> String {
     message.chars().filter(|c| c.is_alphabetic()).take(40).collect()
 }

@@ -1,4 +1,4 @@
-//! What a statement may do to a server, by PostgreSQL's own grammar: `--read-only` stands on it.
+//! Classifies statements by PostgreSQL's own grammar, on which `--read-only` depends.
 
 use howdah_sql::{
     Lexer, TokenKind,
@@ -8,7 +8,7 @@ use howdah_sql::{
 
 use super::Shape;
 
-/// Pieces of statements that read, write, or hide that they write.
+/// Fragments of statements that read, write, or hide a write.
 pub const WORDS: &[&[u8]] = &[
     b"select ",
     b"select 1",
@@ -66,10 +66,10 @@ pub const WORDS: &[&[u8]] = &[
     b"\xc3\xa9",
 ];
 
-/// The tree of a text, and the same as nested maps: fifty kilobytes for the smallest.
+/// The parse tree, also as nested maps: fifty kilobytes for the smallest statement.
 pub const MEMORY: (usize, usize) = (1 << 20, 40_000);
 
-/// One text, and the same beside others.
+/// Classifies a text alone, then rewritten, and next to other statements.
 pub fn run(sql: &[u8]) -> Shape {
     let alone = classify(sql);
     let mut judge_again = EffectClassifier::default();
@@ -81,14 +81,14 @@ pub fn run(sql: &[u8]) -> Shape {
     }
     let other = classify(&upper_case_and_commented(sql));
     assert_eq!(other, alone, "in upper case, with comments");
-    // A write is not hidden by what is around it.
+    // A neighbouring statement cannot hide a write.
     for (with_write, place) in [
         ([&b"delete from t;"[..], sql].concat(), "in front"),
         ([sql, b"\n;delete from t"].concat(), "behind"),
     ] {
         let together = classify(&with_write).effect;
         let is_kept = match alone.effect {
-            // That of the first statement that does more than read.
+            // The effect is that of the first statement that is not read-only.
             Effect::ReadOnly => together == Effect::Writes,
             _ => !matches!(together, Effect::ReadOnly | Effect::Unreadable),
         };
@@ -101,7 +101,7 @@ pub fn run(sql: &[u8]) -> Shape {
     Shape::of((alone.effect, first_words(sql, 2))).and((alone.effect, uses))
 }
 
-/// A statement that another one plans, runs or keeps does what it does alone.
+/// Checks that EXPLAIN ANALYZE and PREPARE have the effect of the statement they contain.
 fn within(sql: &[u8], effect: Effect) {
     let of = |before: &[u8]| classify(&[before, sql].concat()).effect;
     for before in [&b"explain (analyze) "[..], b"prepare another as "] {
@@ -114,7 +114,7 @@ fn within(sql: &[u8], effect: Effect) {
     assert!(reads, "to explain it is {planned:?}, it is {effect:?}");
 }
 
-/// The same statement, written by somebody who shouts and explains.
+/// Rewrites a statement in upper case, with a comment in every space.
 pub(super) fn upper_case_and_commented(sql: &[u8]) -> Vec<u8> {
     let mut other = Vec::with_capacity(sql.len() * 2);
     for token in Lexer::new(sql) {
@@ -130,7 +130,7 @@ pub(super) fn upper_case_and_commented(sql: &[u8]) -> Vec<u8> {
     other
 }
 
-/// Its first words, which tell most of what it is.
+/// The statement's first words, which mostly determine its kind.
 fn first_words(sql: &[u8], count: usize) -> Vec<Vec<u8>> {
     let words = Lexer::new(sql).filter(|token| token.kind == TokenKind::Word);
     let known = |text: &[u8]| {

@@ -1,4 +1,4 @@
-//! What is around logs: the layers that services wrap, and syslog's way of cutting messages.
+//! Envelopes of log services, and the way syslog splits messages.
 
 use std::{collections::BTreeMap, time::UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use howdah_log_input::{Envelope, EnvelopeReader, InputProblem};
 
 use super::Shape;
 
-/// Words of wrappings.
+/// Fragments of envelopes.
 pub const WORDS: &[&[u8]] = &[
     b"\n",
     b"\n\t",
@@ -36,13 +36,13 @@ pub const WORDS: &[&[u8]] = &[
     b"]",
 ];
 
-/// Buffers of fixed size, and copies of what passes.
+/// The reader has buffers of fixed size, and copies the input.
 pub const MEMORY: (usize, usize) = (1 << 20, 400);
 
-/// A record may be this long, so that some are longer.
+/// Short enough that mutated records exceed it.
 const RECORD_BYTES_MAX: usize = 500;
 
-/// The first byte says which wrapping to expect; 255 finds out.
+/// Opens an envelope. The first byte selects the expected one; out of range, it is detected.
 pub fn unwrap(input: &[u8]) -> Shape {
     let Some((first, text)) = input.split_first() else { return Shape::of(0) };
     let wrapping = Envelope::ALL.get(usize::from(*first)).copied();
@@ -52,7 +52,7 @@ pub fn unwrap(input: &[u8]) -> Shape {
     let differing = whole.inside.iter().zip(&pieces.inside).position(|(one, other)| one != other);
     assert_eq!(differing, None, "in pieces");
     assert_eq!(whole.inside.len(), pieces.inside.len(), "in pieces");
-    // A text may become longer only by its escapes and by what is put around it.
+    // Only escapes and the added line prefix make the output longer than the input.
     assert!(whole.inside.len() <= 1024 + 200 * text.len());
     let lines = 1 + text.iter().filter(|byte| **byte == b'\n').count() as u64;
     assert!(whole.last_line <= lines.max(text.len() as u64), "line {}", whole.last_line);
@@ -61,10 +61,10 @@ pub fn unwrap(input: &[u8]) -> Shape {
     Shape::each(kinds).and((wrapping.map(|w| w as u8), whole.inside.len().min(20) / 4))
 }
 
-/// What came through the layers.
+/// The output of an [`EnvelopeReader`].
 struct Through {
     inside: Vec<u8>,
-    /// How often each problem was met.
+    /// Occurrences of each problem.
     problems: BTreeMap<InputProblem, u64>,
     last_line: u64,
 }
@@ -91,7 +91,7 @@ fn through(wrapping: Option<Envelope>, text: &[u8], piece_bytes: usize) -> Throu
     through
 }
 
-/// A line or two of each wrapping.
+/// Returns a line or two of each envelope.
 pub fn unwrap_seeds() -> Vec<Vec<u8>> {
     let texts: [(u8, &[u8]); 12] = [
         (0, b"2026-11-20T12:43:19.577Z stderr P 2026-11-20 12:43:19.577 \n2026-11-20T12:43:19.577Z stderr F UTC [7] LOG:  x\n"),
@@ -110,13 +110,13 @@ pub fn unwrap_seeds() -> Vec<Vec<u8>> {
     texts.into_iter().map(|(first, text)| [&[first], text].concat()).collect()
 }
 
-/// Words of texts that are cut.
+/// Fragments of messages that syslog splits.
 pub const SYSLOG_WORDS: &[&[u8]] =
     &[b" ", b"\n", b"\n\n", b"\r", b"\xc3\xa9", b"LOG:  ", b"DETAIL:  ", b"[3-2] ", b": ", b"x"];
 
-/// A text as the statement of a message, cut as the server cuts it for syslog: it comes out whole.
+/// Splits a statement as the server does for syslog, and checks that it is reassembled.
 pub fn syslog(input: &[u8]) -> Shape {
-    // Tabs and `#` followed by digits have two meanings in a file of rsyslog.
+    // Tabs, and `#` followed by digits, are ambiguous in rsyslog's files.
     let text: Vec<u8> = input.iter().copied().filter(|byte| !b"\t#\0".contains(byte)).collect();
     let text = text.repeat(1 + 4000 / (text.len() + 1));
     let mut message = b"LOG:  statement: begin ".to_vec();
@@ -149,7 +149,7 @@ pub fn syslog(input: &[u8]) -> Shape {
     Shape::each([pieces.len(), pieces[0].len() / 100])
 }
 
-/// `write_syslog` in `elog.c`.
+/// Splits a message like `write_syslog` in `elog.c`.
 fn pieces(message: &[u8]) -> Vec<&[u8]> {
     const LIMIT: usize = 900;
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');

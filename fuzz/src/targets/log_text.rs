@@ -1,15 +1,15 @@
-//! SQL text and parameters through the server's log and back: what a client sent is what is
-//! replayed.
+//! SQL text and parameters survive the way through the server's log: the replay sends the bytes
+//! that the client sent.
 //!
-//! The input is a statement and values, separated by zero bytes, which no text of PostgreSQL can
-//! hold. They are written as the server writes them, in each of the three formats.
+//! The input is a statement and values, separated by zero bytes, which PostgreSQL's texts cannot
+//! contain. They are written as the server writes them, in each of the three formats.
 
 use howdah_logs::{ImportOptions, Importer, ServerLogFormat};
 use howdah_traffic::{Action, Event, Parameter, Text};
 
 use super::Shape;
 
-/// What is hard to carry.
+/// Texts that are hard to restore from a log.
 pub const WORDS: &[&[u8]] = &[
     b"\0",
     b"\x01",
@@ -36,13 +36,13 @@ pub const WORDS: &[&[u8]] = &[
     b"  ",
 ];
 
-/// Where the name of a statement ends is told by the SQL behind it: names are not quoted.
+/// Statement names are not quoted in logs; the importer finds their end by the SQL that follows.
 const VERB: &[u8] = b"select ";
 
-/// A value that stands for NULL.
+/// Represents NULL in the input.
 const NULL: &[u8] = b"\x01";
 
-/// Renders, imports and compares.
+/// Writes the log, imports it, and compares the events with the input.
 pub fn run(input: &[u8]) -> Shape {
     let mut parts = input.split(|byte| *byte == 0);
     let sql = parts.next().unwrap_or_default();
@@ -81,7 +81,7 @@ fn check_execute(format: ServerLogFormat, action: &Action, sql: &[u8], values: &
     for (read, value) in read.iter().zip(values) {
         let read = match read {
             Parameter::Null => None,
-            // A value that ends in `...` cannot be told from one that was cut.
+            // A value that ends in `...` cannot be distinguished from a truncated one.
             Parameter::Value(text) | Parameter::Truncated(text) => Some(text.as_bytes()),
         };
         let cut = value.map(|value| value.strip_suffix(b"...").unwrap_or(value));
@@ -91,7 +91,7 @@ fn check_execute(format: ServerLogFormat, action: &Action, sql: &[u8], values: &
 
 fn import(format: ServerLogFormat, sql: &[u8], values: &[Option<&[u8]>]) -> Vec<Event> {
     let mut log = Vec::new();
-    // The first line shows how lines end.
+    // The importer learns the line ending from the first line.
     record(&mut log, format, 0, b"checkpoint starting: time", None);
     record(&mut log, format, 1, &[b"statement: ", sql].concat(), None);
     let message = [b"duration: 1.500 ms  execute s1: ", VERB, sql].concat();
@@ -106,7 +106,7 @@ fn import(format: ServerLogFormat, sql: &[u8], values: &[Option<&[u8]>]) -> Vec<
     std::iter::from_fn(|| importer.poll_event()).collect()
 }
 
-/// `errdetail("Parameters: %s")`, `BuildParamLogString` in `params.c`.
+/// Formats the DETAIL of parameters like `BuildParamLogString` in `params.c`.
 fn detail(values: &[Option<&[u8]>]) -> Option<Vec<u8>> {
     let mut detail = b"Parameters: ".to_vec();
     for (number, value) in (1..).zip(values) {
@@ -124,7 +124,7 @@ fn detail(values: &[Option<&[u8]>]) -> Option<Vec<u8>> {
     (!values.is_empty()).then_some(detail)
 }
 
-/// One message as the server writes it.
+/// Appends one message as the server writes it.
 fn record(
     log: &mut Vec<u8>,
     format: ServerLogFormat,
@@ -137,7 +137,7 @@ fn record(
         ServerLogFormat::Stderr => {
             let mut write = |label: &str, text: &[u8]| {
                 log.extend(format!("{time} [7] al@shop {label}:  ").bytes());
-                // `append_with_tabs` in `elog.c`.
+                // Continuation lines start with a tab: `append_with_tabs` in `elog.c`.
                 for byte in text {
                     log.push(*byte);
                     log.extend((*byte == b'\n').then_some(b'\t'));
@@ -183,7 +183,7 @@ fn doubled(text: &[u8], quote: u8) -> Vec<u8> {
         .collect()
 }
 
-/// `escape_json` in `json.c`: bytes from 0x80 on stay as they are, whatever the encoding.
+/// Escapes like `escape_json` in `json.c`: bytes from 0x80 are copied, whatever the encoding.
 fn json_text(text: &[u8]) -> Vec<u8> {
     let mut json = vec![b'"'];
     for byte in text {

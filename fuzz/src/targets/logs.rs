@@ -1,4 +1,4 @@
-//! Server logs: the three formats, the guess of a format, and line prefixes.
+//! Server logs in the three formats, format detection, and line prefixes.
 
 use std::{
     iter::{repeat, repeat_with},
@@ -14,7 +14,7 @@ use howdah_traffic::{Event, Kind};
 use super::{Seeds, Shape};
 use crate::random::Random;
 
-/// Words of records.
+/// Fragments of records.
 pub const WORDS: &[&[u8]] = &[
     b"\n",
     b"\n\t",
@@ -59,7 +59,7 @@ pub const WORDS: &[&[u8]] = &[
     b"idle in transaction",
 ];
 
-/// What a prefix is made of.
+/// Fragments of prefixes.
 pub const PREFIX_WORDS: &[&[u8]] = &[
     b"%a",
     b"%u",
@@ -95,42 +95,43 @@ pub const PREFIX_WORDS: &[&[u8]] = &[
     b"%m [%p] %q%u@%d ",
 ];
 
-/// The importer has buffers of fixed size, and a table of candidates for the prefix.
+/// The importer has buffers of fixed size, and a table of prefix candidates.
 pub const MEMORY: (usize, usize) = (4 << 20, 400);
 
-/// A record may be this long, so that some are longer.
+/// Short enough that mutated records exceed it.
 const RECORD_BYTES_MAX: usize = 1500;
 
-/// A stderr log with the prefix of the seeds.
+/// Imports a stderr log with the prefix of the seeds.
 pub fn stderr(log: &[u8]) -> Shape {
     let prefix = Some("%m [%p] %q%u@%d ".to_owned());
     holds(log, &ImportOptions { format: Some(ServerLogFormat::Stderr), prefix, ..limited() })
 }
 
-/// A csvlog.
+/// Imports a csvlog.
 pub fn csv(log: &[u8]) -> Shape {
     holds(log, &ImportOptions { format: Some(ServerLogFormat::Csv), ..limited() })
 }
 
-/// A jsonlog.
+/// Imports a jsonlog.
 pub fn json(log: &[u8]) -> Shape {
     holds(log, &ImportOptions { format: Some(ServerLogFormat::Json), ..limited() })
 }
 
-/// A log of any format.
+/// Imports a log whose format and prefix are detected.
 pub fn any(log: &[u8]) -> Shape {
     holds(log, &limited())
 }
 
-/// Bytes in front of a log: how it is to be read, and where it is cut.
+/// Bytes in front of the log that select format, prefix and chunk sizes.
 const CUTS_BYTES: usize = 3;
 
-/// Fewer bytes than any record has: in pieces of this size none is framed.
+/// Less than any record has, so that the fast framing of whole records never applies.
 const UNFRAMED_BYTES: usize = 16;
 
-/// A log cut anywhere gives what it gives in pieces too small for a record to be framed.
+/// Checks that a log in chunks of any size gives the same events as in chunks too small for the
+/// fast path.
 ///
-/// The first byte says what is known of the log, the next two how it is cut.
+/// The first byte selects what is known about the log; the next two seed the chunk sizes.
 pub fn frames(input: &[u8]) -> Shape {
     let Some((&[known, a, b], log)) = input.split_first_chunk::<CUTS_BYTES>() else {
         return Shape::of("too short");
@@ -139,7 +140,7 @@ pub fn frames(input: &[u8]) -> Shape {
         0..=5 => (Some(ServerLogFormat::Stderr), Some("%m [%p] %q%u@%d ".to_owned())),
         6..=10 => (Some(ServerLogFormat::Csv), None),
         11..=14 => (Some(ServerLogFormat::Json), None),
-        // To find a prefix takes as long as all the rest.
+        // Rare, because detecting a prefix takes as long as all the rest.
         _ => (None, None),
     };
     let emit = if known & 16 == 0 { Emit::End } else { Emit::Start };
@@ -150,7 +151,7 @@ pub fn frames(input: &[u8]) -> Shape {
     shape(&read).and(known % 32)
 }
 
-/// Lengths of pieces, of a few bytes or of many records, without end.
+/// An endless sequence of chunk sizes, from a few bytes to many records.
 fn cuts(seed: u16) -> impl Iterator<Item = usize> {
     let mut random = Random::new(u64::from(seed));
     repeat_with(move || {
@@ -159,7 +160,7 @@ fn cuts(seed: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The logs of all formats, each to be cut in two ways.
+/// Returns the logs of all formats, each with two ways to split it.
 pub fn frames_seeds() -> Vec<Vec<u8>> {
     let of = |(known, name): (u8, &'static str)| {
         let logs = Seeds::Folder(name).inputs();
@@ -171,7 +172,7 @@ pub fn frames_seeds() -> Vec<Vec<u8>> {
     [(0, "stderr"), (6, "csv"), (11, "json"), (15, "stderr")].into_iter().flat_map(of).collect()
 }
 
-/// The logs of all formats.
+/// Returns the logs of all formats.
 pub fn all_seeds() -> Vec<Vec<u8>> {
     ["stderr", "csv", "json"].into_iter().flat_map(|name| Seeds::Folder(name).inputs()).collect()
 }
@@ -182,7 +183,7 @@ fn limited() -> ImportOptions {
 
 type Imported = Result<(Vec<Event>, ImportSummary), ImportError>;
 
-/// What an importer makes of a log in pieces of some lengths. After each piece comes `after`.
+/// Imports a log in chunks of the given sizes, calling `after` after each.
 fn import(
     log: &[u8],
     lengths: impl IntoIterator<Item = usize>,
@@ -208,19 +209,19 @@ fn import(
     Ok((events, importer.summary().clone()))
 }
 
-/// All that is promised of any log, whatever is in it.
+/// Checks the properties that hold for any log.
 fn holds(log: &[u8], options: &ImportOptions) -> Shape {
     let whole = import(log, [log.len()], options, |_| {});
     same(&whole, &import(log, repeat(1 + log.len() % 89), options, |_| {}));
     closes(log, &whole);
-    // A pause may end a record early, so other events are right; their counts still close.
+    // `idle` may end a record early, which changes the events, but the counts must still add up.
     closes(log, &import(log, repeat(log.len() / 3 + 1), options, Importer::idle));
     let starts = ImportOptions { emit: Emit::Start, ..options.clone() };
     closes(log, &import(log, [log.len()], &starts, |_| {}));
     shape(&whole)
 }
 
-/// Two ways to feed a log give the same.
+/// Checks that two ways of feeding a log give the same result.
 fn same(one: &Imported, other: &Imported) {
     match (one, other) {
         (Ok((events, summary)), Ok((events_again, summary_again))) => {
@@ -234,7 +235,7 @@ fn same(one: &Imported, other: &Imported) {
     }
 }
 
-/// Whether the sums of an import close and its places are in the log.
+/// Checks that an import's counts add up, and that its positions are in the log.
 fn closes(log: &[u8], imported: &Imported) {
     let lines = 1 + log.iter().filter(|byte| **byte == b'\n').count() as u64;
     let Ok((events, summary)) = imported else { return };
@@ -282,7 +283,7 @@ fn shape(imported: &Imported) -> Shape {
         .and((few(facts.errors_without_statement), few(facts.bare_durations)))
 }
 
-/// A prefix that compiles reads back the line that a server prints with it.
+/// Checks that a valid prefix parses the line that a server prints with it.
 pub fn prefix(prefix: &[u8]) -> Shape {
     let Ok(text) = std::str::from_utf8(prefix) else { return Shape::of("not text") };
     let options = ImportOptions {
@@ -310,15 +311,15 @@ pub fn prefix(prefix: &[u8]) -> Shape {
     Shape::of((letters, printed.is_readable))
 }
 
-/// What a server prints for a prefix.
+/// A line prefix as printed by a server.
 struct Printed {
     bytes: Vec<u8>,
-    /// Whether there is one way to read it: no line ends, no labels, no field that runs on into
-    /// what follows, no columns wider than are looked for, and not many names.
+    /// Whether the prefix is unambiguous: no line breaks or labels, no field that runs into the
+    /// next one, no padding beyond the widths tried, and few names.
     is_readable: bool,
 }
 
-/// Prints a prefix as `log_status_format` of `elog.c` does.
+/// Prints a prefix like `log_status_format` in `elog.c`.
 fn printed(prefix: &[u8]) -> Printed {
     let mut out = Vec::new();
     let mut bytes = prefix.iter().copied().peekable();
@@ -343,7 +344,7 @@ fn printed(prefix: &[u8]) -> Printed {
         let Some(letter) = bytes.next() else { break };
         let Some(value) = value(letter) else { continue };
         names += usize::from(b"audrhLbi".contains(&letter));
-        // A kind of process has a space within, so it must be the only one.
+        // `%b` may contain a space, so no other name may follow; it counts twice.
         names += usize::from(letter == b'b');
         times += usize::from(b"tmns".contains(&letter));
         let padding = vec![b' '; width.saturating_sub(value.len())];
@@ -356,20 +357,20 @@ fn printed(prefix: &[u8]) -> Printed {
         out.extend(text);
     }
     let has_label = out.windows(3).any(|part| part == b":  ");
-    // A line that begins with a tab belongs to the one before.
+    // A line that begins with a tab continues the previous record.
     let has_break =
         out.starts_with(b"\t") || out.iter().any(|byte| matches!(byte, b'\n' | b'\r' | 0));
-    // The label follows.
+    // The severity label follows immediately.
     runs_on |= last.is_some();
     let is_plain = !has_label && !has_break && !runs_on;
     Printed { bytes: out, is_readable: is_plain && widest < 100 && names <= 2 && times <= 2 }
 }
 
-/// Whether a byte could belong to the field before it.
+/// Whether a byte could belong to the preceding field.
 fn is_more_of(field: Option<u8>, byte: u8) -> bool {
     let more: &[u8] = match field {
         None => return false,
-        // What zones and addresses have beside letters and digits.
+        // Characters of time zones and addresses that are not alphanumeric.
         Some(b't' | b'm' | b's') => b"+-:",
         Some(b'h' | b'r' | b'L') => b".:-_%(",
         Some(_) => b"",
@@ -387,7 +388,7 @@ fn value(letter: u8) -> Option<&'static [u8]> {
         b'L' => b"10.0.0.1",
         b'b' => b"client backend",
         b'p' => b"4711",
-        // What a parallel worker does, which prints its leader here, is no action of a client.
+        // A parallel worker prints its leader here, and its records are not client actions.
         b'P' => b"",
         b't' | b's' => b"2026-11-20 12:43:19 UTC",
         b'm' => b"2026-11-20 12:43:19.577 UTC",

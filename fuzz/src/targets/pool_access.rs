@@ -1,4 +1,4 @@
-//! Who may come in: rules, maps, headers of the PROXY protocol, and words at the console.
+//! The pooler's access control: HBA rules, user name maps, PROXY headers, console commands.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use howdah_pool::{
 
 use super::Shape;
 
-/// Words of rules and maps.
+/// Fragments of rules and maps.
 pub const RULE_WORDS: &[&[u8]] = &[
     b"local ",
     b"host ",
@@ -50,7 +50,7 @@ pub const RULE_WORDS: &[&[u8]] = &[
     b"\0",
 ];
 
-/// Rules to begin with; what is behind a zero byte are maps.
+/// Rules, then a zero byte and maps.
 pub fn rules_seeds() -> Vec<Vec<u8>> {
     [
         "local all all peer map=m\nhost \"a b\",c @hba 10.0.0.0/8 scram-sha-256\0m root all\n",
@@ -61,7 +61,7 @@ pub fn rules_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// One file, which may name itself.
+/// Holds one rules file, which may include itself, and one map file.
 struct One<'a>(&'a str, &'a str);
 
 impl Files for One<'_> {
@@ -78,7 +78,7 @@ impl Files for One<'_> {
     }
 }
 
-/// Rules and maps: read, or complained about by file and line; what is read judges in one way.
+/// Reads rules and maps. Errors name a file and line; valid rules decide deterministically.
 pub fn rules(input: &[u8]) -> Shape {
     let Ok(text) = std::str::from_utf8(input) else { return Shape::of(0) };
     let (rules, maps) = text.split_once('\0').unwrap_or((text, ""));
@@ -120,7 +120,7 @@ pub fn rules(input: &[u8]) -> Shape {
     }
 }
 
-/// Headers to begin with.
+/// Valid PROXY headers of both versions.
 pub fn header_seeds() -> Vec<Vec<u8>> {
     [
         &b"PROXY TCP4 192.0.2.7 10.0.0.1 4711 6432\r\nmore"[..],
@@ -133,7 +133,7 @@ pub fn header_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// A header of the PROXY protocol: what is behind it changes nothing, and less of it is not enough.
+/// Parses a PROXY header: bytes after it change nothing, and a shortened one is incomplete.
 pub fn header(input: &[u8]) -> Shape {
     match proxy_protocol::parse(input) {
         Ok(Some(found)) => {
@@ -149,7 +149,7 @@ pub fn header(input: &[u8]) -> Shape {
     }
 }
 
-/// Words at the console.
+/// Fragments of console commands.
 pub const CONSOLE_WORDS: &[&[u8]] = &[
     b"show ",
     b"SELECT ",
@@ -172,12 +172,12 @@ pub const CONSOLE_WORDS: &[&[u8]] = &[
     b"=",
 ];
 
-/// What operators say, to begin with.
+/// Commands of the console.
 pub fn console_seeds() -> Vec<Vec<u8>> {
     CONSOLE_WORDS.iter().map(|word| word.to_vec()).collect()
 }
 
-/// A command: blanks and semicolons around it change nothing.
+/// Parses a command: blanks and semicolons around it change nothing.
 pub fn console(input: &[u8]) -> Shape {
     let Ok(text) = std::str::from_utf8(input) else { return Shape::of(0) };
     let tag = console_tag(text);

@@ -1,5 +1,4 @@
-//! The pooler's data path, fed with what a hostile client, or a broken server, may send after its
-//! login.
+//! The pooler's data path, fed by a hostile client or a broken server after its login.
 
 use std::{collections::HashMap, io::IoSlice, sync::Arc};
 
@@ -14,7 +13,7 @@ use howdah_wire::{
 
 use super::Shape;
 
-/// Messages, whole and cut.
+/// Messages, complete and truncated.
 pub const WORDS: &[&[u8]] = &[
     b"Q\0\0\0\x0dselect 1\0",
     b"Q\0\0\0\x11DEALLOCATE s\0",
@@ -49,12 +48,12 @@ pub const WORDS: &[&[u8]] = &[
     b"\x7f\xff\xff\xff",
 ];
 
-/// Dialogues to begin with.
+/// Requests of drivers.
 pub fn seeds() -> Vec<Vec<u8>> {
     vec![WORDS[..12].concat(), WORDS[12..22].concat(), WORDS[2..10].concat()]
 }
 
-/// Dialogues of both sides, as [`dialogue`] takes them.
+/// Exchanges of both sides, encoded for [`dialogue`].
 pub fn dialogues() -> Vec<Vec<u8>> {
     let turn = |side: u8, words: &[&[u8]]| {
         let said = words.concat();
@@ -74,7 +73,7 @@ pub fn dialogues() -> Vec<Vec<u8>> {
     vec![with(0x10, &simple), with(0x20, &prepared.concat()), with(0x15, &reset.concat())]
 }
 
-/// What was sent to whom. A peer that was closed must not be sent anything.
+/// Records the bytes sent to each peer. Nothing may be sent to a closed peer.
 #[derive(Default)]
 struct Sent {
     bytes: HashMap<PeerId, Vec<u8>>,
@@ -111,7 +110,7 @@ impl CoreIo for Sent {
     fn hand_over(&mut self, _: ServerId, _: WorkerId, _: Box<Transfer>) {}
 }
 
-/// One client and one server, greeted.
+/// A core with one client and one server, both logged in.
 fn stage() -> (Core, Sent, ClientId, ServerId) {
     stage_with(PoolSpec::new(1), Vec::new())
 }
@@ -138,7 +137,7 @@ fn stage_with(spec: PoolSpec, settings: Vec<SessionParameter>) -> (Core, Sent, C
     (core, sent, client, server)
 }
 
-/// What a client says is understood the same however it is cut.
+/// Checks that a client's bytes have the same effect however they are split.
 pub fn client(input: &[u8]) -> Shape {
     let feed = |step: usize| {
         let (mut core, mut sent, client, server) = stage();
@@ -157,8 +156,8 @@ pub fn client(input: &[u8]) -> Shape {
     Shape::of((tags, whole.2, whole.0.first().copied()))
 }
 
-/// A server may say anything: nobody is sent more than it said and a few replies of the pooler's
-/// own, and a server that cannot be followed is closed.
+/// Feeds arbitrary server bytes: the client receives at most those and a few replies of the
+/// pooler's own, and the limit on servers holds.
 pub fn server(input: &[u8]) -> Shape {
     let (mut core, mut sent, client, server) = stage();
     core.client_bytes(client, &WORDS[2..9].concat(), Time(0), &mut sent);
@@ -174,12 +173,11 @@ pub fn server(input: &[u8]) -> Shape {
     Shape::of((closed, first, told.min(64) / 8))
 }
 
-/// A client and a server that both say anything, in turns: no client is told more often that a
-/// request is over than it asked, nobody is spoken to that is gone, and there are no more servers
-/// than allowed.
+/// Feeds arbitrary bytes from client and server in turns: the client receives at most one
+/// ReadyForQuery per request, closed peers receive nothing, and the limit on servers holds.
 ///
-/// The first byte says in which mode; then each turn is a byte for who speaks and how much, and
-/// that.
+/// The first byte selects the pooling mode. Each turn is a byte for the sender and the length, then
+/// the bytes to send.
 pub fn dialogue(input: &[u8]) -> Shape {
     let Some((&mode, mut rest)) = input.split_first() else { return Shape::of(()) };
     let mut spec = PoolSpec::new(1);
@@ -215,8 +213,8 @@ pub fn dialogue(input: &[u8]) -> Shape {
     Shape::of((mode % 3, asked.min(4), answered.min(4), sent.closed.len(), told.first().copied()))
 }
 
-/// How many messages have one of these tags. One that is not whole counts: its front may have been
-/// enough to go by.
+/// Counts messages with one of these tags. An incomplete one counts too: the core may have acted on
+/// its header.
 fn count(bytes: &[u8], tags: &[u8]) -> usize {
     let (mut found, mut at) = (0, 0);
     while let Some(Ok(Some(header))) = bytes.get(at..).map(Header::parse) {

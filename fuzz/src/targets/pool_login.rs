@@ -1,4 +1,4 @@
-//! Logins of the pooler's both legs, fed by a stranger.
+//! Logins on the pooler's client and server sides, with an untrusted peer.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,7 +17,7 @@ use howdah_wire::{
 
 use super::Shape;
 
-/// What a client might say.
+/// Fragments of a client's login.
 pub const CLIENT_WORDS: &[&[u8]] = &[
     b"user\0alice\0",
     b"database\0shop\0",
@@ -29,10 +29,10 @@ pub const CLIENT_WORDS: &[&[u8]] = &[
     b"\0\x03\0\0",
 ];
 
-/// Whoever does not know the password stays outside, and cuts of the input change nothing.
+/// Checks that no client gets in without the password, however the input is split.
 pub fn client(input: &[u8]) -> Shape {
     let whole = client_in_pieces(input, usize::MAX);
-    // What comes behind a request for encryption may come after the answer, and not before it.
+    // Bytes after an SSLRequest are allowed only once it has been answered, so splitting matters.
     if !whole.1.starts_with("received unencrypted") {
         assert_eq!(client_in_pieces(input, 1), whole);
         assert_eq!(client_in_pieces(input, 7), whole);
@@ -67,7 +67,7 @@ fn client_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
     (sent, String::new())
 }
 
-/// Packets of clients.
+/// Login packets of clients.
 pub fn client_seeds() -> Vec<Vec<u8>> {
     let mut hello = Vec::new();
     let parameters = [(&b"user"[..], &b"alice"[..]), (b"database", b"shop")];
@@ -79,7 +79,7 @@ pub fn client_seeds() -> Vec<Vec<u8>> {
     vec![hello, first, cancel, startup::GSS_ENC_REQUEST_PACKET.to_vec()]
 }
 
-/// A server that says anything: it never gets the password in the clear, and cuts change nothing.
+/// Checks that no server obtains the password in clear text, however the input is split.
 pub fn server(input: &[u8]) -> Shape {
     let whole = server_in_pieces(input, usize::MAX);
     assert_eq!(server_in_pieces(input, 1), whole);
@@ -123,12 +123,12 @@ fn server_in_pieces(input: &[u8], bytes: usize) -> (Vec<u8>, String) {
     (sent, String::new())
 }
 
-/// Messages of servers.
+/// Login messages of servers.
 pub fn server_seeds() -> Vec<Vec<u8>> {
     let ok = b"R\0\0\0\x08\0\0\0\0S\0\0\0\x09a\0bc\0K\0\0\0\x0c\0\0\0\x01key!Z\0\0\0\x05I";
     let sasl = b"R\0\0\0\x17\0\0\0\x0aSCRAM-SHA-256\0\0";
     let mut scram = sasl.to_vec();
-    // The nonce of the client is known: it is four times 18.
+    // The client's nonce is 18 bytes of 4, in base64.
     let first = b"r=BAQEBAQEBAQEBAQEBAQEBAQEBAQEx,s=c2FsdA==,i=1";
     scram.extend_from_slice(b"R\0\0\0");
     scram.push(8 + u8::try_from(first.len()).expect("it is short"));

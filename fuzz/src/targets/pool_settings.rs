@@ -1,4 +1,4 @@
-//! Settings of the pooler: `howdah.toml`, `pgbouncer.ini`, `userlist.txt`.
+//! The pooler's settings: `howdah.toml`, `pgbouncer.ini`, `userlist.txt`.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use howdah_pool::config::{Config, FileFormat, StoredSecret, read_userlist};
 
 use super::Shape;
 
-/// Sections, keys and values.
+/// Sections, keys and values of all three.
 pub const WORDS: &[&[u8]] = &[
     b"[databases]\n",
     b"[pgbouncer]\n",
@@ -26,13 +26,13 @@ pub const WORDS: &[&[u8]] = &[
     b";",
 ];
 
-/// What no complaint may show: seeds have it as a secret.
+/// A password in the seeds that no diagnostic may show.
 const SECRET: &str = "hunter2";
 
-/// Either settings or complaints, each about a line that is there; reading again gives the same.
+/// Reads settings: the result is deterministic, and each diagnostic names an existing line.
 pub fn settings(input: &[u8]) -> Shape {
     let Ok(text) = std::str::from_utf8(input) else { return Shape::of(0) };
-    // Other files are not the parser's: whatever path an input names would be opened.
+    // The parser would open any file that the input names.
     if ["%include", "file"].iter().any(|word| text.contains(word)) {
         return Shape::of(1);
     }
@@ -58,7 +58,7 @@ pub fn settings(input: &[u8]) -> Shape {
     Shape::each(kinds).and((FileFormat::detect(text) == FileFormat::Howdah, read.is_ok()))
 }
 
-/// A user list: what is read is read again from what it would be written as.
+/// Reads a user list, and checks that its entries survive being written and read again.
 pub fn userlist(input: &[u8]) -> Shape {
     let Ok(text) = std::str::from_utf8(input) else { return Shape::of(0) };
     match read_userlist(text) {

@@ -11,31 +11,31 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::Shape;
 
-/// The head of a file, and pieces of records.
+/// The file header, and fragments of records.
 pub const WORDS: &[&[u8]] =
     &[b"HOWDAHFR\x01\0\0\0", b"Lock:extend", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"];
 
-/// What a reader may hold: the slots of a file, and records that are larger than their bytes.
+/// A reader holds the slots of a file, and records that are larger than their encoding.
 pub const MEMORY: (usize, usize) = (4 << 20, 1 << 14);
 
-/// Bytes of a slot, the smallest that there is.
+/// The smallest slot size.
 const SLOT_BYTES: u32 = 32_256;
 
-/// The bytes of a file.
+/// Reads the input as a file.
 pub fn file(input: &[u8]) -> Shape {
     read(input)
 }
 
-/// Bodies of frames whose checks are right: a byte says how long the next one is.
+/// Reads the input as frame bodies with valid checksums; a byte before each gives its length.
 pub fn frames(input: &[u8]) -> Shape {
     let mut bytes = head();
-    // The first slot of the ring is behind those of episodes.
+    // The ring's first slot follows the slots reserved for episodes.
     bytes.resize(bytes.len() + 8 * SLOT_BYTES as usize, 0);
     bytes.extend(slot(input));
     read(&bytes)
 }
 
-/// A slot with these bodies.
+/// Builds a slot with these frame bodies.
 fn slot(mut bodies: &[u8]) -> Vec<u8> {
     const SEQUENCE: u64 = 1;
     let sequence = SEQUENCE.to_le_bytes();
@@ -61,7 +61,7 @@ fn head() -> Vec<u8> {
     head
 }
 
-/// What is read can be shown, and nothing of it steers a terminal or is markup.
+/// Reads a recording and checks that what it prints has no terminal sequences or markup.
 fn read(bytes: &[u8]) -> Shape {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let path = folder.path().join("probe.rec");
@@ -87,13 +87,13 @@ fn read(bytes: &[u8]) -> Shape {
     Shape::of((seen.len().min(5), recording.unreadable.min(3), text.lines().count().min(40)))
 }
 
-/// An empty file, a damaged one, and some with an episode.
+/// Returns an empty file, a damaged one, and some with an episode.
 pub fn file_seeds() -> Vec<Vec<u8>> {
     let whole = frames_seeds().into_iter().map(|bodies| [head(), slot(&bodies)].concat());
     [head(), head()[..100].to_vec()].into_iter().chain(whole).collect()
 }
 
-/// A few records, by hand: number, kind, fields.
+/// Returns a few hand-made records: number, kind, fields.
 pub fn frames_seeds() -> Vec<Vec<u8>> {
     let framed = |bodies: &[&[u8]]| {
         let frame = |body: &&[u8]| {
@@ -102,7 +102,8 @@ pub fn frames_seeds() -> Vec<Vec<u8>> {
         };
         bodies.iter().flat_map(frame).collect::<Vec<_>>()
     };
-    // A second of a million µs with an extension of one wait, a sweep, and one row of waits.
+    // One second (1,000,000 µs) with a relation extension of one wait, a sweep, and one row of
+    // waits.
     let second: &[u8] =
         b"\x02\x02\x80\x89\x7a\xc0\x84\x3d\x01\x01\x64\x64\x64\x01\x40\x01\0\0\0\0\0\0\x01\x05\x07\x01\x64\x64\
           \x01\x80\x10\x64\x64\0\0\x64\x01\0\x06client\x04Lock\x0bLock:extend\x32\0\0\0\0\0\0\0\0\x64";

@@ -1,4 +1,4 @@
-//! What the processes of a server say of themselves: titles, and four bytes of wait information.
+//! Process titles, and the four bytes of `wait_event_info`.
 
 use std::sync::LazyLock;
 
@@ -6,7 +6,7 @@ use howdah_probe::waits::{BackendInfo, Class, ProcessKind, WaitEventNames};
 
 use super::Shape;
 
-/// Pieces of titles.
+/// Fragments of process titles.
 pub const WORDS: &[&[u8]] = &[
     b"postgres: ",
     b"main: ",
@@ -30,7 +30,7 @@ pub const WORDS: &[&[u8]] = &[
 static NAMES: LazyLock<Vec<WaitEventNames>> =
     LazyLock::new(|| (14..=18).filter_map(WaitEventNames::for_major).collect());
 
-/// Titles after the four bytes.
+/// Process titles, each after four bytes of wait information.
 pub fn seeds() -> Vec<Vec<u8>> {
     let titles: [&[u8]; 5] = [
         b"\x06\0\0\0postgres: app shop [local] idle",
@@ -42,8 +42,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     titles.map(<[u8]>::to_vec).to_vec()
 }
 
-/// The first four bytes are wait information, the rest is a title; with and without a cluster's
-/// name.
+/// Decodes the first four bytes as wait information and the rest as a title, with and without
+/// `cluster_name`.
 pub fn run(input: &[u8]) -> Shape {
     let Some((raw, title)) = input.split_first_chunk::<4>() else { return Shape::of(0) };
     let raw = u32::from_be_bytes(*raw);

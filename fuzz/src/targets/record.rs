@@ -1,4 +1,4 @@
-//! What clients say and hear, on a tape: events of it are whole, and each has ended or is counted.
+//! Captures the traffic of two clients: events are complete, and each has an outcome or is counted.
 
 use howdah_capture::live::{CaptureHarness, ClientMark, SessionStart};
 use howdah_traffic::{ClientMessage, Event, Kind};
@@ -6,7 +6,7 @@ use howdah_wire::Backend;
 
 use super::Shape;
 
-/// Messages of both sides, as the orders of an input have them.
+/// Messages of both sides, as an input contains them.
 pub const WORDS: &[&[u8]] = &[
     b"\x01Qa\0\0",
     b"\x01Ps\0select $1\0\0\0",
@@ -38,10 +38,10 @@ pub const WORDS: &[&[u8]] = &[
     b"\x02V",
 ];
 
-/// Most bytes of one order.
+/// Maximum length of one step.
 const ORDER_BYTES_MAX: usize = 120;
 
-/// Dialogues as drivers have them.
+/// Exchanges of typical drivers.
 pub fn seeds() -> Vec<Vec<u8>> {
     let dialogues: [&[&[u8]]; 6] = [
         &[b"\x01Qa\0", b"\x02CSELECT 1\0", b"\x02ZI"],
@@ -85,7 +85,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     dialogues.iter().map(|orders| orders.iter().flat_map(order).collect()).collect()
 }
 
-/// Orders: how many bytes, then what to do and with what.
+/// Interprets the input as steps: a length, then an action and its bytes.
 pub fn run(input: &[u8]) -> Shape {
     let mut scene = Scene::new();
     let mut rest = input;
@@ -103,10 +103,10 @@ pub fn run(input: &[u8]) -> Shape {
 struct Scene {
     reel: CaptureHarness,
     marks: [ClientMark; 2],
-    /// Who says and hears what comes.
+    /// Index of the client that the steps apply to.
     who: usize,
     now: u64,
-    /// Of each client, what was last seen of it.
+    /// Kind of the last event of each session.
     sessions: Vec<(String, Kind)>,
     shapes: Vec<(Kind, bool, bool, usize)>,
 }
@@ -163,7 +163,7 @@ impl Scene {
             5 if !is_in => self.enter(false),
             6 => self.who = 1 - *who,
             7 => {
-                // So much was said that it found no room.
+                // As when the buffer overflowed.
                 reel.drop_unread();
                 return self.read(true);
             }
@@ -173,7 +173,7 @@ impl Scene {
         self.read(what == 4 || what == 5);
     }
 
-    /// Reads what is on the tape. Only what is cut short or left may be without an end.
+    /// Reads the buffered events. Executions may lack an outcome only if `may_be_open`.
     fn read(&mut self, may_be_open: bool) {
         let before = self.reel.tally();
         let mut events = Vec::new();
@@ -225,7 +225,7 @@ impl Scene {
     }
 }
 
-/// Whether it was executed, and how that ended is not known.
+/// Whether the event is an execution whose outcome is unknown.
 fn is_open(event: &Event) -> bool {
     event.action.kind().is_execution()
         && event.outcome.duration_us.is_none()

@@ -1,4 +1,4 @@
-//! `--redact`: what people put into statements and values is gone, and what is left is still SQL.
+//! `--redact`: literals and parameter values are gone, and the rest is still valid SQL.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use pg_query::protobuf::Token;
 
 use super::Shape;
 
-/// Where secrets stand, and what ends them early.
+/// Constructs that contain literals, and text that could end them early.
 pub const WORDS: &[&[u8]] = &[
     b"\0",
     b"Hunter2Sekret",
@@ -55,10 +55,11 @@ pub const WORDS: &[&[u8]] = &[
     b", ",
 ];
 
-/// Copies of the text, tokens of PostgreSQL's scanner, trees of its grammar.
+/// Copies of the text, tokens of PostgreSQL's scanner, parse trees.
 pub const MEMORY: (usize, usize) = (1 << 20, 40_000);
 
-/// A statement and values, separated by zero bytes, which no text of PostgreSQL can hold.
+/// Redacts a statement and values, separated by zero bytes, which PostgreSQL's texts cannot
+/// contain.
 pub fn run(input: &[u8]) -> Shape {
     let mut parts = input.split(|byte| *byte == 0);
     let sql = parts.next().unwrap_or_default();
@@ -111,7 +112,7 @@ fn event(sql: &[u8], values: &[&[u8]]) -> Event {
     }
 }
 
-/// All that is no value is as it was; what always is one is not.
+/// Checks that names, times and ids are unchanged, and that application and error text are gone.
 fn stays(event: &Event, redacted: &Event) {
     let told = |event: &Event| {
         let Event { time, session, user, database, source, vxid, query_id, pipeline, .. } =
@@ -132,7 +133,8 @@ fn stays(event: &Event, redacted: &Event) {
     assert_eq!((statement.as_bytes(), portal.as_bytes()), (&b"S_1"[..], &b"C_1"[..]));
 }
 
-/// The constants that PostgreSQL's scanner finds are gone, and its grammar takes what is left.
+/// Checks that the constants found by PostgreSQL's scanner are gone and its grammar accepts the
+/// result.
 fn statement(sql: &[u8], written: &[u8], withheld: bool) -> Vec<i32> {
     let Ok(text) = std::str::from_utf8(sql) else { return vec![-1] };
     let Ok(scanned) = pg_query::scan(text) else { return vec![-2] };
@@ -149,14 +151,14 @@ fn statement(sql: &[u8], written: &[u8], withheld: bool) -> Vec<i32> {
             | Token::SqlComment
             | Token::CComment => secrets.extend(long_runs(token_text)),
             Token::Iconst | Token::Fconst => secrets.extend(digits_of(token_text)),
-            // One of two bits may well stay what it was.
+            // A single bit has a 50 % chance of staying the same.
             Token::Bconst => {}
             _ => names.extend(long_runs(token_text)),
         }
     }
     for secret in secrets {
         let is_in = |text: &[u8]| text.windows(secret.len()).any(|part| part == secret);
-        // A name that holds the same stays.
+        // The same digits in a name are not redacted.
         let is_there = is_in(written) && !names.iter().any(|name| is_in(name));
         assert!(!is_there, "{} is in {}", secret.escape_ascii(), written.escape_ascii());
     }
@@ -167,7 +169,7 @@ fn statement(sql: &[u8], written: &[u8], withheld: bool) -> Vec<i32> {
     kinds
 }
 
-/// Runs of letters and digits that no replacement repeats by chance.
+/// Alphanumeric runs too long to reappear by chance.
 fn long_runs(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| !byte.is_ascii_alphanumeric()).filter(|run| run.len() >= RUN_BYTES)
 }
@@ -181,12 +183,12 @@ fn digits_of(number: &[u8]) -> impl Iterator<Item = &[u8]> {
     long_runs(decimal)
 }
 
-/// A value has its length and its shape, and nothing else of what it was.
+/// Checks that a redacted value shares no long run of characters with the original.
 fn value_is_gone(value: &[u8], after: &[u8]) {
     if value.is_ascii() {
         assert_eq!(value.len(), after.len(), "{}", after.escape_ascii());
     }
-    // Zeros may stay, also those of an exponent that no type has.
+    // Zeros may stay, including those of an exponent too large for any type.
     let tells = |run: &&[u8]| run.iter().filter(|byte| !b"0eE".contains(byte)).count() >= 6;
     for run in long_runs(value).filter(tells) {
         let is_there = after.windows(run.len()).any(|part| part == run);

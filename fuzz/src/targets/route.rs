@@ -1,4 +1,4 @@
-//! Where a client's request goes.
+//! Routing of a client's request to a role and shard.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use howdah_route::{
 
 use super::{Shape, grammar::upper_case_and_commented};
 
-/// Pieces of statements with keys, and of what hides them.
+/// Fragments of statements with shard keys, and constructs that hide the keys.
 pub const WORDS: &[&[u8]] = &[
     b"select ",
     b"* from orders o",
@@ -61,16 +61,16 @@ pub const WORDS: &[&[u8]] = &[
     b"\xc3\xa9",
 ];
 
-/// The tree of a text, the same as nested maps, and several looks at it.
+/// The parse tree, also as nested maps, for several calls.
 pub const MEMORY: (usize, usize) = (4 << 20, 160_000);
 
-/// One text, and the same beside others.
+/// Routes a text alone, then rewritten, and next to other statements.
 pub fn run(sql: &[u8]) -> Shape {
     let mut router = router();
     let alone = route(&mut router, sql);
     assert_eq!(route(&mut router, sql), alone, "with a memory");
     let Ok(RoutedRequest::Route(here)) = &alone else {
-        // A command, or a refusal that says enough to be acted upon.
+        // A command, or a refusal, whose message must have a bounded length.
         let told = alone.as_ref().map_err(|refusal| {
             assert!(refusal.to_string().len() < 4096);
             (refusal.sqlstate(), std::mem::discriminant(refusal))
@@ -89,19 +89,19 @@ pub fn run(sql: &[u8]) -> Shape {
         .and(format!("{:.60}", format!("{:?}", here.shards)))
 }
 
-/// Other statements of the same text have their say.
+/// Checks that other statements in the same text influence its route.
 fn beside(router: &mut Router, sql: &[u8], shards: &ShardTarget) {
     let mut with = |behind: &[u8]| route(router, &[sql, b"\n;", behind].concat());
     let keyless = with(b"delete from orders");
     assert!(keyless.is_err(), "a write of every shard goes {keyless:?}");
-    // The key 0 is on shard 2.
+    // Key 0 belongs to shard 2.
     let Ok(both) = with(b"insert into orders (id) values (0)") else { return };
     let RoutedRequest::Route(both) = both else { unreachable!("two statements are no command") };
     assert_eq!((both.shards, both.role), (ShardTarget::One(2), RouteRole::Primary));
     assert!(matches!(shards, ShardTarget::Any | ShardTarget::One(2)), "{shards:?} and 2 are not 2");
 }
 
-/// Three shards, with two tables by key and one that each has whole.
+/// A router for three shards, with two sharded tables and one that is whole on each shard.
 fn router() -> Router {
     let table = |(name, key): (&str, &[&str])| RoutedTable {
         schema: None,
@@ -122,7 +122,7 @@ fn router() -> Router {
     Router::new(Arc::new(settings), 1 << 20)
 }
 
-/// By a session that has said nothing.
+/// Routes for a session without overrides.
 fn route(router: &mut Router, sql: &[u8]) -> Result<RoutedRequest, Refusal> {
     let mut session = RouteSession::new(PinScope::Transaction, 1);
     session.parameter_status(b"client_encoding", b"UTF8");

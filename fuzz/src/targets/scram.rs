@@ -1,8 +1,7 @@
-//! SCRAM with somebody in between who changes a message.
+//! SCRAM with an attacker who modifies a message in transit.
 //!
-//! The first byte of the input says which message of the exchange is changed, the others how: pairs
-//! of a place and the bits to turn over. The rest is also fed as it is, wherever SCRAM takes a
-//! text.
+//! The first byte of the input selects the message to modify; the others are pairs of a position
+//! and the bits to flip. They are also fed unmodified wherever SCRAM takes a text.
 
 use std::{mem::discriminant, num::NonZeroU32};
 
@@ -13,7 +12,7 @@ use howdah_wire::{
 
 use super::Shape;
 
-/// Attributes, and a verifier.
+/// Attributes of messages, and a verifier.
 pub const WORDS: &[&[u8]] = &[
     b"n,,n=,r=",
     b"y,,",
@@ -29,10 +28,10 @@ pub const WORDS: &[&[u8]] = &[
 
 const CLIENT_NONCE: [u8; 18] = [7; 18];
 const SERVER_NONCE: [u8; 18] = [9; 18];
-/// Few, because a thousand exchanges a second are wanted.
+/// Low, to run a thousand exchanges per second.
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(4).expect("4 is not 0");
 
-/// Feeds the input raw, then changes an exchange with it.
+/// Feeds the input as a message, then modifies an exchange with it.
 pub fn run(input: &[u8]) -> Shape {
     let (which, rest) = input.split_first().unwrap_or((&0, &[]));
     let raw = raw(rest);
@@ -50,8 +49,8 @@ pub fn run(input: &[u8]) -> Shape {
     Shape::of((which % 4, changed, outcome.err().map(|error| discriminant(&error)), raw))
 }
 
-/// The exchange between two who know the password, each message shown to `between` on its way. Ends
-/// well only if each side has proved itself to the other.
+/// Runs an exchange between a client and a server with the same password, passing each message to
+/// `between` first. Succeeds only if both sides authenticate each other.
 fn exchange(mut between: impl FnMut(usize, &mut Vec<u8>)) -> Result<(), ScramError> {
     let client = client();
     let mut message = client.message();
@@ -67,7 +66,7 @@ fn exchange(mut between: impl FnMut(usize, &mut Vec<u8>)) -> Result<(), ScramErr
     client.verify(&message)
 }
 
-/// Whether a message is not the one that is sent when nobody is in between.
+/// Whether a message differs from the one in an unmodified exchange.
 fn changed_from(step: usize, message: &[u8]) -> bool {
     let mut original = Vec::new();
     exchange(|at, honest| {
@@ -87,7 +86,7 @@ fn verifier() -> ScramVerifier {
     ScramVerifier::from_password(b"pencil", b"salt", ITERATIONS)
 }
 
-/// Feeds a text to every step; none may be content with it.
+/// Feeds a text to every step of an exchange; none may authenticate by it.
 fn raw(text: &[u8]) -> (bool, bool) {
     if let Ok(server) = ServerFirst::receive(verifier(), text, None, false, SERVER_NONCE) {
         assert!(server.message().ends_with(b",s=c2FsdA==,i=4"));

@@ -1,10 +1,10 @@
-//! Records as a server writes them.
+//! Records (composite values) in PostgreSQL's text format.
 
 use howdah_collect::RecordFields;
 
 use super::Shape;
 
-/// Pieces of records.
+/// Fragments of records.
 pub const WORDS: &[&[u8]] = &[
     b"(",
     b")",
@@ -18,7 +18,7 @@ pub const WORDS: &[&[u8]] = &[
     b"(1,\"(2,\"\"a,b\"\",)\",)",
 ];
 
-/// Rows of a reading of all sessions.
+/// Rows as the activity query returns them.
 pub fn seeds() -> Vec<Vec<u8>> {
     let records: [&[u8]; 4] = [
         b"4711",
@@ -29,7 +29,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     records.map(<[u8]>::to_vec).to_vec()
 }
 
-/// What was read is read again from how a server would write it.
+/// Checks that parsed fields survive being written as the server does and parsed again.
 pub fn run(input: &[u8]) -> Shape {
     let fields: Vec<_> = RecordFields::new(input).collect();
     assert!(fields.len() <= input.len());

@@ -1,6 +1,6 @@
-//! A client's side of a connection, fed by a server that says anything.
+//! The client side of a session, fed by a server that sends arbitrary bytes.
 //!
-//! The first byte of the input chooses what the client asks for, the rest is what the server says.
+//! The first byte of the input selects the client's requests; the rest is the server's bytes.
 
 use std::mem::discriminant;
 
@@ -8,7 +8,7 @@ use howdah_session::{ClientSession, Login, Request, Secret, SessionError, Sessio
 
 use super::{Shape, wire};
 
-/// What a server that is in its right mind answers to each script.
+/// Replies of a correct server to each script.
 pub fn seeds() -> Vec<Vec<u8>> {
     let login =
         b"R\0\0\0\x08\0\0\0\0S\0\0\0\x11TimeZone\0UTC\0K\0\0\0\x0c\0\0\x01\x02key!Z\0\0\0\x05I";
@@ -38,7 +38,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Feeds the server's bytes whole and in pieces.
+/// Checks that the server's bytes have the same effect whole and in pieces.
 pub fn run(input: &[u8]) -> Shape {
     let (script, bytes) = input.split_first().unwrap_or((&0, &[]));
     let whole = drive(*script, bytes, bytes.len());
@@ -51,11 +51,11 @@ pub fn run(input: &[u8]) -> Shape {
     Shape::each(whole.kinds.windows(2).map(|pair| (script & 7, pair))).and((script, error))
 }
 
-/// What came of a conversation.
+/// The result of a session.
 #[derive(Debug, Default)]
 struct SessionTrace {
     said: Vec<String>,
-    /// The words that the events begin with.
+    /// The first word of each event.
     kinds: Vec<String>,
     sent: Vec<u8>,
     error: Option<SessionError>,
@@ -115,7 +115,7 @@ fn extended(client: &mut ClientSession) -> Result<(), howdah_session::EncodeErro
     client.execute(b"", 1).map(drop)
 }
 
-/// Takes one event; false when there is none.
+/// Polls one event; false if there was none.
 fn poll(client: &mut ClientSession, trace: &mut SessionTrace) -> bool {
     let event = match client.poll_event() {
         Ok(Some(event)) => event,
@@ -152,7 +152,8 @@ fn poll(client: &mut ClientSession, trace: &mut SessionTrace) -> bool {
     true
 }
 
-/// What is owed is what was counted.
+/// Checks that outstanding requests are in order, and that those ending in ReadyForQuery are
+/// counted.
 fn holds(client: &ClientSession) {
     let owed: Vec<_> = client.outstanding().collect();
     assert!(owed.is_sorted_by_key(|(id, _)| *id), "{owed:?}");

@@ -1,4 +1,4 @@
-//! Filters and slices of events, which come from a log of any shape.
+//! Filters and slices of events from any log.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use howdah_traffic::{Event, Source, Timestamp};
 
 use super::{Seeds, Shape};
 
-/// What sessions remember, and who they are.
+/// Session commands that the filter remembers, and names of users and databases.
 pub const WORDS: &[&[u8]] = &[
     b"2026-11-20 12:43:19.577 UTC [7] al@shop LOG:  ",
     b"2026-11-20 12:43:19.600 UTC [8] bo@crm LOG:  ",
@@ -33,10 +33,10 @@ pub const WORDS: &[&[u8]] = &[
     b"\n",
 ];
 
-/// How much in front of the log chooses the filter.
+/// Bytes in front of the log that choose the filter.
 const CHOICE_BYTES: usize = 4;
 
-/// The first bytes choose a filter, by what is in the log behind them.
+/// Filters the events of a log. The filter's values are taken from the events themselves.
 pub fn run(input: &[u8]) -> Shape {
     let Some((&choice, log)) = input.split_first_chunk::<CHOICE_BYTES>() else {
         return Shape::of("too short");
@@ -55,21 +55,22 @@ pub fn run(input: &[u8]) -> Shape {
     Shape::of((choice[0], inferred.min(3))).and((choice[0] & 32, kinds)).and(once.len().min(9))
 }
 
-/// The events of a log, in the order of time.
+/// Imports a log and sorts its events by time.
 fn events(log: &[u8]) -> Vec<Event> {
     let prefix = Some("%m [%p] %q%u@%d ".to_owned());
     let options =
         ImportOptions { format: Some(ServerLogFormat::Stderr), prefix, ..ImportOptions::default() };
     let mut importer = Importer::new(options).expect("options of ours");
     importer.start_file("fuzz.log");
-    // What is no log has no events.
+    // A text that is not a log has no events.
     let _ = importer.feed(log).and_then(|()| importer.finish());
     let mut events: Vec<_> = std::iter::from_fn(|| importer.poll_event()).collect();
     events.sort_by_key(|event| event.time);
     events
 }
 
-/// A filter by what is in the events: bits of the first byte say by what, the others which.
+/// Builds a filter: the bits of the first byte select its conditions, the others the events whose
+/// values they take.
 fn wanted(
     [by, first, second, _]: [u8; CHOICE_BYTES],
     events: &[Event],
@@ -92,7 +93,7 @@ fn wanted(
     (filter, SampleRate::part(1 + u32::from(second) % 3, 3).filter(|_| by & 64 != 0))
 }
 
-/// What is kept; every event is kept or counted.
+/// Filters events, and checks that every event is either kept or counted as excluded.
 fn sift(events: &[Event], filter: &Filter, sample: Option<SampleRate>) -> Vec<Event> {
     let mut sieve = EventFilter::new(filter.clone(), sample);
     let mut kept = Vec::new();
@@ -106,7 +107,7 @@ fn sift(events: &[Event], filter: &Filter, sample: Option<SampleRate>) -> Vec<Ev
     kept
 }
 
-/// What was not made up was there, in this order; and nothing is there that was not wanted.
+/// Checks that kept events are in the original order and meet the filter, unless they are inferred.
 fn keeps_what_is_wanted(events: &[Event], kept: &[Event], filter: &Filter) {
     let mut rest = events.iter();
     for event in kept.iter().filter(|event| event.source != Source::Inferred) {
@@ -126,7 +127,7 @@ fn keeps_what_is_wanted(events: &[Event], kept: &[Event], filter: &Filter) {
     }
 }
 
-/// Every event is in one slice, which has begun and has not ended.
+/// Checks that every event lies within the time range of its slice.
 fn slice(events: &[Event], length: Duration) {
     let mut slices = Slices::new(length);
     let (mut number, mut repeated) = (0, 0);

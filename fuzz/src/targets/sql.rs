@@ -1,4 +1,4 @@
-//! SQL text: tokens, normal form, placeholders, splitting.
+//! SQL text: tokens, normalised text, placeholders, splitting.
 
 use howdah_sql::{
     Fingerprinter, Lexer, SqlCommand, TokenKind, fingerprint, normalize, placeholder_count,
@@ -7,7 +7,7 @@ use howdah_sql::{
 
 use super::Shape;
 
-/// Pieces of SQL that begin, end or nest something.
+/// Fragments that begin, end or nest something.
 pub const WORDS: &[&[u8]] = &[
     b"select ",
     b"values ",
@@ -60,7 +60,7 @@ pub const WORDS: &[&[u8]] = &[
     b"\x0b",
 ];
 
-/// One text.
+/// Checks the properties of one text.
 pub fn run(sql: &[u8]) -> Shape {
     let tokens: Vec<_> = Lexer::new(sql).collect();
     let joined: Vec<u8> = tokens.iter().flat_map(|token| token.text).copied().collect();
@@ -85,13 +85,13 @@ pub fn run(sql: &[u8]) -> Shape {
     Shape::each(kinds.windows(3)).and((SqlCommand::from_sql(sql).as_str(), normal.contains("...")))
 }
 
-/// Whether a placeholder has a number other than 0.
+/// Whether the text has a placeholder `$n` with n above 0.
 fn has_ordinal(sql: &[u8]) -> bool {
     let ordinal = |text: &[u8]| text.iter().skip(1).any(|digit| *digit != b'0');
     Lexer::new(sql).any(|token| token.kind == TokenKind::Placeholder && ordinal(token.text))
 }
 
-/// The same statement as somebody else would write it.
+/// Rewrites the statement with other case and white space.
 fn other_case_and_space(sql: &[u8]) -> Vec<u8> {
     let mut other = Vec::with_capacity(sql.len() * 2);
     for token in Lexer::new(sql) {
@@ -107,7 +107,8 @@ fn other_case_and_space(sql: &[u8]) -> Vec<u8> {
     other
 }
 
-/// Statements are parts of the text, in order, and each is one statement.
+/// Checks that the statements found are disjoint parts of the text, in order, each a single
+/// statement.
 fn splits(sql: &[u8]) {
     let mut from = 0;
     for part in split_statements(sql) {
@@ -120,7 +121,7 @@ fn splits(sql: &[u8]) {
     }
 }
 
-/// A text, many times over. That it takes too long is found by whoever runs this.
+/// Repeats a text many times, to find super-linear work by the time limit.
 pub fn long(sql: &[u8]) -> Shape {
     const BYTES: usize = 256 << 10;
     let long = sql.repeat(BYTES / sql.len().max(1));

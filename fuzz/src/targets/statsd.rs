@@ -1,4 +1,4 @@
-//! Packets of statsd clients, whatever their bytes.
+//! Packets of statsd clients, with arbitrary bytes.
 
 use std::mem::discriminant;
 
@@ -10,7 +10,7 @@ use howdah_statsd::{
 
 use super::Shape;
 
-/// Types, fields, numbers, and packets that have ended other servers.
+/// Types, fields, numbers, and packets that crashed other servers.
 pub const WORDS: &[&[u8]] = &[
     b"a:1|c",
     b":",
@@ -45,8 +45,8 @@ pub const WORDS: &[&[u8]] = &[
     b"0.000000000000000001",
 ];
 
-/// In all dialects: what is read of a packet is what is read of its lines; what a sample holds is
-/// finite; and a shard that keeps few keys counts what the grammar trace.
+/// Checks, in all dialects, that a packet parses like its lines one by one, that values are finite,
+/// and that a shard with few keys counts the same samples as the grammar.
 pub fn run(input: &[u8]) -> Shape {
     Shape::each(
         [StatsdDialect::Etsy, StatsdDialect::Perl, StatsdDialect::Dogstatsd].into_iter().flat_map(
@@ -71,7 +71,7 @@ pub fn run(input: &[u8]) -> Shape {
     )
 }
 
-/// Adds the packet up twice, with a flush between.
+/// Aggregates the packet twice, with a flush in between.
 fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
     let limits = StatsdLimits {
         keys: 3,
@@ -90,7 +90,7 @@ fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
         let bad = trace.outcomes.iter().filter(|outcome| outcome.bad).count() as u64;
         let heard = trace.outcomes.len() as u64;
         let used = interval.samples + interval.events + interval.checks;
-        // What a shard refuses by its limits, the grammar took for a sample.
+        // The grammar accepts samples that a shard rejects because of its limits.
         let refused = interval.rejects.count(RejectReason::KeyTooLong)
             + interval.rejects.count(RejectReason::TooManyTags)
             + interval.rejects.count(RejectReason::NoName);
@@ -104,7 +104,7 @@ fn aggregate(input: &[u8], dialect: StatsdDialect, trace: &SampleTrace) {
     }
 }
 
-/// What the grammar trace, in order.
+/// The grammar's results, in order.
 #[derive(Debug, Default, PartialEq)]
 struct SampleTrace {
     lines: u64,
@@ -114,9 +114,9 @@ struct SampleTrace {
 #[derive(Debug, PartialEq)]
 struct Outcome {
     bad: bool,
-    /// All of it, to compare.
+    /// All fields, for comparison.
     text: String,
-    /// Without values, to tell what is new.
+    /// Without values, for the fuzzer's shape.
     shape: String,
 }
 

@@ -1,10 +1,10 @@
-//! Mapping files for Prometheus, whatever their bytes.
+//! Mapping files for Prometheus names, with arbitrary bytes.
 
 use howdah_statsd::{backends::map_counter_name, settings::PrometheusSettings};
 
 use super::Shape;
 
-/// Keys and values of the format, and what YAML has that files should not.
+/// Keys and values of the format, and YAML features that it does not allow.
 pub const WORDS: &[&[u8]] = &[
     b"mappings:\n",
     b"- match: \"a.*.b\"\n",
@@ -33,12 +33,12 @@ pub const WORDS: &[&[u8]] = &[
     b"---\n",
 ];
 
-/// A file is refused with a line that it has, or gives each name something to be called; what it
-/// makes of a name does not depend on when it is asked.
+/// Checks that a file either gives each name a mapping, or is refused with an existing line number,
+/// and always with the same result.
 pub fn run(input: &[u8]) -> Shape {
     let text = String::from_utf8_lossy(input);
-    // YAML breaks a line at a lone carriage return, too; what is missing at the end is missed on
-    // the line behind the last.
+    // YAML also treats a lone carriage return as a line break; an error at the end of the file is
+    // reported on the line after the last.
     let lines = 2 + text.replace("\r\n", "\n").matches(['\n', '\r']).count();
     let settings = PrometheusSettings::default();
     Shape::each(["", "a.b", "a.x.b", "test.dispatcher.fast.ok"].map(|name| {

@@ -1,10 +1,10 @@
-//! Replies of web servers to what the statsd server posts, whatever their bytes.
+//! HTTP replies to the statsd server's posts, with arbitrary bytes.
 
 use howdah_http::client::read_reply;
 
 use super::Shape;
 
-/// Parts of replies.
+/// Fragments of replies.
 pub const WORDS: &[&[u8]] = &[
     b"HTTP/1.1 204 No Content\r\n\r\n",
     b"HTTP/1.1 200 OK\r\n",
@@ -19,7 +19,7 @@ pub const WORDS: &[&[u8]] = &[
     b"\x1b[2J",
 ];
 
-/// The body is part of the reply unless it comes in chunks; an error is one line of bounded length.
+/// Checks that the body is part of the reply unless chunked, and that an error is one short line.
 pub fn run(input: &[u8]) -> Shape {
     match read_reply(input) {
         Ok(body) => {

@@ -1,10 +1,10 @@
-//! Settings files of statsd servers, whatever their bytes.
+//! Settings files of statsd servers, with arbitrary bytes.
 
 use howdah_statsd::settings::StatsdSettings;
 
 use super::Shape;
 
-/// Keys, values and punctuation of all three forms.
+/// Keys, values and punctuation of all three formats.
 pub const WORDS: &[&[u8]] = &[
     b"{",
     b"}",
@@ -36,7 +36,7 @@ pub const WORDS: &[&[u8]] = &[
     b"type = 'udp'",
 ];
 
-/// A file gives settings, or complaints that name lines the file has.
+/// Checks that a file gives either settings or diagnostics with existing line numbers.
 pub fn run(input: &[u8]) -> Shape {
     let text = String::from_utf8_lossy(input);
     let lines = 1 + text.matches('\n').count();

@@ -9,23 +9,22 @@ use howdah_top::{
 
 use super::Shape;
 
-/// The head of a file, and the marker of a frame.
+/// The file header, and the marker of a frame.
 pub const WORDS: &[&[u8]] = &[HEAD, MARKER, b"\x28\xb5\x2f\xfd", b"\0", b"\x01", b"databases"];
 
 const HEAD: &[u8] = b"HOWDAHTR\x01\0\0\0\0\0\0\0";
 const MARKER: &[u8] = b"\xf7HT\xfe";
 
-/// What unpacking may hold: a frame, the texts of a segment, and rows that are larger than their
-/// bytes.
+/// Unpacking holds a frame, the texts of a segment, and rows that are larger than their encoding.
 pub const MEMORY: (usize, usize) = (512 << 20, 1 << 12);
 
-/// The bytes of a file.
+/// Reads the input as a file.
 pub fn file(input: &[u8]) -> Shape {
     read(input)
 }
 
-/// The bytes inside of frames whose checksums are right: the first byte says where the second
-/// begins.
+/// Reads the input as the contents of two frames with valid checksums; the first byte tells where
+/// the second begins.
 pub fn frames(input: &[u8]) -> Shape {
     let Some((cut, rest)) = input.split_first() else { return Shape::of("empty") };
     let (first, second) = rest.split_at(rest.len() * usize::from(*cut) / 256);
@@ -47,7 +46,7 @@ fn frame(bytes: &mut Vec<u8>, kind: &[u8], at_us: i64, head: &[u8], inside: &[u8
     bytes.extend(body);
 }
 
-/// What is read is safe to show, and comes back when it is recorded again.
+/// Checks that texts have no control characters, and that snapshots survive being recorded again.
 fn read(bytes: &[u8]) -> Shape {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let path = folder.path().join("top.rec");
@@ -65,7 +64,7 @@ fn read(bytes: &[u8]) -> Shape {
             true
         });
     }
-    // Attempts that failed again are not told twice, and clocks do not go back.
+    // Repeated failures are recorded once, and time stamps never decrease.
     let (again, _) = self::told(&again);
     assert!(again.len() <= told.len(), "{} {}", again.len(), told.len());
     let reads = |told: &[String]| {
@@ -100,7 +99,7 @@ fn told(history: &SnapshotHistory) -> (Vec<String>, Option<String>) {
     (told, outcome)
 }
 
-/// Recordings as they are written.
+/// Recordings as the recorder writes them.
 pub fn file_seeds() -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     [0, 1, 5]
@@ -121,14 +120,14 @@ pub fn file_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The insides of their frames, one by one.
+/// Frame contents of these recordings, one by one.
 pub fn frames_seeds() -> Vec<Vec<u8>> {
     let files = file_seeds();
     let mut seeds = Vec::new();
     for file in &files {
         let places = file.windows(4).enumerate().filter(|(_, four)| *four == MARKER);
         for (at, _) in places {
-            // Marker, length, checksum, kind, stream, moment, and a name of two letters.
+            // Marker, length, checksum, kind, stream, time, and a name of two characters.
             let unpacked = file.get(at + 33 + 3..).and_then(first_block);
             seeds.extend(unpacked.map(|inside| [&[255], &inside[..]].concat()));
         }
@@ -136,12 +135,12 @@ pub fn frames_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// What the beginning of a stream unpacks to, whatever follows.
+/// Unpacks the beginning of a stream, ignoring damage later on.
 fn first_block(packed: &[u8]) -> Option<Vec<u8>> {
     use std::io::Read as _;
     let mut inside = Vec::new();
     let mut decoder = zstd::stream::read::Decoder::new(packed).ok()?;
-    // The stream was flushed and not ended: what is there comes before the error.
+    // The stream was flushed but not finished: the data precedes the error.
     let _ = decoder.read_to_end(&mut inside);
     (!inside.is_empty()).then_some(inside)
 }

@@ -1,4 +1,4 @@
-//! Files of the cache warmer: images, and contrib's autoprewarm.blocks.
+//! Files of the cache warmer: images, and contrib/pg_prewarm's autoprewarm.blocks.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use howdah_warm::{
 
 use super::Shape;
 
-/// The mark of an image, its version, and numbers at the ends of their ranges.
+/// The magic bytes of an image, its version, and boundary values.
 pub const WORDS: &[&[u8]] = &[
     b"HOWDAHCI\x01\0\0\0",
     b"\x28\xb5\x2f\xfd",
@@ -23,17 +23,17 @@ pub const WORDS: &[&[u8]] = &[
     b"public",
 ];
 
-/// Parts of autoprewarm.blocks.
+/// Fragments of autoprewarm.blocks.
 pub const BLOCKS_WORDS: &[&[u8]] =
     &[b"<<1>>\n", b"<<", b">>", b",", b"\n", b"0,1664,1260,0,0\n", b"4294967295", b"4294967296"];
 
-/// The bytes of a file: damaged ones are refused, whatever is wrong with them.
+/// Reads the input as an image file; damaged ones must be refused.
 pub fn file(input: &[u8]) -> Shape {
     read(CacheImage::parse(input))
 }
 
-/// The bytes inside of a file, whose checksum is right: what is read keeps the promises of an
-/// image.
+/// Reads the input as the contents of an image with a valid checksum, and checks the invariants of
+/// images that are accepted.
 pub fn body(input: &[u8]) -> Shape {
     let mut bytes = b"HOWDAHCI\x01\0\0\0".to_vec();
     bytes.extend((input.len() as u64).to_le_bytes());
@@ -45,7 +45,7 @@ pub fn body(input: &[u8]) -> Shape {
 fn read(parsed: Result<CacheImage, howdah_warm::image::BodyError>) -> Shape {
     let image = match parsed {
         Ok(image) => image,
-        // Without the numbers in it.
+        // The message without its numbers.
         Err(error) => {
             let text: String =
                 error.to_string().chars().filter(|char| !char.is_ascii_digit()).collect();
@@ -63,15 +63,15 @@ fn read(parsed: Result<CacheImage, howdah_warm::image::BodyError>) -> Shape {
     Shape::of((true, image.relations.len().min(9), image.page_count().min(9)))
 }
 
-/// Images of which the inside is taken.
+/// The unpacked contents of the images below.
 pub fn body_seeds() -> Vec<Vec<u8>> {
     file_seeds().iter().filter_map(|file| zstd::decode_all(file.get(HEAD_BYTES..)?).ok()).collect()
 }
 
-/// Bytes before the packed part of a file.
+/// Bytes before the compressed part of a file.
 const HEAD_BYTES: usize = 28;
 
-/// Images as they are saved.
+/// Image files as they are saved.
 pub fn file_seeds() -> Vec<Vec<u8>> {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     [0, 1, 40]
@@ -112,7 +112,7 @@ fn image(pages: u32) -> CacheImage {
     }
 }
 
-/// autoprewarm.blocks: what is read can be written and is read again as the same.
+/// Reads autoprewarm.blocks, and checks that the blocks survive being written and read again.
 pub fn blocks(input: &[u8]) -> Shape {
     let image = match autoprewarm::read(input, 8192, 0) {
         Ok(image) => image,

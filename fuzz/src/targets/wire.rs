@@ -1,4 +1,4 @@
-//! The protocol: frames, the messages of both sides, startup packets.
+//! Protocol 3: frames, the messages of both sides, startup packets.
 
 mod write;
 
@@ -11,7 +11,7 @@ use howdah_wire::{
 
 use super::Shape;
 
-/// Beginnings of a server's messages, and such messages.
+/// Starts of a server's messages, and complete ones.
 pub const BACKEND_WORDS: &[&[u8]] = &[
     b"R\0\0\0\x08\0\0\0\0",
     b"R\0\0\0\x0c\0\0\0\x05salt",
@@ -43,7 +43,7 @@ pub const BACKEND_WORDS: &[&[u8]] = &[
     b"T\0\0\0\x1b\0\x01id\0\0\0\x40\0\0\x01\0\0\0\x17\0\x04\xff\xff\xff\xff\0\x01",
 ];
 
-/// A client's messages.
+/// Messages of a client.
 pub const FRONTEND_WORDS: &[&[u8]] = &[
     b"B\0\0\0\x1ep\0s\0\0\x01\0\x01\0\x02\0\0\0\x02\0\x01\xff\xff\xff\xff\0\x02\0\0\0\x01",
     b"C\0\0\0\x07Ss\0",
@@ -72,17 +72,17 @@ pub const STARTUP_WORDS: &[&[u8]] = &[
     b"_pq_.x\0",
 ];
 
-/// Each message, and all of them as one stream.
+/// Each message alone, and all as one stream.
 pub fn backend_seeds() -> Vec<Vec<u8>> {
     seeds(BACKEND_WORDS)
 }
 
-/// Each message, and all of them as one stream.
+/// Each message alone, and all as one stream.
 pub fn frontend_seeds() -> Vec<Vec<u8>> {
     seeds(FRONTEND_WORDS)
 }
 
-/// Each packet.
+/// Each startup packet alone.
 pub fn startup_seeds() -> Vec<Vec<u8>> {
     seeds(&STARTUP_WORDS[..5])
 }
@@ -93,10 +93,10 @@ fn seeds(messages: &[&[u8]]) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Longest body that is taken: less than the longest input, so that some are refused.
+/// Longest body accepted: shorter than the longest input, so that some are refused.
 const BODY_BYTES_MAX: u32 = 1000;
 
-/// A stream of messages from a server.
+/// Parses a stream of messages from a server.
 pub fn backend(bytes: &[u8]) -> Shape {
     let mut seen = Vec::new();
     each_frame(bytes, |frame| {
@@ -114,7 +114,7 @@ pub fn backend(bytes: &[u8]) -> Shape {
     Shape::each(seen)
 }
 
-/// A stream of messages from a client.
+/// Parses a stream of messages from a client.
 pub fn frontend(bytes: &[u8]) -> Shape {
     let mut seen = Vec::new();
     each_frame(bytes, |frame| {
@@ -126,7 +126,7 @@ pub fn frontend(bytes: &[u8]) -> Shape {
         show(&message);
         let again = write::frontend(&message);
         match &message {
-            // A negative limit is read as none.
+            // The protocol treats a negative limit like 0, which means no limit.
             frontend::FrontendMessage::Execute { max_rows: 0, .. } => {
                 assert_eq!(again[..again.len() - 4], whole(frame)[..again.len() - 4]);
             }
@@ -138,8 +138,8 @@ pub fn frontend(bytes: &[u8]) -> Shape {
     Shape::each(seen)
 }
 
-/// An answer to a request for authentication means what its request says: it is read all three
-/// ways.
+/// Parses the body of a `p` message in all three ways, since its meaning depends on the server's
+/// authentication request.
 fn authentication(body: &[u8], raw: &[u8]) {
     assert_eq!(raw[Header::BYTES..], *body);
     let mut again = Vec::new();
@@ -157,8 +157,8 @@ fn authentication(body: &[u8], raw: &[u8]) {
     }
 }
 
-/// Cuts a stream into frames. A frame that is not all there is no frame; a length that no frame can
-/// have ends the stream. Then the whole input is taken as a tag and a body.
+/// Splits a stream into frames, up to an incomplete frame or an invalid length. Then the whole
+/// input is taken as a tag and a body.
 fn each_frame<'a>(bytes: &'a [u8], mut take: impl FnMut(Frame<'a>)) {
     let mut rest = bytes;
     while let Ok(Some((frame, after))) = Frame::split(rest, BODY_BYTES_MAX) {
@@ -181,7 +181,7 @@ fn whole(frame: Frame<'_>) -> Vec<u8> {
     [&[frame.tag.0][..], &length.to_be_bytes(), frame.body].concat()
 }
 
-/// Writes a message as logs show it, to nowhere.
+/// Formats a message as for the log, and discards the text.
 fn show(message: &impl std::fmt::Debug) {
     struct Nowhere;
     impl std::fmt::Write for Nowhere {
@@ -192,7 +192,7 @@ fn show(message: &impl std::fmt::Debug) {
     write!(Nowhere, "{message:?}").expect("nowhere takes everything");
 }
 
-/// What an error is about: the field, not the value.
+/// Reduces an error to its message and field, without the value.
 fn fault(error: &DecodeError) -> Option<(u8, &'static str)> {
     Some(match error {
         DecodeError::UnknownTag { .. } => (0, ""),
@@ -203,7 +203,7 @@ fn fault(error: &DecodeError) -> Option<(u8, &'static str)> {
     })
 }
 
-/// A packet without a tag.
+/// Parses a packet without a tag.
 pub fn startup(bytes: &[u8]) -> Shape {
     let (packet, rest) = match Packet::split(bytes, BODY_BYTES_MAX) {
         Err(error) => return Shape::of(discriminant(&error)),

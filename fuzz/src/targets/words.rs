@@ -1,4 +1,4 @@
-//! Small words of the command line and of files.
+//! Small values of the command line and of files: SQLSTATEs, rates, times, fingerprints.
 
 use std::{fmt::Display, str::FromStr};
 
@@ -9,7 +9,7 @@ use howdah_traffic::{Kind, Source, SqlState, Timestamp};
 
 use super::Shape;
 
-/// Such words.
+/// Texts of such values.
 pub const WORDS: &[&[u8]] = &[
     b"p95",
     b"mean",
@@ -39,7 +39,7 @@ pub const WORDS: &[&[u8]] = &[
     b"duration",
 ];
 
-/// Reads the input as each of them. A word with an extra is one of the smaller ones.
+/// Parses the input as each of these types.
 pub fn run(input: &[u8]) -> Shape {
     let code = SqlState::new(input);
     if let Some(code) = code {
@@ -60,10 +60,11 @@ pub fn run(input: &[u8]) -> Shape {
     ))
 }
 
-/// The last day of the calendar, whose times are printed as plain microseconds.
+/// The last day of the calendar; later times are printed as plain microseconds.
 const LAST: Timestamp = Timestamp::from_micros(253_402_207_200_000_000);
 
-/// Whether `text` is a `T`. What it prints is the same one, and prints the same again.
+/// Whether `text` parses as a `T`. If so, checks that it equals the value parsed from its own
+/// output.
 fn round_trip<T: FromStr<Err: Display> + Display + PartialEq>(text: &str) -> bool {
     let value = match text.parse::<T>() {
         Ok(value) => value,

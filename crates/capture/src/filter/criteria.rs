@@ -7,19 +7,19 @@ use howdah_traffic::{Event, Timestamp};
 /// Names are compared byte for byte. An empty list of names matches any name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Excludes events before this time.
+    /// Events before this time are excluded.
     pub from: Option<Timestamp>,
-    /// Excludes events at or after this time.
+    /// Events at or after this time are excluded.
     pub until: Option<Timestamp>,
-    /// Roles that sessions logged in as.
+    /// Names of roles that sessions logged in as.
     pub users: Vec<String>,
-    /// Databases that sessions are connected to.
+    /// Names of databases that sessions are connected to.
     pub databases: Vec<String>,
-    /// Sessions, by name in the capture.
+    /// Names of sessions in the capture.
     pub sessions: Vec<String>,
-    /// `application_name`s.
+    /// Values of `application_name`.
     pub applications: Vec<String>,
-    /// Keeps only statements that PostgreSQL's grammar shows to be read-only.
+    /// Whether to keep only statements that PostgreSQL's grammar shows to be read-only.
     #[cfg(feature = "grammar")]
     pub read_only: bool,
 }
@@ -35,7 +35,7 @@ macro_rules! reasons {
             /// All reasons, in the order in which they are checked.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// A phrase for people, to follow a count.
+            /// Returns a phrase for people, to follow a count.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
@@ -44,31 +44,31 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Before [`Filter::from`].
+    /// The event is before [`Filter::from`].
     Before, "before the requested time";
-    /// At or after [`Filter::until`].
+    /// The event is at or after [`Filter::until`].
     After, "after the requested time";
-    /// Of another session.
+    /// The event belongs to another session.
     Session, "of other sessions";
-    /// Of another role, or of an unknown one.
+    /// The session's role is not one of the requested roles, or is unknown.
     User, "of other users";
-    /// Of another database, or of an unknown one.
+    /// The session's database is not one of the requested databases, or is unknown.
     Database, "of other databases";
-    /// Of another application, or of an unknown one.
+    /// The session's application is not one of the requested applications, or is unknown.
     Application, "of other applications";
-    /// Of a session that is not in the sample.
+    /// The session is not in the sample.
     Sample, "of sessions not in the sample";
-    /// It changes something.
+    /// The statement changes something.
     Writes, "not read-only: change data, schema or server";
-    /// It takes locks that can block others.
+    /// The statement takes locks that can block other sessions.
     Locks, "not read-only: take locks";
-    /// It may make read-only transactions read-write.
+    /// The statement may make read-only transactions read-write.
     AllowsWrites, "not read-only: let transactions write, such as BEGIN READ WRITE";
-    /// It calls a function with unknown effects.
+    /// The statement calls a function with unknown effects.
     UnknownFunction, "not known to be read-only: call functions that are not PostgreSQL's own";
-    /// It uses a name whose creation is not in the log, or was excluded.
+    /// The statement uses a name whose creation is not in the log, or was excluded.
     UnknownName, "not known to be read-only: use a statement or cursor whose creation was excluded";
-    /// The grammar does not accept it.
+    /// The grammar does not accept the statement.
     Unreadable, "not known to be read-only: PostgreSQL's grammar does not accept them";
 }
 
@@ -78,7 +78,7 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// The reason to exclude an event, judging by its time and names.
+    /// Returns the reason to exclude an event because of its time and names, if there is one.
     pub(crate) fn exclusion_reason(&self, event: &Event) -> Option<ExclusionReason> {
         let is_excluded = |names: &[String], name: &str| {
             !names.is_empty() && !names.iter().any(|wanted| wanted == name)

@@ -12,17 +12,16 @@ use crate::filter::{
     sample_rate::SampleRate,
 };
 
-/// Excluded events, by reason.
+/// Numbers of excluded events, by reason.
 pub type ExcludedCounts = BTreeMap<ExclusionReason, u64>;
 
-/// Keeps the events that match.
+/// Keeps the events that match a [`Filter`].
 ///
 /// Push events in the order of time, and after each push fetch the events that [`Self::poll`]
 /// returns. The first matching event of a session is preceded by earlier events of the session that
 /// did not match but are needed: its login, named prepared statements and settings, at the time of
-/// that event and with the source [`Inferred`](howdah_traffic::Source::Inferred). From then
-/// on, the session's named statements, settings and end are kept too, whatever application name it
-/// sets.
+/// that event and with the source [`Inferred`](howdah_traffic::Source::Inferred). From then on, the
+/// session's named statements, settings and end are kept too, whatever application name it sets.
 ///
 /// The counts add up: every event that is pushed is either kept or counted by reason.
 ///
@@ -49,7 +48,8 @@ pub struct EventFilter {
 }
 
 impl EventFilter {
-    /// Keeps the events that match `filter`, in the sessions selected by `sample`.
+    /// Creates a filter that keeps the events matching `filter`, in the sessions selected by
+    /// `sample`.
     pub fn new(filter: Filter, sample: Option<SampleRate>) -> Self {
         Self { filter, sample, ..Self::default() }
     }
@@ -73,17 +73,17 @@ impl EventFilter {
         }
     }
 
-    /// The next event to keep.
+    /// Returns the next event to keep.
     pub fn poll(&mut self) -> Option<Event> {
         self.ready.pop_front()
     }
 
-    /// Number of events kept so far.
+    /// Returns the number of events kept so far.
     pub fn kept_count(&self) -> u64 {
         self.kept
     }
 
-    /// Events excluded so far, by reason.
+    /// Returns the number of events excluded so far, by reason.
     pub fn excluded(&self) -> &ExcludedCounts {
         &self.excluded
     }
@@ -103,7 +103,7 @@ impl EventFilter {
         None
     }
 
-    /// Whether it is needed by its session, which has kept events.
+    /// Whether an event is needed by its session, which has kept events.
     fn belongs_to_open_session(&self, event: &Event) -> bool {
         let goes = matches!(event.action, Action::Disconnect) || is_preamble(&event.action);
         goes && self.open.contains(&event.session) && self.can_pass_unchecked(event)
@@ -152,7 +152,7 @@ impl EventFilter {
 
     fn exclude(&mut self, event: &Event, reason: ExclusionReason) {
         *self.excluded.entry(reason).or_default() += 1;
-        // A later event of its session may match.
+        // A later event of the session may match.
         let may_matter = matches!(
             reason,
             ExclusionReason::Before

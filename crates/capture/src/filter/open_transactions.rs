@@ -1,4 +1,4 @@
-//! [`OpenTransactions`]: the transactions that are open where a capture ends.
+//! [`OpenTransactions`]: the transactions that are open at the end of a capture.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use howdah_traffic::{EventRef, Kind};
 /// per session with an open block, for at most 1,048,576 sessions.
 #[derive(Debug, Default)]
 pub struct OpenTransactions {
-    /// Hashes of the names of the sessions.
+    /// Hashes of the sessions' names.
     sessions: HashSet<u64>,
 }
 
@@ -43,7 +43,7 @@ impl OpenTransactions {
         }
     }
 
-    /// Number of transactions that are open at this point.
+    /// Returns the number of transactions that are open at this point.
     pub fn count(&self) -> usize {
         self.sessions.len()
     }

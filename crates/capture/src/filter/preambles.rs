@@ -40,7 +40,7 @@ pub(crate) fn is_preamble(action: &Action) -> bool {
     }
 }
 
-/// Whether it is `SET` or `RESET` for the session. A `SET LOCAL` ends with its transaction.
+/// Whether a text is `SET` or `RESET` for the session. A `SET LOCAL` ends with its transaction.
 fn is_setting(sql: &Text) -> bool {
     let sql = sql.as_bytes();
     if !matches!(SqlCommand::from_sql(sql), SqlCommand::Set | SqlCommand::Reset) {
@@ -93,7 +93,7 @@ impl<Tag> SessionPreambles<Tag> {
         start
     }
 
-    /// The preamble of a session.
+    /// Returns the preamble of a session.
     pub(crate) fn get(&self, session: &str) -> &[(Event, Tag)] {
         self.sessions.get(session).map_or(&[], |start| &start.events)
     }
@@ -115,15 +115,15 @@ fn size(event: &Event) -> usize {
     EVENT_BYTES + event.action.sql().map_or(0, Text::len)
 }
 
-/// The event repeated at the time of a later one, marked as inferred because the log of that time
-/// does not have it.
+/// Returns the event repeated at the time of a later one, marked as inferred because the log of
+/// that time does not have it.
 pub(crate) fn repeat_at(mut event: Event, at: &Event) -> Event {
     event.time = at.time;
     event.source = howdah_traffic::Source::Inferred;
     event.outcome = howdah_traffic::CapturedOutcome::default();
     (event.vxid, event.query_id, event.pipeline) = (None, None, None);
     if matches!(event.action, Action::Connect) {
-        // Names that the log shows only after the login.
+        // These names are in the log only after the login.
         for (mine, theirs) in [
             (&mut event.user, &at.user),
             (&mut event.database, &at.database),

@@ -10,7 +10,7 @@ use howdah_traffic::{Action, Event, SessionId, Text};
 
 use crate::filter::criteria::ExclusionReason;
 
-/// The names in each session that stand for read-only statements.
+/// Names in each session that refer to read-only statements.
 #[derive(Debug, Default)]
 pub(crate) struct ReadOnlyNames {
     classifier: EffectClassifier,
@@ -21,7 +21,7 @@ pub(crate) struct ReadOnlyNames {
 const NAMES_MAX: usize = 10_000;
 
 impl ReadOnlyNames {
-    /// The reason why an event is not known to be read-only.
+    /// Returns the reason why an event is not known to be read-only, if there is one.
     pub(crate) fn exclusion_reason(&mut self, event: &Event) -> Option<ExclusionReason> {
         match &event.action {
             Action::Connect | Action::Disconnect | Action::Cancel => None,

@@ -11,14 +11,14 @@ use xxhash_rust::xxh3::xxh3_64;
 /// that take one part each process every session once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleRate {
-    /// First hash in the share, and the one after its last; up to 2⁶⁴.
+    /// First hash in the share, and the first one after it; up to 2⁶⁴.
     from: u128,
     to: u128,
 }
 
 impl SampleRate {
-    /// Part `number`, from 1, of `count` parts with about equal numbers of sessions. `None` unless
-    /// 1 ≤ number ≤ count.
+    /// Returns part `number`, from 1, of `count` parts with about equal numbers of sessions. `None`
+    /// unless 1 ≤ number ≤ count.
     pub fn part(number: u32, count: u32) -> Option<Self> {
         let edge = |index: u32| (u128::from(index) << 64) / u128::from(count);
         (1..=count).contains(&number).then(|| Self { from: edge(number - 1), to: edge(number) })
@@ -54,7 +54,7 @@ impl FromStr for SampleRate {
     }
 }
 
-/// The text is not a sample rate.
+/// The error for a text that is not a sample rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a sample rate such as 10%, 0.1 or 1/10")]
 pub struct ParseSampleRateError {

@@ -24,7 +24,7 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Slices of `length`, the first of which starts with the first event. A length below a
+    /// Creates slices of `length`, the first of which starts with the first event. A length below a
     /// microsecond counts as one.
     pub fn new(length: Duration) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Slices {
         }
     }
 
-    /// The number of the event's slice, from 0, and the events that must precede the event there.
+    /// Returns the number of the event's slice, from 0, and the events that must precede it there.
     pub fn push(&mut self, event: &Event) -> (u64, Vec<Event>) {
         let first = *self.first.get_or_insert(event.time);
         let micros = event.time.saturating_since(first).as_micros() / self.length.as_micros();
@@ -63,14 +63,14 @@ impl Slices {
         (self.number, repeated)
     }
 
-    /// Start time of a slice; the epoch before the first event.
+    /// Returns the start time of a slice, relative to the Unix epoch if no event has arrived.
     pub fn start_time(&self, number: u64) -> Timestamp {
         let micros = self.length.as_micros().saturating_mul(u128::from(number));
         let offset = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
         self.first.unwrap_or_default() + offset
     }
 
-    /// Events repeated so far.
+    /// Returns the number of events repeated so far.
     pub fn repeated(&self) -> u64 {
         self.repeated
     }

@@ -1,4 +1,4 @@
-//! [`CaptureBuffer`]: where a worker of the pooler records the traffic of its clients.
+//! [`CaptureBuffer`]: the buffer in which a worker of the pooler records its clients' traffic.
 //!
 //! # Cost
 //!
@@ -22,16 +22,17 @@ use parking_lot::Mutex;
 
 use crate::live::record::{RecordKind, write_bytes};
 
-/// Bytes of a chunk, the unit that is handed over.
+/// Size in bytes of a chunk, the unit that is handed over.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 
 /// Maximum time that records stay in the worker's buffer, in nanoseconds.
 const FLUSH_INTERVAL_NANOS: u64 = 500_000_000;
 
-/// Maximum bytes of a record before the payload: 13 of every record, and seven of backend messages.
+/// Maximum length of a record before the payload: 13 bytes of every record, and seven of backend
+/// messages.
 const PREFIX_BYTES_MAX: usize = 20;
 
-/// Maximum number of chunks whose memory is kept for reuse.
+/// Maximum number of chunks whose memory is retained for reuse.
 const SPARE_MAX: usize = 4;
 
 /// The capture buffer of one worker.
@@ -42,13 +43,13 @@ pub struct CaptureBuffer {
     queue: Arc<BufferQueue>,
     sender: Sender<BufferChunk>,
     bytes: Vec<u8>,
-    /// When the first record in `bytes` was written.
+    /// Time at which the first record in `bytes` was written.
     oldest_nanos: u64,
     /// Incremented at each gap. Clients recorded before a gap are not recorded after it until their
     /// session is started again.
     epoch: u32,
     sessions: u32,
-    /// Ids of the statement texts that were written already.
+    /// Ids of the statement texts that have been written already.
     texts: HashSet<u64>,
     captures_copy_rows: bool,
 }
@@ -56,12 +57,12 @@ pub struct CaptureBuffer {
 /// State shared by a worker and the recorder's thread.
 #[derive(Debug)]
 pub struct BufferQueue {
-    /// The worker's number.
+    /// Number of the worker, from 0.
     number: usize,
-    /// Bytes that are queued.
+    /// Number of queued bytes.
     queued: AtomicUsize,
     queued_max: usize,
-    /// The recorder has stopped reading.
+    /// Whether the recorder has stopped reading.
     closed: AtomicBool,
     /// Bytes of clients, and of records, that were dropped.
     lost_bytes: AtomicU64,
@@ -70,7 +71,7 @@ pub struct BufferQueue {
     spare: Mutex<Vec<Vec<u8>>>,
 }
 
-/// A chunk of records.
+/// A chunk of records, on its way to the recorder's thread.
 #[derive(Debug)]
 pub struct BufferChunk {
     queue: Arc<BufferQueue>,
@@ -84,29 +85,29 @@ pub struct ClientMark {
     capture: u32,
     session: u32,
     epoch: u32,
-    /// Position in the client's stream: bytes left of a body, and whether the body is omitted.
+    /// Position in the client's stream: remaining bytes of a body, and whether the body is omitted.
     body_left: u32,
     is_omitted: bool,
-    /// An incomplete message header.
+    /// The bytes of an incomplete message header.
     header_prefix: [u8; Header::BYTES],
     header_prefix_bytes: u8,
-    /// Requests of the extended protocol completed since the last backend record.
+    /// Number of requests of the extended protocol completed since the last backend record.
     completed_requests: u16,
 }
 
 /// The state of a session when its recording starts.
 #[derive(Debug)]
 pub struct SessionStart<'a, Settings, Statements> {
-    /// Whether it has just logged in; otherwise it was open before.
+    /// Whether the client has just logged in; otherwise the session was open before.
     pub is_new: bool,
-    /// The number of its pool, which identifies role and database.
+    /// Number of the client's pool, which identifies role and database.
     pub pool: u32,
-    /// Its settings, by name and value.
+    /// The client's settings, by name and value.
     pub settings: Settings,
-    /// Its prepared statements: name, a permanent id of the text, and the text with the types of
-    /// parameters, as in a Parse message.
+    /// The client's prepared statements: name, a permanent id of the text, and the text with the
+    /// types of parameters, as in a Parse message.
     pub statements: Statements,
-    /// Its unnamed statement, as in a Parse message; empty if there is none.
+    /// The client's unnamed statement, as in a Parse message; empty if there is none.
     pub unnamed: &'a [u8],
 }
 
@@ -125,27 +126,27 @@ impl BufferQueue {
         })
     }
 
-    /// Makes the worker stop.
+    /// Makes the worker stop recording.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Bytes waiting to be read.
+    /// Returns the number of bytes waiting to be read.
     pub fn queued_bytes(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Number of gaps: chunks that were dropped.
+    /// Returns the number of gaps: chunks that were dropped.
     pub fn gaps(&self) -> u64 {
         self.gaps.load(Ordering::Relaxed)
     }
 
-    /// Bytes lost in gaps.
+    /// Returns the number of bytes lost in gaps.
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns a processed chunk's memory.
+    /// Returns a processed chunk's memory to the worker.
     fn recycle(&self, mut bytes: Vec<u8>) {
         self.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
         bytes.clear();
@@ -173,17 +174,17 @@ impl BufferQueue {
 }
 
 impl BufferChunk {
-    /// The number of the worker that wrote it.
+    /// Returns the number of the worker that wrote the chunk.
     pub fn worker(&self) -> usize {
         self.queue.number
     }
 
-    /// Whether it is the worker's last chunk.
+    /// Whether this is the worker's last chunk.
     pub fn is_last(&self) -> bool {
         self.is_last
     }
 
-    /// Returns its memory to the worker, once it is decoded.
+    /// Returns the chunk's memory to the worker, once it is decoded.
     pub fn recycle(self) {
         self.queue.recycle(self.bytes);
     }
@@ -227,7 +228,7 @@ impl CaptureBuffer {
         client.epoch == self.epoch && client.capture == self.capture
     }
 
-    /// Whether recording of a client can start now; if not, the bytes it sent are counted as lost.
+    /// Whether recording of a client can start now; if not, the bytes that it sent count as lost.
     pub fn has_room(&self, bytes: usize) -> bool {
         let has_room = !self.queue.is_full();
         if !has_room {
@@ -330,7 +331,7 @@ impl CaptureBuffer {
                 }
             };
             let Ok(Some(header)) = header else {
-                // The stream cannot be parsed any further; the pooler disconnects the client.
+                // Nothing more of the stream can be parsed; the pooler disconnects the client.
                 self.write_frontend(client.session, &bytes[from..at], now);
                 client.epoch = 0;
                 return;
@@ -346,7 +347,7 @@ impl CaptureBuffer {
         self.flush_if_full();
     }
 
-    /// Records a message to a client, with its body if it is needed and complete.
+    /// Records a message to a client, with its body if that is needed and complete.
     #[inline]
     pub fn record_backend(
         &mut self,
@@ -376,7 +377,7 @@ impl CaptureBuffer {
         }
     }
 
-    /// Records that a client that waited for a server connection has one now.
+    /// Records that a client that was waiting for a server connection has one now.
     pub fn record_server_assigned(&mut self, client: &ClientMark, now: u64) {
         self.start_record(RecordKind::ServerAssigned, client.session, now);
     }
@@ -393,8 +394,8 @@ impl CaptureBuffer {
         }
     }
 
-    /// When [`Self::flush`] is due, in nanoseconds of the worker's clock; `None` if the buffer is
-    /// empty.
+    /// Returns when [`Self::flush`] is due, in nanoseconds of the worker's clock; `None` if the
+    /// buffer is empty.
     pub fn flush_deadline(&self) -> Option<u64> {
         (!self.bytes.is_empty()).then(|| self.oldest_nanos.saturating_add(FLUSH_INTERVAL_NANOS))
     }
@@ -406,7 +407,7 @@ impl CaptureBuffer {
         }
     }
 
-    /// Hands over the buffered records and ends.
+    /// Hands over the buffered records and ends the buffer.
     pub fn finish(mut self) {
         self.send(true);
     }
@@ -431,7 +432,7 @@ impl CaptureBuffer {
         self.flush_if_full();
     }
 
-    /// Starts a record.
+    /// Starts a record, and returns the buffer for its payload.
     #[inline]
     fn start_record(&mut self, kind: RecordKind, session: u32, now: u64) -> &mut Vec<u8> {
         self.start_record_with(kind, session, now, [])

@@ -5,11 +5,11 @@ use std::mem;
 use hashbrown::HashMap;
 use howdah_traffic::Text;
 
-/// Values by name. Most clients only use the unnamed one, which is found without hashing.
+/// Values by name. Most clients use only the unnamed one, which is found without hashing.
 #[derive(Debug)]
 pub(crate) struct ByName<T> {
     unnamed: Option<T>,
-    /// Hashed with a seed that clients cannot predict.
+    /// Values of names that are not empty, hashed with a seed that clients cannot predict.
     named: HashMap<Text, T>,
 }
 

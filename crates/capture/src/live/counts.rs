@@ -1,4 +1,4 @@
-//! [`RecorderCounts`]: the counts of a recording, and its report on what is missing.
+//! [`RecorderCounts`]: the counts of a recording, and its report on missing data.
 
 use howdah_traffic::EventHash;
 use serde::Serialize;
@@ -7,39 +7,40 @@ use serde_json::{Value, json};
 /// The counts of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecorderCounts {
-    /// Events written.
+    /// Number of events written.
     pub events: u64,
-    /// Sessions recorded.
+    /// Number of sessions recorded.
     pub sessions: u64,
-    /// Sessions that were open when recording started.
+    /// Number of sessions that were open when recording started.
     pub entered_open: u64,
-    /// Gaps: chunks of a worker's buffer that were dropped.
+    /// Number of gaps: chunks of a worker's buffer that were dropped.
     pub gaps: u64,
-    /// Bytes lost in gaps.
+    /// Number of bytes lost in gaps.
     pub lost_bytes: u64,
-    /// Statements that were pending at a gap, whose end is not known.
+    /// Number of statements that were pending at a gap, whose end is unknown.
     pub cut_short: u64,
-    /// Executions of statements that were prepared before recording started and are not known.
+    /// Number of executions of statements that were prepared before recording started and are
+    /// unknown.
     pub unknown_statements: u64,
-    /// Messages that were too long to be kept.
+    /// Number of messages that were too long to be recorded.
     pub too_long: u64,
-    /// COPYs whose rows were not kept.
+    /// Number of COPYs whose rows were not recorded.
     pub copies_without_rows: u64,
-    /// Function calls whose arguments were not kept.
+    /// Number of function calls whose arguments were not recorded.
     pub calls: u64,
-    /// Messages that the server skipped because an earlier one in their pipeline failed.
+    /// Number of messages that the server skipped because an earlier one in their pipeline failed.
     pub skipped_by_server: u64,
-    /// Clients whose messages could not be parsed.
+    /// Number of clients whose messages could not be parsed.
     pub malformed: u64,
 }
 
 impl RecorderCounts {
-    /// Whether nothing is missing that clients sent.
+    /// Whether everything that clients sent was recorded.
     pub fn is_complete(&self) -> bool {
         self.completeness().is_empty()
     }
 
-    /// What is missing, in the same form as in captures of logs.
+    /// Returns the kinds of missing data, in the same form as in captures of logs.
     fn completeness(&self) -> Vec<Value> {
         const BUFFER: &str = "increase capture.buffer, or use a faster disk";
         let gaps: [(&str, u64, &str, &str, &str); 7] = [
@@ -103,8 +104,8 @@ impl RecorderCounts {
             .collect()
     }
 
-    /// The report in the capture's manifest. `withheld` is the number of texts that redaction
-    /// removed as a whole, `error` the failure that ended the recording.
+    /// Returns the report for the capture's manifest. `withheld` is the number of texts that
+    /// redaction removed as a whole, `error` the failure that ended the recording.
     pub fn report(&self, hash: &EventHash, withheld: Option<u64>, error: Option<&str>) -> Value {
         let mut report = json!({
             "recorder": self,

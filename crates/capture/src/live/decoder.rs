@@ -24,9 +24,9 @@ use crate::live::{
 /// Looks up role and database of a pool by its number; returns `None` if the pool no longer exists.
 pub type PoolLookup = Box<dyn Fn(u32) -> Option<(Arc<str>, Arc<str>)> + Send>;
 
-/// Decodes the chunks of all workers into events. Uses no thread and no file.
+/// Decodes the chunks of all workers into events, without threads or files.
 pub struct TrafficDecoder {
-    /// By worker number.
+    /// The state of each worker's clients, by worker number.
     workers: Vec<WorkerState>,
     texts: StatementCache,
     pool_lookup: PoolLookup,
@@ -182,7 +182,7 @@ impl TrafficDecoder {
         Some(())
     }
 
-    /// The counts of what was decoded so far; those of queues and files are 0.
+    /// Returns the counts of the records decoded so far; those of queues and files are 0.
     pub fn counts(&self) -> RecorderCounts {
         self.tally
     }

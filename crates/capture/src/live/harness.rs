@@ -36,7 +36,7 @@ impl CaptureHarness {
         }
     }
 
-    /// The buffer to write to.
+    /// Returns the buffer to write to.
     ///
     /// # Panics
     ///
@@ -53,7 +53,7 @@ impl CaptureHarness {
         self.queue.unblock();
     }
 
-    /// Emits the events of the records written so far.
+    /// Emits the events of the records that have been written.
     pub fn read(&mut self, emit: &mut dyn FnMut(&Event)) {
         if let Some(buffer) = &mut self.buffer {
             buffer.flush();
@@ -64,7 +64,7 @@ impl CaptureHarness {
         }
     }
 
-    /// Emits the remaining events and ends.
+    /// Emits the remaining events and ends the recording.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&Event)) {
         if let Some(buffer) = self.buffer.take() {
             buffer.finish();
@@ -73,7 +73,7 @@ impl CaptureHarness {
         self.decoder.finish(emit);
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn tally(&self) -> RecorderCounts {
         RecorderCounts { gaps: self.queue.gaps(), ..self.decoder.counts() }
     }

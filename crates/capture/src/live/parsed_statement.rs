@@ -29,7 +29,6 @@ impl ParsedStatement {
         }
     }
 
-    /// Parses a Parse message.
     pub(crate) fn from_parse(parse: &Parse<'_>) -> Self {
         Self { sql: sql_text(parse.sql), types: parse.types.clone().collect() }
     }

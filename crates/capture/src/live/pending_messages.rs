@@ -3,7 +3,7 @@
 
 use howdah_traffic::{Event, Text};
 
-/// Maximum bytes of messages that are kept before an event, or with one.
+/// Maximum bytes of messages that are recorded before an event, or with one.
 const BYTES_MAX: usize = 64 << 10;
 
 const FEW_BYTES: usize = 64;
@@ -12,11 +12,11 @@ const FEW_BYTES: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct PendingMessages {
     messages: Vec<u8>,
-    /// Where the messages of the current pipeline start.
+    /// Offset of the first message of the current pipeline.
     pipeline_at: usize,
-    /// The rest of the current pipeline is not kept.
+    /// Whether the rest of the current pipeline is discarded.
     is_discarding: bool,
-    /// Messages were discarded because there were too many.
+    /// Whether messages were discarded because there were too many.
     has_overflown: bool,
 }
 
@@ -45,7 +45,7 @@ impl PendingMessages {
     }
 
     /// Discards the messages of the current pipeline up to its Sync, because one of them was not
-    /// kept. Later ones may depend on it, and would fail without it.
+    /// recorded. Later ones may depend on it, and would fail without it.
     pub(crate) fn discard_pipeline(&mut self) {
         self.is_discarding = true;
         self.messages.truncate(self.pipeline_at);
@@ -77,12 +77,12 @@ impl PendingMessages {
         !std::mem::take(&mut self.has_overflown)
     }
 
-    /// The messages up to and including the event's own. `None` if the event's own message is the
-    /// only one and implied by its kind, or if the messages are not known.
+    /// Takes the messages up to and including the event's own. `None` if the event's own message is
+    /// the only one and implied by its kind, or if the messages are unknown.
     pub(crate) fn take_through(&mut self, own: u8) -> Option<Text> {
         let stands_for_itself = matches!(own, b'Q' | b'F');
         if stands_for_itself {
-            // It ends the pipeline before it.
+            // This message ends the pipeline before it.
             self.is_discarding = false;
         }
         if self.is_discarding || stands_for_itself && self.messages.is_empty() {
@@ -92,7 +92,7 @@ impl PendingMessages {
         self.take_all()
     }
 
-    /// All messages; `None` if there are none.
+    /// Takes all messages; `None` if there are none.
     pub(crate) fn take_all(&mut self) -> Option<Text> {
         let messages = (!self.messages.is_empty()).then(|| self.messages.as_slice().into());
         self.messages.clear();
@@ -110,7 +110,7 @@ impl PendingMessages {
 pub(crate) enum LastEvent<'a> {
     /// The event exists.
     Event(&'a mut Event),
-    /// The event of a Bind, which is created later: its messages.
+    /// The messages of the event of a Bind, which is created later.
     Bind(&'a mut Option<Text>),
 }
 
@@ -154,7 +154,7 @@ fn messages_after_discarded_one_are_omitted() {
     let mut messages = None;
     assert!(pending.add_sync(Some(LastEvent::Bind(&mut messages))));
     assert_eq!(messages, Some("S".into()));
-    // The pipelines before and after are complete.
+    // The pipelines before and after this one are complete.
     pending.add_named(b"B", b"");
     assert_eq!(pending.take_through(b'E'), Some("CSold\0SB\0E".into()));
     pending.discard_pipeline();

@@ -17,7 +17,7 @@
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $number:literal,)*) => {
-        /// The kind of a record.
+        /// The kind of a record, as its number in the buffer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum RecordKind { $($(#[$doc])* $kind = $number,)* }
@@ -68,8 +68,8 @@ impl<'a> RecordReader<'a> {
         Self(bytes)
     }
 
-    /// The next record's header, whose rest must be read by the other methods; `None` at the end or
-    /// at an invalid record.
+    /// Reads the next record's header, whose rest must be read by the other methods; `None` at the
+    /// end or at an invalid record.
     pub(crate) fn record(&mut self) -> Option<BufferRecord> {
         let kind = RecordKind::from_number(self.byte()?)?;
         Some(BufferRecord { kind, session: self.u32()?, time: self.u64()? })

@@ -2,7 +2,7 @@
 //! statements about roles and user mappings, and in the connection strings of subscriptions and
 //! functions.
 //!
-//! Secrets of the application (`where password = '…'`) stay; use redaction for those.
+//! Secrets of the application (`where password = '…'`) are not removed; use redaction for those.
 
 use std::sync::LazyLock;
 
@@ -10,10 +10,10 @@ use howdah_sql::{Lexer, TokenKind};
 use howdah_traffic::Text;
 use memchr::memmem::Finder;
 
-/// Replaces a secret.
+/// The text that replaces a secret.
 pub(crate) const PLACEHOLDER: &[u8] = b"redacted";
 
-/// A statement's text without secrets.
+/// Returns a statement's text without secrets.
 pub(crate) fn sql_text(sql: &[u8]) -> Text {
     match redact_secrets(sql) {
         Some(hidden) => hidden.into(),
@@ -66,7 +66,8 @@ fn mentions(text: &[u8], word: &[u8]) -> bool {
     })
 }
 
-/// A string constant without secrets: the body of a function or block, or a connection string.
+/// Returns a string constant without secrets: the body of a function or block, or a connection
+/// string.
 fn redact_constant(constant: &[u8]) -> Vec<u8> {
     let tag = match constant {
         [b'$', rest @ ..] => memchr::memchr(b'$', rest).map(|end| end + 2),

@@ -1,8 +1,8 @@
 //! [`SessionDecoder`]: decodes the messages of one client and its server into events.
 //!
-//! Replies carry no numbers: the request that one belongs to follows from its position alone. So a
-//! session keeps a queue of pending requests, as the client itself must. An event is emitted when
-//! its outcome is known, with the arrival time of its message.
+//! Replies carry no numbers: the request that a reply belongs to follows from its position alone.
+//! So a session keeps a queue of pending requests, as the client itself must. An event is emitted
+//! when its outcome is known, with the arrival time of its message.
 
 mod backend;
 mod frontend;
@@ -30,7 +30,7 @@ const SYNC: Tag = Frontend::Sync.tag();
 /// Maximum number of events whose memory a session reuses: those of Parse and Execute.
 const SPARE_MAX: usize = 2;
 
-/// The identity of a session.
+/// The names and addresses that identify a session.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionIdentity {
     pub(crate) session: SessionId,
@@ -54,18 +54,18 @@ pub enum CopyRows {
         /// The limit in bytes.
         bytes_max: usize,
     },
-    /// Only their size in bytes.
+    /// Only the size of the rows in bytes.
     Length,
-    /// Not at all.
+    /// Nothing.
     Off,
 }
 
 /// The parts of the rows of COPY that are captured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyRowLimits {
-    /// Whether their size in bytes is recorded.
+    /// Whether the size of the rows in bytes is recorded.
     pub(crate) counts_bytes: bool,
-    /// Maximum bytes kept of one message's COPYs; 0 keeps none.
+    /// Maximum bytes of rows recorded per message; 0 records none.
     pub(crate) bytes_max: usize,
 }
 
@@ -79,7 +79,7 @@ impl From<CopyRows> for CopyRowLimits {
     }
 }
 
-/// What sessions share while records are decoded.
+/// State that all sessions share while records are decoded.
 pub(crate) struct DecodeContext<'a> {
     pub(crate) rows: CopyRowLimits,
     pub(crate) tally: &'a mut RecorderCounts,
@@ -108,13 +108,13 @@ pub(crate) struct SessionDecoder {
     pending: VecDeque<PendingRequest>,
     /// Number of the current pipeline, from 1.
     pipeline: u32,
-    /// Whether a message of it was sent.
+    /// Whether a message of the current pipeline was sent.
     has_begun_pipeline: bool,
     /// Messages that were sent and do not belong to an event yet.
     messages: PendingMessages,
     /// The last event of the current pipeline, held until its later messages are known.
     held_event: Option<Box<Event>>,
-    /// Emitted events, kept to reuse their memory.
+    /// Events that have been emitted, to reuse their memory.
     #[expect(clippy::vec_box, reason = "the boxes are reused")]
     spare: Vec<Box<Event>>,
     /// Whether requests are skipped until a Sync.
@@ -122,13 +122,13 @@ pub(crate) struct SessionDecoder {
     /// Whether the server waits for rows.
     is_copying: bool,
     copy: Option<CopyInProgress>,
-    /// When a server connection was assigned.
+    /// Time at which a server connection was assigned.
     server_assigned: u64,
-    /// When the last reply arrived.
+    /// Time at which the last reply arrived.
     last_reply: u64,
 }
 
-/// An open portal.
+/// An open portal of the client.
 #[derive(Debug)]
 struct Portal {
     bound: Bound,
@@ -136,7 +136,7 @@ struct Portal {
     result_formats: Vec<u16>,
     types: Vec<u32>,
     was_executed: bool,
-    /// The pipeline of its Bind.
+    /// Number of the pipeline that contained its Bind.
     pipeline: u32,
 }
 
@@ -154,9 +154,9 @@ struct PendingRequest {
 enum AwaitedReply {
     Query,
     Call,
-    /// With the previous statement of that name.
+    /// A Parse, with the previous statement of that name.
     Parse(Text, Option<Arc<ParsedStatement>>),
-    /// With its portal, and whether that is executed.
+    /// A Bind, with its portal, and whether that is executed.
     Bind(Text, bool),
     /// A Describe or a Close.
     Other,
@@ -169,9 +169,9 @@ enum AwaitedReply {
 struct CopyInProgress {
     copy: CopyInData,
     data: Vec<u8>,
-    /// Part of the data was not kept.
+    /// Whether part of the data was not recorded.
     is_incomplete: bool,
-    /// The server has asked for it.
+    /// Whether the server has requested the rows.
     is_requested: bool,
 }
 
@@ -348,10 +348,10 @@ impl SessionDecoder {
         })
     }
 
-    /// Emits an event.
+    /// Emits an event, and retains its memory for reuse.
     fn emit(&mut self, event: Box<Event>, context: &mut DecodeContext<'_>) {
         (context.emit)(&event);
-        // Its identity stays the same, so it can be reused.
+        // The identity of the session stays the same, so it can be reused.
         if self.spare.len() < SPARE_MAX {
             self.spare.push(event);
         }
@@ -379,8 +379,8 @@ impl SessionDecoder {
         self.held_event = Some(event);
     }
 
-    /// Called when a portal is closed or replaced. If it was not executed and its Bind has no reply
-    /// yet, the event of the Bind must be created now.
+    /// Called when a portal is closed or replaced. If it was not executed and its Bind has no
+    /// reply yet, the event of the Bind must be created now.
     fn before_portal_closed(&mut self, portal: &Text, context: &DecodeContext<'_>) {
         let is_its_bind = |request: &&mut PendingRequest| {
             request.event.is_none()
@@ -422,12 +422,12 @@ impl PendingRequest {
         matches!(self.kind, AwaitedReply::Sync)
     }
 
-    /// Whether requests after it belong to another pipeline.
+    /// Whether requests after this one belong to another pipeline.
     fn ends_pipeline(&self) -> bool {
         matches!(self.kind, AwaitedReply::Sync | AwaitedReply::Query | AwaitedReply::Call)
     }
 
-    /// Whether it will have an event.
+    /// Whether this request will have an event.
     fn will_be_event(&self) -> bool {
         self.event.is_some() || matches!(self.kind, AwaitedReply::Bind(_, false))
     }
@@ -446,7 +446,7 @@ impl Portal {
     }
 }
 
-/// A quoted value, valid with either setting of `standard_conforming_strings`.
+/// Quotes a value so that it is valid with either setting of `standard_conforming_strings`.
 fn quoted(value: &[u8]) -> Vec<u8> {
     let mut out = if value.contains(&b'\\') { b"E'".to_vec() } else { b"'".to_vec() };
     for byte in value {

@@ -10,10 +10,10 @@ use howdah_wire::frontend::Parse;
 
 use crate::live::parsed_statement::ParsedStatement;
 
-/// Cache entries; texts with the same entry replace each other.
+/// Number of cache entries; texts that map to the same entry replace each other.
 const CACHE_ENTRIES: usize = 1024;
 
-/// Longer texts are not cached, so that all of them together take at most 4 MB.
+/// Maximum length of a cached text, so that all of them together take at most 4 MB.
 const TEXT_BYTES_MAX: usize = 4096;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Default for StatementCache {
 }
 
 impl StatementCache {
-    /// The statement of a Parse message.
+    /// Returns the statement of a Parse message, from the cache if possible.
     pub(crate) fn get_or_parse(&mut self, parse: &Parse<'_>) -> Arc<ParsedStatement> {
         let parsed = || Arc::new(ParsedStatement::from_parse(parse));
         if parse.sql.len() > TEXT_BYTES_MAX {

@@ -2,11 +2,11 @@
 
 use howdah_wire::{Header, Tag};
 
-/// Maximum length of a body that is kept, which fits a value of 64 MiB; of longer messages only the
-/// start is kept.
+/// Maximum length of a body that is recorded, which is sufficient for a value of 64 MiB; of longer
+/// messages only the start is recorded.
 pub(crate) const BODY_BYTES_MAX: u32 = 65 << 20;
 
-/// Bytes kept of a longer message, for the name at its start.
+/// Number of bytes recorded of a longer message, for the name at its start.
 const FRONT_BYTES_MAX: usize = 1 << 10;
 
 /// A complete or omitted message.
@@ -35,7 +35,7 @@ struct PartialBody {
     is_omitted: bool,
 }
 
-/// The stream cannot be parsed any further.
+/// The error after which the rest of the stream cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -50,7 +50,7 @@ impl MessageStream {
             if let Some(body) = &mut self.body {
                 let (now, later) = bytes.split_at(bytes.len().min(body.bytes_left as usize));
                 body.bytes_left -= now.len() as u32;
-                // A body that is too long is cut: only its front is kept, with the name of the
+                // A body that is too long is cut: only its front is recorded, with the name of the
                 // statement or portal that the message replaces.
                 match body.header.body_bytes > BODY_BYTES_MAX {
                     _ if !body.is_omitted => body.bytes.extend_from_slice(now),

@@ -1,4 +1,4 @@
-//! The key that replacements depend on.
+//! [`RedactionKey`]: the key that replacements depend on.
 
 use ring::{
     hmac,
@@ -6,22 +6,22 @@ use ring::{
 };
 use zeroize::Zeroizing;
 
-/// A secret key. With it, one can test whether a replacement may be that of a guessed value.
+/// A secret key. It allows testing whether a replacement may be that of a guessed value.
 #[derive(Clone, Debug)]
 pub struct RedactionKey(pub(super) hmac::Key);
 
-/// The key cannot be created.
+/// The reason why a key cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
     /// The key is short enough to be guessed.
     #[error("the key has {bytes} bytes; it must have at least {BYTES_MIN}")]
     TooShort {
-        /// Its length in bytes.
+        /// Length of the key.
         bytes: usize,
     },
-    /// The system has no random bytes.
-    #[error("the system provides no random numbers")]
+    /// The operating system provides no random bytes.
+    #[error("the operating system provides no random numbers")]
     NoRandomness,
 }
 
@@ -47,7 +47,7 @@ impl RedactionKey {
     ///
     /// # Errors
     ///
-    /// The system has no random bytes.
+    /// The operating system provides no random bytes.
     pub fn random() -> Result<Self, KeyError> {
         let mut bytes = Zeroizing::new([0; 32]);
         SystemRandom::new().fill(&mut *bytes).map_err(|_| KeyError::NoRandomness)?;

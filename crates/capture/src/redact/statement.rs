@@ -4,16 +4,16 @@ use howdah_sql::{Lexer, SqlToken, TokenKind};
 
 use super::value::{ValueRedactor, hide_exponent};
 
-/// The text with its constants replaced and its comments removed; `None` if it is not certain which
-/// parts of it are constants.
+/// Returns the text with its constants replaced and its comments removed; `None` if it is not
+/// certain which parts of it are constants.
 pub(super) fn redact(sql: &[u8], values: &ValueRedactor) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(sql.len());
     let mut context = StatementContext::default();
     for token in Lexer::new(sql) {
         match token.kind {
             TokenKind::Comment => out.push(b' '),
-            // The escape character of the constant before. A longer string is not an escape
-            // character.
+            // This is the escape character of the previous constant. A longer string is not an
+            // escape character.
             TokenKind::String if context.follows("uescape") && token.text.len() == 3 => {
                 out.extend(token.text);
             }
@@ -37,7 +37,7 @@ struct StatementContext {
     words: usize,
     is_alter: bool,
     is_set: bool,
-    /// `SET a.b`: a setting of the application.
+    /// Whether the statement is `SET a.b`: a setting of the application.
     is_custom: bool,
     is_assigned: bool,
 }
@@ -88,12 +88,12 @@ fn redact_word(word: &[u8], values: &ValueRedactor) -> Vec<u8> {
         return word.to_vec();
     }
     let mut redacted = values.redact(word);
-    // Must not become a keyword by chance.
+    // The underscore prevents that the result is a keyword by chance.
     redacted.extend(b"_");
     redacted
 }
 
-/// Redacts a quoted constant. It is written as a plain one, without escapes.
+/// Redacts a quoted constant, and writes it as a plain one, without escapes.
 fn redact_string(text: &[u8], values: &ValueRedactor, out: &mut Vec<u8>) -> Option<()> {
     if text.first() == Some(&b'$') {
         let tag = 2 + text[1..].iter().position(|byte| *byte == b'$')?;
@@ -110,7 +110,7 @@ fn redact_string(text: &[u8], values: &ValueRedactor, out: &mut Vec<u8>) -> Opti
             write_plain(prefix, &values.redact_digits(&content, binary), out);
         }
         b"u&" | b"U&" => {
-            // The escape character can be any; letters and spaces need no escapes.
+            // The escape character can be any; alphabetic characters and spaces need no escapes.
             let redacted = values.redact(&content);
             let plain = redacted.iter().map(|byte| match byte {
                 b if b.is_ascii_alphanumeric() || *b == b' ' => *b,
@@ -127,8 +127,8 @@ fn redact_string(text: &[u8], values: &ValueRedactor, out: &mut Vec<u8>) -> Opti
     Some(())
 }
 
-/// The content of a constant, with its segments joined. `None` if it is unterminated, or if its end
-/// depends on how the server treats backslashes (`standard_conforming_strings`).
+/// Returns the content of a constant, with its segments joined. `None` if it is unterminated, or if
+/// its end depends on how the server treats backslashes (`standard_conforming_strings`).
 fn constant_content(text: &[u8], escapes: bool) -> Option<Vec<u8>> {
     let mut content = Vec::with_capacity(text.len());
     let mut is_inside = false;
@@ -166,8 +166,8 @@ fn write_plain(prefix: &[u8], content: &[u8], out: &mut Vec<u8>) {
     out.push(b'\'');
 }
 
-/// Redacts a number, digit by digit. The radix prefix, fraction and exponent stay, if the exponent
-/// is valid for a type.
+/// Redacts a number, digit by digit. The radix prefix and fraction are preserved, as is the
+/// exponent if it is valid for a type.
 fn redact_number(text: &[u8], values: &ValueRedactor, out: &mut Vec<u8>) {
     if let [b'0', radix @ (b'x' | b'X' | b'o' | b'O' | b'b' | b'B'), digits @ ..] = text {
         // A digit that is valid in every radix, repeated.

@@ -208,7 +208,7 @@ fn short_keys_are_rejected() {
     assert!(RedactionKey::random().is_ok());
 }
 
-/// A value of at least twelve letters and digits, which does not appear elsewhere by chance.
+/// A value of at least twelve alphanumeric characters, which does not appear elsewhere by chance.
 fn secret() -> impl Strategy<Value = String> {
     "[a-z0-9]{4}[A-Z]{3}[a-z0-9]{5,20}"
 }

@@ -1,4 +1,4 @@
-//! Replaces a value by one of the same shape.
+//! Replaces a value with one of the same shape.
 
 use ring::hmac;
 
@@ -19,17 +19,17 @@ impl ValueRedactor {
         Self { key: key.0.clone() }
     }
 
-    /// A number derived from a value.
+    /// Returns a number derived from a value.
     pub(super) fn token(&self, value: &[u8]) -> u32 {
         (self.stream(value).next() >> 32) as u32
     }
 
-    /// The replacement of a value.
+    /// Returns the replacement of a value.
     ///
-    /// A digit becomes a digit, a letter a letter of the same case, a byte that is not ASCII a
-    /// letter; everything else stays. Numbers stay in the range of their type, dates stay dates,
-    /// hexadecimal values (UUIDs, `\x…`) stay hexadecimal, and `true`, `false` and `null` within
-    /// JSON stay.
+    /// A digit is replaced by a digit, an ASCII alphabetic character by one of the same case, and a
+    /// byte that is not ASCII by an alphabetic character; everything else is preserved. Numbers
+    /// stay in the range of their type, dates stay dates, hexadecimal values (UUIDs, `\x…`) stay
+    /// hexadecimal, and `true`, `false` and `null` within JSON are preserved.
     pub(super) fn redact(&self, value: &[u8]) -> Vec<u8> {
         let mut stream = self.stream(value);
         let mut out = value.to_vec();
@@ -47,9 +47,9 @@ impl ValueRedactor {
         out
     }
 
-    /// The replacement of a value in binary form, whose type is not known: redacted as text if it
-    /// reads like words, otherwise replaced by random bytes of the same length. A number keeps its
-    /// sign, and a single byte becomes a bool.
+    /// Returns the replacement of a value in binary form, whose type is unknown: redacted as text
+    /// if it reads like words, otherwise replaced by random bytes of the same length. A number
+    /// keeps its sign, and a single byte becomes a bool.
     pub(super) fn redact_binary(&self, value: &[u8]) -> Vec<u8> {
         let is_text = std::str::from_utf8(value).is_ok_and(|text| {
             !text.chars().any(char::is_control) && text.chars().any(char::is_alphanumeric)
@@ -68,7 +68,7 @@ impl ValueRedactor {
         out
     }
 
-    /// The replacement of the digits of a bit string, `B'…'` or `X'…'`.
+    /// Returns the replacement of the digits of a bit string, `B'…'` or `X'…'`.
     pub(super) fn redact_digits(&self, value: &[u8], binary: bool) -> Vec<u8> {
         let mut stream = self.stream(value);
         let digit = |byte: &u8| {
@@ -89,7 +89,7 @@ impl ValueRedactor {
     }
 }
 
-/// Whether it is `\x` with hexadecimal digits, or a UUID.
+/// Whether a value is `\x` with hexadecimal digits, or a UUID.
 fn is_hex(value: &[u8]) -> bool {
     let uuid = value.len() == 36
         && value.iter().enumerate().all(|(at, byte)| match at {
@@ -100,7 +100,8 @@ fn is_hex(value: &[u8]) -> bool {
     uuid || bytea.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Length of the `YYYY-MM-DD` or `YYYY-MM-DD hh:mm:ss` at the start of a value; 0 if there is none.
+/// Returns the length of the `YYYY-MM-DD` or `YYYY-MM-DD hh:mm:ss` at the start of a value; 0
+/// without one.
 fn date_len(value: &[u8]) -> usize {
     let fits = |shape: &[u8]| {
         value.len() >= shape.len()
@@ -117,9 +118,9 @@ fn date_len(value: &[u8]) -> usize {
         .map_or(0, <[u8]>::len)
 }
 
-/// Keeps an exponent if it is valid for a type (`1e308`, `1e-324`). More digits are part of another
-/// number that contains an `e`; they are replaced by zeros, with which the text remains a valid
-/// number.
+/// Preserves an exponent if it is valid for a type (`1e308`, `1e-324`). More digits are part of
+/// another number that contains an `e`; they are replaced by zeros, with which the text remains a
+/// valid number.
 pub(super) fn hide_exponent(digits: &mut [u8]) {
     if digits.len() > EXPONENT_DIGITS_MAX {
         digits.iter_mut().filter(|byte| byte.is_ascii_digit()).for_each(|byte| *byte = b'0');
@@ -128,7 +129,7 @@ pub(super) fn hide_exponent(digits: &mut [u8]) {
 
 const EXPONENT_DIGITS_MAX: usize = 3;
 
-/// Whether an `e` between these bytes is that of a number.
+/// Whether an `e` between these bytes is the exponent sign of a number.
 fn is_exponent(before: &[u8], after: &[u8]) -> bool {
     let is_number = before.last().is_some_and(u8::is_ascii_digit);
     match after {
@@ -145,7 +146,7 @@ impl KeyedStream {
         mixed ^ mixed >> 31
     }
 
-    /// A number from `low` to `high`, both inclusive.
+    /// Returns a number from `low` to `high`, both inclusive.
     fn in_range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
@@ -188,7 +189,7 @@ impl KeyedStream {
                     self.number(&mut out[at..at + len]);
                     len
                 }
-                // The exponent of a number keeps its size, if it is one.
+                // The exponent of a number keeps its magnitude, if it is one.
                 b'e' | b'E'
                     if json
                         && exponent_end != Some(at)
@@ -210,7 +211,7 @@ impl KeyedStream {
                     }
                     len
                 }
-                // An escape of JSON keeps its first characters.
+                // An escape of JSON preserves its first characters.
                 b'\\' if json => {
                     let len = if out.get(at + 1) == Some(&b'u') { 6 } else { 2 };
                     let digits = out.iter_mut().skip(at + 2).take(len - 2);
@@ -229,8 +230,8 @@ impl KeyedStream {
         if byte.is_ascii_uppercase() { b'A' + letter } else { b'a' + letter }
     }
 
-    /// Redacts a run of digits: as many digits, without a leading zero if there was none, and not
-    /// beyond the integer type that the number just fits.
+    /// Redacts a run of digits: the same number of digits, without a leading zero if there was
+    /// none, and within the smallest integer type that holds the original.
     fn number(&mut self, out: &mut [u8]) {
         let highest = match std::str::from_utf8(out).ok().and_then(|text| text.parse::<u64>().ok())
         {

@@ -5,19 +5,19 @@ use std::time::Instant;
 
 use crate::record::parse_integer;
 
-/// A timestamp before all others: everything is sent.
+/// A timestamp before all others, which requests everything.
 const NEVER: &str = "-infinity";
 
 /// Server timestamps, in the server's own format, before which data need not be sent again.
 #[derive(Debug)]
 pub(super) struct DeltaCursor {
-    /// Sessions idle since before this are sent by process id only. Slightly earlier than the
-    /// sample, since a session reports being idle slightly after the time it gives for it.
+    /// Sessions idle since before this time are sent by process id only. Slightly earlier than the
+    /// sample, because a session reports the idle state slightly after the time it gives for it.
     pub(super) idle: String,
-    /// Sessions started before this are known. Much earlier than the sample: a session is listed
-    /// only once its login is complete.
+    /// Sessions started before this time are known. Much earlier than the sample, because a session
+    /// is listed only once its login is complete.
     pub(super) sessions: String,
-    /// Statements started before this are known with their full text.
+    /// Statements started before this time are known with their full text.
     pub(super) texts: String,
     /// The server's clock at the last sample, in microseconds since 1970; zero before the first.
     pub(super) taken_us: i64,
@@ -36,7 +36,7 @@ impl DeltaCursor {
         self.sessions == NEVER
     }
 
-    /// Parses our own session's row, without its prefix.
+    /// Parses the row of our own session, without its prefix.
     pub(super) fn parse(text: &[u8], requested_at: Instant) -> Option<Self> {
         let mut parts = str::from_utf8(text).ok()?.split('|');
         let taken_us = parse_integer(parts.next()?.as_bytes())?;
@@ -45,8 +45,8 @@ impl DeltaCursor {
         Some(Self { idle, sessions, texts, taken_us, requested_at: Some(requested_at) })
     }
 
-    /// Whether the server's clock was set back since `before`, so that new data may look old. It
-    /// was not if it advanced as ours did, give or take network delays.
+    /// Whether the server's clock was set back since `before`, so that new data may look old: it
+    /// did not advance as ours did, give or take network delays.
     pub(super) fn clock_regressed_since(&self, before: &Self) -> bool {
         let Some((now, then)) = self.requested_at.zip(before.requested_at) else { return false };
         let ours_us = i64::try_from(now.saturating_duration_since(then).as_micros());
@@ -55,8 +55,8 @@ impl DeltaCursor {
     }
 }
 
-/// Maximum drift between two clocks from one sample to the next. Shorter than the overlap with
-/// which sessions and texts are sent again.
+/// Maximum difference between the advances of two clocks from one sample to the next, in
+/// microseconds. Shorter than the overlap with which sessions and texts are sent again.
 const MAX_CLOCK_DRIFT_US: i64 = 1_000_000;
 
 #[cfg(test)]

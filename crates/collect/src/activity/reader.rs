@@ -1,11 +1,11 @@
-//! Reads all sessions, and keeps what was received so that it need not be sent again.
+//! Reads all sessions, and keeps them so that unchanged data is not sent again.
 //!
 //! Most sessions idle, and most of their fields never change. Therefore the server sends
 //!
-//! - for a session idle since before the last sample: its process id;
-//! - its user, database, client and type: only in the first samples that include it;
+//! - for a session idle since before the last sample: only its process id;
+//! - a session's user, database, client and type: only in the first samples that include it;
 //! - for a statement: its beginning, enough for one line of a screen, when it is first seen, and
-//!   its full text once it has run for a second. Shorter ones end before anyone asks for them.
+//!   its full text once it has run for a second. Shorter ones end before a user could request them.
 //!
 //! The server compares with its own timestamps in its own format. A sample that lacks its baseline
 //! for a session, or that follows a clock set back, is repeated in full.
@@ -27,7 +27,7 @@ use crate::{
     text::{LineBreaks, sanitized},
 };
 
-/// How long a statement must run before its full text is read, by default.
+/// Default run time of a statement after which its full text is read.
 const FULL_TEXT_AFTER: Duration = Duration::from_secs(1);
 
 /// Reads activity incrementally.
@@ -42,7 +42,7 @@ pub(crate) struct ActivityReader {
     cursor: DeltaCursor,
     /// Whether the last sample included texts of idle sessions.
     had_idle_texts: bool,
-    /// The most common `application_name` of the last sample. It need not be sent for each session.
+    /// The most common `application_name` of the last sample, which is sent as NULL.
     common_application: Option<Arc<str>>,
     strings: InternedStrings,
 }
@@ -54,7 +54,7 @@ struct PreviousSession {
     encoding: Option<Arc<str>>,
 }
 
-/// A row refers to previous data that is not known.
+/// A row refers to data of an earlier sample that was not received.
 #[derive(Debug)]
 struct StaleBaseline;
 
@@ -78,7 +78,7 @@ impl ActivityReader {
         self.full_text_after = Duration::ZERO;
     }
 
-    /// Reads all sessions. With `idle_texts` idle ones include their last statement.
+    /// Reads all sessions. With `idle_texts`, idle ones include their last statement.
     pub(crate) fn read(
         &mut self,
         client: &mut Client,
@@ -104,7 +104,8 @@ impl ActivityReader {
         idle_texts: bool,
     ) -> Result<Result<Vec<BackendActivity>, StaleBaseline>, CollectError> {
         let full_read = DeltaCursor::full_read(self.cursor.taken_us);
-        // If the statement fails, the next one must request everything.
+        // If the statement fails, the next one must request everything, because it is unknown what
+        // was received.
         let cursor = mem::replace(&mut self.cursor, full_read);
         let full_text_after = format!("{} us", self.full_text_after.as_micros());
         let since_us = cursor.taken_us.to_string();
@@ -130,8 +131,8 @@ impl ActivityReader {
         Ok(self.decode_rows(rows, &cursor))
     }
 
-    /// Decodes the sessions of a result, by process id. `rows` has its two columns; `cursor` is
-    /// the one that the statement used.
+    /// Decodes the sessions of a result, by process id. `rows` has the result's two columns;
+    /// `cursor` is the one that the statement used.
     fn decode_rows<'a>(
         &mut self,
         rows: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
@@ -148,8 +149,8 @@ impl ActivityReader {
             let pid = pid.and_then(|pid| pid.try_into().ok()).unwrap_or(0);
             let previous = before.get(&pid).filter(|_| !cursor.is_full_read());
             let previous = match previous {
-                // A session that was not idle before became idle since, whatever timestamp it
-                // gives.
+                // A session that was not idle in the last sample became idle since, whatever
+                // timestamp it reports.
                 _ if is_quiet => {
                     let is_idle = |previous: &&PreviousSession| {
                         previous.backend.state == Some(BackendState::Idle)
@@ -166,8 +167,8 @@ impl ActivityReader {
         Ok(backends)
     }
 
-    /// Decodes a session that is active or newly idle. `now` and `text` are its columns, `previous`
-    /// is the same process in the last sample, and times are relative to `since_us`.
+    /// Decodes a session that is active or newly idle. `now` and `text` are the row's columns,
+    /// `previous` is the same process in the last sample, and times are relative to `since_us`.
     fn decode_session(
         &mut self,
         now: &[u8],
@@ -282,7 +283,7 @@ impl ActivityReader {
 
     fn decode_text(&self, bytes: &[u8], encoding: Option<&str>) -> SqlText {
         match bytes.split_last() {
-            // A prefix of full length: the text may have continued.
+            // The prefix has the full length, so the text may be longer.
             Some((&TRUNCATION_MARK, beginning)) if beginning.len() >= PREFIX_BYTES => {
                 SqlText::new(without_partial_char(beginning), encoding, Some(0))
             }
@@ -301,7 +302,7 @@ fn state(word: &[u8]) -> Option<BackendState> {
     }
 }
 
-/// The `application_name` of more than half of the sessions; an arbitrary one if there is no
+/// The `application_name` of more than half of the sessions, or an arbitrary one without such a
 /// majority.
 fn most_common_application(backends: &[BackendActivity]) -> Option<Arc<str>> {
     // Boyer-Moore majority vote.
@@ -416,7 +417,7 @@ mod tests {
         assert!(read(&mut reader, &[(b"7", None)]).is_err());
         assert!(read(&mut reader, &[(br"(7,shop,,a,,,,1,5,=,2,,,,)", None)]).is_err());
         read(&mut reader, &[(ANNA, None)]).unwrap();
-        // It was active before, so its being idle is news.
+        // It was active before, so its idle state is new.
         assert!(read(&mut reader, &[(b"7", None)]).is_err());
     }
 

@@ -39,7 +39,7 @@ macro_rules! ran {
     };
 }
 
-/// SQL for "this session waits for a heavyweight lock".
+/// SQL for whether this session waits for a heavyweight lock.
 ///
 /// A role without `pg_read_all_stats` gets NULL for the wait event and the start time of other
 /// roles' sessions, but may read all of `pg_locks`. The subquery does not depend on the session, so
@@ -72,7 +72,8 @@ const FIELDS: &[&[VersionedSql]] = &[
             " - $6::int8)::text END"
         ),
     )],
-    // For an active session, relative to the start of its statement: the difference is small.
+    // Sent relative to the start of the statement for an active session, because the difference is
+    // small.
     &[(
         9,
         concat!(
@@ -113,10 +114,11 @@ const FIXED_FIELDS: &[&[VersionedSql]] = &[
     &[(9, "pg_encoding_to_char(d.encoding)")],
 ];
 
-/// Bytes sent of a text that is not sent in full.
+/// Length in bytes of the beginning of a text, which the server sends if the whole text is not
+/// needed.
 pub(super) const PREFIX_BYTES: usize = 200;
 
-/// Follows the beginning of a text. No text contains it.
+/// A zero byte, sent after the beginning of a text. No text contains one.
 pub(super) const TRUNCATION_MARK: u8 = 0;
 
 /// Prefix of our own session's row.

@@ -9,25 +9,29 @@ use crate::{
 pub(super) struct Evidence {
     /// The shift, if there were enough executions.
     pub(super) change: Option<Change>,
-    /// The noise measured with a control run, in logarithms.
+    /// The larger of the noise measured with a control run and the shift of the calibration
+    /// statement, in logarithms.
     pub(super) noise: Option<f64>,
+    /// Whether there is a control run.
+    pub(super) has_control: bool,
 }
 
-/// Minimum executions in both runs for a verdict on the tail: with fewer, the tail is a handful of
-/// them.
-const TAIL_EXECUTIONS_MIN: u64 = 200;
+/// Minimum executions in both runs for a verdict on the tail: with fewer, only a handful would be
+/// in it.
+pub(super) const TAIL_EXECUTIONS_MIN: u64 = 200;
 
 /// Minimum factor of the mean for a verdict on the tail. A tail is noisier than the median.
-const TAIL_CHANGE_MIN: f64 = 2.0;
+pub(super) const TAIL_CHANGE_MIN: f64 = 2.0;
 
 /// Minimum change of the mean for a verdict on the tail, in multiples of
 /// [`CompareSettings::floor`].
-const TAIL_FLOORS_MIN: f64 = 10.0;
+pub(super) const TAIL_FLOORS_MIN: f64 = 10.0;
 
 /// Confidence level of the interval of the means' ratio.
-const TAIL_CONFIDENCE: f64 = 0.99;
+pub(super) const TAIL_CONFIDENCE: f64 = 0.99;
 
-/// The floor is lowered with a control run, which measures what the floor guards against.
+/// Fraction to which the floor is lowered with a control run, which measures the noise that the
+/// floor guards against.
 const FLOOR_SHARE_WITH_CONTROL: f64 = 0.2;
 
 /// Classifies a query that both runs executed; also returns the interval of the means' ratio if it
@@ -35,9 +39,9 @@ const FLOOR_SHARE_WITH_CONTROL: f64 = 0.2;
 ///
 /// A change of typical executions must be certain (the adjusted p-value), large (the factor beyond
 /// [`CompareSettings::change_min`] and twice the noise) and relevant (beyond
-/// [`CompareSettings::floor`]). Otherwise the mean may have changed because some executions did:
-/// then resampled blocks of time must agree that it did by at least
-/// [`CompareSettings::change_min`].
+/// [`CompareSettings::floor`]). A change that the noise may explain is undecided. Otherwise the
+/// mean may have changed because some executions did: then resampled blocks of time must agree that
+/// it did by at least [`CompareSettings::change_min`].
 pub(super) fn classify(
     base: &Query,
     run: &Query,
@@ -48,14 +52,20 @@ pub(super) fn classify(
     let Some(change) = evidence.change else { return (QueryVerdict::TooFew, None) };
     let floor_us = settings.floor.as_secs_f64()
         * 1e6
-        * if evidence.noise.is_some() { FLOOR_SHARE_WITH_CONTROL } else { 1.0 };
-    let large = settings.change_min.get().ln().max(2.0 * evidence.noise.unwrap_or(0.0));
+        * if evidence.has_control { FLOOR_SHARE_WITH_CONTROL } else { 1.0 };
+    let minimum = settings.change_min.get().ln();
+    let large = minimum.max(2.0 * evidence.noise.unwrap_or(0.0));
     let factor = change.factor.estimate;
     let [p50_us] = base.percentiles_us([0.5]);
     let moved_us = (factor - 1.0).abs() * p50_us as f64;
     let certain = change.q <= settings.false_discoveries_max;
-    if certain && factor.ln().abs() >= large && moved_us >= floor_us {
-        return (direction(factor, ChangedPart::Typical), None);
+    if certain && factor.ln().abs() >= minimum && moved_us >= floor_us {
+        let verdict = if factor.ln().abs() >= large {
+            direction(factor, ChangedPart::Typical)
+        } else {
+            QueryVerdict::Undecided
+        };
+        return (verdict, None);
     }
     match tail_change(base, run, floor_us, seed) {
         Some(mean) if is_beyond(mean, large) => {
@@ -65,7 +75,7 @@ pub(super) fn classify(
     }
 }
 
-fn direction(factor: f64, part: ChangedPart) -> QueryVerdict {
+pub(super) fn direction(factor: f64, part: ChangedPart) -> QueryVerdict {
     if factor > 1.0 { QueryVerdict::Slower(part) } else { QueryVerdict::Faster(part) }
 }
 

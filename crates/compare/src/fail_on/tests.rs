@@ -1,3 +1,5 @@
+use std::slice::from_ref;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -47,7 +49,8 @@ fn invalid_conditions_are_rejected_with_reason() {
 fn violating_queries(condition: &str, base: &RunBuilder, run: &RunBuilder) -> Vec<u64> {
     let comparison = compare(&base.samples, &run.samples, None, &CompareSettings::default());
     let condition = FailOn::parse(condition).expect("a condition");
-    let crossings = condition.violations(&comparison, &base.samples, &run.samples);
+    let crossings =
+        condition.violations(&comparison, from_ref(&base.samples), from_ref(&run.samples));
     crossings.into_iter().map(|crossing| crossing.fingerprint.0).collect()
 }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt};
 
 use serde_json::Value;
 
-// A node of a plan.
+// A node of a plan's JSON.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanNode<'a> {
     kind: &'a str,
@@ -101,7 +101,7 @@ impl<'a> PlanNode<'a> {
         }
     }
 
-    /// The method and type of a join, as in EXPLAIN's text format.
+    /// The method and type of a join, as in EXPLAIN's text format; `None` for other nodes.
     pub(super) fn join(self) -> Option<String> {
         let method = match self.kind {
             "Nested Loop" => "Nested Loop",
@@ -151,7 +151,8 @@ impl Scan {
     }
 }
 
-/// As in the text format: `Index Scan Backward using orders_pkey on orders o`.
+/// Formats the scan as in EXPLAIN's text format: `Index Scan Backward using orders_pkey on orders
+/// o`.
 impl fmt::Display for Scan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;

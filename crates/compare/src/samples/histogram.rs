@@ -21,8 +21,16 @@ impl PercentileHistogram {
         self.count += 1;
     }
 
-    /// The middle of the bucket of the `rank`th smallest value, counting from 1; 0 if there is
-    /// none.
+    /// Adds the values of another histogram.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (&bucket, &count) in &other.buckets {
+            *self.buckets.entry(bucket).or_default() += count;
+        }
+        self.count += other.count;
+    }
+
+    /// The middle of the bucket that contains the `rank`th smallest value, counting from 1; 0 if
+    /// there are not as many values.
     pub(crate) fn at_rank(&self, rank: u64) -> u64 {
         let mut below = 0;
         for (&bucket, &count) in &self.buckets {

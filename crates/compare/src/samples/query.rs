@@ -6,6 +6,8 @@ use howdah_dataset::{Disposition, ReplayOutcome};
 use howdah_sql::Fingerprint;
 use howdah_traffic::SqlState;
 
+use crate::statistics::{BLOCKS, between_runs::RunLevel, blocks, median, shift::pseudo_median};
+
 use super::{histogram::PercentileHistogram, reservoir::Reservoir};
 
 /// Failures by error code; `None` if no server reported one, as for lost connections.
@@ -97,6 +99,30 @@ impl Query {
         }
     }
 
+    /// Adds the executions of a later run.
+    pub(crate) fn append(&mut self, other: &Self) {
+        self.done += other.done;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        for (sqlstate, error) in &other.errors {
+            if self.errors.len() >= ERRORS_MAX && !self.errors.contains_key(sqlstate) {
+                continue;
+            }
+            let sum = self.errors.entry(*sqlstate).or_insert_with(|| ErrorCount {
+                message: error.message.clone(),
+                ..ErrorCount::default()
+            });
+            sum.count += error.count;
+        }
+        self.rows = self.rows.saturating_add(other.rows);
+        self.rows_known += other.rows_known;
+        self.timed += other.timed;
+        self.total_us = self.total_us.saturating_add(other.total_us);
+        self.max_us = self.max_us.max(other.max_us);
+        self.histogram.merge(&other.histogram);
+        self.reservoir.append(&other.reservoir);
+    }
+
     /// Executions sent to the server, successful or not.
     pub(crate) fn calls(&self) -> u64 {
         self.done + self.failed
@@ -135,8 +161,37 @@ impl Query {
         self.reservoir.in_time_order()
     }
 
+    /// The typical logarithm of the service time in this run, which has timed executions, with the
+    /// variance that blocks of time show.
+    pub(crate) fn run_level(&self) -> RunLevel {
+        let logarithms: Vec<f64> =
+            self.durations_us().into_iter().map(|duration| duration.max(1.0).ln()).collect();
+        let blocks: Vec<f64> =
+            blocks(&logarithms, BLOCKS).filter_map(|block| median(block.iter().copied())).collect();
+        RunLevel { level: pseudo_median(&logarithms), variance: variance_of_mean(&blocks) }
+    }
+
+    /// The logarithm of the mean service time in this run, which has timed executions, with the
+    /// variance that blocks of time show.
+    pub(crate) fn run_mean(&self) -> RunLevel {
+        let durations = self.durations_us();
+        let mean = self.mean_us().max(1.0);
+        let blocks: Vec<f64> = blocks(&durations, BLOCKS)
+            .map(|block| block.iter().sum::<f64>() / block.len() as f64 / mean)
+            .collect();
+        RunLevel { level: mean.ln(), variance: variance_of_mean(&blocks) }
+    }
+
     /// Rows per execution, where the server reported them.
     pub(crate) fn rows_mean(&self) -> Option<f64> {
         (self.rows_known > 0).then(|| self.rows as f64 / self.rows_known as f64)
     }
+}
+
+/// Variance of the mean of `values`, if these are independent; 0 for a single value.
+fn variance_of_mean(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    squares / (count * (count - 1.0).max(1.0))
 }

@@ -17,17 +17,18 @@ pub(crate) struct Reservoir {
     random: SeededRandom,
 }
 
-/// Eight bytes, because a run may have tens of thousands of queries.
+/// An execution's time and duration. Eight bytes, because a run may have tens of thousands of
+/// queries.
 #[derive(Clone, Copy, Debug)]
 struct DurationSample {
-    /// Since the start of the run. Sufficient for 24 days in either direction.
+    /// Time since the start of the run, in ms. The range is 24 days in either direction.
     at_ms: i32,
-    /// Sufficient for 71 minutes; longer executions are stored as that long.
+    /// Duration in µs. The range is 71 minutes; longer executions are stored as that.
     service_us: u32,
 }
 
 impl Reservoir {
-    /// Which executions are stored depends only on `seed` and their order.
+    /// Creates an empty sample. The executions it will store depend only on `seed` and their order.
     pub(crate) fn new(seed: u64) -> Self {
         Self { samples: Vec::new(), recorded: 0, random: SeededRandom::new(seed) }
     }
@@ -48,6 +49,31 @@ impl Reservoir {
         if let Some(slot) = slot {
             *slot = sample;
         }
+    }
+
+    /// Adds the sample of a later run, as if it had begun right after this one.
+    ///
+    /// If both do not fit, each keeps a share of the places that corresponds to its recorded
+    /// values, so the result is still a uniform sample of all.
+    pub(crate) fn append(&mut self, other: &Self) {
+        let end = self.samples.iter().map(|sample| sample.at_ms).max();
+        let start = other.samples.iter().map(|sample| sample.at_ms).min();
+        let offset = end.unwrap_or(0).saturating_add(1).saturating_sub(start.unwrap_or(0));
+        let later = other
+            .samples
+            .iter()
+            .map(|sample| DurationSample { at_ms: sample.at_ms.saturating_add(offset), ..*sample });
+        let mut later: Vec<DurationSample> = later.collect();
+        let recorded = self.recorded + other.recorded;
+        if self.samples.len() + later.len() > RESERVOIR_SIZE {
+            let share = self.recorded as f64 / recorded as f64;
+            let quota = (share * RESERVOIR_SIZE as f64).round() as usize;
+            let quota = quota.clamp(RESERVOIR_SIZE.saturating_sub(later.len()), self.samples.len());
+            self.random.truncate_to_sample(&mut self.samples, quota);
+            self.random.truncate_to_sample(&mut later, RESERVOIR_SIZE - quota);
+        }
+        self.samples.append(&mut later);
+        self.recorded = recorded;
     }
 
     /// Whether all executions are stored.
@@ -92,6 +118,32 @@ fn sample_is_uniform_over_time() {
     let early = sample.iter().filter(|at| **at < total as f64 / 2.0).count();
     assert!(early.abs_diff(RESERVOIR_SIZE / 2) < RESERVOIR_SIZE / 20, "{early}");
     assert!(sample.is_sorted());
+}
+
+#[test]
+fn appended_run_follows_in_time() {
+    let mut reservoir = Reservoir::new(1);
+    let mut later = Reservoir::new(2);
+    for at in [1_000, 2_000] {
+        reservoir.record(at, 10);
+        later.record(at - 5_000, 20 + at.unsigned_abs() / 1_000);
+    }
+    reservoir.append(&later);
+    assert!(reservoir.is_complete());
+    assert_eq!(reservoir.in_time_order(), [10.0, 10.0, 21.0, 22.0]);
+}
+
+#[test]
+fn appended_runs_keep_their_shares() {
+    let mut reservoir = Reservoir::new(1);
+    let mut later = Reservoir::new(2);
+    (0..3_000).for_each(|at| reservoir.record(at * 1_000, 1));
+    (0..9_000).for_each(|at| later.record(at * 1_000, 2));
+    reservoir.append(&later);
+    let values = reservoir.in_time_order();
+    assert_eq!(values.len(), RESERVOIR_SIZE);
+    assert_eq!(values.iter().filter(|value| **value == 1.0).count(), RESERVOIR_SIZE / 4);
+    assert!(values.is_sorted());
 }
 
 #[test]

@@ -25,6 +25,15 @@ impl SeededRandom {
         (wide >> 64) as u64
     }
 
+    /// Shortens `values` to `count` of them, drawn without replacement (Fisher and Yates).
+    pub(crate) fn truncate_to_sample<T>(&mut self, values: &mut Vec<T>, count: usize) {
+        for index in 0..count.min(values.len()) {
+            let left = (values.len() - index) as u64;
+            values.swap(index, index + self.below(left) as usize);
+        }
+        values.truncate(count);
+    }
+
     /// A number in [0, 1).
     #[cfg(test)]
     pub(crate) fn unit(&mut self) -> f64 {

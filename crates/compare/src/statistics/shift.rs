@@ -14,8 +14,8 @@ pub(crate) struct Shift {
     pub(crate) high: f64,
     /// Two-sided p-value of the Mann–Whitney statistic under no shift.
     pub(crate) p: f64,
-    /// The same under a shift by the margin, in the direction of the estimate: the probability of
-    /// such samples if the true shift were no further from zero than the margin.
+    /// The p-value under a shift by the margin, in the direction of the estimate: the probability
+    /// of such samples if the true shift were no further from zero than the margin.
     pub(crate) p_beyond_margin: f64,
 }
 
@@ -50,6 +50,13 @@ pub(crate) fn shift(base: &[f64], run: &[f64], confidence: f64, margin: f64) -> 
         p: p_under(0.0),
         p_beyond_margin: if inside { 1.0 } else { p_under(margin.copysign(estimate)) },
     }
+}
+
+/// The Hodges–Lehmann estimate of the center of `values`, which must not be empty: the median of
+/// the means of all pairs. As robust as needed against the tail, and nearly as precise as the mean.
+pub(crate) fn pseudo_median(values: &[f64]) -> f64 {
+    let negative: Vec<f64> = values.iter().map(|value| -value).collect();
+    Differences::new(&negative, values).median() / 2.0
 }
 
 /// Standard error of θ at the given shift, and its degrees of freedom.

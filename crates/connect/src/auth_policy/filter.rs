@@ -14,17 +14,17 @@ const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 /// Passes a server's bytes to a session, each authentication request only after an [`AuthPolicy`]
 /// has checked it.
 ///
-/// A session answers every request that it receives, so the policy must come first. Once the server
-/// has accepted the login, bytes pass through unchecked.
+/// A session answers every request that it receives, so the policy must be applied before it. Once
+/// the server has accepted the login, bytes pass through unchecked.
 #[derive(Debug)]
 pub struct AuthFilter {
-    /// `None` once the server has accepted the login.
+    /// The policy; `None` once the server has accepted the login.
     policy: Option<AuthPolicy>,
     /// The incomplete message at the end of the input.
     buffer: Vec<u8>,
 }
 
-/// The server sent a request that must not be answered, or broke the protocol.
+/// The reason why a login must be aborted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoginError {
@@ -46,8 +46,8 @@ impl AuthFilter {
     ///
     /// # Errors
     ///
-    /// Nothing more may be sent: close the connection. Bytes before the offending message have been
-    /// passed on.
+    /// The login must be aborted: close the connection without sending anything. Bytes before the
+    /// offending message have been passed on.
     pub fn handle(
         &mut self,
         bytes: &[u8],
@@ -87,7 +87,7 @@ impl AuthFilter {
 /// A message that may be passed on.
 struct AllowedMessage {
     message_bytes: usize,
-    /// Whether it is AuthenticationOk.
+    /// Whether the message is AuthenticationOk.
     is_in: bool,
 }
 

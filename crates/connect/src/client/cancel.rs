@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{Keepalive, tls::Encryption};
 
-/// Cancels the current statement of a session, from any thread and after the [`crate::Client`] is
-/// gone.
+/// Cancels the current statement of a session, from any thread, even after the [`crate::Client`]
+/// has been dropped.
 ///
 /// The request goes to the address that the session is connected to, with TLS if the session uses
 /// it. It has no effect on an idle or finished session. A request that arrives just after the next
@@ -29,12 +29,12 @@ pub struct CancelHandle {
     pub(super) key: CancelKey,
 }
 
-/// A request to cancel could not be delivered.
+/// The reason why a cancel request could not be delivered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CancelError {
     /// The connection for the request failed.
-    #[error("cannot connect to cancel")]
+    #[error("cannot connect to send the cancel request")]
     Connect(#[source] ConnectFailure),
     /// The connection was lost before the server read the request.
     #[error("the connection was lost before the cancel request was delivered")]
@@ -42,8 +42,8 @@ pub enum CancelError {
 }
 
 impl CancelHandle {
-    /// Sends the cancel request, and waits until the server has read it. Whether there was
-    /// something to cancel shows only in the session: its statement fails with SQLSTATE 57014.
+    /// Sends the cancel request, and waits until the server has read it. Only the session shows
+    /// whether a statement was cancelled: it then fails with SQLSTATE 57014.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl CancelHandle {
         let mut request = Vec::new();
         startup::cancel_request(&mut request, &self.key);
         socket.send(&request).map_err(CancelError::Lost)?;
-        // The server closes the connection after signalling the backend; the way it closes does not
+        // The server closes the connection after signalling the backend; how it closes does not
         // matter.
         match socket.receive(&mut [0; 16]) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(CancelError::Lost(error)),

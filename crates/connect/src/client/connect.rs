@@ -41,7 +41,7 @@ pub(super) fn connect(target: &ConnectTarget) -> Result<Client, ConnectError> {
     Err(ConnectError::Failed { failures })
 }
 
-/// The kinds of session to look for, in successive passes over the endpoints.
+/// Returns the kinds of session to look for, in successive passes over the endpoints.
 fn passes(required: SessionAttributes) -> Vec<SessionAttributes> {
     match required {
         SessionAttributes::PreferStandby => {
@@ -59,11 +59,11 @@ enum AttemptOutcome {
 
 struct Connector<'t> {
     target: &'t ConnectTarget,
-    /// Created on first use, because it reads files.
+    /// The TLS configuration. Created on first use, because it reads files.
     config: OnceCell<Arc<rustls::ClientConfig>>,
 }
 
-/// One address of one endpoint.
+/// An address that an endpoint's name was resolved to.
 struct EndpointAddress<'p> {
     endpoint: &'p Endpoint,
     address: ResolvedAddress,
@@ -166,8 +166,8 @@ impl Connector<'_> {
         let mut socket = Socket::connect(&address.address, keepalive, deadline)
             .map_err(ConnectFailure::Unreachable)
             .map_err(late)?;
-        // The caller may retry with another method (`sslmode=prefer`, `allow`), for which it has
-        // to know whether a failure was one of an encrypted connection.
+        // The caller may retry with another method (`sslmode=prefer`, `allow`), which depends on
+        // whether the failed connection was encrypted.
         *encrypted = match encryption {
             Encryption::Plain => Some(false),
             Encryption::Optional => None,
@@ -185,8 +185,8 @@ impl Connector<'_> {
         SystemRandom::new().fill(&mut nonce).map_err(|_| ConnectFailure::Random)?;
         let mut session = session::ClientSession::new(login, nonce);
         login::log_in(&mut socket, &mut session, policy).map_err(late)?;
-        // The handle stores how this connection was encrypted: a CancelRequest travels the same
-        // way.
+        // The handle stores how this connection was encrypted: a CancelRequest uses the same
+        // encryption.
         socket.set_deadline(None);
         let encryption = if socket.is_encrypted() { encryption } else { Encryption::Plain };
         let cancel = session.cancel_key().cloned().map(|key| CancelHandle {
@@ -201,7 +201,7 @@ impl Connector<'_> {
         Ok(Client { session, socket, endpoint, timeout: None, cancel, closed: false })
     }
 
-    /// The login data, once the server's certificate is known.
+    /// Returns the login data, once the server's certificate is known.
     fn login(&self, endpoint: &Endpoint, socket: &Socket) -> session::Login {
         let mut login = self.target.login(endpoint);
         // Values are Rust strings, so the client encoding is UTF-8.
@@ -221,7 +221,7 @@ impl ResolvedAddress {
     }
 }
 
-/// The addresses of an endpoint, at least one.
+/// Resolves an endpoint to its addresses, at least one.
 fn resolve_addresses(endpoint: &Endpoint) -> Result<Vec<ResolvedAddress>, Option<io::Error>> {
     let addresses: Vec<_> = match endpoint {
         Endpoint::Unix { path } => vec![ResolvedAddress::Unix(path.clone())],
@@ -306,7 +306,7 @@ fn name_timeout(cause: ConnectFailure, timeout: Option<Duration>) -> ConnectFail
     }
 }
 
-/// Shuffles a list.
+/// Shuffles a list with random numbers of the operating system.
 fn shuffle<T>(list: &mut [T]) -> Result<(), ConnectError> {
     for last in (1..list.len()).rev() {
         let mut bytes = [0; 8];

@@ -10,15 +10,15 @@ use crate::{
     tls::{NegotiationError, TlsError},
 };
 
-/// No connection could be made.
+/// The reason why no connection could be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The TLS settings are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The system has no random numbers for choosing an endpoint.
-    #[error("the system has no random numbers")]
+    /// The system provides no random numbers for choosing an endpoint.
+    #[error("the operating system provides no random numbers")]
     Random,
     /// Every attempted endpoint failed.
     #[error("{}", join(.failures))]
@@ -29,7 +29,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// The SQLSTATE of the last attempt that a server refused with one.
+    /// Returns the SQLSTATE of the last attempt that a server refused with one.
     pub fn sqlstate(&self) -> Option<&str> {
         let Self::Failed { failures } = self else { return None };
         failures.iter().rev().find_map(|failure| match &failure.cause {
@@ -46,13 +46,13 @@ fn join(failures: &[AttemptFailure]) -> String {
 /// The failure of one attempt to connect.
 #[derive(Debug)]
 pub struct AttemptFailure {
-    /// The endpoint.
+    /// The endpoint that was tried.
     pub endpoint: Endpoint,
-    /// The address, if the attempt got that far.
+    /// The address of the endpoint, if the attempt got that far.
     pub address: Option<SocketAddr>,
     /// Whether the attempt used TLS; `None` if it did not get that far.
     pub encrypted: Option<bool>,
-    /// The cause.
+    /// The reason why the attempt failed.
     pub cause: ConnectFailure,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for AttemptFailure {
     }
 }
 
-/// Why an attempt to connect failed. The message is complete and has no source, because
+/// The reason why an attempt to connect failed. The message is complete and has no source, because
 /// [`ConnectError`] joins several.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -90,10 +90,10 @@ pub enum ConnectFailure {
     /// The server could not be reached.
     #[error("{0}")]
     Unreachable(io::Error),
-    /// It took longer than [`crate::ConnectTarget::connect_timeout`].
+    /// Connecting and logging in took longer than [`crate::ConnectTarget::connect_timeout`].
     #[error("no connection within {} s", .after.as_secs())]
     TimedOut {
-        /// The limit.
+        /// The timeout.
         after: Duration,
     },
     /// The connection was lost before the login was complete.
@@ -108,16 +108,16 @@ pub enum ConnectFailure {
     /// The TLS handshake failed, or the server's certificate was rejected.
     #[error("TLS: {}", explain(.0))]
     Handshake(rustls::Error),
-    /// The server asks for an authentication method that is not allowed.
+    /// The server requests an authentication method that is not allowed.
     #[error(transparent)]
     LoginRefused(#[from] LoginRefused),
     /// The server refused the login.
     #[error(transparent)]
     Sql(Box<SqlError>),
-    /// The system has no random numbers, which a login needs.
-    #[error("the system has no random numbers")]
+    /// The system provides no random numbers, which a login needs.
+    #[error("the operating system provides no random numbers")]
     Random,
-    /// The server broke the protocol, or the login is not possible.
+    /// The server violated the protocol, or the login is not possible.
     #[error(transparent)]
     Protocol(session::SessionError),
     /// The session is not of the kind required by `target_session_attrs`.
@@ -144,7 +144,7 @@ fn detail(reason: Option<&io::Error>) -> String {
     reason.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
-/// The message of rustls, with advice for the most common failures.
+/// Returns the message of rustls, with advice for the most common failures.
 fn explain(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error};
     let hint = match error {
@@ -159,7 +159,7 @@ fn explain(error: &rustls::Error) -> String {
     format!("{error}{hint}")
 }
 
-/// A statement did not complete.
+/// The reason why a statement did not complete.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryError {
@@ -186,19 +186,19 @@ pub enum QueryError {
     /// The result is larger than the limit for results in memory. The connection is closed.
     #[error("the result has more than {bytes_max} bytes")]
     TooLarge {
-        /// [`crate::client::RESULT_BYTES_MAX`].
+        /// The limit, [`crate::client::RESULT_BYTES_MAX`].
         bytes_max: usize,
     },
     /// The call exceeded its timeout. The connection is closed; the server may continue its work.
     #[error("no answer within {after:?}")]
     TimedOut {
-        /// The limit.
+        /// The timeout.
         after: Duration,
     },
     /// The connection is lost.
     #[error("the connection was lost")]
     Lost(#[source] io::Error),
-    /// The server broke the protocol. The connection is closed.
+    /// The server violated the protocol. The connection is closed.
     #[error(transparent)]
     Protocol(#[from] session::SessionError),
     /// The writer for the data of a `COPY` failed. The connection is closed.
@@ -223,7 +223,7 @@ impl QueryError {
         }
     }
 
-    /// The SQLSTATE, if the server reported the error.
+    /// Returns the SQLSTATE, if the server reported the error.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Sql(error) => Some(&error.sqlstate),
@@ -236,7 +236,7 @@ impl QueryError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SqlError {
-    /// The severity: `ERROR`, `FATAL` or `PANIC`, perhaps in the server's language.
+    /// The severity: `ERROR`, `FATAL` or `PANIC`, possibly in the server's language.
     pub severity: String,
     /// The five-character error code.
     pub sqlstate: String,
@@ -252,7 +252,7 @@ pub struct SqlError {
 }
 
 impl SqlError {
-    /// Whether the server closes the connection after it.
+    /// Whether the server closes the connection after this error.
     pub fn closes_connection(&self) -> bool {
         self.closes_connection
     }
@@ -274,7 +274,7 @@ impl From<&backend::ServerError<'_>> for SqlError {
     }
 }
 
-/// The message and its SQLSTATE, on one line.
+/// Writes the message and its SQLSTATE, on one line.
 impl fmt::Display for SqlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (SQLSTATE {})", self.message, self.sqlstate)

@@ -9,11 +9,11 @@ use super::{Client, QueryError, RESULT_BYTES_MAX, ResultRow, ResultSet};
 
 /// Receives the results of a request.
 pub(super) trait ResultSink {
-    /// Whether it accepts COPY data.
+    /// Whether the sink accepts COPY data.
     const ACCEPTS_COPY: bool;
 
-    /// Reads the next piece of COPY data to send into `buffer`: returns its length, 0 at the end.
-    /// `None` if the sink has no such data.
+    /// Reads the next piece of COPY data to send into `buffer`, and returns its length; 0 at the
+    /// end. `None` if the sink has no such data.
     fn read_copy_data(&mut self, _buffer: &mut [u8]) -> Option<io::Result<usize>> {
         None
     }
@@ -39,7 +39,7 @@ impl Client {
         self.socket.set_deadline(self.deadline());
         let requested = request(&mut self.session);
         if requested.is_err() {
-            // The queued part of a batch must be ended with a Sync.
+            // The part of a batch that is already queued must be ended with a Sync.
             if self.session.outstanding().next().is_none() {
                 return Ok(requested?);
             }
@@ -106,7 +106,7 @@ impl Client {
 
     /// Sends the client's COPY data, one piece at a time so that little of it is buffered. The
     /// inner error is set if there was no data or reading it failed: the COPY was then failed, and
-    /// the server's reply is still to come.
+    /// the server's reply is still expected.
     ///
     /// A server that has failed in the meantime reads to the end of the data and discards it
     /// (`CopyData` in `PostgresMain`), so sending never blocks on a reply.
@@ -180,7 +180,7 @@ impl Client {
     }
 }
 
-/// Bytes per piece of COPY data.
+/// Length of a piece of COPY data, in bytes.
 const COPY_PIECE_BYTES: usize = 64 << 10;
 
 /// Collects results in memory.
@@ -231,7 +231,7 @@ impl<'w> CopyOutSink<'w> {
         Self { writer, has_started: false, rows: 0 }
     }
 
-    /// Number of rows copied.
+    /// Returns the number of rows copied.
     pub(super) fn finish(self) -> Result<u64, QueryError> {
         if self.has_started { Ok(self.rows) } else { Err(QueryError::NotCopy) }
     }
@@ -266,7 +266,7 @@ impl<'r> CopyInSource<'r> {
         Self { reader, has_started: false, rows: 0 }
     }
 
-    /// Number of rows copied.
+    /// Returns the number of rows copied.
     pub(super) fn finish(self) -> Result<u64, QueryError> {
         if self.has_started { Ok(self.rows) } else { Err(QueryError::NotCopyIn) }
     }

@@ -14,12 +14,12 @@ pub struct ResultSet {
 }
 
 impl ResultSet {
-    /// Number of rows returned or changed, for commands that report it.
+    /// Returns the number of rows returned or changed, for commands that report it.
     pub fn row_count(&self) -> Option<u64> {
         self.tag.rsplit(' ').next()?.parse().ok()
     }
 
-    /// The index of the first column of that name.
+    /// Returns the index of the first column with this name.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column == name)
     }
@@ -30,28 +30,29 @@ impl ResultSet {
 pub struct ResultRow(pub(super) Vec<Option<Box<[u8]>>>);
 
 impl ResultRow {
-    /// The cell of a column, with U+FFFD where it is not UTF-8; `None` if it is NULL or the column
-    /// does not exist.
+    /// Returns the cell of a column, with U+FFFD where it is not UTF-8; `None` if it is NULL or the
+    /// column does not exist.
     pub fn text(&self, column: usize) -> Option<Cow<'_, str>> {
         self.bytes(column).map(String::from_utf8_lossy)
     }
 
-    /// The bytes of the cell of a column; `None` if it is NULL or the column does not exist.
+    /// Returns the bytes of the cell of a column; `None` if it is NULL or the column does not
+    /// exist.
     pub fn bytes(&self, column: usize) -> Option<&[u8]> {
         self.0.get(column)?.as_deref()
     }
 
-    /// Number of cells.
+    /// Returns the number of cells.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are no cells.
+    /// Whether the row has no cells.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The cells, from left to right.
+    /// Iterates over the cells, from left to right.
     pub fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
         self.0.iter().map(Option::as_deref)
     }

@@ -33,14 +33,13 @@ pub(super) enum ResolvedAddress {
     Unix(PathBuf),
 }
 
-/// What the TLS handshake needs.
+/// Configuration and server name for the TLS handshake.
 #[derive(Clone, Debug)]
 pub(super) struct TlsSetup {
     pub(super) config: Arc<ClientConfig>,
     pub(super) server_name: ServerName<'static>,
 }
 
-/// A connected socket.
 pub(super) struct Socket {
     transport: DeadlineTransport,
     tls: Option<Box<ClientConnection>>,
@@ -78,7 +77,7 @@ impl Socket {
         Ok(Self { transport: DeadlineTransport { stream, deadline }, tls: None })
     }
 
-    /// Performs the TLS negotiation for `encryption`. The startup packet is next.
+    /// Performs the TLS negotiation for `encryption`. Afterwards the startup packet can be sent.
     pub(super) fn open(
         &mut self,
         encryption: Encryption,
@@ -127,7 +126,7 @@ impl Socket {
         self.transport.deadline = deadline;
     }
 
-    /// Sends all of `bytes`.
+    /// Sends all of `bytes`, and blocks until they are sent or the deadline has passed.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.tls {
             None => self.transport.write_all(bytes),
@@ -147,7 +146,7 @@ impl Socket {
         };
         match received {
             // Servers close TLS connections without close_notify; the PostgreSQL protocol has its
-            // own end.
+            // own end of session.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
             other => other,
         }
@@ -157,7 +156,7 @@ impl Socket {
         self.tls.is_some()
     }
 
-    /// The server's own certificate, in DER.
+    /// Returns the server's certificate, in DER.
     pub(super) fn peer_certificate(&self) -> Option<&[u8]> {
         self.tls.as_ref()?.peer_certificates()?.first().map(AsRef::as_ref)
     }

@@ -8,8 +8,8 @@ use std::{
 
 use super::{remaining, retry};
 
-/// A connected socket. Each call returns by the deadline, with an error of kind `TimedOut` if need
-/// be.
+/// A connected socket. Each call returns by the deadline, if necessary with an error of kind
+/// `TimedOut`.
 #[derive(Debug)]
 pub struct DeadlineStream {
     stream: TcpStream,
@@ -17,21 +17,22 @@ pub struct DeadlineStream {
 }
 
 impl DeadlineStream {
-    /// Looks up `host` and connects as [`connect`](Self::connect). The name lookup may outlast the
-    /// deadline, because the system's resolver has its own timeout.
+    /// Looks up `host` and connects like [`connect`](Self::connect). The name lookup may outlast
+    /// the deadline, because the system's resolver has its own timeout.
     ///
     /// # Errors
     ///
-    /// The lookup failed, or no address accepted by the deadline.
+    /// The lookup failed, or no address accepted the connection by the deadline.
     pub fn open(host: &str, port: u16, deadline: Instant) -> io::Result<Self> {
         Self::connect((host, port).to_socket_addrs()?, deadline)
     }
 
-    /// Connects to the first address that accepts.
+    /// Connects to the first address that accepts the connection.
     ///
     /// # Errors
     ///
-    /// No addresses are given, or none accepted by the deadline; then the error of the last one.
+    /// No addresses are given, or none accepted by the deadline; then the error is that of the last
+    /// one.
     pub fn connect(
         addresses: impl IntoIterator<Item = SocketAddr>,
         deadline: Instant,
@@ -76,7 +77,7 @@ impl DeadlineStream {
     ///
     /// # Errors
     ///
-    /// The peer reset the connection: how much it read is unknown.
+    /// The peer reset the connection: how much it has read is unknown.
     pub fn finish(mut self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)?;
         let mut buffer = [0; 512];

@@ -10,9 +10,9 @@ use crate::{
 };
 
 impl ConnectTarget {
-    /// The URI without the password. Files at their default locations in the home directory are
-    /// left out. Parsed with the same home directory and no variables it yields the same target,
-    /// except for the password, `require_auth`, keepalives, and session parameters from the
+    /// Returns the URI without the password. Files at their default locations in the home directory
+    /// are left out. Parsed with the same home directory and no variables it yields the same
+    /// target, except for the password, `require_auth`, keepalives, and session parameters from the
     /// environment.
     pub(super) fn to_uri(&self) -> String {
         let mut uri = format!("postgresql://{}@", encode(&self.user, b""));
@@ -111,7 +111,7 @@ fn address(endpoint: &Endpoint) -> String {
     }
 }
 
-/// The query string of a URI.
+/// The query string of a URI, while it is written.
 #[derive(Default)]
 struct UriParameters(String);
 

@@ -22,8 +22,8 @@ use super::{
 };
 use crate::Endpoint;
 
-/// The client configuration for these settings. Create it once and share it, because it reads
-/// files.
+/// Returns the client configuration for these settings. Create it once and share it, because it
+/// reads files.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub fn client_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>, TlsErr
     Ok(Arc::new(config))
 }
 
-/// The name that a server's certificate must be for, and that is sent as SNI.
+/// Returns the name that a server's certificate must be for, and that is sent as SNI.
 ///
 /// # Errors
 ///
@@ -70,7 +70,8 @@ fn versions(settings: &TlsSettings) -> Vec<&'static SupportedProtocolVersion> {
         .collect()
 }
 
-/// The trusted authorities. As in libpq, an existing root certificate file is used in every mode.
+/// Returns the trusted authorities. As in libpq, an existing root certificate file is used in every
+/// mode.
 fn trust_anchors(
     settings: &TlsSettings,
     provider: &Arc<CryptoProvider>,
@@ -103,14 +104,14 @@ fn trust_anchors(
     Ok(TrustAnchors::Authorities(Authorities { webpki, certificates, has_revocations }))
 }
 
-/// The certificates of a file, and those that rustls accepts as authorities; at least one.
+/// Returns the certificates of a file, and those that rustls accepts as authorities; at least one.
 fn roots(path: &Path) -> Result<(Vec<CertificateDer<'static>>, RootCertStore), TlsError> {
     let certificates = files::certificates(path)?;
     let mut roots = RootCertStore::empty();
     let mut first_error = None;
     for certificate in &certificates {
         // A large bundle may contain a few that rustls cannot parse; one valid certificate is
-        // enough.
+        // sufficient.
         if let Err(error) = roots.add(certificate.clone()) {
             first_error.get_or_insert(error);
         }
@@ -148,7 +149,7 @@ fn revocations(
     Ok(lists)
 }
 
-/// The client's own certificate and key, if it has them.
+/// Returns the client's certificate and key, if it has them.
 fn identity(
     settings: &TlsSettings,
     provider: &CryptoProvider,
@@ -165,9 +166,9 @@ fn identity(
     certified((path, certificates), (key_path, files::private_key(key_path)?), provider).map(Some)
 }
 
-/// A server's certificate chain and private key. Unlike rustls itself, this accepts certificates of
-/// version 1, which the instructions in PostgreSQL's manual produce; whether to trust one is the
-/// client's decision.
+/// Loads a server's certificate chain and private key. Unlike rustls itself, this accepts
+/// certificates of version 1, which the instructions in PostgreSQL's manual produce; the client
+/// decides whether to trust one.
 ///
 /// # Errors
 ///
@@ -230,8 +231,8 @@ pub fn client_verifier(
     Ok(Arc::new(ClientVerifier::new(webpki, certificates, algorithms)))
 }
 
-/// A certificate with its key. rustls checks that they match, but parses certificates of version 3
-/// only.
+/// Returns a certificate with its key. rustls checks that they match, but parses only certificates
+/// of version 3.
 fn certified(
     (path, certificates): (&Path, Vec<CertificateDer<'static>>),
     (key_path, key): (&Path, PrivateKeyDer<'static>),

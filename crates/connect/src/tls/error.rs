@@ -5,18 +5,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The TLS settings cannot be applied. Nothing was sent yet.
+/// The reason why TLS settings cannot be applied. Nothing was sent yet.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A verifying mode without root certificates.
+    /// The mode verifies certificates, but there are no root certificates.
     #[error(
         "root certificate file {} does not exist: provide it, use the system's trusted roots with \
          sslrootcert=system, or do without verification with sslmode=require",
         .path.as_deref().unwrap_or("~/.postgresql/root.crt".as_ref()).display()
     )]
     NoRootCertificate {
-        /// The expected location, if there is a home directory.
+        /// The expected location, if the user has a home directory.
         path: Option<PathBuf>,
     },
     /// The operating system has no usable root certificates.
@@ -28,27 +28,27 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {}", .path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A file contains none of the expected items.
     #[error("{} contains no {what}", .path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The expected content.
+        /// Description of the expected content.
         what: &'static str,
     },
     /// An item in a file is invalid.
     #[error("{} contains a {what} that cannot be used", .path.display())]
     Unusable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The expected content.
+        /// Description of the invalid item.
         what: &'static str,
-        /// The problem.
+        /// The reason that rustls gives.
         source: rustls::Error,
     },
     /// A private key has an unsupported type or size.
@@ -57,26 +57,26 @@ pub enum TlsError {
          Ed25519; `openssl pkey -in FILE -noout -text` shows what it is", .path.display()
     )]
     UnusableKey {
-        /// The key's file.
+        /// Path of the key file.
         path: PathBuf,
-        /// The error of rustls.
+        /// The reason that rustls gives.
         source: rustls::Error,
     },
     /// A private key does not match the certificate.
     #[error("private key {} does not belong to certificate {}", .key.display(), .certificate.display())]
     WrongKey {
-        /// The key's file.
+        /// Path of the key file.
         key: PathBuf,
-        /// The certificate's file.
+        /// Path of the certificate file.
         certificate: PathBuf,
     },
-    /// There is a client certificate, but no key for it.
+    /// A client certificate has no key.
     #[error(
         "certificate {} has no private key: {} does not exist",
         .certificate.display(), .key.as_deref().unwrap_or("~/.postgresql/postgresql.key".as_ref()).display()
     )]
     NoKey {
-        /// The certificate's file.
+        /// Path of the certificate file.
         certificate: PathBuf,
         /// The expected location of the key.
         key: Option<PathBuf>,
@@ -87,7 +87,7 @@ pub enum TlsError {
         .path.display()
     )]
     EncryptedKey {
-        /// The key's file.
+        /// Path of the key file.
         path: PathBuf,
     },
     /// The private key is accessible to others.
@@ -96,15 +96,15 @@ pub enum TlsError {
         .path.display()
     )]
     KeyPermissions {
-        /// The key's file.
+        /// Path of the key file.
         path: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the file.
         mode: u32,
     },
     /// The host is neither a DNS name nor an address.
     #[error("{host:?} cannot be the name of a TLS server")]
     ServerName {
-        /// The host.
+        /// The host as given.
         host: String,
     },
     /// rustls rejects the settings.
@@ -113,7 +113,7 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// The file that needs to be fixed, if the error is about one.
+    /// Returns the file that must be fixed, if the error is about one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::NoRootCertificate { path } => path.as_deref(),

@@ -14,22 +14,23 @@ use rustls_pki_types::{
 
 use super::error::TlsError;
 
-/// More than any certificate bundle; a wrong path must not exhaust memory.
+/// Maximum size of a file, above that of any certificate bundle: a wrong path must not exhaust
+/// memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// All certificates of a PEM file, at least one.
+/// Reads all certificates of a PEM file, at least one.
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     sections(path, &read(path)?, "certificate")
 }
 
-/// All revocation lists of a PEM file, at least one.
+/// Reads all revocation lists of a PEM file, at least one.
 pub(super) fn revocations(
     path: &Path,
 ) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     sections(path, &read(path)?, "list of revoked certificates")
 }
 
-/// The files in a directory, sorted by name.
+/// Returns the files in a directory, sorted by name.
 pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
     let unreadable = |source| TlsError::File { path: folder.to_owned(), source };
     let entries = fs::read_dir(folder).map_err(unreadable)?;
@@ -42,22 +43,22 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
     Ok(paths)
 }
 
-/// The private key of a file, in PEM or DER.
+/// Reads the private key of a file, in PEM or DER.
 ///
 /// # Errors
 ///
-/// Also if others than its owner may read it, or it is encrypted.
+/// Also if users other than its owner may read the file, or the key is encrypted.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     check_permissions(path)?;
     private_key_unchecked(path)
 }
 
-/// The same without checking permissions. The content of the file counts, not its label: keys in
-/// PKCS #8 sometimes appear under `BEGIN RSA PRIVATE KEY`, and OpenSSL accepts them.
+/// Reads a private key without checking permissions. The content of the file counts, not its label:
+/// keys in PKCS #8 sometimes appear under `BEGIN RSA PRIVATE KEY`, and OpenSSL accepts them.
 ///
 /// # Errors
 ///
-/// Also if it is encrypted.
+/// Also if the key is encrypted.
 pub(super) fn private_key_unchecked(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let bytes = read(path)?;
     let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
@@ -73,7 +74,8 @@ pub(super) fn private_key_unchecked(path: &Path) -> Result<PrivateKeyDer<'static
     Ok(PrivateKeyDer::try_from(labelled.secret_der().to_vec()).unwrap_or(labelled))
 }
 
-/// As in libpq: only the owner may have access, or a group if root owns it.
+/// Checks permissions as libpq does: only the owner may have access, or a group if root owns the
+/// file.
 fn check_permissions(path: &Path) -> Result<(), TlsError> {
     let metadata =
         fs::metadata(path).map_err(|source| TlsError::File { path: path.to_owned(), source })?;

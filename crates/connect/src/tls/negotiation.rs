@@ -1,4 +1,4 @@
-//! The start of a connection: with TLS or without, and what to try after a failure.
+//! The start of a connection: with or without TLS, and the attempts after a failure.
 //!
 //! ```text
 //!             send SSLRequest          'S'
@@ -20,24 +20,24 @@ use crate::Endpoint;
 /// A way to start a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// Without TLS.
+    /// Start without TLS.
     Plain,
-    /// With TLS if the server offers it.
+    /// Start with TLS if the server offers it.
     Optional,
-    /// With TLS, requested by an SSLRequest.
+    /// Start with TLS, requested by an SSLRequest.
     Requested,
-    /// With TLS immediately, without an SSLRequest.
+    /// Start with TLS immediately, without an SSLRequest.
     Direct,
 }
 
 impl TlsSettings {
-    /// The ways to start a connection to `endpoint`, in the order they are to be tried.
+    /// Returns the ways to start a connection to `endpoint`, in the order they should be tried.
     ///
     /// Try the next one only if the previous failed because of how it started: the TLS handshake
     /// failed, or the server would accept the client only with, or only without, encryption
     /// ([`Encryption::allows_fallback`]). An unreachable server or a wrong password will fail
-    /// again. After an [`Encryption::Optional`] that continued without TLS there is nothing left to
-    /// try.
+    /// again. After an [`Encryption::Optional`] that continued without TLS, no further attempt is
+    /// useful.
     pub fn attempts(&self, endpoint: &Endpoint) -> &'static [Encryption] {
         use Encryption::{Direct, Optional, Plain, Requested};
         match (endpoint, self.mode, self.negotiation) {
@@ -69,13 +69,13 @@ pub enum OpeningStep {
     Startup,
 }
 
-/// The first bytes of one attempt to connect. It does no I/O.
+/// The first bytes of an attempt to connect, as a state machine without I/O.
 #[derive(Clone, Copy, Debug)]
 pub struct Negotiation {
     encryption: Encryption,
 }
 
-/// The server's reply to an SSLRequest means that the connection cannot continue.
+/// The reason why the connection cannot continue after the server's reply to an SSLRequest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NegotiationError {
@@ -89,7 +89,7 @@ pub enum NegotiationError {
     /// A byte that the protocol does not define: the server is not PostgreSQL.
     #[error("the server answered the request for TLS with byte {byte:#04x}: it is not PostgreSQL")]
     NotPostgres {
-        /// The byte.
+        /// The byte that the server sent.
         byte: u8,
     },
     /// Bytes followed the one-byte reply. An attacker may have injected them so that they would be
@@ -110,7 +110,7 @@ impl Negotiation {
         Self { encryption }
     }
 
-    /// The first step.
+    /// Returns the first step.
     pub fn opening(self) -> OpeningStep {
         match self.encryption {
             Encryption::Plain => OpeningStep::Startup,
@@ -121,12 +121,13 @@ impl Negotiation {
         }
     }
 
-    /// The meaning of the server's reply. `received` is *everything* received so far; the result is
-    /// `None` while that is empty. A caller that reads exactly one byte is safe as well.
+    /// Handles the server's reply and returns the next step. `received` is *everything* received so
+    /// far; the result is `None` while that is empty. A caller that reads exactly one byte is safe
+    /// as well.
     ///
     /// # Errors
     ///
-    /// Close the connection.
+    /// The connection must be closed.
     pub fn handle_reply(self, received: &[u8]) -> Result<Option<OpeningStep>, NegotiationError> {
         let Some(&byte) = received.first() else { return Ok(None) };
         let opening = match (EncryptionReply::from_byte(byte), self.encryption) {

@@ -7,7 +7,7 @@ use crate::{
 };
 
 choice! {
-    /// How much protection a connection must have (`sslmode`), from least to most.
+    /// The protection that a connection must have (`sslmode`), from least to most.
     ///
     /// Source: PostgreSQL manual, "SSL Mode Descriptions".
     pub enum SslMode {
@@ -29,9 +29,9 @@ choice! {
 choice! {
     /// How TLS begins (`sslnegotiation`).
     pub enum SslNegotiation {
-        /// An SSLRequest asks for it.
+        /// The client sends an SSLRequest first.
         Postgres = "postgres",
-        /// The first byte belongs to TLS. Needs a server of PostgreSQL 17 or later.
+        /// The first byte belongs to TLS. Requires PostgreSQL 17 or later.
         Direct = "direct",
     }
 }
@@ -39,26 +39,26 @@ choice! {
 choice! {
     /// Whether SCRAM is bound to the TLS connection (`channel_binding`).
     pub enum ChannelBindingMode {
-        /// Never.
+        /// SCRAM is never bound.
         Disable = "disable",
-        /// If both sides support it.
+        /// SCRAM is bound if both sides support it.
         Prefer = "prefer",
-        /// Required.
+        /// A login that cannot be bound is refused.
         Require = "require",
     }
 }
 
-/// A version of TLS.
+/// A TLS protocol version that this program supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TlsVersion {
-    /// TLS 1.2.
+    /// TLS 1.2 (RFC 5246), with authenticated encryption only.
     Tls12,
-    /// TLS 1.3.
+    /// TLS 1.3 (RFC 8446), which hides certificates from eavesdroppers.
     Tls13,
 }
 
 impl TlsVersion {
-    /// The keyword in a connection string, where case does not matter.
+    /// Returns the keyword in a connection string, where case does not matter.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Tls12 => "TLSv1.2",
@@ -73,51 +73,51 @@ impl TlsVersion {
     }
 }
 
-/// Which authorities are trusted (`sslrootcert`).
+/// The authorities that are trusted (`sslrootcert`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootCertificates {
-    /// Those of the operating system (`sslrootcert=system`).
+    /// The authorities of the operating system (`sslrootcert=system`).
     System,
-    /// Those in a PEM file. A file that was set explicitly need not exist unless the mode is a
-    /// verifying one.
+    /// The authorities in a PEM file. A file that was set explicitly need not exist unless the mode
+    /// is a verifying one.
     File(PathBuf),
-    /// None was set, and the default file does not exist.
+    /// None: no file was set, and the default file does not exist.
     None,
 }
 
 /// The encryption settings.
 ///
-/// Unix sockets have no TLS, so these settings do not apply to them.
+/// Unix sockets are never encrypted, so these settings do not apply to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsSettings {
-    /// `sslmode`.
+    /// `sslmode`: the required protection.
     pub mode: SslMode,
-    /// `sslnegotiation`.
+    /// `sslnegotiation`: how TLS begins.
     pub negotiation: SslNegotiation,
     /// `sslrootcert`, by default `~/.postgresql/root.crt` if it exists.
     pub root_certificates: RootCertificates,
     /// `sslcrl`, by default `~/.postgresql/root.crl` if it exists: revoked certificates, in PEM.
     pub revocations: Option<PathBuf>,
-    /// `sslcrldir`: a directory of such files.
+    /// `sslcrldir`: a directory of files with revoked certificates.
     pub revocation_directory: Option<PathBuf>,
     /// `sslcert`, by default `~/.postgresql/postgresql.crt` if it exists. A file that was set
     /// explicitly need not exist; `None` if no certificate may be sent (`sslcertmode=disable`).
     pub certificate: Option<PathBuf>,
-    /// `sslkey`, by default `~/.postgresql/postgresql.key`.
+    /// `sslkey`: the key of `certificate`, by default `~/.postgresql/postgresql.key`.
     pub key: Option<PathBuf>,
     /// `sslsni`: whether the host name is sent unencrypted, for proxies.
     pub sni: bool,
-    /// `ssl_min_protocol_version`.
+    /// `ssl_min_protocol_version`: the oldest version to accept.
     pub min_version: TlsVersion,
-    /// `ssl_max_protocol_version`.
+    /// `ssl_max_protocol_version`: the newest version to accept.
     pub max_version: TlsVersion,
-    /// `channel_binding`.
+    /// `channel_binding`: whether SCRAM must prove that both sides see the same TLS connection.
     pub channel_binding: ChannelBindingMode,
 }
 
 impl Default for TlsSettings {
-    /// libpq's defaults without settings or files: TLS if the server offers it, unverified.
+    /// Returns libpq's defaults without settings or files: TLS if the server offers it, unverified.
     fn default() -> Self {
         Self {
             mode: SslMode::Prefer,
@@ -136,8 +136,9 @@ impl Default for TlsSettings {
 }
 
 impl TlsSettings {
-    /// The channel binding data for a TLS connection with this server certificate: the value for
-    /// [`howdah_session::Login::channel_binding`]. `None` if binding is off or not possible.
+    /// Returns the channel binding data for a TLS connection with this server certificate: the
+    /// value for [`howdah_session::Login::channel_binding`]. `None` if binding is off or not
+    /// possible.
     pub fn binding(&self, peer_certificate: Option<&[u8]>) -> Option<Vec<u8>> {
         match self.channel_binding {
             ChannelBindingMode::Disable => None,
@@ -171,7 +172,7 @@ impl TlsSettings {
         let certificate = match settings.value("sslcertmode") {
             None | Some("allow") => file("sslcert", "postgresql.crt"),
             Some("disable") => None,
-            // The handshake does not reveal whether the server asked for the certificate.
+            // The handshake does not reveal whether the server requested the certificate.
             Some("require") => return Err(unsupported(settings, "sslcertmode")),
             Some(other) => {
                 return Err(settings.invalid(
@@ -242,7 +243,8 @@ fn resolve_mode(
     roots: &RootCertificates,
 ) -> Result<SslMode, ResolveError> {
     let default = match (settings.value("requiressl"), roots) {
-        // The system's authorities sign certificates for anyone: only the name identifies a server.
+        // The system's authorities sign certificates for anyone, so only the name identifies a
+        // server.
         (_, RootCertificates::System) => SslMode::VerifyFull,
         (Some("1"), _) => SslMode::Require,
         _ => SslMode::Prefer,
@@ -258,7 +260,7 @@ fn resolve_min_version(settings: &KeywordValues) -> Result<TlsVersion, ResolveEr
     })
 }
 
-/// The error for a value that asks for unsupported protection.
+/// Returns the error for a value that requests unsupported protection.
 pub(crate) fn unsupported(settings: &KeywordValues, keyword: &'static str) -> ResolveError {
     ResolveError::Unsupported {
         keyword,

@@ -1,8 +1,8 @@
 //! Verifies peers' certificates: a server's by the rules that libpq users rely on, a client's by
 //! PostgreSQL's rules.
 //!
-//! webpki does the work. It rejects three things that OpenSSL accepts and that PostgreSQL
-//! installations use:
+//! webpki verifies, but rejects three things that OpenSSL accepts and that PostgreSQL installations
+//! use:
 //!
 //! - a name that is only in the subject's common name;
 //! - a self-signed certificate that is both the server's and the trusted root;
@@ -43,7 +43,7 @@ pub(super) struct ServerVerifier {
 pub(super) enum TrustAnchors {
     /// Any certificate is accepted: TLS only protects against passive eavesdropping.
     Any,
-    /// The authorities of a file.
+    /// The authorities in a file.
     Authorities(Authorities),
     /// The authorities of the operating system.
     System(rustls_platform_verifier::Verifier),
@@ -52,7 +52,7 @@ pub(super) enum TrustAnchors {
 #[derive(Debug)]
 pub(super) struct Authorities {
     pub(super) webpki: Arc<WebPkiServerVerifier>,
-    /// The same authorities, as whole certificates.
+    /// The same authorities, as complete certificates.
     pub(super) certificates: Vec<CertificateDer<'static>>,
     /// Whether revocation lists were given.
     pub(super) has_revocations: bool,
@@ -172,7 +172,7 @@ fn verify_handshake(
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     webpki: Arc<dyn ClientCertVerifier>,
-    /// The authorities, as whole certificates.
+    /// The authorities, as complete certificates.
     certificates: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -263,8 +263,8 @@ fn is_signed_by_any(
     if !authorities.iter().any(signed_by) {
         return Ok(false);
     }
-    let (from, until) = certificate.validity;
-    match i64::try_from(now.as_secs()).unwrap_or(i64::MAX) {
+    let Some((from, until)) = certificate.validity() else { return Ok(false) };
+    match now.as_secs() {
         now if now < from => Err(CertificateError::NotValidYet.into()),
         now if now > until => Err(CertificateError::Expired.into()),
         _ => Ok(true),

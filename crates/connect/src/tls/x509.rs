@@ -1,28 +1,31 @@
 //! The few fields of a certificate that rustls does not expose: its signature algorithm, names,
 //! validity and version.
 //!
+//! The crate `der` reads the encoding; this module knows which field comes where. It keeps slices
+//! of the certificate as it was received, because a signature is verified over exactly those bytes.
+//!
 //! Parsing does not verify: a caller that trusts these fields must verify the signature as well.
 //! Source: RFC 5280, section 4.1; the encoding is DER (X.690).
 
-use ring::digest;
+use der::{
+    AnyRef, Decode as _, Reader as _, SliceReader, Tag, TagNumber, Tagged as _,
+    asn1::{BitStringRef, GeneralizedTime, ObjectIdentifier, UtcTime},
+};
+use ring::digest::{self, SHA256, SHA384, SHA512};
 
-/// The hash of a certificate for channel binding (`tls-server-end-point`).
+/// Returns the hash of a certificate for channel binding (`tls-server-end-point`).
 ///
-/// It uses the hash function of the certificate's own signature, with SHA-256 in place of MD5 and
-/// SHA-1. `None` if the signature has no separate hash function (Ed25519) or an uncommon one; such
-/// a connection cannot be bound. Source: RFC 5929, section 4.1.
+/// The hash function is that of the certificate's signature, with SHA-256 instead of MD5 and SHA-1.
+/// `None` if the signature has no separate hash function (Ed25519) or an uncommon one; such a
+/// connection cannot be bound. Source: RFC 5929, section 4.1.
 pub fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
-    let mut algorithm = Der(Certificate::parse(certificate)?.signature_algorithm);
-    let identifier = algorithm.expect(OBJECT_IDENTIFIER)?;
-    let hash = match identifier {
-        RSASSA_PSS => pss_hash(algorithm.expect(SEQUENCE)?)?,
-        other => signature_hash(other)?,
-    };
+    let algorithm = Certificate::parse(certificate)?.signature_algorithm;
+    let hash = signature_hash(algorithm).ok()??;
     Some(digest::digest(hash, certificate).as_ref().to_vec())
 }
 
-/// The first common name of a certificate's subject: the user, in a client certificate. Only trust
-/// it after verifying the certificate.
+/// Returns the first common name of a certificate's subject: the user, in a client certificate.
+/// Only trust it after verifying the certificate.
 pub fn common_name(certificate: &[u8]) -> Option<String> {
     Certificate::parse(certificate)?.common_name().map(str::to_owned)
 }
@@ -30,73 +33,62 @@ pub fn common_name(certificate: &[u8]) -> Option<String> {
 /// Whether a certificate is for this key, a `SubjectPublicKeyInfo` in DER; `None` if one of them
 /// cannot be parsed.
 pub(super) fn has_key(certificate: &[u8], public_key: &[u8]) -> Option<bool> {
-    let mut info = Der(Der(public_key).expect(SEQUENCE)?);
-    info.expect(SEQUENCE)?;
-    Some(Certificate::parse(certificate)?.key == bits(info.expect(BIT_STRING)?)?)
+    let mut outer = SliceReader::new(public_key).ok()?;
+    let (_, key) = public_key_info(&mut outer).ok()?;
+    Some(Certificate::parse(certificate)?.key == key)
 }
 
-const OBJECT_IDENTIFIER: u8 = 0x06;
-const SEQUENCE: u8 = 0x30;
-const SET: u8 = 0x31;
-const BIT_STRING: u8 = 0x03;
-const OCTET_STRING: u8 = 0x04;
-const INTEGER: u8 = 0x02;
-const BOOLEAN: u8 = 0x01;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
+const RSASSA_PSS: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.10");
+const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
+const SUBJECT_ALT_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.17");
 
-/// `[n]`, constructed.
-const fn context(n: u8) -> u8 {
-    0xa0 | n
-}
+/// Hash functions for binding a channel, by algorithm.
+type HashTable = [(ObjectIdentifier, &'static digest::Algorithm)];
 
-/// `[n]`, primitive.
-const fn context_primitive(n: u8) -> u8 {
-    0x80 | n
-}
+/// Signature algorithms that name a hash function.
+static SIGNATURE_HASHES: &HashTable = &[
+    // RSA with MD5, SHA-1 and SHA-2.
+    (ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.4"), &SHA256),
+    (ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.5"), &SHA256),
+    (ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.11"), &SHA256),
+    (ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.12"), &SHA384),
+    (ObjectIdentifier::new_unwrap("1.2.840.113549.1.1.13"), &SHA512),
+    // ECDSA with SHA-1 and SHA-2.
+    (ObjectIdentifier::new_unwrap("1.2.840.10045.4.1"), &SHA256),
+    (ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2"), &SHA256),
+    (ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.3"), &SHA384),
+    (ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.4"), &SHA512),
+];
 
-/// 1.2.840.113549.1.1.10
-const RSASSA_PSS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 10];
-/// 2.5.4.3
-const COMMON_NAME: &[u8] = &[0x55, 4, 3];
-/// 2.5.29.17
-const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 17];
+/// Hash functions in the parameters of RSASSA-PSS: SHA-1 and SHA-2.
+static PSS_HASHES: &HashTable = &[
+    (ObjectIdentifier::new_unwrap("1.3.14.3.2.26"), &SHA256),
+    (ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.1"), &SHA256),
+    (ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.2"), &SHA384),
+    (ObjectIdentifier::new_unwrap("2.16.840.1.101.3.4.2.3"), &SHA512),
+];
 
-/// The hash function for a signature algorithm that names one.
-fn signature_hash(identifier: &[u8]) -> Option<&'static digest::Algorithm> {
-    match identifier {
-        // 1.2.840.113549.1.1: RSA with MD5, SHA-1, SHA-256, -384, -512.
-        [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, hash] => match hash {
-            4 | 5 | 11 => Some(&digest::SHA256),
-            12 => Some(&digest::SHA384),
-            13 => Some(&digest::SHA512),
-            _ => None,
-        },
-        // 1.2.840.10045.4: ECDSA with SHA-1, then with SHA-2 of three lengths.
-        [0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 1] => Some(&digest::SHA256),
-        [0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, length] => sha2(length.wrapping_sub(1)),
-        _ => None,
+/// Returns the hash function for an `AlgorithmIdentifier`, if it has one in the tables.
+fn signature_hash(algorithm: &[u8]) -> der::Result<Option<&'static digest::Algorithm>> {
+    let mut algorithm = SliceReader::new(algorithm)?;
+    let identifier: ObjectIdentifier = algorithm.decode()?;
+    if identifier != RSASSA_PSS {
+        return Ok(find(SIGNATURE_HASHES, &identifier));
     }
+    // `hashAlgorithm` (RFC 4055, section 3.1); the default is SHA-1.
+    let mut parameters = nested(&mut algorithm, Tag::Sequence)?;
+    let Some(explicit) = contents_if(&mut parameters, constructed(0))? else {
+        return Ok(Some(&SHA256));
+    };
+    let mut hash = nested(&mut SliceReader::new(explicit)?, Tag::Sequence)?;
+    Ok(find(PSS_HASHES, &hash.decode()?))
 }
 
-/// `hashAlgorithm` of RSASSA-PSS parameters (RFC 4055, section 3.1); the default is SHA-1.
-fn pss_hash(parameters: &[u8]) -> Option<&'static digest::Algorithm> {
-    let Some(explicit) = Der(parameters).next_if(context(0)) else { return Some(&digest::SHA256) };
-    match Der(Der(explicit).expect(SEQUENCE)?).expect(OBJECT_IDENTIFIER)? {
-        // 1.3.14.3.2.26 is SHA-1, 2.16.840.1.101.3.4.2 is SHA-2.
-        [0x2b, 14, 3, 2, 26] => Some(&digest::SHA256),
-        [0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, length] => sha2(*length),
-        _ => None,
-    }
-}
-
-fn sha2(length: u8) -> Option<&'static digest::Algorithm> {
-    match length {
-        1 => Some(&digest::SHA256),
-        2 => Some(&digest::SHA384),
-        3 => Some(&digest::SHA512),
-        _ => None,
-    }
+fn find(
+    table: &'static HashTable,
+    identifier: &ObjectIdentifier,
+) -> Option<&'static digest::Algorithm> {
+    table.iter().find(|(row, _)| row == identifier).map(|(_, hash)| *hash)
 }
 
 /// A parsed certificate. Fields are contents without their tag and length unless noted otherwise.
@@ -104,12 +96,11 @@ fn sha2(length: u8) -> Option<&'static digest::Algorithm> {
 pub(super) struct Certificate<'a> {
     /// The signed part, with tag and length.
     pub(super) signed: &'a [u8],
-    /// 1 to 3.
+    /// Version of the certificate, 1 to 3.
     pub(super) version: u8,
     pub(super) issuer: &'a [u8],
     pub(super) subject: &'a [u8],
-    /// First and last second of validity, since the Unix epoch.
-    pub(super) validity: (i64, i64),
+    validity: (AnyRef<'a>, AnyRef<'a>),
     /// `AlgorithmIdentifier` of the subject's key.
     pub(super) key_algorithm: &'a [u8],
     pub(super) key: &'a [u8],
@@ -122,33 +113,35 @@ pub(super) struct Certificate<'a> {
 
 impl<'a> Certificate<'a> {
     /// Parses a certificate; `None` if it is invalid.
-    pub(super) fn parse(der: &'a [u8]) -> Option<Self> {
-        let mut outer = Der(Der(der).expect(SEQUENCE)?);
-        let signed = outer.expect_raw(SEQUENCE)?;
-        let signature_algorithm = outer.expect(SEQUENCE)?;
-        let signature = bits(outer.expect(BIT_STRING)?)?;
+    pub(super) fn parse(certificate: &'a [u8]) -> Option<Self> {
+        Self::decode(certificate).ok()
+    }
 
-        let mut inner = Der(Der(signed).expect(SEQUENCE)?);
-        let version = match inner.next_if(context(0)) {
-            Some(version) => *Der(version).expect(INTEGER)?.first()? + 1,
+    fn decode(certificate: &'a [u8]) -> der::Result<Self> {
+        let mut outer = nested(&mut SliceReader::new(certificate)?, Tag::Sequence)?;
+        let signed = outer.tlv_bytes()?;
+        let signature_algorithm = contents(&mut outer, Tag::Sequence)?;
+        let signature = bits(&mut outer)?;
+
+        let mut inner = nested(&mut SliceReader::new(signed)?, Tag::Sequence)?;
+        let version = match contents_if(&mut inner, constructed(0))? {
+            Some(version) => u8::from_der(version)?.saturating_add(1),
             None => 1,
         };
-        inner.expect(INTEGER)?;
-        inner.expect(SEQUENCE)?;
-        let issuer = inner.expect(SEQUENCE)?;
-        let mut validity = Der(inner.expect(SEQUENCE)?);
-        let validity = (validity.time()?, validity.time()?);
-        let subject = inner.expect(SEQUENCE)?;
-        let mut key_info = Der(inner.expect(SEQUENCE)?);
-        let key_algorithm = key_info.expect(SEQUENCE)?;
-        let key = bits(key_info.expect(BIT_STRING)?)?;
-        inner.next_if(context_primitive(1));
-        inner.next_if(context_primitive(2));
-        let extensions = match inner.next_if(context(3)) {
-            Some(explicit) => Der(explicit).expect(SEQUENCE)?,
+        contents(&mut inner, Tag::Integer)?;
+        contents(&mut inner, Tag::Sequence)?;
+        let issuer = contents(&mut inner, Tag::Sequence)?;
+        let mut validity = nested(&mut inner, Tag::Sequence)?;
+        let validity = (validity.decode()?, validity.decode()?);
+        let subject = contents(&mut inner, Tag::Sequence)?;
+        let (key_algorithm, key) = public_key_info(&mut inner)?;
+        contents_if(&mut inner, primitive(1))?;
+        contents_if(&mut inner, primitive(2))?;
+        let extensions = match contents_if(&mut inner, constructed(3))? {
+            Some(explicit) => contents(&mut SliceReader::new(explicit)?, Tag::Sequence)?,
             None => &[],
         };
-        Some(Self {
+        Ok(Self {
             signed,
             version,
             issuer,
@@ -162,14 +155,30 @@ impl<'a> Certificate<'a> {
         })
     }
 
+    /// Returns the first and last second of validity, since the Unix epoch; `None` if one of them
+    /// is not a time since then. Parsed here, because channel binding does not need them.
+    pub(super) fn validity(&self) -> Option<(u64, u64)> {
+        let seconds = |time: AnyRef<'_>| {
+            let since_epoch = match time.tag() {
+                Tag::UtcTime => time.decode_as::<UtcTime>().ok()?.to_unix_duration(),
+                _ => time.decode_as::<GeneralizedTime>().ok()?.to_unix_duration(),
+            };
+            Some(since_epoch.as_secs())
+        };
+        let (from, until) = self.validity;
+        Some((seconds(from)?, seconds(until)?))
+    }
+
     /// The first common name of the subject.
     pub(super) fn common_name(&self) -> Option<&'a str> {
-        let mut names = Der(self.subject);
-        while let Some(mut name) = names.expect(SET).map(Der) {
-            while let Some(mut attribute) = name.expect(SEQUENCE).map(Der) {
-                if attribute.expect(OBJECT_IDENTIFIER)? == COMMON_NAME {
-                    let (_, text) = attribute.next()?;
-                    return std::str::from_utf8(text).ok();
+        let mut names = SliceReader::new(self.subject).ok()?;
+        while !names.is_finished() {
+            let mut name = nested(&mut names, Tag::Set).ok()?;
+            while !name.is_finished() {
+                let mut attribute = nested(&mut name, Tag::Sequence).ok()?;
+                if is_identifier(&mut attribute, COMMON_NAME).ok()? {
+                    let text: AnyRef<'a> = attribute.decode().ok()?;
+                    return str::from_utf8(text.value()).ok();
                 }
             }
         }
@@ -179,18 +188,19 @@ impl<'a> Certificate<'a> {
     /// Whether the subject has alternative names of the kind under which this kind of host would be
     /// listed; `None` if they cannot be parsed.
     pub(super) fn has_alternative_name(&self, host_is_address: bool) -> Option<bool> {
-        let tag = context_primitive(if host_is_address { 7 } else { 2 });
-        let mut extensions = Der(self.extensions);
-        while !extensions.0.is_empty() {
-            let mut extension = Der(extensions.expect(SEQUENCE)?);
-            let identifier = extension.expect(OBJECT_IDENTIFIER)?;
-            extension.next_if(BOOLEAN);
-            if identifier != SUBJECT_ALT_NAME {
+        let tag = primitive(if host_is_address { 7 } else { 2 });
+        let mut extensions = SliceReader::new(self.extensions).ok()?;
+        while !extensions.is_finished() {
+            let mut extension = nested(&mut extensions, Tag::Sequence).ok()?;
+            let is_names = is_identifier(&mut extension, SUBJECT_ALT_NAME).ok()?;
+            contents_if(&mut extension, Tag::Boolean).ok()?;
+            if !is_names {
                 continue;
             }
-            let mut names = Der(Der(extension.expect(OCTET_STRING)?).expect(SEQUENCE)?);
-            while !names.0.is_empty() {
-                if names.next()?.0 == tag {
+            let names = contents(&mut extension, Tag::OctetString).ok()?;
+            let mut names = nested(&mut SliceReader::new(names).ok()?, Tag::Sequence).ok()?;
+            while !names.is_finished() {
+                if names.decode::<AnyRef<'_>>().ok()?.tag() == tag {
                     return Some(true);
                 }
             }
@@ -199,91 +209,51 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// The bytes of a bit string without unused bits.
-fn bits(contents: &[u8]) -> Option<&[u8]> {
-    contents.strip_prefix(&[0])
+/// `[number]`, constructed.
+const fn constructed(number: u32) -> Tag {
+    Tag::ContextSpecific { constructed: true, number: TagNumber(number) }
 }
 
-/// Reads DER values from the front.
-#[derive(Clone, Debug)]
-struct Der<'a>(&'a [u8]);
-
-impl<'a> Der<'a> {
-    /// Reads the next value: its tag and its contents.
-    fn next(&mut self) -> Option<(u8, &'a [u8])> {
-        let (&tag, rest) = self.0.split_first()?;
-        let (&first, rest) = rest.split_first()?;
-        let (bytes, rest) = match first {
-            0..=0x7f => (usize::from(first), rest),
-            // The number of length bytes; a certificate never needs five.
-            0x81..=0x84 => {
-                let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-                (length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
-            }
-            _ => return None,
-        };
-        let (contents, rest) = rest.split_at_checked(bytes)?;
-        self.0 = rest;
-        Some((tag, contents))
-    }
-
-    /// Reads the next value, which must have this tag.
-    fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
-        let (found, contents) = self.next()?;
-        (found == tag).then_some(contents)
-    }
-
-    /// Reads the next value if it has this tag.
-    fn next_if(&mut self, tag: u8) -> Option<&'a [u8]> {
-        if self.0.first() == Some(&tag) { self.expect(tag) } else { None }
-    }
-
-    /// Reads the next value, which must have this tag, and returns it with tag and length.
-    fn expect_raw(&mut self, tag: u8) -> Option<&'a [u8]> {
-        let before = self.0;
-        self.expect(tag)?;
-        Some(&before[..before.len() - self.0.len()])
-    }
-
-    /// Reads a time, in seconds since the Unix epoch.
-    fn time(&mut self) -> Option<i64> {
-        let (tag, text) = self.next()?;
-        let digits = text.strip_suffix(b"Z")?;
-        if !digits.iter().all(u8::is_ascii_digit) {
-            return None;
-        }
-        let (year, rest) = match tag {
-            // Two-digit years: 50 is 1950, 49 is 2049.
-            UTC_TIME => {
-                let (year, rest) = digits.split_at_checked(2)?;
-                let year = number(year);
-                (if year < 50 { 2000 + year } else { 1900 + year }, rest)
-            }
-            GENERALIZED_TIME => {
-                let (year, rest) = digits.split_at_checked(4)?;
-                (number(year), rest)
-            }
-            _ => return None,
-        };
-        let [m1, m2, d1, d2, hour1, hour2, min1, min2, s1, s2] = *rest.first_chunk()?;
-        let seconds =
-            number(&[hour1, hour2]) * 3600 + number(&[min1, min2]) * 60 + number(&[s1, s2]);
-        Some(days_before(year, number(&[m1, m2]), number(&[d1, d2])) * 86_400 + seconds)
-    }
+/// `[number]`, primitive.
+const fn primitive(number: u32) -> Tag {
+    Tag::ContextSpecific { constructed: false, number: TagNumber(number) }
 }
 
-/// Parses decimal digits.
-fn number(digits: &[u8]) -> i64 {
-    digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'))
+/// Reads a value with this tag, and returns its contents.
+fn contents<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> der::Result<&'a [u8]> {
+    let value: AnyRef<'a> = reader.decode()?;
+    value.tag().assert_eq(tag)?;
+    Ok(value.value())
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar. The year is counted from March, so
-/// that a leap day is its last day.
-fn days_before(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year
-        - 719_468
+/// Reads a value with this tag, and returns a reader of its contents.
+fn nested<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> der::Result<SliceReader<'a>> {
+    SliceReader::new(contents(reader, tag)?)
+}
+
+/// Reads the next value if it has this tag, and returns its contents.
+fn contents_if<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> der::Result<Option<&'a [u8]>> {
+    if reader.is_finished() || Tag::peek(reader)? != tag {
+        return Ok(None);
+    }
+    contents(reader, tag).map(Some)
+}
+
+/// Reads an identifier and compares it. Others may be longer than `der` supports.
+fn is_identifier(reader: &mut SliceReader<'_>, identifier: ObjectIdentifier) -> der::Result<bool> {
+    Ok(contents(reader, Tag::ObjectIdentifier)? == identifier.as_bytes())
+}
+
+/// Reads a bit string without unused bits.
+fn bits<'a>(reader: &mut SliceReader<'a>) -> der::Result<&'a [u8]> {
+    let bits: BitStringRef<'a> = reader.decode()?;
+    bits.as_bytes().ok_or_else(|| Tag::BitString.value_error().to_error())
+}
+
+/// Reads a `SubjectPublicKeyInfo`: the contents of its `AlgorithmIdentifier`, and the key.
+fn public_key_info<'a>(reader: &mut SliceReader<'a>) -> der::Result<(&'a [u8], &'a [u8])> {
+    let mut info = nested(reader, Tag::Sequence)?;
+    Ok((contents(&mut info, Tag::Sequence)?, bits(&mut info)?))
 }
 
 #[cfg(test)]

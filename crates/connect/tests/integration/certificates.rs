@@ -12,7 +12,7 @@ use tempfile::TempDir;
 pub(crate) struct Certificates(TempDir);
 
 impl Certificates {
-    /// Creates an empty directory; `None`, with a message, if there is no `openssl`.
+    /// Creates an empty directory; `None`, with a message, if `openssl` is not installed.
     pub(crate) fn new(test: &str) -> Option<Self> {
         let runs = Command::new("openssl").arg("version").stdout(Stdio::null()).status();
         if !runs.is_ok_and(|status| status.success()) {

@@ -26,9 +26,9 @@ use crate::{
 
 /// Buffered events, numbered from 0 in order of arrival.
 pub(super) struct EventColumns {
-    /// The sequence number of row 0.
+    /// Sequence number of row 0.
     first_sequence: i64,
-    /// Microseconds since the Unix epoch.
+    /// Time of each row, in microseconds since the Unix epoch.
     times: Vec<i64>,
     text_bytes: Vec<u32>,
     kinds: Vec<Kind>,
@@ -236,7 +236,7 @@ impl EventColumns {
         }
     }
 
-    /// The rows ordered by time; rows of the same time keep their order.
+    /// Returns the rows ordered by time; rows with the same time keep their order.
     pub(super) fn sorted(&self) -> Vec<u32> {
         let mut rows: Vec<u32> = (0..self.times.len() as u32).collect();
         rows.sort_by_key(|row| self.times.get(*row as usize));
@@ -247,7 +247,7 @@ impl EventColumns {
         Timestamp::from_micros(self.times[row as usize])
     }
 
-    /// The kind of each row.
+    /// Returns the kind of each row.
     pub(super) fn kinds(&self) -> &[Kind] {
         &self.kinds
     }
@@ -256,7 +256,7 @@ impl EventColumns {
         self.text_bytes[row as usize] as usize
     }
 
-    /// Removes all rows.
+    /// Removes all rows; the numbers of later ones continue.
     pub(super) fn clear(&mut self) {
         self.first_sequence += i64::try_from(self.times.len()).unwrap_or(0);
         self.times.clear();
@@ -409,7 +409,7 @@ fn encode_number_lists(
 /// addresses.
 #[derive(Default)]
 struct SessionIdentities {
-    /// By row, an index into `entries`.
+    /// For each row, an index into `entries`.
     rows: Vec<u32>,
     entries: Vec<IdentityEntry>,
     table: HashTable<u32>,
@@ -417,7 +417,7 @@ struct SessionIdentities {
 }
 
 struct IdentityEntry {
-    /// Kept alive, so that their addresses identify them.
+    /// The names, which are held so that their addresses identify them.
     names: [Arc<str>; 4],
     indexes: [DictionaryIndex; 4],
 }
@@ -445,7 +445,7 @@ impl SessionIdentities {
         for ((slot, words), (at, name)) in
             slots.iter_mut().zip(&mut self.dictionaries).zip(names.into_iter().enumerate())
         {
-            // The empty text stands for "not known", but a session always has a name.
+            // The empty text stands for an unknown name, but a session always has one.
             if at == 0 || !name.is_empty() {
                 *slot = words.get_or_insert(name.as_bytes());
             }
@@ -484,7 +484,7 @@ fn hash_addresses(names: [&Arc<str>; 4]) -> u64 {
     hash ^ hash >> 32
 }
 
-/// Bytes of all texts of an event.
+/// Returns the bytes of all texts of an event.
 pub(super) fn text_bytes(event: &EventRef<'_>) -> usize {
     let EventRef { identity, action, outcome, .. } = event;
     let names = [identity.session(), identity.user(), identity.database(), identity.application()];

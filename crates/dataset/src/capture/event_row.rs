@@ -20,14 +20,15 @@ use crate::{
 /// An event with its sequence number.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StoredEvent {
-    /// Counts from 0 in each capture, in order of arrival. Orders events of the same time.
+    /// Number of the event in its capture, from 0, in order of arrival. Orders events with the same
+    /// time.
     pub(crate) sequence: i64,
-    /// Boxed, so that sorting and moving rows is cheap.
+    /// The event. Boxed, so that sorting and moving rows is cheap.
     pub(crate) event: Box<Event>,
 }
 
 impl StoredEvent {
-    /// The sort key of events: unique in a capture.
+    /// Returns the sort key of the event, which is unique in a capture.
     pub(crate) fn key(&self) -> (Timestamp, i64) {
         (self.event.time, self.sequence)
     }

@@ -1,16 +1,17 @@
-//! Merges the row groups of a capture into one stream ordered by time.
+//! Merges the row groups of captures into one stream ordered by time.
 //!
 //! Every row group is sorted. A heap contains the files not yet opened (keyed by their first time),
 //! the row groups not yet opened (likewise), and the open row groups (keyed by their next event).
 //! The smallest is opened or yielded, so nothing is opened before its first event is due, and
-//! exhausted row groups are closed.
+//! exhausted row groups are closed. It makes no difference whether the files belong to one capture
+//! or to several: the number of its capture is a part of each source.
 
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
     mem,
     ops::Range,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -30,89 +31,132 @@ use crate::{
 ///
 /// The stream ends after an error: the events before it are valid, those after it are unknown.
 pub struct Events {
-    sources: BinaryHeap<Reverse<MergeSource>>,
+    merge: EventMerge,
     range: Option<Range<Timestamp>>,
-    /// An error found while reading the event after the one that was yielded.
+}
+
+/// A k-way merge of the files of captures: events with the number of their capture, ordered by
+/// time, then by capture, then by arrival. It ends after an error.
+pub(super) struct EventMerge {
+    sources: BinaryHeap<Reverse<MergeSource>>,
+    /// Row groups outside of this range are not read.
+    range: Option<Range<Timestamp>>,
+    /// An error found while reading the event that follows the one just yielded.
     pending_error: Option<ReadError>,
 }
 
-/// A file or row group that has events left.
+/// A file or row group that has more events.
 enum MergeSource {
-    File { first: Timestamp, path: PathBuf },
-    Group { first: Timestamp, file: Arc<TableFile<StoredEvent>>, group: usize },
+    File { first: Timestamp, capture: u32, path: PathBuf },
+    Group { first: Timestamp, capture: u32, file: Arc<TableFile<StoredEvent>>, group: usize },
     Open(Box<OpenGroup>),
 }
 
 /// An open row group, and its next event.
 struct OpenGroup {
+    capture: u32,
     next: StoredEvent,
     rest: GroupRows<StoredEvent>,
 }
 
-impl Events {
-    pub(super) fn new(files: &[EventFile], range: Option<Range<Timestamp>>) -> Self {
-        let sources = files
-            .iter()
-            .filter(|file| overlaps(range.as_ref(), (file.first, file.last)))
-            .map(|file| Reverse(MergeSource::File { first: file.first, path: file.path.clone() }))
-            .collect();
-        Self { sources, range, pending_error: None }
+impl EventMerge {
+    pub(super) fn new(range: Option<Range<Timestamp>>) -> Self {
+        Self { sources: BinaryHeap::new(), range, pending_error: None }
     }
 
-    /// The next event in order, regardless of the range.
-    fn advance(&mut self) -> Result<Option<StoredEvent>, ReadError> {
+    /// Adds the files of a capture with this number.
+    pub(super) fn add(&mut self, capture: u32, files: &[EventFile]) {
+        let range = self.range.as_ref();
+        let overlapping =
+            files.iter().filter(|file| overlaps(range, (file.first, file.last))).map(|file| {
+                let path = file.path.clone();
+                Reverse(MergeSource::File { first: file.first, capture, path })
+            });
+        self.sources.extend(overlapping);
+    }
+
+    /// Returns the next event, regardless of the range.
+    fn advance(&mut self) -> Result<Option<(u32, StoredEvent)>, ReadError> {
+        if let Some(error) = self.pending_error.take() {
+            return Err(error);
+        }
         loop {
             match self.sources.pop() {
                 None => return Ok(None),
-                Some(Reverse(MergeSource::File { path, .. })) => self.open_file(&path)?,
-                Some(Reverse(MergeSource::Group { file, group, .. })) => {
+                Some(Reverse(MergeSource::File { capture, path, .. })) => {
+                    let file = TableFile::open(&path, DatasetKind::Capture)?;
+                    self.add_groups(capture, &Arc::new(file));
+                }
+                Some(Reverse(MergeSource::Group { capture, file, group, .. })) => {
                     let mut rest = file.read(group)?;
                     if let Some(next) = rest.next().transpose()? {
-                        let reading = Box::new(OpenGroup { next, rest });
-                        self.sources.push(Reverse(MergeSource::Open(reading)));
+                        let open = Box::new(OpenGroup { capture, next, rest });
+                        self.sources.push(Reverse(MergeSource::Open(open)));
                     }
                 }
-                Some(Reverse(MergeSource::Open(reading))) => return Ok(Some(self.step(reading))),
+                Some(Reverse(MergeSource::Open(open))) => {
+                    return Ok(Some((open.capture, self.step(open))));
+                }
             }
         }
     }
 
     /// Takes the next event of a row group, and returns the row group to the heap.
-    fn step(&mut self, mut reading: Box<OpenGroup>) -> StoredEvent {
-        match reading.rest.next() {
+    fn step(&mut self, mut open: Box<OpenGroup>) -> StoredEvent {
+        match open.rest.next() {
             Some(Ok(after)) => {
-                let event = mem::replace(&mut reading.next, after);
-                self.sources.push(Reverse(MergeSource::Open(reading)));
+                let event = mem::replace(&mut open.next, after);
+                self.sources.push(Reverse(MergeSource::Open(open)));
                 event
             }
             Some(Err(error)) => {
                 self.pending_error = Some(error);
-                reading.next
+                open.next
             }
-            None => reading.next,
+            None => open.next,
         }
     }
 
-    fn open_file(&mut self, path: &Path) -> Result<(), ReadError> {
-        let file = Arc::new(TableFile::open(path, DatasetKind::Capture)?);
+    fn add_groups(&mut self, capture: u32, file: &Arc<TableFile<StoredEvent>>) {
         for group in 0..file.groups() {
-            let (first, last) = time_range(&file, group);
+            let (first, last) = time_range(file, group);
             if overlaps(self.range.as_ref(), (first, last)) {
-                let file = Arc::clone(&file);
-                self.sources.push(Reverse(MergeSource::Group { first, file, group }));
+                let file = Arc::clone(file);
+                self.sources.push(Reverse(MergeSource::Group { first, capture, file, group }));
             }
         }
-        Ok(())
-    }
-
-    /// Number of row groups that are open.
-    #[cfg(test)]
-    pub(super) fn open_groups(&self) -> usize {
-        self.sources.iter().filter(|source| matches!(source.0, MergeSource::Open(_))).count()
     }
 
     fn stop(&mut self) {
         self.sources.clear();
+        self.pending_error = None;
+    }
+}
+
+impl Iterator for EventMerge {
+    type Item = Result<(u32, StoredEvent), ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.advance();
+        if next.is_err() {
+            self.stop();
+        }
+        next.transpose()
+    }
+}
+
+impl Events {
+    pub(super) fn new(files: &[EventFile], range: Option<Range<Timestamp>>) -> Self {
+        let mut merge = EventMerge::new(range.clone());
+        merge.add(0, files);
+        Self { merge, range }
+    }
+
+    /// Returns the number of row groups that are open.
+    #[cfg(test)]
+    pub(super) fn open_groups(&self) -> usize {
+        let sources = self.merge.sources.iter();
+        sources.filter(|source| matches!(source.0, MergeSource::Open(_))).count()
     }
 }
 
@@ -121,22 +165,13 @@ impl Iterator for Events {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let next = match self.pending_error.take() {
-                Some(error) => Err(error),
-                None => self.advance(),
-            };
-            let event = match next {
-                Ok(Some(stored)) => stored.event,
-                Ok(None) => return None,
-                Err(error) => {
-                    self.stop();
-                    return Some(Err(error));
-                }
+            let event = match self.merge.next()? {
+                Ok((_, stored)) => stored.event,
+                Err(error) => return Some(Err(error)),
             };
             match &self.range {
                 Some(range) if event.time >= range.end => {
-                    self.stop();
-                    self.pending_error = None;
+                    self.merge.stop();
                     return None;
                 }
                 Some(range) if event.time < range.start => {}
@@ -157,11 +192,15 @@ fn overlaps(range: Option<&Range<Timestamp>>, (first, last): (Timestamp, Timesta
 }
 
 impl MergeSource {
-    /// A source that is not open yet sorts before the events of its first time.
-    fn key(&self) -> (Timestamp, i64) {
+    /// Returns the sort key. A source that is not open yet sorts before the events of its first
+    /// time, whatever their capture.
+    fn key(&self) -> (Timestamp, Option<(u32, i64)>) {
         match self {
-            Self::File { first, .. } | Self::Group { first, .. } => (*first, i64::MIN),
-            Self::Open(reading) => reading.next.key(),
+            Self::File { first, .. } | Self::Group { first, .. } => (*first, None),
+            Self::Open(open) => {
+                let (time, sequence) = open.next.key();
+                (time, Some((open.capture, sequence)))
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads a capture.
+//! [`Capture`]: reads a capture.
 
 use std::{
     fs,
@@ -42,7 +42,7 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// There is no capture, its version is not supported, or a file is missing or damaged.
+    /// The folder is not a capture, its version is not supported, or a file is missing or damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<CaptureManifest>(dir, DatasetKind::Capture)?;
         let counted = manifest.files as usize;
@@ -66,18 +66,23 @@ impl Capture {
         Ok(Self { manifest, files, bytes })
     }
 
-    /// The manifest, which describes the capture.
+    /// Returns the manifest, which describes the capture.
     pub fn manifest(&self) -> &CaptureManifest {
         &self.manifest
     }
 
-    /// Size of its files of events on disk, in bytes.
+    /// Returns the files that have events.
+    pub(super) fn files(&self) -> &[EventFile] {
+        &self.files
+    }
+
+    /// Returns the size of the files of events on disk, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// All events ordered by time; events of the same time are in the order in which the writer
-    /// received them.
+    /// Returns all events ordered by time; events with the same time are in the order in which the
+    /// writer received them.
     ///
     /// Files are opened when their first event is due. Memory is bounded by a few megabytes per
     /// file whose time range overlaps the current time, whatever the size of the capture.
@@ -85,20 +90,20 @@ impl Capture {
         Events::new(&self.files, None)
     }
 
-    /// The events from `from` (inclusive) to `to` (exclusive), in the same order. Files and row
-    /// groups outside of the range are not read.
+    /// Returns the events from `from` (inclusive) to `to` (exclusive), in the same order. Files and
+    /// row groups outside the range are not read.
     pub fn events_between(&self, from: Timestamp, to: Timestamp) -> Events {
         Events::new(&self.files, Some(from..to))
     }
 }
 
-/// The time range of a row group.
+/// Returns the time range of a row group.
 pub(super) fn time_range(file: &TableFile<StoredEvent>, group: usize) -> (Timestamp, Timestamp) {
     let (first, last) = file.range(group, "time");
     (Timestamp::from_micros(first), Timestamp::from_micros(last))
 }
 
-/// Counts the rows of a file in a manifest that was written before it.
+/// Adds the rows of a file to a manifest that was written before it.
 fn count_rows(
     file: &TableFile<StoredEvent>,
     manifest: &mut CaptureManifest,

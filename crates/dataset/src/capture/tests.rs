@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use support::{any_event, collect_events, connect, simple_at, write_all};
 
 use super::*;
-use crate::{Corruption, DatasetKind, ReadError, WriteError, buffer::BufferLimits};
+use crate::{CaptureOrigin, Corruption, DatasetKind, ReadError, WriteError, buffer::BufferLimits};
 
 /// Limits so small that a few events make several files and row groups.
 const SMALL: BufferLimits = BufferLimits {
@@ -52,6 +52,102 @@ proptest! {
         let capture = Capture::open(scratch.path()).unwrap();
         prop_assert_eq!(collect_events(capture.events_between(from, to)), expected);
     }
+}
+
+/// Writes captures with the given times of events, named after their capture and position.
+fn write_captures(dir: &Path, times: &[Vec<i64>]) -> MergedCaptures {
+    let mut captures = MergedCaptures::default();
+    for (number, times) in times.iter().enumerate() {
+        let event = |(at, time): (usize, &i64)| {
+            let sql = format!("{} {at}", number + 1).into();
+            Event { action: Action::Simple { sql }, ..connect(*time) }
+        };
+        let events: Vec<Event> = times.iter().enumerate().map(event).collect();
+        let dir = dir.join(number.to_string());
+        write_all(&dir, SMALL, &events);
+        captures.add(Capture::open(&dir).unwrap()).unwrap();
+    }
+    captures
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn merged_captures_are_ordered_by_time_then_capture_then_arrival(
+        times in proptest::collection::vec(proptest::collection::vec(0_i64..10, 0..30), 0..5),
+    ) {
+        let scratch = tempfile::tempdir().unwrap();
+        let captures = write_captures(scratch.path(), &times);
+        let mut expected: Vec<(i64, usize, usize)> = times
+            .iter()
+            .enumerate()
+            .flat_map(|(number, times)| {
+                times.iter().enumerate().map(move |(at, time)| (*time, number + 1, at))
+            })
+            .collect();
+        expected.sort_unstable();
+        prop_assert_eq!(captures.event_count(), expected.len() as u64);
+        let expected: Vec<_> = expected
+            .into_iter()
+            .map(|(time, number, at)| {
+                let sql = format!("{number} {at}").into();
+                Event {
+                    session: format!("{number}/{}", connect(0).session).into(),
+                    action: Action::Simple { sql },
+                    ..connect(time)
+                }
+            })
+            .collect();
+        prop_assert_eq!(collect_events(captures.events(SameNameSessions::Separate)), expected);
+    }
+}
+
+#[test]
+fn joined_captures_keep_session_names() {
+    let scratch = tempfile::tempdir().unwrap();
+    let captures = write_captures(scratch.path(), &[vec![1, 3], vec![2]]);
+    let joined = collect_events(captures.events(SameNameSessions::Joined));
+    assert!(joined.iter().all(|event| event.session == connect(0).session));
+    let times: Vec<i64> = joined.iter().map(|event| event.time.as_micros()).collect();
+    assert_eq!(times, [1, 2, 3]);
+}
+
+#[test]
+fn captures_with_different_encodings_are_not_merged() {
+    let scratch = tempfile::tempdir().unwrap();
+    let capture = |file: &str, encoding: &str| {
+        let dir = scratch.path().join(file);
+        let origin = CaptureOrigin {
+            files: vec![file.to_owned()],
+            encodings: [("shop".to_owned(), encoding.to_owned())].into(),
+            ..CaptureOrigin::default()
+        };
+        let settings = CaptureSettings { origin, ..CaptureSettings::default() };
+        CaptureWriter::create(&dir, settings).unwrap().finish(serde_json::Value::Null).unwrap();
+        Capture::open(&dir).unwrap()
+    };
+    let mut captures = MergedCaptures::default();
+    captures.add(capture("a", "LATIN1")).unwrap();
+    let error = captures.add(capture("b", "UTF8")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "database \"shop\" is in UTF8, but in LATIN1 in an earlier capture"
+    );
+    captures.add(capture("c", "LATIN1")).unwrap();
+    assert_eq!(captures.origin().files, ["a", "c"]);
+}
+
+#[test]
+fn too_many_captures_are_not_merged() {
+    let scratch = tempfile::tempdir().unwrap();
+    write_all(scratch.path(), SMALL, &[]);
+    let capture = Capture::open(scratch.path()).unwrap();
+    let mut captures = MergedCaptures::default();
+    for _ in 0..MergedCaptures::CAPTURES_MAX {
+        captures.add(capture.clone()).unwrap();
+    }
+    assert_eq!(captures.add(capture), Err(CaptureMergeError::TooMany));
 }
 
 /// Texts that fill pages and exceed a dictionary, next to repeated ones.

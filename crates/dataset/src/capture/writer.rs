@@ -1,4 +1,4 @@
-//! Writes a capture.
+//! [`CaptureWriter`]: writes a capture.
 
 use std::{borrow::Borrow, path::Path, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
 /// Options for creating a capture.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureSettings {
-    /// Where its events come from. Can also be set later by [`CaptureWriter::set_origin`].
+    /// The origin of the events. Can also be set later by [`CaptureWriter::set_origin`].
     pub origin: CaptureOrigin,
     /// Whether an existing capture in the folder may be replaced.
     pub overwrite: bool,
@@ -99,7 +99,8 @@ impl CaptureWriter {
     /// # Errors
     ///
     /// The event is too large, or the file of the events before it could not be written. In both
-    /// cases `event` was not added; the events before it are kept and the next call tries again.
+    /// cases `event` was not added; the events before it stay buffered and the next call tries
+    /// again.
     pub fn write(&mut self, event: impl Borrow<Event>) -> Result<(), WriteError> {
         self.write_ref(&EventRef::from_event(event.borrow()))
     }
@@ -108,7 +109,7 @@ impl CaptureWriter {
     ///
     /// # Errors
     ///
-    /// As for [`Self::write`].
+    /// Those of [`Self::write`].
     pub fn write_ref(&mut self, event: &EventRef<'_>) -> Result<(), WriteError> {
         if self.fill.is_full() {
             self.flush()?;
@@ -160,17 +161,16 @@ impl CaptureWriter {
         self.manifest.report = report;
     }
 
-    /// Number of finished files.
+    /// Returns the number of finished files.
     pub fn files(&self) -> u32 {
         self.manifest.files
     }
 
-    /// Saves the events written so far from a crash if this was last done five seconds ago. Every
-    /// [`Self::write`] does so; call it while no events arrive.
+    /// Protects the events written so far from a crash if this was last done five seconds ago.
+    /// Every [`Self::write`] does so; call it while no events arrive.
     ///
-    /// The buffered events become a file, which is written again with those that follow until there
-    /// are enough for a file: so a capture that grows slowly does not end up as thousands of small
-    /// files.
+    /// The buffered events become a file. It is replaced, with later events added, until there are
+    /// enough for a file: so a capture that grows slowly does not become thousands of small files.
     ///
     /// # Errors
     ///
@@ -197,12 +197,12 @@ impl CaptureWriter {
         self.close(report, true)
     }
 
-    /// The same for a capture whose source failed: the events so far are kept, and the manifest
-    /// says `finished: false`.
+    /// Like [`Self::finish`], for a capture whose source failed: the events so far are stored, and
+    /// the manifest says `finished: false`.
     ///
     /// # Errors
     ///
-    /// As for [`Self::finish`].
+    /// Those of [`Self::finish`].
     pub fn stop(self, report: serde_json::Value) -> Result<CaptureManifest, WriteError> {
         self.close(report, false)
     }

@@ -7,7 +7,7 @@
 //! miniblock = differences above the least one, packed, least significant bit first
 //! ```
 
-use super::hybrid::write_varint;
+use howdah_codec::ByteWriter as _;
 
 const BLOCK: usize = 128;
 const MINIBLOCKS: usize = 4;
@@ -15,10 +15,10 @@ const MINIBLOCK: usize = BLOCK / MINIBLOCKS;
 
 /// Appends encoded numbers.
 pub(super) fn encode(out: &mut Vec<u8>, values: &[i64]) {
-    write_varint(out, BLOCK as u64);
-    write_varint(out, MINIBLOCKS as u64);
-    write_varint(out, values.len() as u64);
-    write_zigzag(out, values.first().copied().unwrap_or(0));
+    out.write_varint(BLOCK as u64);
+    out.write_varint(MINIBLOCKS as u64);
+    out.write_count(values.len());
+    out.write_signed(values.first().copied().unwrap_or(0));
     let mut deltas = [0; BLOCK];
     let mut from = 0;
     while values.len() - from > 1 {
@@ -35,7 +35,7 @@ pub(super) fn encode(out: &mut Vec<u8>, values: &[i64]) {
 
 fn encode_block(out: &mut Vec<u8>, deltas: &[i64]) {
     let least = deltas.iter().copied().min().unwrap_or(0);
-    write_zigzag(out, least);
+    out.write_signed(least);
     let widths_at = out.len();
     out.resize(widths_at + MINIBLOCKS, 0);
     for (number, deltas) in deltas.chunks(MINIBLOCK).enumerate() {
@@ -67,53 +67,31 @@ fn pack(out: &mut Vec<u8>, values: impl Iterator<Item = u64>, width: u32) {
     out.extend_from_slice(&bits.to_le_bytes()[..bit_count.div_ceil(8) as usize]);
 }
 
-fn write_zigzag(out: &mut Vec<u8>, number: i64) {
-    write_varint(out, (number << 1 ^ number >> 63).cast_unsigned());
-}
-
 #[cfg(test)]
 mod tests {
+    use howdah_codec::ByteReader;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn varint(bytes: &mut &[u8]) -> u64 {
-        let mut number = 0;
-        for shift in (0..).step_by(7) {
-            let byte = bytes[0];
-            *bytes = &bytes[1..];
-            number |= u64::from(byte & 0x7F) << shift;
-            if byte < 0x80 {
-                break;
-            }
-        }
-        number
-    }
-
-    fn zigzag(bytes: &mut &[u8]) -> i64 {
-        let number = varint(bytes);
-        (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
-    }
-
     /// Decodes by the specification.
-    fn read(mut bytes: &[u8]) -> Vec<i64> {
-        let (block, miniblocks) = (varint(&mut bytes), varint(&mut bytes));
-        let count = varint(&mut bytes) as usize;
-        let mut last = zigzag(&mut bytes);
+    fn read(bytes: &[u8]) -> Vec<i64> {
+        let mut bytes = ByteReader::new(bytes);
+        let mut number = || bytes.varint().unwrap() as usize;
+        let (block, miniblocks, count) = (number(), number(), number());
+        let mut last = bytes.signed().unwrap();
         let mut values = vec![last];
         values.truncate(count);
         while values.len() < count {
-            let least = zigzag(&mut bytes);
-            let (widths, rest) = bytes.split_at(miniblocks as usize);
-            bytes = rest;
+            let least = bytes.signed().unwrap();
+            let widths = bytes.bytes(miniblocks).unwrap();
             for width in widths {
-                let (packed, rest) = if values.len() < count {
-                    bytes.split_at((block / miniblocks) as usize * *width as usize / 8)
+                let packed = if values.len() < count {
+                    bytes.bytes(block / miniblocks * usize::from(*width) / 8).unwrap()
                 } else {
-                    (&[][..], bytes)
+                    &[]
                 };
-                bytes = rest;
-                for at in 0..(block / miniblocks) as usize {
+                for at in 0..block / miniblocks {
                     if values.len() == count {
                         break;
                     }

@@ -21,13 +21,14 @@ use crate::{
     dictionary::{DictionaryIndex, StringDictionary},
 };
 
-/// Page size: a reader holds one page of each column of each row group that it merges.
+/// Page size in bytes: a reader holds one page of each column of each row group that it merges.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// A reader also holds one dictionary per column. Texts that exceed this hardly repeat.
+/// Maximum size of a dictionary in bytes, since a reader also holds one per column. Texts that
+/// exceed this hardly repeat.
 const DICTIONARY_BYTES_MAX: usize = 1 << 20;
 
-/// Longer strings are useless for finding rows.
+/// Maximum length of a string in statistics, in bytes: longer ones are useless for finding rows.
 const STATISTIC_BYTES_MAX: usize = 64;
 
 /// Writes the columns of a row group, in their order.
@@ -46,13 +47,13 @@ pub(crate) type Append<'a> =
 /// The levels of a column, one for each value and each null, and their maxima.
 struct Levels {
     repetition: Vec<u8>,
-    /// Empty if there is a value everywhere.
+    /// Definition levels; empty if no row is null.
     definition: Vec<u8>,
     repetition_max: u32,
     definition_max: u32,
 }
 
-/// The end of a page.
+/// The position of the end of a page.
 #[derive(Clone, Copy)]
 struct PageBoundary {
     levels: usize,
@@ -319,13 +320,13 @@ impl Levels {
         }
     }
 
-    /// The end of a column with this many values.
+    /// Returns the end of a column with this many values.
     fn end(&self, values: usize) -> PageBoundary {
         PageBoundary { levels: self.definition.len().max(values), values }
     }
 
-    /// The ends of pages: each before the start of a row, after about [`PAGE_BYTES`]. All values
-    /// together have `all_bytes`.
+    /// Returns the ends of pages: each before the start of a row, after about [`PAGE_BYTES`]. All
+    /// values together have `all_bytes`.
     fn page_boundaries(
         &self,
         values: usize,

@@ -5,6 +5,8 @@
 //! packed  = varint(groups of 8 values << 1 | 1), the values, least significant bit first
 //! ```
 
+use howdah_codec::ByteWriter as _;
+
 /// Minimum number of equal values for a run; shorter runs are bit-packed.
 const RUN_MIN: usize = 8;
 
@@ -31,7 +33,7 @@ pub(super) fn encode<T: Copy + PartialEq + Into<u32>>(out: &mut Vec<u8>, values:
 /// Appends a run of one value.
 pub(super) fn encode_run(out: &mut Vec<u8>, value: u32, length: usize, width: u32) {
     if length > 0 {
-        write_varint(out, (length as u64) << 1);
+        out.write_varint((length as u64) << 1);
         out.extend_from_slice(&value.to_le_bytes()[..width.div_ceil(8) as usize]);
     }
 }
@@ -42,7 +44,7 @@ fn encode_packed<T: Copy + Into<u32>>(out: &mut Vec<u8>, values: &[T], width: u3
         return;
     }
     let groups = values.len().div_ceil(8);
-    write_varint(out, (groups as u64) << 1 | 1);
+    out.write_varint((groups as u64) << 1 | 1);
     let end = out.len() + groups * width as usize;
     let (mut bits, mut bit_count) = (0_u64, 0);
     for value in values {
@@ -58,55 +60,38 @@ fn encode_packed<T: Copy + Into<u32>>(out: &mut Vec<u8>, values: &[T], width: u3
     out.resize(end, 0);
 }
 
-/// Appends a varint (LEB128).
-pub(super) fn write_varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-/// Bits needed for a number.
+/// Returns the number of bits needed for a number.
 pub(super) fn bit_width(number: u32) -> u32 {
     u32::BITS - number.leading_zeros()
 }
 
 #[cfg(test)]
 mod tests {
+    use howdah_codec::ByteReader;
     use proptest::prelude::*;
 
     use super::*;
 
     /// Decodes by the specification.
-    fn read(mut bytes: &[u8], width: u32, count: usize) -> Vec<u32> {
+    fn read(bytes: &[u8], width: u32, count: usize) -> Vec<u32> {
+        let mut bytes = ByteReader::new(bytes);
         let mut values = Vec::new();
         while values.len() < count {
-            let mut header = 0_u64;
-            for shift in (0..).step_by(7) {
-                let byte = bytes[0];
-                bytes = &bytes[1..];
-                header |= u64::from(byte & 0x7F) << shift;
-                if byte < 0x80 {
-                    break;
-                }
-            }
+            let header = bytes.varint().unwrap();
             let length = (header >> 1) as usize;
             if header & 1 == 0 {
-                let (value, rest) = bytes.split_at(width.div_ceil(8) as usize);
+                let value = bytes.bytes(width.div_ceil(8) as usize).unwrap();
                 let value =
                     value.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
                 values.extend(std::iter::repeat_n(value, length));
-                bytes = rest;
             } else {
-                let (packed, rest) = bytes.split_at(length * width as usize);
+                let packed = bytes.bytes(length * width as usize).unwrap();
                 let bit = |at: usize| u32::from(packed[at / 8] >> (at % 8) & 1);
                 let value = |at: usize| {
                     (0..width)
                         .fold(0, |number, b| number | bit(at * width as usize + b as usize) << b)
                 };
                 values.extend((0..length * 8).map(value));
-                bytes = rest;
             }
         }
         assert!(bytes.is_empty());

@@ -20,18 +20,18 @@ use parquet::{
 
 use crate::dictionary::DictionaryIndex;
 
-/// Compresses pages and keeps its buffers for the next column chunk.
+/// Compresses pages and retains its buffers for the next column chunk.
 pub(crate) struct PageCompressor {
     zstd: zstd::bulk::Compressor<'static>,
-    /// By dictionary index, the position in the page's dictionary, from 1: all 0 between two
-    /// columns.
+    /// For each dictionary index, the position in the page's dictionary, from 1. All are 0 between
+    /// two columns.
     pub(super) indices: Vec<u32>,
     /// Indexes of the strings in the page's dictionary.
     pub(super) distinct: Vec<DictionaryIndex>,
 }
 
 impl PageCompressor {
-    /// Uses the compression level of the files of other tables.
+    /// Creates a compressor with the compression level of the other tables' files.
     pub(crate) fn new() -> Result<Self, ParquetError> {
         let level = ZstdLevel::default().compression_level();
         let zstd = zstd::bulk::Compressor::new(level).map_err(external)?;

@@ -1,6 +1,6 @@
 //! Decodes arrays to rows.
 //!
-//! The file was opened with the schema that the columns declare, so every batch has a column of
+//! The file was opened with the schema that the columns declare, so every batch has a column with
 //! that name and type. Values are checked here.
 
 use arrow_array::{
@@ -19,7 +19,7 @@ fn column<'a>(batch: &'a RecordBatch, name: &str) -> &'a ArrayRef {
     batch.column_by_name(name).expect(DECLARED)
 }
 
-/// A column of times.
+/// Reads a column of times.
 pub(crate) struct TimeReader<'a>(&'a TimestampMicrosecondArray);
 
 impl<'a> TimeReader<'a> {
@@ -32,7 +32,7 @@ impl<'a> TimeReader<'a> {
     }
 }
 
-/// A column of numbers.
+/// Reads a column of numbers.
 pub(crate) struct Int64Reader<'a> {
     name: &'static str,
     values: &'a Int64Array,
@@ -43,7 +43,7 @@ impl<'a> Int64Reader<'a> {
         Self { name, values: column(batch, name).as_primitive::<Int64Type>() }
     }
 
-    /// The column, or `None` if the file's version is older than the column.
+    /// Returns the column, or `None` if the file's version is older than the column.
     pub(crate) fn new_if_present(batch: &'a RecordBatch, name: &'static str) -> Option<Self> {
         Some(Self { name, values: batch.column_by_name(name)?.as_primitive::<Int64Type>() })
     }
@@ -52,12 +52,12 @@ impl<'a> Int64Reader<'a> {
         self.values.is_valid(row).then(|| self.values.value(row))
     }
 
-    /// The value of a column that is never null.
+    /// Returns the value of a column that is never null.
     pub(crate) fn required(&self, row: usize) -> i64 {
         self.values.value(row)
     }
 
-    /// The value, which must fit into 32 bits.
+    /// Returns the value, which must fit into 32 bits.
     pub(crate) fn small(&self, row: usize) -> Result<Option<u32>, Corruption> {
         let Some(value) = self.at(row) else { return Ok(None) };
         match u32::try_from(value) {
@@ -66,7 +66,7 @@ impl<'a> Int64Reader<'a> {
         }
     }
 
-    /// The value, which must not be negative.
+    /// Returns the value, which must not be negative.
     pub(crate) fn unsigned(&self, row: usize) -> Result<Option<u64>, Corruption> {
         let Some(value) = self.at(row) else { return Ok(None) };
         match u64::try_from(value) {
@@ -76,7 +76,8 @@ impl<'a> Int64Reader<'a> {
     }
 }
 
-/// A column of texts. Rows with the same text share one allocation, so `T` is a shared pointer.
+/// Reads a column of texts. Rows with the same text share one allocation, so `T` is a shared
+/// pointer.
 pub(crate) struct StringReader<'a, T> {
     name: &'static str,
     keys: &'a DictionaryArray<Int32Type>,
@@ -96,7 +97,7 @@ impl<'a, T: Clone + From<&'a str>> StringReader<'a, T> {
         Some(self.shared[key].get_or_insert_with(|| T::from(self.values.value(key))).clone())
     }
 
-    /// The text without sharing.
+    /// Returns the text without sharing its allocation.
     pub(crate) fn text(&self, row: usize) -> Option<&'a str> {
         Some(self.values.value(self.keys.key(row)?))
     }
@@ -123,13 +124,13 @@ impl<'a, T: Clone + From<&'a str>> StringReader<'a, T> {
         self.parse_code(row, parse)?.ok_or_else(|| self.null())
     }
 
-    /// The error for a row that must have a value here.
+    /// Returns the error for a row that must have a value here.
     pub(crate) fn null(&self) -> Corruption {
         Corruption::Null { column: self.name }
     }
 }
 
-/// The two columns of a text.
+/// Reads the two columns of a text.
 pub(crate) struct TextPairReader<'a> {
     readable: StringReader<'a, Text>,
     exact: &'a BinaryArray,
@@ -147,13 +148,13 @@ impl<'a> TextPairReader<'a> {
         self.readable.at(row)
     }
 
-    /// The text, in a row whose kind requires one.
+    /// Returns the text, in a row whose kind requires one.
     pub(crate) fn required(&mut self, row: usize) -> Result<Text, Corruption> {
         self.at(row).ok_or_else(|| self.readable.null())
     }
 }
 
-/// The three columns of a parameter list.
+/// Reads the three columns of a parameter list.
 pub(crate) struct ParameterListReader<'a> {
     readable: &'a ListArray,
     exact: &'a ListArray,

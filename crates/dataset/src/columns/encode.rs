@@ -1,8 +1,8 @@
 //! Encodes rows to arrays.
 //!
 //! Each function visits the rows once for one column (or for the columns of one value), which keeps
-//! branches predictable and a table's encoder a simple list. Most columns of most tables are empty:
-//! that is checked first, because it takes a fraction of the time of encoding nulls row by row.
+//! branches predictable and a table's encoder a simple list. Most columns of most tables are empty.
+//! That is checked first, because it takes a fraction of the time of encoding nulls row by row.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use howdah_traffic::{Parameter, ParametersRef, Text, Timestamp};
 
 use super::{StoredType, UTC, list_entry, number_entry};
 
-/// A column of times.
+/// Encodes a column of times.
 pub(crate) fn times(values: impl Iterator<Item = Timestamp>) -> ArrayRef {
     let micros = TimestampMicrosecondArray::from_iter_values(values.map(Timestamp::as_micros));
     Arc::new(micros.with_timezone(UTC))
 }
 
-/// A column of numbers.
+/// Encodes a column of numbers.
 pub(crate) fn numbers(values: impl Iterator<Item = Option<i64>> + Clone) -> ArrayRef {
     match count_if_all_null(values.clone()) {
         Some(rows) => new_null_array(&DataType::Int64, rows),
@@ -30,7 +30,7 @@ pub(crate) fn numbers(values: impl Iterator<Item = Option<i64>> + Clone) -> Arra
     }
 }
 
-/// The number of values, if all of them are null.
+/// Returns the number of values, if all of them are null.
 fn count_if_all_null<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize> {
     let mut rows = 0;
     for value in values {
@@ -42,13 +42,13 @@ fn count_if_all_null<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize
     Some(rows)
 }
 
-/// A column of counts or microseconds. Values beyond `i64::MAX` are stored as that: common tools
-/// subtract signed numbers without surprises, and 292 thousand years are enough.
+/// Encodes a column of counts or microseconds. Values beyond `i64::MAX` are stored as that: common
+/// tools can subtract signed numbers without surprises, and 292 thousand years are sufficient.
 pub(crate) fn unsigned_numbers(values: impl Iterator<Item = Option<u64>> + Clone) -> ArrayRef {
     numbers(values.map(|value| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX))))
 }
 
-/// A column of UTF-8 texts.
+/// Encodes a column of UTF-8 texts.
 pub(crate) fn strings<'a>(values: impl Iterator<Item = Option<&'a str>> + Clone) -> ArrayRef {
     match count_if_all_null(values.clone()) {
         Some(rows) => new_null_array(&DataType::Utf8, rows),
@@ -56,12 +56,13 @@ pub(crate) fn strings<'a>(values: impl Iterator<Item = Option<&'a str>> + Clone)
     }
 }
 
-/// In an event's session fields, the empty text stands for "not known"; a file stores null.
+/// Returns a session field of an event, or `None` (null in a file) for the empty text, which stands
+/// for an unknown one.
 pub(crate) fn non_empty(text: &Arc<str>) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The two columns of a text: readable, and exact where that differs.
+/// Encodes the two columns of a text: readable, and exact where that differs.
 pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>> + Clone) -> [ArrayRef; 2] {
     if let Some(rows) = count_if_all_null(values.clone()) {
         return [DataType::Utf8, DataType::Binary].map(|it| new_null_array(&it, rows));
@@ -95,8 +96,8 @@ pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>> + Clone) 
     [Arc::new(readable.finish()), exact]
 }
 
-/// The three columns of a parameter list: readable values, exact values where any differs, and the
-/// numbers (from 1, as in `$1`) of values that the server truncated.
+/// Encodes the three columns of a parameter list: readable values, exact values where any differs,
+/// and the numbers (from 1, as in `$1`) of values that the server truncated.
 pub(crate) fn parameters<'a>(
     values: impl Iterator<Item = Option<&'a [Parameter]>> + Clone,
 ) -> [ArrayRef; 3] {
@@ -139,7 +140,7 @@ pub(crate) fn parameters<'a>(
     [Arc::new(readable.finish()), exact, truncated.finish(StoredType::Int32List)]
 }
 
-/// A column of lists that are mostly null. It is created with the first that is not.
+/// Builds a column of lists that are mostly null. Allocates only once a list is not null.
 struct SparseListBuilder<B: ArrayBuilder, New> {
     new: New,
     lists: Option<ListBuilder<B>>,
@@ -182,17 +183,17 @@ fn parameter_text(parameter: &Parameter) -> Option<&Text> {
     }
 }
 
-/// The bytes of a value that is not valid UTF-8.
+/// Returns the bytes of a value that is not valid UTF-8.
 fn inexact_bytes(parameter: &Parameter) -> Option<&[u8]> {
     parameter_text(parameter).filter(|text| text.to_str().is_none()).map(Text::as_bytes)
 }
 
-/// Bytes of all values.
+/// Returns the total bytes of all values.
 pub(crate) fn parameter_bytes(parameters: Option<&Vec<Parameter>>) -> usize {
     parameters.map_or(0, |values| ref_parameter_bytes(ParametersRef::List(values)))
 }
 
-/// Bytes of all values, for borrowed values.
+/// Returns the total bytes of all values, for borrowed values.
 pub(crate) fn ref_parameter_bytes(parameters: ParametersRef<'_>) -> usize {
     // Each value also costs its entry in the lists, which matters with thousands of NULLs.
     const PLACE: usize = 8;

@@ -1,6 +1,6 @@
-//! The columns with details that only captures of the wire have.
+//! The columns for details that only captures of the wire have.
 //!
-//! An event has all of these details or none: `rows_max` is null exactly if it has none.
+//! An event has all of these details or none: `rows_max` is null if and only if it has none.
 
 use arrow_array::{
     Array, ArrayRef, BinaryArray, ListArray, RecordBatch, cast::AsArray, types::Int32Type,
@@ -13,7 +13,7 @@ use crate::error::Corruption;
 const DONE: &str = "done";
 const FAILED: &str = "failed";
 
-/// The code for the end of a COPY.
+/// Returns the code for the end of a COPY.
 pub(crate) fn copy_end_code(copy: &CopyInData) -> &'static str {
     if copy.failed { FAILED } else { DONE }
 }
@@ -29,13 +29,13 @@ pub(crate) struct WireColumns<'a> {
     copy_bytes: Int64Reader<'a>,
     copy_data: &'a ListArray,
     copy_end: &'a ArrayRef,
-    /// Added in version 4, like those below.
+    /// Added in version 4, like `messages`.
     arguments: Option<&'a ListArray>,
     messages: Option<&'a BinaryArray>,
 }
 
 impl<'a> WireColumns<'a> {
-    /// The columns, or `None` if the file's version is older.
+    /// Returns the columns, or `None` if the file's version is older.
     pub(crate) fn new(batch: &'a RecordBatch) -> Option<Self> {
         let list = |name| Some(batch.column_by_name(name)?.as_list::<i32>());
         Some(Self {

@@ -173,7 +173,7 @@ fn reason(disposition: &Disposition) -> Option<&str> {
     }
 }
 
-/// The columns of a [`Disposition`].
+/// The columns from which a row's [`Disposition`] is decoded.
 struct DispositionColumns<'a> {
     code: StringReader<'a, Text>,
     sqlstate: StringReader<'a, Text>,

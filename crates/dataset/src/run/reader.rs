@@ -1,11 +1,11 @@
-//! Reads a run.
+//! [`ReplayRun`]: reads a run.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
 };
 
-use super::{ReplayOutcome, StatementInfo};
+use super::{MACHINE_FILE_NAME, MachineSeries, ReplayOutcome, StatementInfo};
 use crate::{
     error::ReadError,
     folder::Folder,
@@ -19,6 +19,7 @@ use crate::{
 /// Files that a writer adds after [`Self::open`] are ignored.
 #[derive(Clone, Debug)]
 pub struct ReplayRun {
+    folder: Folder,
     manifest: RunManifest,
     outcomes: Vec<PathBuf>,
     statements: Vec<PathBuf>,
@@ -32,7 +33,7 @@ impl ReplayRun {
     ///
     /// # Errors
     ///
-    /// There is no run, its version is not supported, or a file is missing or damaged.
+    /// The folder is not a run, its version is not supported, or a file is missing or damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<RunManifest>(dir, DatasetKind::Run)?;
         let finished = manifest.finished;
@@ -46,20 +47,20 @@ impl ReplayRun {
             let _: StatementInfo = statement?;
             manifest.statements += 1;
         }
-        Ok(Self { manifest, outcomes, statements })
+        Ok(Self { folder, manifest, outcomes, statements })
     }
 
-    /// The manifest, which describes the run.
+    /// Returns the manifest, which describes the run.
     pub fn manifest(&self) -> &RunManifest {
         &self.manifest
     }
 
-    /// All outcomes, in the order in which they were written. Memory is bounded.
+    /// Returns all outcomes, in the order in which they were written. Memory is bounded.
     pub fn outcomes(&self) -> Outcomes {
         Outcomes(TableRows::new(DatasetKind::Run, self.outcomes.clone()))
     }
 
-    /// The statements that the fingerprints stand for.
+    /// Returns the statements that the fingerprints identify.
     ///
     /// # Errors
     ///
@@ -67,9 +68,19 @@ impl ReplayRun {
     pub fn statements(&self) -> Result<Vec<StatementInfo>, ReadError> {
         TableRows::new(DatasetKind::Run, self.statements.clone()).collect()
     }
+
+    /// Measurements of the machine; `None` if nothing was stored: in runs of earlier versions,
+    /// and if the writer was killed. At most about 50 MB in memory.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, is damaged, or has an unknown version.
+    pub fn machine(&self) -> Result<Option<MachineSeries>, ReadError> {
+        MachineSeries::read(&self.folder.document_path(MACHINE_FILE_NAME))
+    }
 }
 
-/// The files of a table, after their footers were checked.
+/// Opens the files of a table, and checks their footers.
 fn open_files<R: TableRecord>(
     folder: &Folder,
     counted: u32,
@@ -82,7 +93,7 @@ fn open_files<R: TableRecord>(
     Ok(paths)
 }
 
-/// The rows of files that are missing in the manifest's count; updates the count.
+/// Returns the rows of files that the manifest does not count, and updates the count.
 fn uncounted<R: TableRecord>(paths: &[PathBuf], counted: &mut u32) -> TableRows<R> {
     let rest = paths.iter().skip(*counted as usize).cloned().collect();
     *counted = u32::try_from(paths.len()).unwrap_or(u32::MAX);

@@ -1,10 +1,10 @@
-//! Writes a run.
+//! [`RunWriter`]: writes a run.
 
 use std::{collections::HashSet, path::Path};
 
 use howdah_traffic::Timestamp;
 
-use super::{Disposition, ReplayOutcome, StatementInfo};
+use super::{Disposition, MACHINE_FILE_NAME, MachineSeries, ReplayOutcome, StatementInfo};
 use crate::{
     buffer::{Buffer, BufferLimits},
     error::WriteError,
@@ -19,7 +19,7 @@ use crate::{
 pub struct RunSettings {
     /// The capture or log that is replayed, as the user named it.
     pub capture: String,
-    /// The server it is replayed against. The caller must remove the password.
+    /// The server that it is replayed against. The caller must remove the password.
     pub target: String,
     /// The pace: a factor such as `1.5`, or `max`.
     pub rate: String,
@@ -43,7 +43,7 @@ pub struct RunWriter {
     outcome_table: TableWriter<ReplayOutcome>,
     statements: Buffer<StatementInfo>,
     statement_table: TableWriter<StatementInfo>,
-    /// Fingerprints already described: 8 bytes each, and a workload has thousands.
+    /// Fingerprints that have been described: 8 bytes each, and a workload has thousands.
     described: HashSet<u64>,
     manifest: RunManifest,
 }
@@ -83,7 +83,7 @@ impl RunWriter {
     /// # Errors
     ///
     /// The outcome is too large, or the file of the outcomes before it could not be written. In
-    /// both cases it was not added; those before it are kept and the next call tries again.
+    /// both cases it was not added; those before it stay buffered and the next call tries again.
     pub fn write(&mut self, outcome: &ReplayOutcome) -> Result<(), WriteError> {
         if self.outcomes.is_full() {
             self.flush()?;
@@ -92,9 +92,10 @@ impl RunWriter {
         self.outcomes.push(outcome.clone())
     }
 
-    /// Saves the outcomes written so far from a crash if this was last done five seconds ago: in a
-    /// file that is written again with later outcomes, as [`CaptureWriter`](crate::CaptureWriter)
-    /// does. Statements are written first, so that every outcome has its statement.
+    /// Protects the outcomes written so far from a crash if this was last done five seconds ago:
+    /// writes them to a file that is replaced when later ones follow, as
+    /// [`CaptureWriter`](crate::CaptureWriter) does. Statements are written first, so that every
+    /// outcome has its statement.
     fn save_if_due(&mut self) -> Result<(), WriteError> {
         if !self.outcomes.is_overdue() {
             return Ok(());
@@ -109,11 +110,11 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Describes the statement of a fingerprint. Only the first description is stored.
+    /// Describes the statement that a fingerprint identifies. Only the first description is stored.
     ///
     /// # Errors
     ///
-    /// As for [`Self::write`].
+    /// Those of [`Self::write`].
     pub fn statement(&mut self, statement: &StatementInfo) -> Result<(), WriteError> {
         if self.described.contains(&statement.fingerprint) {
             return Ok(());
@@ -124,6 +125,16 @@ impl RunWriter {
         self.statements.push(statement.clone())?;
         self.described.insert(statement.fingerprint);
         Ok(())
+    }
+
+    /// Stores what was measured of the machine, replacing what was stored before. A series of
+    /// more than [`MachineSeries::BUCKETS_MAX`] buckets could not be read again.
+    ///
+    /// # Errors
+    ///
+    /// The file could not be written; the rows are not affected.
+    pub fn write_machine(&self, series: &MachineSeries) -> Result<(), WriteError> {
+        self.folder.write_document(MACHINE_FILE_NAME, series.to_json(), self.files_kept())
     }
 
     /// Writes the buffered rows, and the manifest with the replay's `summary`; `complete` is false
@@ -178,7 +189,6 @@ impl RunWriter {
 }
 
 impl RunManifest {
-    /// Counts one outcome.
     pub(super) fn count(&mut self, disposition: &Disposition) {
         self.outcomes += 1;
         *match disposition {

@@ -1,4 +1,4 @@
-//! Turns panics of the Parquet decoder into errors.
+//! Converts panics of the Parquet decoder to errors.
 
 use std::{
     cell::Cell,
@@ -11,7 +11,8 @@ use parquet::errors::ParquetError;
 
 use crate::error::{Corruption, ReadError};
 
-/// Runs the decoder, whose arithmetic panics on some damaged files: bad data must be an error here.
+/// Runs the decoder, whose arithmetic panics on some damaged files, and returns such a panic as an
+/// error.
 ///
 /// The objects that `decode` uses must not be used again after an error, as they may be in an
 /// inconsistent state.

@@ -25,7 +25,7 @@ use crate::{
     kind::DatasetKind,
 };
 
-/// One file of a table, with its footer read and checked.
+/// A file of a table, with its footer read and checked.
 ///
 /// The file is not kept open: each row group opens it while it is being read, so the number of open
 /// files is the number of row groups being merged.
@@ -51,13 +51,13 @@ impl<R: TableRecord> TableFile<R> {
         Ok(Self { path: path.into(), footer, rows: PhantomData })
     }
 
-    /// Number of row groups.
+    /// Returns the number of row groups.
     pub(crate) fn groups(&self) -> usize {
         self.footer.metadata().num_row_groups()
     }
 
-    /// The smallest and largest number of a column in a row group, or the widest possible range if
-    /// the file does not state it.
+    /// Returns the smallest and largest number of a column in a row group, or the widest possible
+    /// range if the file does not state it.
     pub(crate) fn range(&self, group: usize, column: &str) -> (i64, i64) {
         let group = self.footer.metadata().row_group(group);
         recorded_range(group, column).unwrap_or((i64::MIN, i64::MAX))
@@ -82,15 +82,15 @@ impl<R: TableRecord> TableFile<R> {
     }
 }
 
-/// Rows decoded at once: enough to amortize the decoder's set-up, few enough that many row groups
-/// can be merged.
+/// Number of rows decoded at once: enough to amortize the decoder's set-up, few enough that many
+/// row groups can be merged.
 const BATCH_ROWS: usize = 1024;
 
 fn open(path: &Path) -> Result<fs::File, ReadError> {
     fs::File::open(path).map_err(|source| ReadError::from_io(path.to_owned(), source))
 }
 
-/// The version of a file, if it is supported.
+/// Checks that the version of a file is supported, and returns it.
 fn check_version(
     path: &Path,
     footer: &ArrowReaderMetadata,
@@ -128,7 +128,7 @@ fn recorded_range(group: &RowGroupMetaData, column: &str) -> Option<(i64, i64)> 
 pub(crate) struct GroupRows<R> {
     path: Arc<Path>,
     rows_left: usize,
-    /// Dropped, which closes the file, as soon as the last batch is decoded.
+    /// The decoder. Dropped, which closes the file, as soon as the last batch is decoded.
     reader: Option<ParquetRecordBatchReader>,
     decoded: vec::IntoIter<R>,
 }
@@ -140,7 +140,7 @@ impl<R: TableRecord> GroupRows<R> {
             Ok(Some(batch)) => batch,
             Ok(None) => {
                 self.reader = None;
-                // The footer promised more rows than the pages contain.
+                // The footer declares more rows than the pages contain.
                 let cut = || Corruption::Parquet(ParquetError::EOF("rows are missing".to_owned()));
                 return (self.rows_left > 0)
                     .then(|| Err(ReadError::Damaged { path: self.path(), source: cut() }));
@@ -168,7 +168,7 @@ impl<R: TableRecord> GroupRows<R> {
 impl<R: TableRecord> Iterator for GroupRows<R> {
     type Item = Result<R, ReadError>;
 
-    /// The next row. The iterator ends after an error.
+    /// Returns the next row. The iterator ends after an error.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(row) = self.decoded.next() {
@@ -221,7 +221,7 @@ impl<R: TableRecord> TableRows<R> {
 impl<R: TableRecord> Iterator for TableRows<R> {
     type Item = Result<R, ReadError>;
 
-    /// The next row. The iterator ends after an error.
+    /// Returns the next row. The iterator ends after an error.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(row) = self.rows.as_mut().and_then(Iterator::next) {

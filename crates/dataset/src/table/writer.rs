@@ -51,7 +51,7 @@ impl<R: TableRecord> TableWriter<R> {
         }
     }
 
-    /// Number of finished files.
+    /// Returns the number of finished files.
     pub(crate) fn files(&self) -> u32 {
         self.files
     }
@@ -85,7 +85,7 @@ impl<R: TableRecord> TableWriter<R> {
         self.publish(folder, files_kept, |file| self.encode(file, groups))
     }
 
-    /// [`Self::write_unfinished`] for rows buffered by column; groups consist of row numbers.
+    /// Like [`Self::write_unfinished`], for rows buffered by column; groups consist of row numbers.
     pub(crate) fn write_columns<'a>(
         &self,
         folder: &Folder,
@@ -176,7 +176,7 @@ impl<R: TableRecord> TableWriter<R> {
     }
 }
 
-/// A file could not be encoded.
+/// The reason why a file could not be encoded.
 enum EncodeFailure {
     Io(io::Error),
     Encode(ParquetError),
@@ -195,7 +195,7 @@ impl EncodeFailure {
     }
 }
 
-/// A file that remembers the system's error for a failed write, because the encoder's errors do not
+/// A file that stores the system's error for a failed write, because the encoder's errors do not
 /// always include it.
 struct ErrorTrackingFile<'a> {
     file: &'a fs::File,
@@ -214,13 +214,13 @@ impl Write for ErrorTrackingFile<'_> {
     }
 }
 
-/// How columns are encoded.
+/// Returns the settings for encoding columns.
 ///
-/// zstd at its fastest level costs less time than the saved bytes would. A dictionary helps texts,
-/// which repeat, but not numbers, which are close to their neighbours. `events_between` and other
-/// readers select row groups by statistics; pages are too small for that here. Statements and
-/// values have no statistics, because no reader selects rows by their order and each value would be
-/// compared twice.
+/// zstd at its fastest level costs less time than writing the bytes that it saves. A dictionary
+/// helps texts, which repeat, but not numbers, which are close to their neighbors. `events_between`
+/// and other readers select row groups by statistics; pages are too small for that here. Statements
+/// and values have no statistics, because no reader selects rows by their order and each value
+/// would be compared twice.
 fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {
     let pair = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
     let sorted_by = R::SORTED_BY.iter().filter_map(|name| {
@@ -255,9 +255,9 @@ fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {
     properties.build()
 }
 
-/// Rows encoded at once: each column visits all of them, so they should fit into the processor's
-/// caches.
+/// Number of rows encoded at once: each column visits all of them, so they should fit into the
+/// processor's caches.
 const BATCH_ROWS: usize = 1024;
 
-/// A reader holds one page of each column of each row group that it merges.
+/// Page size in bytes: a reader holds one page of each column of each row group that it merges.
 const PAGE_BYTES: usize = 256 << 10;

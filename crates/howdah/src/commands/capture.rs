@@ -43,27 +43,20 @@ pub(crate) struct Args {
     command: CaptureCommand,
 }
 
-#[derive(Debug, clap::Subcommand)]
-enum CaptureCommand {
-    Import(import::Args),
-    Doctor(doctor::Args),
-    Info(info::Args),
-    Cat(cat::Args),
-    Sample(sample::Args),
-    Split(split::Args),
-    Merge(merge::Args),
+commands! {
+    enum CaptureCommand {
+        Import(import::Args) => import::run,
+        Doctor(doctor::Args) => doctor::run,
+        Info(info::Args) => info::run,
+        Cat(cat::Args) => cat::run,
+        Sample(sample::Args) => sample::run,
+        Split(split::Args) => split::run,
+        Merge(merge::Args) => merge::run,
+    }
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    match args.command {
-        CaptureCommand::Import(args) => import::run(&args, ctx),
-        CaptureCommand::Doctor(args) => doctor::run(&args, ctx),
-        CaptureCommand::Info(args) => info::run(&args, ctx),
-        CaptureCommand::Cat(args) => cat::run(&args, ctx),
-        CaptureCommand::Sample(args) => sample::run(&args, ctx),
-        CaptureCommand::Split(args) => split::run(&args, ctx),
-        CaptureCommand::Merge(args) => merge::run(&args, ctx),
-    }
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    args.command.run(ctx)
 }
 
 /// How to read a server log, for all commands that do. Input formats are `--input-format`, output
@@ -100,7 +93,7 @@ impl EncodingArgs {
 }
 
 impl LogArgs {
-    /// The importer's options; what is not given is detected.
+    /// The importer's options; omitted ones are detected from the data.
     ///
     /// # Errors
     ///
@@ -147,7 +140,7 @@ pub(crate) fn has_no_dataset(dir: &Path) -> bool {
 }
 
 /// The parts of a capture's report that apply to a capture derived from it: gaps of the log remain.
-/// Counts are those of the new capture, and samples are reported only once.
+/// Counts are those of the new capture, and samples are not repeated.
 fn inherited_report(manifest: &CaptureManifest) -> Value {
     let report = &manifest.report;
     let mut inherited = serde_json::json!({});
@@ -159,7 +152,7 @@ fn inherited_report(manifest: &CaptureManifest) -> Value {
     inherited
 }
 
-/// Refuses to write a capture onto itself: it would be cleared before it is read.
+/// Refuses to write a capture onto its own input, which would be cleared before it is read.
 fn refuse_overwriting_input(input: &Path, output: &Path) -> anyhow::Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
     if real(input).is_some() && real(input) == real(output) {

@@ -3,11 +3,13 @@
 use std::{
     io::Write as _,
     path::{Path, PathBuf},
+    slice,
 };
 
 use anyhow::{Context as _, anyhow};
 use howdah_compare::{
-    ChangeFactor, CompareSettings, Comparison, FailOn, Samples, Violation, compare,
+    ChangeFactor, CompareSettings, Comparison, FailOn, Overall, Samples, Violation, compare,
+    compare_runs,
     explain::{Examples, explain},
 };
 use howdah_connect::{ConnParams, ConnectTarget, Environment};
@@ -22,18 +24,25 @@ use crate::{
     progress::Total,
 };
 
-/// Compare two runs: which queries got slower, by how much, and how certain that is.
+/// Compare runs: which queries got slower, by how much, and how certain that is.
 ///
 /// Statements that differ only in constants or bound values are one query. Queries are sorted by
 /// the total cost of their change, worst first. A change counts if it is certain, large enough and
-/// above the noise; two runs of the same setup are "no change".
+/// above the noise. Several runs on each side measure that noise: with two, the machine's load may
+/// look like a change. Exits with 4 if the runs differ too much to say whether anything changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The baseline run: a folder written by `howdah replay -o`
-    base: PathBuf,
-    /// The run to compare with the baseline
-    run: PathBuf,
+    /// The baseline run and the run to compare with it: folders written by `howdah replay -o`
+    #[arg(value_names = ["BASE", "RUN"], num_args = 2, required_unless_present = "base",
+          conflicts_with_all = ["base", "run"])]
+    pair: Vec<PathBuf>,
+    /// Runs of the baseline's setup
+    #[arg(long, value_name = "RUN", num_args = 1.., requires = "run", conflicts_with = "control")]
+    base: Vec<PathBuf>,
+    /// Runs of the changed setup, replayed in turns with those of the baseline
+    #[arg(long, value_name = "RUN", num_args = 1.., requires = "base")]
+    run: Vec<PathBuf>,
     /// A second run of the baseline's setup, to measure the noise between runs
     #[arg(long, value_name = "RUN")]
     control: Option<PathBuf>,
@@ -65,32 +74,45 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   howdah compare run-16 run-17
-  howdah compare run-16 run-17 --control run-16-again --fail-on 'p95>1.5x'
+  howdah compare --base a1 a2 a3 --run b1 b2 b3 --fail-on 'p95>1.5x'
   howdah compare run-a run-b --explain-base postgresql://a/shop --explain-run postgresql://b/shop";
 
 /// Default number of queries in a table.
 const TABLE_QUERIES: usize = 20;
 
-/// Width of a table that is not printed to a terminal: a file can be scrolled.
+/// Width of a table that is not printed to a terminal, because a file can be scrolled.
 const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let servers = ExplainServers::from_args(&args)?;
-    let base = read(ctx, &args.base)?;
-    let run = read(ctx, &args.run)?;
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let servers = ExplainServers::from_args(args)?;
+    let (base_paths, run_paths) = match args.pair.as_slice() {
+        [base, run] => (slice::from_ref(base), slice::from_ref(run)),
+        _ => (args.base.as_slice(), args.run.as_slice()),
+    };
+    let read_all = |paths: &[PathBuf]| -> anyhow::Result<Vec<Samples>> {
+        paths.iter().map(|path| read(ctx, path)).collect()
+    };
+    let (base, run) = (read_all(base_paths)?, read_all(run_paths)?);
     let control = args.control.as_deref().map(|path| read(ctx, path)).transpose()?;
     let settings = CompareSettings { change_min: args.min_change, ..CompareSettings::default() };
-    let mut comparison = compare(&base, &run, control.as_ref(), &settings);
+    let mut comparison = match &control {
+        Some(control) => compare(&base[0], &run[0], Some(control), &settings),
+        None => compare_runs(&base, &run, &settings),
+    };
     if let Some(servers) = servers {
-        servers.explain(&mut comparison, &args, ctx)?;
+        servers.explain(&mut comparison, &run_paths[0], ctx)?;
     }
     let crossings: Vec<Violation> = args
         .fail_on
         .iter()
         .flat_map(|condition| condition.violations(&comparison, &base, &run))
         .collect();
-    print(&args, ctx, &comparison, &crossings)?;
-    Ok(if crossings.is_empty() { CommandOutcome::Done } else { CommandOutcome::CheckFailed })
+    print(args, ctx, &comparison, &crossings)?;
+    Ok(match comparison.verdict {
+        _ if !crossings.is_empty() => CommandOutcome::CheckFailed,
+        Overall::NotComparable => CommandOutcome::NotComparable,
+        _ => CommandOutcome::Done,
+    })
 }
 
 fn read(ctx: &CommandContext, path: &Path) -> anyhow::Result<Samples> {
@@ -149,7 +171,7 @@ struct ExplainServers {
 }
 
 impl ExplainServers {
-    /// Resolves the targets before the runs are read, so that a typo fails at once.
+    /// Resolves the targets before the runs are read, so that a typo fails immediately.
     fn from_args(args: &Args) -> anyhow::Result<Option<Self>> {
         let (base, run) = match (&args.explain_base, &args.explain_run) {
             (Some(base), Some(run)) => (base, run),
@@ -170,10 +192,10 @@ impl ExplainServers {
     fn explain(
         &self,
         comparison: &mut Comparison,
-        args: &Args,
+        run: &Path,
         ctx: &CommandContext,
     ) -> anyhow::Result<()> {
-        let examples = Examples::for_changed(comparison, &args.run)?;
+        let examples = Examples::for_changed(comparison, run)?;
         let failures = explain(comparison, &examples, &self.base, &self.run)
             .context("cannot get plans")
             .hint("the runs can be compared without --explain-base and --explain-run")?;

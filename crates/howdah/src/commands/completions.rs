@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use crate::{cli, context::CommandContext, outcome::CommandOutcome};
+use crate::{context::CommandContext, outcome::CommandOutcome};
 
 /// Print a shell script that completes howdah's commands and options.
 ///
@@ -14,10 +14,10 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(Args { shell }: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(Args { shell }: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     // Generate into memory first: the generator panics on write errors such as a closed pipe.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut cli::command(), "howdah", &mut script);
+    clap_complete::generate(*shell, &mut ctx.command_tree(), "howdah", &mut script);
     std::io::Write::write_all(&mut ctx.stdout(), &script)?;
     Ok(CommandOutcome::Done)
 }

@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf};
 use anyhow::bail;
 
 use super::{pool, statsd};
-use crate::{cli, config::ConfigFile, context::CommandContext, outcome::CommandOutcome};
+use crate::{config::ConfigFile, context::CommandContext, outcome::CommandOutcome};
 
 /// Check howdah.toml.
 #[derive(Debug, clap::Args)]
@@ -14,22 +14,30 @@ pub(crate) struct Args {
     command: ConfigCommand,
 }
 
-#[derive(Debug, clap::Subcommand)]
-enum ConfigCommand {
-    /// Report all problems in a configuration file; exit with 3 if there are any.
-    Check {
-        /// File to check, instead of the one that would be used
-        file: Option<PathBuf>,
-    },
+commands! {
+    enum ConfigCommand {
+        Check(ConfigCheckArgs) => check,
+    }
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let ConfigCommand::Check { file } = args.command;
-    let Some(file) = ConfigFile::find(file.or_else(|| ctx.config()))?.file else {
+/// Report all problems in a configuration file; exit with 3 if there are any.
+#[derive(Debug, clap::Args)]
+struct ConfigCheckArgs {
+    /// File to check, instead of the one that would be used
+    file: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    args.command.run(ctx)
+}
+
+fn check(args: &ConfigCheckArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let file = args.file.clone().or_else(|| ctx.config());
+    let Some(file) = ConfigFile::find(file)?.file else {
         bail!("no configuration to check: there is no howdah.toml in any default location");
     };
     let mut has_problems = false;
-    if let Err(problems) = file.apply(cli::command()) {
+    if let Err(problems) = file.apply(ctx.command_tree()) {
         has_problems = true;
         let mut out = ctx.stdout();
         for line in problems.lines() {

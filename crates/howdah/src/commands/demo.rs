@@ -1,6 +1,10 @@
 //! `howdah demo`: captures, replays and compares on throwaway servers, with a slowdown to find.
 
-use std::{io::Write as _, path::PathBuf, time::Duration};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use howdah_demo::{Demo, DemoOutcome};
@@ -39,18 +43,18 @@ Examples:
   howdah demo
   howdah demo -o here --pg 17 --duration 1m";
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let temporary = match &args.output {
         Some(_) => None,
         None => Some(tempfile::tempdir().context("cannot create a temporary folder")?),
     };
-    let out = args.output.or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
+    let out = args.output.clone().or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
     let Some(out) = out else { bail!("no folder") };
     howdah_files::create_dir_all(&out)
         .with_context(|| format!("cannot create the folder {}", out.display()))?;
     let demo = Demo {
         out: out.clone(),
-        search: search(args.pg, args.pg_bin),
+        search: search(args.pg, args.pg_bin.as_deref()),
         duration: args.duration,
         stop: ctx.interrupted(),
     };
@@ -65,7 +69,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     print_result(ctx, &ending, temporary.is_none().then_some(&file))
 }
 
-fn search(major: Option<u32>, dir: Option<PathBuf>) -> BinariesSearch {
+fn search(major: Option<u32>, dir: Option<&Path>) -> BinariesSearch {
     let mut search = BinariesSearch::new();
     if let Some(major) = major {
         search = search.major(major);

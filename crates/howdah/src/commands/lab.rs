@@ -41,12 +41,13 @@ Examples:
   howdah lab restart try --set shared_buffers=1GB
   howdah lab stop --all";
 
-#[derive(Debug, clap::Subcommand)]
-enum LabCommand {
-    Start(LabStartArgs),
-    Restart(LabRestartArgs),
-    Stop(LabStopArgs),
-    List(LabListArgs),
+commands! {
+    enum LabCommand {
+        Start(LabStartArgs) => start,
+        Restart(LabRestartArgs) => restart,
+        Stop(LabStopArgs) => stop,
+        List(LabListArgs) => list,
+    }
 }
 
 /// Start a lab and print its connection URI.
@@ -116,23 +117,18 @@ struct LabListArgs {
     format: Format,
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let labs = Labs::for_current_user();
-    match args.command {
-        LabCommand::Start(args) => start(&args, &labs, ctx),
-        LabCommand::Restart(args) => restart(&args, &labs, ctx),
-        LabCommand::Stop(args) => stop(args, &labs, ctx),
-        LabCommand::List(args) => list(args.format, &labs, ctx),
-    }
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    args.command.run(ctx)
 }
 
-fn start(args: &LabStartArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+fn start(args: &LabStartArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = &Labs::for_current_user();
     let mut builder = builder(args);
     if let Some(primary) = &args.standby_of {
         builder = builder.standby_of_lab(&get(labs, primary)?);
     }
-    // In the foreground, handle signals from the beginning: a cluster that is half created is
-    // removed in any case, but a user who pressed Ctrl-C wants to see that it happened.
+    // In the foreground, handle signals from the beginning. A half-created cluster is removed in
+    // any case, but after Ctrl-C the user should be shown that it was.
     let interrupted = args.foreground.then(|| ctx.interrupted());
     if args.standby_of.is_none() && needs_download(args) {
         ctx.report("downloading PostgreSQL: no suitable version is installed");
@@ -148,11 +144,8 @@ fn start(args: &LabStartArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Resu
     }
 }
 
-fn restart(
-    args: &LabRestartArgs,
-    labs: &Labs,
-    ctx: &CommandContext,
-) -> anyhow::Result<CommandOutcome> {
+fn restart(args: &LabRestartArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = Labs::for_current_user();
     let settings: Vec<_> =
         args.set.iter().map(|LabSetting { name, value }| (&**name, &**value)).collect();
     let lab = with_lab_hint(labs.restart(&args.name, &settings))?;
@@ -194,7 +187,7 @@ fn builder(args: &LabStartArgs) -> Builder {
     builder
 }
 
-/// Whether the start will download PostgreSQL: the user should know what takes so long.
+/// Whether the start will download PostgreSQL, which takes a while and is announced.
 fn needs_download(args: &LabStartArgs) -> bool {
     let search =
         args.pg.map_or_else(BinariesSearch::new, |major| BinariesSearch::new().major(major));
@@ -220,8 +213,9 @@ fn wait_until_stopped(
     Ok(CommandOutcome::Done)
 }
 
-fn stop(args: LabStopArgs, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let names = match args.name {
+fn stop(args: &LabStopArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = &Labs::for_current_user();
+    let names = match args.name.clone() {
         Some(name) => vec![name],
         None => {
             let mut names: Vec<_> =
@@ -289,15 +283,16 @@ fn with_lab_hint<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
 /// Number of server log lines shown if the server did not start.
 const LOG_LINES_MAX: usize = 4;
 
-/// A server log line without its time and process id.
+/// Removes time and process id from a server log line.
 fn without_log_prefix(line: &str) -> &str {
     line.find("] ").map_or(line, |end| &line[end + 2..]).trim()
 }
 
-fn list(format: Format, labs: &Labs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+fn list(args: &LabListArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let labs = Labs::for_current_user();
     let labs: Vec<_> = labs.list()?.iter().map(LabRow::from_state).collect();
     let mut out = ctx.stdout();
-    match format {
+    match args.format {
         Format::Json => {
             format::write_json(&mut out, &LabListDocument { version: 1, labs })?;
         }
@@ -337,8 +332,8 @@ struct LabListDocument {
 #[derive(Debug, Default, Serialize)]
 struct LabRow {
     name: String,
-    /// `starting`, `running` or `down`. The fields below are empty while it starts; `pid` and `uri`
-    /// are also empty while it is down.
+    /// `starting`, `running` or `down`. The fields below are empty while the server starts; `pid`
+    /// and `uri` are also empty while it is down.
     state: &'static str,
     postgresql: Option<String>,
     major: Option<u32>,
@@ -399,8 +394,8 @@ fn major(text: &str) -> Result<u32, String> {
     }
 }
 
-/// `NAME=VALUE`; the value may be empty and contain any character. A quoted value is read as in
-/// `postgresql.conf`, where `''` stands for a quote.
+/// A setting given as `NAME=VALUE`. The value may be empty and contain any character. A quoted
+/// value is read as in `postgresql.conf`, where `''` stands for a quote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LabSetting {
     name: String,

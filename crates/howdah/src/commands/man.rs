@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use crate::{cli, context::CommandContext, errors::wrong_usage, outcome::CommandOutcome};
+use crate::{context::CommandContext, errors::wrong_usage, outcome::CommandOutcome};
 
 /// Print the man page of howdah or of a command.
 ///
@@ -16,12 +16,12 @@ pub(crate) struct Args {
     names: Vec<String>,
 }
 
-pub(crate) fn run(Args { names }: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let mut command = cli::command();
+pub(crate) fn run(Args { names }: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    let mut command = ctx.command_tree();
     // `build` adds the global options and `help` to the subcommands.
     command.build();
     let mut name = "howdah".to_owned();
-    for subcommand in &names {
+    for subcommand in names {
         let Some(found) = command.find_subcommand(subcommand) else {
             return Err(wrong_usage(format_args!(
                 "{name} has no command {subcommand}: see {name} --help"
@@ -30,7 +30,7 @@ pub(crate) fn run(Args { names }: Args, ctx: &CommandContext) -> anyhow::Result<
         command = found.clone();
         name = format!("{name} {subcommand}");
     }
-    let version = cli::command().get_version().unwrap_or_default().to_owned();
+    let version = ctx.command_tree().get_version().unwrap_or_default().to_owned();
     let command = command.version(version).display_name(name.replace(' ', "-"));
     // Render into memory first, so that a closed pipe is handled like any other write error.
     let mut page = Vec::new();

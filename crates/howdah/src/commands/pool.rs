@@ -79,27 +79,28 @@ pub(crate) struct Args {
     metrics: MetricsArgs,
 }
 
-#[derive(Debug, clap::Subcommand)]
-enum PoolCommand {
-    Import(import::Args),
+commands! {
+    enum PoolCommand {
+        Import(import::Args) => import::run,
+    }
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    if let Some(PoolCommand::Import(args)) = &args.command {
-        return import::run(args, ctx);
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    if let Some(command) = &args.command {
+        return command.run(ctx);
     }
     if args.example {
         ctx.stdout().write_all(EXAMPLE.as_bytes())?;
         return Ok(CommandOutcome::Done);
     }
     if args.check {
-        let read = read(&args, ctx).map(|(mut read, _)| {
+        let read = read(args, ctx).map(|(mut read, _)| {
             read.config.workers = args.workers.or(read.config.workers);
             read
         });
         return check_settings(read, args.takeover)?.finish(ctx);
     }
-    let read = read(&args, ctx).hint("`howdah pool --check -c FILE` lists all problems in a file");
+    let read = read(args, ctx).hint("`howdah pool --check -c FILE` lists all problems in a file");
     let (ParsedConfig { mut config, warnings, .. }, path) = read?;
     // A service logs its events, so info is the default level.
     let _ = logging::adjust(Some(logging::Level::Info), None);
@@ -109,7 +110,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         tracing::warn!("running as root, which the pooler does not need");
     }
     raise_descriptor_limit(&config);
-    // Before any socket is opened, so that no early signal is missed.
+    // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = match config.shutdown_mode {
         ShutdownMode::WaitForServers => Some(ctx.interrupted()),
         // As in PgBouncer, a second signal stops at once, but cleanly: see `wait`.
@@ -195,7 +196,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     ended
 }
 
-/// The error of a failed start, with a hint.
+/// Converts a failure to start to an error with a hint.
 fn start_error(error: PoolerStartError) -> anyhow::Error {
     let is_taken = match &error {
         PoolerStartError::Listen(listen) => listen.source.kind() == io::ErrorKind::AddrInUse,
@@ -209,8 +210,8 @@ fn start_error(error: PoolerStartError) -> anyhow::Error {
     with_hint(anyhow::Error::from(error).context("cannot start the pooler"), hint)
 }
 
-/// Reloads the settings. The result is logged by the pooler; here systemd is notified, whose
-/// `Type=notify-reload` waits for it.
+/// Reloads the settings. The pooler logs the result; this function notifies systemd, because
+/// `Type=notify-reload` waits for that.
 fn reload(control: &PoolerHandle) {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
     let now_us = tv_sec * 1_000_000 + tv_nsec / 1000;
@@ -232,7 +233,7 @@ fn wait(
     let started_at = Instant::now();
     while !pooler.is_finished() {
         let is_late = timeout.is_some_and(|timeout| started_at.elapsed() >= timeout);
-        // In the other mode, a second SIGTERM or SIGINT has already killed the process.
+        // In the other mode, a second SIGTERM or SIGINT would already have killed the process.
         let ends = |signal| matches!(signal, SIGQUIT | SIGTERM | SIGINT);
         if is_late || signals.pending().any(ends) {
             pooler.stop();
@@ -305,7 +306,7 @@ fn raise_descriptor_limit(config: &Config) {
     if limit.current != limit.maximum && setrlimit(Resource::Nofile, raised).is_err() {
         tracing::warn!("cannot raise the limit on open files");
     }
-    // Logged-in clients; plus logins in progress (at least a hundred), servers and our own
+    // Clients that are logged in, logins in progress (at least a hundred), servers, and our own
     // descriptors.
     let clients = u64::from(config.limits.clients);
     let needed = clients + SPARE_DESCRIPTORS;

@@ -17,9 +17,9 @@ use howdah_connect::{Client, ConnectTarget};
 use howdah_dataset::{Events, RunSettings, RunWriter, WriteError};
 use howdah_logs::{LogStream, ReadFilesError, ReceiverGone};
 use howdah_replay::{
-    Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError, IdentityMap,
-    LoginSetting, Notice, NoticeSink, Rate, Renaming, Replay, ReplayLimits, ReplayReport,
-    ReplaySettings, StartError, find_denied_logins,
+    CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
+    IdentityMap, LoginSetting, Notice, NoticeSink, Rate, Renaming, Replay, ReplayLimits,
+    ReplayReport, ReplaySettings, StartError, find_denied_logins,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -86,6 +86,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MIB", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     backlog: u32,
+    /// Do not measure the target's speed by a statement of a millisecond, four times a second
+    #[arg(long)]
+    no_calibration: bool,
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: ReplayFormat,
@@ -117,31 +120,39 @@ enum ReplayFormat {
     Json,
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if args.target.is_none() && !args.connection.names_a_server() {
-        // There is no default: it could be production, and statements are really executed.
+        // A default server would be dangerous: it could be production, and statements are executed.
         let error = errors::wrong_usage("no server to replay against given");
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
-    refuse_conflicting_settings(&args)?;
+    refuse_conflicting_settings(args)?;
     let target = args.connection.target(args.target.as_deref())?;
-    let mut source = ReplaySource::open(&args)?;
+    let mut source = ReplaySource::open(args)?;
     if let ReplaySource::Capture { is_finished: false, .. } = &source {
         ctx.report("note: the capture is incomplete, because its writer was stopped: replaying the events it has");
     }
     let mut client = connection::connect(&target)?;
     check_login_settings(&args.set, &mut client)?;
     allow_many_connections();
-    let settings = settings(&args, source.encodings(), &mut client);
-    let capacity = check_logins(&args, ctx, &mut client, &target, &settings.identities)?;
+    let settings = settings(args, source.encodings(), &mut client);
+    let capacity = query_capacity(&mut client);
+    let survey = estimate_concurrency(args, capacity)?;
+    let capacity_to_watch =
+        check_logins(ctx, args, &target, &settings.identities, &survey, capacity)?;
+    let calibration = if args.no_calibration {
+        CalibrationPlan::disabled()
+    } else {
+        CalibrationPlan::new(&mut client, capacity, survey.open_max)
+    };
     // Wait for input before creating the run, so that unreadable input does not replace an existing
     // run, and before catching signals, so that Ctrl-C works while a pipe is silent.
-    source.wait_for_first().map_err(|error| cannot_replay(&args, error))?;
-    let writer = args.output.as_deref().map(|dir| run_writer(&args, dir, &client)).transpose()?;
+    source.wait_for_first().map_err(|error| cannot_replay(args, error))?;
+    let writer = args.output.as_deref().map(|dir| run_writer(args, dir, &client)).transpose()?;
     let _server = args.metrics.serve(ctx)?;
     let (endpoint, encrypted) = (client.endpoint().clone(), client.is_encrypted());
     // The captured sessions may need all connections that the target allows.
-    client.close();
+    client.close_and_wait(CLOSE_TIMEOUT);
     let stop = ctx.interrupted();
     let replay = Replay {
         target,
@@ -150,7 +161,8 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         settings,
         writer,
         has_outcomes: matches!(source, ReplaySource::Capture { .. }),
-        capacity,
+        capacity: capacity_to_watch,
+        calibration,
         notices: notice_sink(ctx),
         registry: ctx.registry().clone(),
         stop: stop.clone(),
@@ -164,9 +176,9 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         finished.store(true, Ordering::Relaxed);
         report
     });
-    let report = report.map_err(|error| cannot_replay(&args, error))?;
+    let report = report.map_err(|error| cannot_replay(args, error))?;
     left.report(ctx);
-    finish(&args, ctx, report)
+    finish(args, ctx, report)
 }
 
 /// The setting with which `--read-only` prevents writes on the target.
@@ -183,7 +195,7 @@ fn refuse_conflicting_settings(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Checks on the target the settings that sessions start with: an unknown name or a rejected value
-/// would make all logins fail.
+/// would make every login fail.
 fn check_login_settings(settings: &[LoginSetting], client: &mut Client) -> anyhow::Result<()> {
     // `options` is not a setting, and takes effect only at login.
     let named = settings.iter().filter(|setting| !setting.name.eq_ignore_ascii_case("options"));
@@ -205,11 +217,21 @@ fn check_login_settings(settings: &[LoginSetting], client: &mut Client) -> anyho
     Ok(())
 }
 
-/// Time spent on reading ahead in the capture for its logins, before the replay.
+/// Time spent on reading ahead in the capture to find its logins, before the replay starts.
 const SURVEY_TIME: Duration = Duration::from_millis(50);
 
-/// The same, if the capture may need more connections at once than the target allows.
+/// Like [`SURVEY_TIME`], if the capture may need more connections at once than the target allows.
 const CROWDED_SURVEY_TIME: Duration = Duration::from_secs(1);
+
+/// Maximum time to wait until the target has closed the first connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+fn query_capacity(client: &mut Client) -> Option<Capacity> {
+    Capacity::query(client).unwrap_or_else(|error| {
+        tracing::debug!(%error, "cannot query the connection limit of the target");
+        None
+    })
+}
 
 /// Reports, before anything is sent, which sessions will fail to log in. Returns the connection
 /// limit if it still needs to be watched during the replay.
@@ -218,19 +240,15 @@ const CROWDED_SURVEY_TIME: Duration = Duration::from_secs(1);
 ///
 /// A role or database named in an option is rejected or does not exist.
 fn check_logins(
-    args: &Args,
     ctx: &CommandContext,
-    client: &mut Client,
+    args: &Args,
     target: &ConnectTarget,
     identities: &IdentityMap,
+    survey: &ConcurrencyEstimate,
+    capacity: Option<Capacity>,
 ) -> anyhow::Result<Option<Capacity>> {
-    let capacity = Capacity::query(client).unwrap_or_else(|error| {
-        tracing::debug!(%error, "cannot query the connection limit of the target");
-        None
-    });
-    let survey = estimate_concurrency(args, capacity)?;
     let mut missing = BTreeSet::new();
-    for denied in find_denied_logins(target, identities, &survey) {
+    for denied in find_denied_logins(target, identities, survey) {
         if denied.is_database_missing() {
             // Report it once for all roles.
             if missing.insert(denied.database.clone()) {
@@ -276,8 +294,8 @@ fn estimate_concurrency(
     })
 }
 
-/// Reports a role that cannot log in. This is an error if the role was named in an option, probably
-/// a typo; for a captured role, it may be known and irrelevant.
+/// Reports a role that cannot log in. It is an error if the role was named in an option, because
+/// that is probably a typo; for a captured role, it may be known and irrelevant.
 fn report_denied_login(ctx: &CommandContext, denied: DeniedLogin) -> anyhow::Result<()> {
     let DeniedLogin { user, database, is_mapped, captured, sessions, error, .. } = denied;
     let affected: Vec<_> = captured.iter().filter(|name| !name.is_empty()).cloned().collect();

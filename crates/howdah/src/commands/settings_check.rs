@@ -15,7 +15,7 @@ pub(super) struct SettingsCheck {
 
 impl SettingsCheck {
     /// Creates the check from settings or the error in reading them. `errors` extracts problems
-    /// with the settings from an error; any other error says nothing about them.
+    /// with the settings from an error; `None` means that the error has another cause.
     ///
     /// # Errors
     ///

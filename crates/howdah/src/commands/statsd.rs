@@ -56,20 +56,20 @@ enum DialectArg {
     Dogstatsd,
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if args.check {
-        let (path, read) = read_from(&args, ctx)?;
+        let (path, read) = read_from(args, ctx)?;
         let mut check = check_settings(read)?.in_file(path.as_deref());
         if args.strict {
             check.errors.append(&mut check.warnings);
         }
         return check.finish(ctx);
     }
-    let read = read(&args, ctx)?;
+    let read = read(args, ctx)?;
     adjust_log(&read.settings.log);
     let warnings = read.warnings.iter();
     warnings.for_each(|warning| tracing::warn!("{warning}"));
-    // Before any socket is opened, so that no early signal is missed.
+    // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = ctx.interrupted();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let server = start(read)?;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
         if signal != SIGHUP {
             break;
         }
-        reload(&args, ctx, &server);
+        reload(args, ctx, &server);
     }
     drop(flag);
     service_state("STOPPING=1");
@@ -152,7 +152,7 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Checks the settings.
+/// Converts errors in the settings to a list of problems, for `--check`.
 fn check_settings(read: anyhow::Result<settings::ParsedSettings>) -> anyhow::Result<SettingsCheck> {
     let texts = |remarks: &[settings::SettingsDiagnostic]| {
         remarks.iter().map(ToString::to_string).collect()

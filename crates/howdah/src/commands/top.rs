@@ -201,7 +201,7 @@ fn screens() -> impl TypedValueParser<Value = ScreenKind> {
         .map(|name| ScreenKind::from_name(&name).expect("it is one of the possible values"))
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let settings = args.settings();
     if let Some(path) = &args.history.replay {
         return args.replay(path, settings, ctx);
@@ -213,7 +213,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     let is_over = ctx.interrupted();
     let is_over = || is_over.load(Ordering::Relaxed);
     let outcome = if args.notify.watch {
-        watch_only(&args, &servers, &alerts, &history, is_over)
+        watch_only(args, &servers, &alerts, &history, is_over)
     } else {
         history::interrupt_on_hangup(&ctx.interrupted())?;
         args.show(servers, settings, &alerts, &history, ctx, is_over)
@@ -223,7 +223,7 @@ pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOut
     outcome.and_then(|outcome| recorded.map(|()| outcome))
 }
 
-/// How long to wait for webhooks at the end.
+/// Maximum wait for webhooks to deliver at the end.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs as a service that sends notifications, without output.
@@ -244,7 +244,8 @@ fn watch_only(
 }
 
 impl Args {
-    /// Shows a screen, or writes rows.
+    /// Shows a screen on the terminal. Writes rows if stdout is not a terminal, or if a format or
+    /// count was requested.
     fn show(
         &self,
         servers: Vec<WatchTarget>,
@@ -257,7 +258,7 @@ impl Args {
         let terminal = ctx.terminal();
         let count = if self.once { Some(1) } else { self.count };
         if self.format.is_none() && count.is_none() && terminal.stdout {
-            logging::silence_on_terminal(ctx);
+            logging::silence_on_terminal(ctx.terminal());
             interactive::run(servers, settings, alerts, history, terminal.color_stdout, is_over)
                 .context("cannot use the terminal")?;
             return Ok(CommandOutcome::Done);
@@ -282,7 +283,7 @@ impl Args {
             }
             return Err(anyhow::anyhow!("{}: {}", first.server, first.reason));
         }
-        // The last one becomes the error.
+        // The last problem becomes the error; the others are reported first.
         let last = unchecked.pop();
         for unchecked in &unchecked {
             ctx.report(format_args!("{unchecked}"));
@@ -308,7 +309,7 @@ impl Args {
             history::interrupt_on_hangup(&is_over)?;
             let is_over = || is_over.load(Ordering::Relaxed);
             let name = path.display().to_string();
-            logging::silence_on_terminal(ctx);
+            logging::silence_on_terminal(ctx.terminal());
             interactive::replay(name, recording.history, settings, terminal.color_stdout, is_over)
                 .context("cannot use the terminal")?;
             return Ok(CommandOutcome::Done);
@@ -377,7 +378,7 @@ impl Args {
     }
 }
 
-/// Host and port.
+/// Formats the endpoint as `HOST:PORT`, without user or password.
 fn host_and_port(target: &ConnectTarget) -> String {
     let endpoint = target.endpoints().first();
     endpoint.map_or_else(String::new, |endpoint| format!("{}:{}", endpoint.host(), endpoint.port()))

@@ -39,35 +39,24 @@ pub(crate) struct Args {
     command: WarmCommand,
 }
 
-#[derive(Debug, clap::Subcommand)]
-enum WarmCommand {
-    Dump(dump::Args),
-    Load(load::Args),
-    Table(table::Args),
-    Info(info::Args),
-    Diff(diff::Args),
-    Import(autoprewarm::ImportArgs),
-    Export(autoprewarm::ExportArgs),
-    Advise(advise::Args),
-    Benchmark(benchmark::Args),
-    Watch(watch::Args),
-    Follow(follow::Args),
+commands! {
+    enum WarmCommand {
+        Dump(dump::Args) => dump::run,
+        Load(load::Args) => load::run,
+        Table(table::Args) => table::run,
+        Info(info::Args) => info::run,
+        Diff(diff::Args) => diff::run,
+        Import(autoprewarm::ImportArgs) => autoprewarm::import,
+        Export(autoprewarm::ExportArgs) => autoprewarm::export,
+        Advise(advise::Args) => advise::run,
+        Benchmark(benchmark::Args) => benchmark::run,
+        Watch(watch::Args) => watch::run,
+        Follow(follow::Args) => follow::run,
+    }
 }
 
-pub(crate) fn run(args: Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    match args.command {
-        WarmCommand::Dump(args) => dump::run(&args, ctx),
-        WarmCommand::Load(args) => load::run(&args, ctx),
-        WarmCommand::Table(args) => table::run(&args, ctx),
-        WarmCommand::Info(args) => info::run(&args, ctx),
-        WarmCommand::Diff(args) => diff::run(&args, ctx),
-        WarmCommand::Import(args) => autoprewarm::import(&args, ctx),
-        WarmCommand::Export(args) => autoprewarm::export(&args, ctx),
-        WarmCommand::Advise(args) => advise::run(&args, ctx),
-        WarmCommand::Benchmark(args) => benchmark::run(&args, ctx),
-        WarmCommand::Watch(args) => watch::run(&args, ctx),
-        WarmCommand::Follow(args) => follow::run(&args, ctx),
-    }
+pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
+    args.command.run(ctx)
 }
 
 /// Opens an image, with hints for common errors.
@@ -101,13 +90,13 @@ fn save(ctx: &CommandContext, image: &CacheImage, path: &Path, keep: u32) -> any
     Ok(())
 }
 
-/// The size of the image, when it was taken, and how.
+/// Describes an image: its size, time and source.
 fn summary(image: &CacheImage) -> String {
     let taken = Timestamp::from_micros(image.origin.taken_at_us);
     format!("{}, {taken}, by {}", image_size(image), image.origin.source.name())
 }
 
-/// The maximum number of rows to show; 0 means all.
+/// Maximum number of rows to show: `default` unless `given`; 0 stands for all.
 fn limit(given: Option<usize>, default: usize) -> usize {
     match given {
         Some(0) => usize::MAX,

@@ -1,9 +1,9 @@
 //! Finds a configuration file that the user did not name, and decides whether it may be used.
 //!
 //! A command that runs in another user's directory must not obey a `howdah.toml` planted there. So
-//! a file that was found, not named, is used only if the effective user or root owns it and others
-//! cannot write it. Owner and mode come from the open descriptor, so the file cannot be exchanged
-//! between the check and the read.
+//! a file that was found rather than named is used only if the effective user or root owns it and
+//! others cannot write to it. Owner and mode are read from the open descriptor, so the file cannot
+//! be exchanged between the check and the read.
 
 use std::{
     fmt,
@@ -21,11 +21,11 @@ use crate::errors;
 /// How a configuration file was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigSource {
-    /// By `--config`, `HOWDAH_CONFIG`, or the argument of a command.
+    /// Named by `--config`, `HOWDAH_CONFIG`, or the argument of a command.
     Named,
-    /// `howdah.toml` in the current working directory.
+    /// Found as `howdah.toml` in the current working directory.
     WorkingFolder,
-    /// The user's configuration directory or `/etc/howdah`.
+    /// Found in the user's configuration directory or `/etc/howdah`.
     WellKnown,
 }
 
@@ -39,12 +39,12 @@ pub(crate) struct Discovery {
 }
 
 impl Discovery {
-    /// The file whose section a server reads itself.
+    /// Returns the file from which a server reads its section.
     ///
     /// # Errors
     ///
-    /// A file found in the working directory has the section. Its keys name programs, files to
-    /// write and receivers of data throughout, so such a file must be named; see
+    /// The file was found in the working directory and has the section. Most keys of servers name
+    /// programs, files to write or receivers of data, so such a file must be named; see
     /// [`super::privileged`].
     pub(crate) fn for_server(self, section: &str) -> anyhow::Result<Option<ConfigFile>> {
         match self.file {
@@ -109,7 +109,7 @@ pub(super) fn default_locations() -> Vec<(PathBuf, ConfigSource)> {
 
 /// Opens a default file, or returns `None` if it does not exist.
 pub(super) fn open_trusted(path: &Path) -> Result<Option<File>, SkipReason> {
-    // Without O_NONBLOCK a FIFO planted there would block every command.
+    // Without O_NONBLOCK, opening a planted FIFO would block every command.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => {

@@ -8,10 +8,10 @@
 //! slack_webhook = https://hooks.slack.com/services/…
 //! ```
 //!
-//! pgtop parses it with an unanchored pattern, which loses values that contain `=`, and lets the
-//! file override the command line. Here a value is the first word after the first `=`, and the
-//! command line wins. A key unknown to pgtop is an error; one that pgtop knows but that has no
-//! effect here is reported.
+//! pgtop parses the file with an unanchored pattern, which truncates values that contain `=`, and
+//! lets the file override the command line. Here a value is the first word after the first `=`, and
+//! the command line takes precedence. A key unknown to pgtop is an error; one that pgtop knows but
+//! that has no effect here is reported.
 
 use clap::{Arg, Command};
 
@@ -27,9 +27,9 @@ enum PgtopKey {
     Filter(&'static str),
     /// `host`, optionally with a port.
     Host,
-    /// `color`, 0 or 1.
+    /// `color`: 0 turns colours off, 1 leaves the default.
     Color,
-    /// Ignored, for the given reason.
+    /// No effect here, for the given reason.
     Ignored(&'static str),
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn apply(
     if !problems.is_empty() {
         return Err(file.problems(problems));
     }
-    // A user of pgtop's file is used to pgtop's keys, too.
+    // A user of pgtop's file probably prefers pgtop's keys, too.
     let keymap = |arg: Arg| arg.default_value("pgtop");
     let command = command.mut_subcommand("top", |top| top.mut_arg("keymap", keymap));
     let remarks = if read.remarks.is_empty() {

@@ -1,15 +1,15 @@
 //! Options that a configuration file found in the working directory must not set.
 //!
-//! Such a file may come from an unpacked archive or a cloned repository: it belongs to the user,
-//! but the user never read it. So it must not name programs to run, files to write or receivers of
-//! data. These keys are allowed in a file named with `--config`, in the user's configuration
-//! directory and in `/etc/howdah`.
+//! Such a file may come from an unpacked archive or a cloned repository: the user owns it but may
+//! never have read it. So it must not name programs to run, files to write or receivers of data.
+//! These keys are allowed in a file named with `--config`, in the user's configuration directory
+//! and in `/etc/howdah`.
 
 use toml::de::DeTable;
 
 use super::ConfigProblem;
 
-/// What an option would allow an untrusted file to do.
+/// A capability that an option would give to an untrusted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Privilege {
     RunsProgram,
@@ -56,7 +56,7 @@ fn privilege(name: &str, path: &str) -> Option<Privilege> {
     row.map(|(_, privilege)| *privilege)
 }
 
-/// One problem for each privileged key that the document sets.
+/// Returns one problem for each privileged key that the document sets.
 pub(super) fn problems(document: &DeTable<'_>) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     collect(document, "", &mut problems);

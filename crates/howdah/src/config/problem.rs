@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue};
 
 use crate::errors;
 
-/// One problem in a configuration file.
+/// A problem in a configuration file, with the position and key it concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigProblem {
     /// Byte offset in the file.
@@ -25,7 +25,7 @@ impl ConfigProblem {
         Self { offset, key: key.to_owned(), why: why.into(), hint: None }
     }
 
-    /// Adds advice.
+    /// Adds advice for the user.
     pub(super) fn with_hint(mut self, hint: &str) -> Self {
         self.hint = Some(hint.to_owned());
         self

@@ -13,8 +13,8 @@ use tracing_subscriber::{
 
 use crate::printable::EscapingWriter;
 
-/// Formats fields as `tracing-subscriber` does, and escapes what a client or server may have put
-/// in.
+/// Formats fields like `tracing-subscriber`, but escapes text that may come from a client or
+/// server.
 #[derive(Debug)]
 pub(super) struct EscapedFields;
 

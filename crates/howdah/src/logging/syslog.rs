@@ -9,14 +9,14 @@ use tracing::Level;
 pub(super) const PATH: &str = "/dev/log";
 /// Longest text sent. Daemons truncate at 1 KiB to 8 KiB.
 const TEXT_BYTES_MAX: usize = 8 << 10;
-/// The facility `daemon`.
+/// Facility `daemon` of RFC 3164.
 const FACILITY: u8 = 3;
 
 /// A connection to the daemon.
 #[derive(Debug)]
 pub(super) struct Syslog {
     socket: UnixDatagram,
-    /// `name[pid]`.
+    /// Tag of each line, `name[pid]`.
     tag: String,
 }
 
@@ -24,7 +24,7 @@ impl Syslog {
     pub(super) fn open(path: &Path, application: &str) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
-        // A daemon that does not read must not block the process.
+        // If the daemon does not read, the process must not block.
         socket.set_nonblocking(true)?;
         let fits = |c: &char| !c.is_control() && !c.is_whitespace() && !matches!(c, ':' | '[');
         let application: String = application.chars().filter(fits).collect();
@@ -37,7 +37,7 @@ impl Syslog {
     }
 }
 
-/// RFC 3164, table 2.
+/// Severity of a level, by RFC 3164, table 2.
 fn severity(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -47,7 +47,7 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-/// One line; each write is a datagram.
+/// A log line in progress; each write sends a datagram.
 #[derive(Debug)]
 pub(super) struct SyslogLine<'s> {
     syslog: &'s Syslog,

@@ -15,7 +15,7 @@ use crate::errors::WithHint as _;
 /// The usual flush interval of statsd servers.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Sends at intervals until dropped, and a last time when dropped.
+/// Sends metrics at intervals until dropped, and once more when dropped.
 #[derive(Debug)]
 pub(crate) struct StatsdSender {
     stop: Option<mpsc::Sender<()>>,
@@ -69,7 +69,7 @@ impl Drop for StatsdSender {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Its errors were logged in the thread.
+            // Errors of the thread were already logged there.
             let _ = thread.join();
         }
     }

@@ -695,7 +695,7 @@ fn pgbouncer_settings_enable_pgbouncer_signals() {
         let (status, messages) = pool.wait();
         assert_eq!(status.code(), Some(0), "{messages}");
 
-        // A second signal of either kind stops the pooler at once, with exit code 0.
+        // A second signal of either kind stops the pooler immediately, with exit code 0.
         let pool = PoolerProcess::start(folder.path(), file, settings);
         let mut client = pool.connect("user=postgres").unwrap();
         client.query("begin").unwrap();

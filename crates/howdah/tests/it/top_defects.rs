@@ -324,7 +324,7 @@ fn defect_11_only_blocking_sessions_are_blockers() {
     let mut holder = Client::connect(&other).unwrap();
     holder.query("CREATE TABLE item (id int)").unwrap();
     holder.query("BEGIN; LOCK item IN SHARE MODE; SELECT pg_advisory_lock(42)").unwrap();
-    // Has a lock on the same table, but blocks no session.
+    // This session has a lock on the same table, but blocks no other session.
     let mut sharer = Client::connect(&other).unwrap();
     sharer.query("BEGIN; SELECT * FROM item").unwrap();
     let mut server = MonitorConnection::connect(&postgres).unwrap();

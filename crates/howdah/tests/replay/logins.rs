@@ -213,7 +213,7 @@ fn sessions_respect_require_auth_and_channel_binding() {
     }
 }
 
-/// Enables TLS with a new certificate; false if the test is skipped because there is no `openssl`.
+/// Enables TLS with a new certificate; false if the test is skipped because `openssl` is missing.
 pub(crate) fn enable_tls(cluster: &mut howdah_lab::Cluster) -> bool {
     use std::{
         fs,

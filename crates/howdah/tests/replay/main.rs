@@ -13,6 +13,7 @@ mod log_pipelines;
 mod login_settings;
 mod logins;
 mod logs;
+mod machine;
 mod messages;
 mod metrics;
 mod open_transactions;

@@ -1,4 +1,4 @@
-//! [`HttpEndpoint`]: where and how requests are sent.
+//! [`HttpEndpoint`]: the URL that requests are sent to, and how they are sent.
 
 use std::{
     fs, io,
@@ -12,15 +12,11 @@ use howdah_connect::{
     tls::{RootCertificates, SslMode, TlsError, TlsSettings, client_config},
 };
 use rustls::{ClientConfig, pki_types::ServerName};
-use ureq::{
-    Agent,
-    http::Uri,
-    unversioned::{resolver::DefaultResolver, transport::Connector},
-};
+use ureq::{Agent, http::Uri};
 
 use super::{
     PostError, reply,
-    transport::{EndpointConnector, TlsParameters},
+    transport::{EndpointConnector, TlsParameters, agent},
 };
 
 /// Names and values of headers. Values are ASCII.
@@ -36,7 +32,7 @@ pub struct HttpEndpoint {
     display_url: String,
 }
 
-/// Why an endpoint cannot be used.
+/// The reason why an endpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
@@ -45,15 +41,15 @@ pub enum EndpointError {
         "{url:?} is not a valid endpoint URL: write http://host:port/path, without user or password"
     )]
     Url {
-        /// The URL up to its query.
+        /// The URL without its query.
         url: String,
     },
     /// The token file cannot be read, or its content is not valid in a header.
     #[error("cannot use the token in {path}")]
     Token {
-        /// The token file.
+        /// Path of the token file.
         path: PathBuf,
-        /// The I/O error, or what is wrong with the content.
+        /// The I/O error, or a description of the invalid content.
         source: io::Error,
     },
     /// TLS cannot be set up.
@@ -62,8 +58,8 @@ pub enum EndpointError {
 }
 
 impl HttpEndpoint {
-    /// Parses a URL. `user_agent` is the `User-Agent` header, `ca_file` holds root certificates
-    /// that replace the system's, and `headers` are sent with every request.
+    /// Parses a URL. `user_agent` is the `User-Agent` header, `ca_file` has root certificates that
+    /// replace the system's, and `headers` are sent with every request.
     ///
     /// # Errors
     ///
@@ -91,12 +87,12 @@ impl HttpEndpoint {
         Ok(Self { agent, uri, host, port, headers, display_url })
     }
 
-    /// The URL without its query, for logs.
+    /// Returns the URL without its query, for logs.
     pub fn display_url(&self) -> &str {
         &self.display_url
     }
 
-    /// Scheme, host and port only: for receivers whose path is a secret.
+    /// Returns only scheme, host and port: for receivers whose path is a secret.
     pub fn origin(&self) -> String {
         let scheme = if is_secure(&self.uri) { "https" } else { "http" };
         if self.host.contains(':') {
@@ -106,7 +102,7 @@ impl HttpEndpoint {
         }
     }
 
-    /// The value of a query parameter, not decoded.
+    /// Returns the value of a query parameter, not decoded.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let query = self.uri.query()?;
         query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
@@ -122,11 +118,11 @@ impl HttpEndpoint {
         self.post_with(&Headers::new(), body, deadline)
     }
 
-    /// As [`post`](Self::post), with additional headers.
+    /// Like [`post`](Self::post), with additional headers.
     ///
     /// # Errors
     ///
-    /// As for [`post`](Self::post).
+    /// Those of [`post`](Self::post).
     pub fn post_with(
         &self,
         headers: &Headers,
@@ -135,28 +131,12 @@ impl HttpEndpoint {
     ) -> Result<Vec<u8>, PostError> {
         let request = self.agent.post(self.uri.clone());
         let request = request.config().timeout_global(Some(remaining(deadline)?)).build();
-        // The agent keeps no connections; this tells the server not to keep this one either.
+        // The agent does not reuse connections; this header makes the server close this one, too.
         let request = request.header("Connection", "close");
         let headers = self.headers.iter().chain(headers);
         let request = headers.fold(request, |request, (name, value)| request.header(*name, value));
         reply::classify(request.send(body))
     }
-}
-
-/// An agent that does nothing but send a request and return the reply.
-pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agent {
-    let config = Agent::config_builder()
-        .user_agent(user_agent)
-        .accept("")
-        .accept_encoding("")
-        // The default is the proxy of the environment.
-        .proxy(None)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .http_status_as_error(false)
-        .max_idle_connections(0)
-        .build();
-    Agent::with_parts(config, connector, DefaultResolver::default())
 }
 
 fn is_secure(uri: &Uri) -> bool {
@@ -200,7 +180,7 @@ fn tls_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// An `Authorization` header with the token from `file`; `None` without a file.
+/// Returns an `Authorization` header with the token from `file`; `None` without a file.
 ///
 /// # Errors
 ///

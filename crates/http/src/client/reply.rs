@@ -1,4 +1,4 @@
-//! The outcome of a POST: a body, or an error that tells whether resending makes sense.
+//! The outcome of a POST: a body, or an error that shows whether resending may help.
 
 use std::{
     io::{self, Read as _},
@@ -10,14 +10,14 @@ use ureq::{
     http::{Response, header::RETRY_AFTER},
 };
 
-use super::{endpoint::agent, transport::ReplyConnector};
+use super::transport::{ReplyConnector, agent};
 
 /// Maximum bytes of a reply's body that are read.
 const REPLY_BYTES_MAX: u64 = 64 << 10;
 /// Maximum characters of a reply's body quoted in an error.
 const QUOTE_CHARS_MAX: usize = 300;
 
-/// The request failed, or its success was not confirmed.
+/// The reason why a request failed, or its success was not confirmed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
@@ -34,7 +34,7 @@ pub enum PostError {
         code: u16,
         /// The beginning of the body, without control characters.
         quote: String,
-        /// The body as far as it was read, at most 64 KiB.
+        /// The part of the body that was read, at most 64 KiB.
         body: Box<[u8]>,
         /// The `Retry-After` header, if given in seconds; dates are ignored.
         retry_after: Option<Duration>,
@@ -49,7 +49,7 @@ impl PostError {
             && !matches!(self, Self::Status { code: 401 | 403 | 404 | 408 | 425 | 429, .. })
     }
 
-    /// How long the receiver asks to wait before the next request.
+    /// Returns how long the receiver asks clients to wait before the next request.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
@@ -57,7 +57,7 @@ impl PostError {
         }
     }
 
-    /// Omits texts of ureq, which may contain the URL.
+    /// Converts an error of ureq. Its texts are omitted, because they may contain the URL.
     fn from_ureq(error: Error) -> Self {
         match error {
             // A connection's own errors; see `transport`.
@@ -67,7 +67,7 @@ impl PostError {
             Error::Timeout(_) => Self::Io(io::ErrorKind::TimedOut.into()),
             // ureq's error for a reply that ends within its head.
             Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Self::NotHttp,
-            // The name lookup.
+            // The name lookup failed.
             Error::Io(error) => Self::Io(error),
             Error::HostNotFound => {
                 let reason = "the host name has no address";
@@ -89,7 +89,7 @@ pub(super) fn classify(reply: Result<Response<Body>, Error>) -> Result<Vec<u8>, 
     let retry_after = reply.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let mut body = Vec::new();
-    // The status is the outcome; a body that is cut off only makes the quote shorter.
+    // The status alone is the outcome; a body that is cut off only makes the quote shorter.
     let _ = reply.into_body().into_reader().take(REPLY_BYTES_MAX).read_to_end(&mut body);
     if (200..300).contains(&code) {
         return Ok(body);
@@ -108,7 +108,7 @@ pub fn read_reply(reply: &[u8]) -> Result<Vec<u8>, PostError> {
     classify(agent.post("http://127.0.0.1/").send(&[]))
 }
 
-/// The beginning of a reply's body, without control characters, for a log.
+/// Returns the beginning of a reply's body, without control characters, for a log.
 pub fn quote(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let clean = text.chars().map(|c| if c.is_control() { ' ' } else { c });

@@ -1,10 +1,11 @@
-//! The connection of a request, as ureq's transport.
+//! The connection of a request, as ureq's transport, and ureq's settings.
 //!
 //! ureq's own transport is not used, because it stops at the first failed write: a server that
-//! refuses a large body early closes before it has read everything, and its reply says why. Also,
-//! TLS is configured as for PostgreSQL connections, and one deadline applies to all calls.
+//! refuses a large body early closes before it has read everything, and its reply contains the
+//! reason. Also, TLS is configured as for PostgreSQL connections, and one deadline applies to all
+//! calls.
 //!
-//! ureq's transport interface may change with any minor version, so `Cargo.toml` fixes that.
+//! ureq's transport interface may change with any minor version, so `Cargo.toml` pins that.
 
 use std::{
     fmt, io,
@@ -16,14 +17,33 @@ use std::{
 use howdah_connect::deadline::DeadlineStream;
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
 use ureq::{
-    Error,
-    unversioned::transport::{
-        Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport,
+    Agent, Error,
+    unversioned::{
+        resolver::DefaultResolver,
+        transport::{
+            Buffers, ConnectionDetails, Connector, Either, LazyBuffers, NextTimeout, Transport,
+        },
     },
 };
 
-/// Bytes of the input and the output buffer. A reply's head must fit into the former.
+/// Size in bytes of the input and the output buffer. A reply's head must fit into the former.
 const BUFFER_BYTES: usize = 64 << 10;
+
+/// An agent that does nothing but send a request and return the reply.
+pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agent {
+    let config = Agent::config_builder()
+        .user_agent(user_agent)
+        .accept("")
+        .accept_encoding("")
+        // The default is the proxy of the environment.
+        .proxy(None)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .http_status_as_error(false)
+        .max_idle_connections(0)
+        .build();
+    Agent::with_parts(config, connector, DefaultResolver::default())
+}
 
 /// How an endpoint's server is authenticated.
 #[derive(Debug)]
@@ -64,7 +84,7 @@ impl Connector for EndpointConnector {
     }
 }
 
-/// Keeps ureq from interpreting an error: its own mean something else.
+/// Wraps an error so that ureq does not interpret it: its own errors have other meanings.
 fn connection_error(error: io::Error) -> Error {
     Error::Other(Box::new(error))
 }
@@ -74,7 +94,7 @@ pub(super) struct StreamTransport<S> {
     stream: S,
     is_tls: bool,
     buffers: LazyBuffers,
-    /// Reported unless a reply arrives.
+    /// A failed write, which is reported unless a reply arrives.
     write_error: Option<io::Error>,
     has_reply: bool,
 }
@@ -126,7 +146,7 @@ impl<S: Read + Write + Send + Sync + 'static> Transport for StreamTransport<S> {
     }
 
     fn is_open(&mut self) -> bool {
-        // Never reused.
+        // Connections are never reused.
         false
     }
 

@@ -1,5 +1,5 @@
 //! [`LimitedListener`]: limits how many connections are open and for how long, so that clients that
-//! send or read nothing do not keep others out.
+//! send or read nothing cannot lock others out.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// Limits for each connection.
+/// Durations after which a connection is closed.
 #[derive(Clone, Copy, Debug)]
 struct ConnectionTimeouts {
     /// Maximum time without a byte read or written.
@@ -39,7 +39,7 @@ pub(super) struct LimitedListener {
 }
 
 impl LimitedListener {
-    /// `name` appears in logs.
+    /// Creates a listener; `name` appears in logs.
     pub(super) fn new(name: &'static str, listener: TcpListener, connections_max: usize) -> Self {
         let permits = Arc::new(Semaphore::new(connections_max));
         Self { name, listener, permits, timeouts: TIMEOUTS }
@@ -72,7 +72,7 @@ pub(super) struct LimitedStream {
     stream: TcpStream,
     idle_timeout: Duration,
     request_deadline: Instant,
-    /// Reads and writes fail from now on.
+    /// The time after which reads and writes fail.
     deadline: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -88,8 +88,7 @@ impl LimitedStream {
         }
     }
 
-    /// Passes on the result of a read or write; if it is pending beyond the deadline, returns
-    /// `TimedOut`.
+    /// Returns the result of a read or write, or `TimedOut` if it is pending after the deadline.
     fn or_timed_out<T>(
         &mut self,
         context: &mut Context<'_>,

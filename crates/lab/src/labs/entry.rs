@@ -23,9 +23,9 @@ pub struct Lab {
     pub version: Version,
     /// The directory of the server's programs.
     pub bin_dir: PathBuf,
-    /// The port: of 127.0.0.1, if it listens there, and in the socket's name.
+    /// Port on 127.0.0.1, if the server listens there, and in the socket's name.
     pub port: u16,
-    /// Whether it listens on 127.0.0.1.
+    /// Whether the server listens on 127.0.0.1.
     #[serde(default)]
     pub is_on_tcp: bool,
     /// The file with the password for TCP, in the format of `~/.pgpass`.
@@ -39,14 +39,15 @@ pub struct Lab {
     pub socket_dir: PathBuf,
     /// The name of the primary, if the lab is a standby.
     pub standby_of: Option<String>,
-    /// When it was started, in seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub started_s: u64,
-    /// What is removed when the lab is stopped; does not include [`Lab::dir`] if that is kept.
+    /// Files and directories to remove when the lab is stopped; does not include [`Lab::dir`] if
+    /// that is kept.
     pub remove: Vec<PathBuf>,
-    /// The process with which the lab ends; `None` after [`super::StartedLab::leave_running`].
+    /// The process that the lab ends with; `None` after [`super::StartedLab::leave_running`].
     #[serde(default)]
     pub(crate) owner: Option<Process>,
-    /// When its server was first found down, in seconds since 1970; `None` while it runs.
+    /// Time at which the server was first found down, in seconds since 1970; `None` while it runs.
     #[serde(default)]
     pub(crate) down_since_s: Option<u64>,
 }
@@ -89,14 +90,15 @@ impl Lab {
 /// The current state of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabState {
-    /// A process is starting it.
+    /// A process is starting the lab.
     Starting {
         /// The lab's name.
         name: String,
     },
-    /// Its server runs.
+    /// The lab's server runs.
     Running(Lab),
-    /// Its server is down: it crashed, or was stopped by other means than [`super::Labs::stop`].
+    /// The lab's server is down: it crashed, or was stopped by other means than
+    /// [`super::Labs::stop`].
     Down(Lab),
 }
 
@@ -110,7 +112,7 @@ impl LabState {
     }
 }
 
-/// Seconds since 1970.
+/// The current time in seconds since 1970.
 pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,6 +1,6 @@
 //! Offsets of the zones in a log, without a time zone database.
 
-/// Seconds east of UTC, if the zone is unambiguous: UTC itself, or a number.
+/// Seconds east of UTC, if the zone is a name of UTC or a numeric offset: these have one meaning.
 pub(super) fn unambiguous_offset(zone: &[u8]) -> Option<i32> {
     match zone {
         b"UTC" | b"GMT" | b"Z" | b"UCT" => Some(0),
@@ -12,7 +12,7 @@ pub(super) fn unambiguous_offset(zone: &[u8]) -> Option<i32> {
     }
 }
 
-/// `hh`, `hhmm` or `hh:mm`.
+/// Parses an offset without its sign: `hh`, `hhmm` or `hh:mm`.
 fn parse_offset(digits: &[u8]) -> Option<i32> {
     let (hours, minutes) = match digits {
         [a, b] => ([*a, *b], [b'0', b'0']),
@@ -27,7 +27,7 @@ fn parse_offset(digits: &[u8]) -> Option<i32> {
     (hours <= 15 && minutes < 60).then_some(hours * 3600 + minutes * 60)
 }
 
-/// Seconds east of UTC, and whether the abbreviation has no other meaning in use.
+/// Seconds east of UTC, and whether the abbreviation stands for one zone only.
 pub(super) fn abbreviation_offset(zone: &[u8]) -> Option<(i32, bool)> {
     let row = ABBREVIATIONS.iter().find(|(name, ..)| name.as_bytes() == zone)?;
     Some((row.1 * 60, row.2))

@@ -1,6 +1,8 @@
-//! Hashing of small keys, for which the standard library's protection against chosen keys would
-//! cost more than the rest of a lookup. The keys are process ids and hashes; a log crafted to
-//! collide is slow to import, with no other harm.
+//! Fast hashing of small keys.
+//!
+//! The standard library's protection against chosen keys would cost more than the rest of a lookup.
+//! The keys are process ids and hashes: a log crafted to collide is slow to import, with no other
+//! harm.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

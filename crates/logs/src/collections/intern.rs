@@ -13,7 +13,7 @@ pub struct Interner {
 }
 
 impl Interner {
-    /// Returns a text with these bytes.
+    /// Returns a shared text with these bytes, from the cache if it is there.
     pub fn text(&mut self, text: Hashed<'_>) -> Text {
         let (bytes, key) = (text.as_bytes(), text.hash());
         // Short texts have no heap memory to share.
@@ -27,7 +27,8 @@ impl Interner {
         }
         let text = Text::from(bytes);
         if self.bytes > BYTES_MAX {
-            // Statements with literals would fill any cache; frequent texts are soon back.
+            // Clearing everything is enough: statements with literals would fill any cache, and
+            // frequent texts soon return.
             self.texts.clear();
             self.bytes = 0;
         }
@@ -37,13 +38,13 @@ impl Interner {
     }
 }
 
-/// Shorter texts are no larger than a pointer to them.
+/// Minimum length of a cached text, in bytes. Shorter ones are no larger than a pointer to them.
 const TEXT_BYTES_MIN: usize = 24;
-/// Longer texts rarely repeat often enough to be worth caching.
+/// Maximum length of a cached text, in bytes. Longer ones rarely repeat.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// Approximate maximum size of the cache.
+/// Approximate maximum size of the cache, in bytes.
 const BYTES_MAX: usize = 32 << 20;
-/// Approximate overhead of an entry.
+/// Approximate overhead of an entry, in bytes.
 const ENTRY_BYTES: usize = 64;
 
 #[test]

@@ -1,9 +1,9 @@
 //! csvlog: rows of 22 to 26 columns, with raw newlines inside quotes.
 //!
-//! The number of columns is taken from each row, since a file may span an upgrade of the server. A
-//! row that was cut inside quotes would swallow everything after it, so each line inside quotes is
-//! checked for looking like the start of a row; a client's text cannot look so, because its quotes
-//! are doubled.
+//! Each row's number of columns is counted, since a file may span a server upgrade. A row that was
+//! cut inside quotes would swallow everything after it, so each line inside quotes is checked for
+//! looking like the start of a row. A client's text cannot look like one, because its quotes are
+//! doubled.
 //!
 //! Source: manual, Using CSV-Format Log Output; `write_csvlog` in `csvlog.c`.
 
@@ -31,10 +31,11 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Csv {
     max_record_bytes: usize,
-    /// How far the current row was scanned, and whether that place is inside quotes.
+    /// Number of bytes of the current row that were scanned, and whether the scan stopped inside
+    /// quotes.
     scanned: usize,
     in_quotes: bool,
-    /// Inside a row that is too long.
+    /// The rest of an overlong row is being skipped.
     is_skipping: bool,
     row: CsvRow,
     /// Number of columns of the last complete row.
@@ -73,7 +74,7 @@ const fn is_column_count(columns: usize) -> bool {
     columns >= COLUMNS_MIN && columns != 25
 }
 
-/// Column numbers.
+/// Indexes of columns, from 0.
 mod column {
     pub(super) const TIME: usize = 0;
     pub(super) const USER: usize = 1;
@@ -269,7 +270,7 @@ impl Csv {
         self.in_quotes = false;
     }
 
-    /// Decodes the row that was found.
+    /// Decodes the row found by the last step.
     pub(crate) fn frame(
         &self,
         input: &[u8],
@@ -305,7 +306,7 @@ fn field(row: &[u8], at: usize, scratch: &mut Vec<u8>) -> Option<(FieldSpan, usi
     }
 }
 
-/// Decodes a record whose time was already read.
+/// Decodes a row whose time was already parsed.
 fn decode(
     row: &CsvRow,
     time: Option<Timestamp>,
@@ -317,7 +318,7 @@ fn decode(
     Ok((frame, session_fields(row, input, scratch)))
 }
 
-/// The same without the session fields.
+/// Decodes a row without its session fields.
 #[inline]
 fn decode_frame(
     row: &CsvRow,
@@ -371,10 +372,10 @@ fn session_fields(row: &CsvRow, input: &[u8], scratch: &[u8]) -> SessionFields {
     }
 }
 
-/// The end of a row.
+/// Where and how a row ends.
 enum RowEnd {
     Row(usize),
-    /// Another row starts inside its quotes.
+    /// Another row starts inside this row's quotes, at this offset.
     Broken(usize),
     Unknown,
 }
@@ -452,7 +453,7 @@ fn after_quoted(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Enough bytes for a time, a zone and the beginning of what follows.
+/// Length of a time, a zone and the beginning of the next columns, in bytes.
 const ROW_START_BYTES: usize = 64;
 
 /// Whether the available part of a time looks like one.

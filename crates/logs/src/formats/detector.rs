@@ -35,7 +35,7 @@ impl FormatDetector {
         Ok(Self { format, prefix, max_record_bytes })
     }
 
-    /// Sets another prefix.
+    /// Replaces the prefix that stderr logs must have.
     pub(crate) fn expect_prefix(&mut self, prefix: &str) -> Result<(), OptionsError> {
         self.prefix = Some(CompiledPrefix::compile(prefix)?);
         Ok(())
@@ -165,7 +165,7 @@ fn uncertain_prefix(
     }
 }
 
-/// Number of lines that the error quotes.
+/// Maximum number of lines that the error quotes.
 const MISFITS_MAX: usize = 3;
 
 /// Whether an incomplete line begins like a jsonlog record.
@@ -210,13 +210,13 @@ fn is_translated(line: &[u8]) -> bool {
     })
 }
 
-/// Bytes of a line in which a label is searched.
+/// Number of bytes at the front of a line in which a label is searched.
 const LABEL_WINDOW_BYTES: usize = 512;
 
 /// The beginning of an input: whole lines, without continuation lines.
 struct InputSample<'a> {
     bytes: &'a [u8],
-    /// The sample has its maximum size or contains the whole input.
+    /// The sample has its maximum size or contains the whole input, so it will not grow.
     is_full: bool,
     /// The sample is large enough for a guess.
     is_ready: bool,

@@ -30,21 +30,21 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Json {
     max_record_bytes: usize,
-    /// How far the current line was searched for its end.
+    /// Number of bytes of the current line that were searched for its end.
     scanned: usize,
-    /// Inside a line that is too long.
+    /// The rest of an overlong line is being skipped.
     is_skipping: bool,
     keys: KeySpans,
 }
 
-/// The values of the keys in [`JsonLogKey`].
+/// The values of an object, indexed by [`JsonLogKey`].
 type KeySpans = [FieldSpan; KEYS];
 
 const NO_KEYS: KeySpans = [FieldSpan::ABSENT; KEYS];
 
 macro_rules! keys {
     ($($key:ident: $($name:literal)|+;)*) => {
-        /// Keys that are read.
+        /// The keys whose values are read.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum JsonLogKey { $($key,)* }
 
@@ -165,7 +165,7 @@ impl Json {
                 .all(|key| self.keys[*key as usize] != FieldSpan::ABSENT)
     }
 
-    /// Decodes the object that was found.
+    /// Decodes the object found by the last step.
     pub(crate) fn frame(
         &self,
         input: &[u8],
@@ -195,7 +195,7 @@ fn decode(
     Ok((frame, session_fields(keys, input, scratch)))
 }
 
-/// The same without the session fields.
+/// Decodes a record without its session fields.
 #[inline]
 fn decode_frame(
     keys: &KeySpans,
@@ -260,10 +260,10 @@ struct ObjectParser<'a> {
     scratch: &'a mut Vec<u8>,
 }
 
-/// The server's key names are shorter.
+/// Longest key that is compared, in bytes; the server's are shorter.
 const NAME_BYTES: usize = 32;
 
-/// Maximum nesting depth.
+/// Maximum nesting depth of objects and arrays.
 const DEPTH_MAX: u32 = 16;
 
 impl ObjectParser<'_> {
@@ -379,7 +379,7 @@ impl ObjectParser<'_> {
         Some(FieldSpan::scratch(from, self.scratch.len()))
     }
 
-    /// Parses the characters after a backslash.
+    /// Parses an escape sequence, after its backslash.
     fn escape(&mut self) -> Option<()> {
         let letter = *self.line.get(self.at)?;
         self.at += 1;

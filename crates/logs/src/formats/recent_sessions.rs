@@ -14,18 +14,18 @@ pub(crate) struct RecentSessions<const TAILS: usize> {
     chunk: u64,
 }
 
-/// The bytes that session fields were read from.
+/// Session fields, with the bytes they were read from.
 #[derive(Clone, Copy, Debug)]
 struct RecentSession<const TAILS: usize> {
     /// The contiguous bytes that contain most of the fields.
     head: FieldSpan,
-    /// Application, backend type, leader.
+    /// Spans of application name, backend type and leader, which lie apart from `head`.
     tail: [FieldSpan; TAILS],
     chunk: u64,
     number: u32,
 }
 
-/// Number of slots: about as many sessions have records near each other.
+/// Number of slots: about as many sessions as have records near each other.
 const SLOTS: usize = 512;
 
 impl<const TAILS: usize> Default for RecentSessions<TAILS> {
@@ -41,13 +41,13 @@ impl<const TAILS: usize> Default for RecentSessions<TAILS> {
 }
 
 impl<const TAILS: usize> RecentSessions<TAILS> {
-    /// Starts another chunk, which invalidates all spans.
+    /// Starts another chunk, which invalidates all cached spans.
     pub(crate) fn start_chunk(&mut self) {
         self.chunk += 1;
     }
 
-    /// Returns the index of a record's session fields; `read` finds it on a miss. Without a `head`
-    /// every lookup is a miss.
+    /// Returns the index of a record's session fields. On a miss, `read` parses them. Without a
+    /// `head` every lookup is a miss.
     #[inline]
     pub(crate) fn session_index(
         &mut self,

@@ -38,24 +38,24 @@ pub(crate) struct Stderr {
     max_record_bytes: usize,
     /// Start of the next line to read.
     cursor: usize,
-    /// Where to continue the search for that line's end.
+    /// Offset at which to continue the search for the end of that line.
     scanned: usize,
     /// The next line and its end, if it was already read because it starts the next record.
     next_line: Option<(Match, usize)>,
     group: Option<LineGroup>,
-    /// Inside a record that is too long.
+    /// The rest of an overlong record is being skipped.
     is_skipping: bool,
     /// Lines end in carriage return and newline, as the file's first record shows: the server runs
     /// on Windows.
     has_carriage_returns: Option<bool>,
-    /// Number of changes of the prefix.
+    /// Incremented with each change of the prefix.
     version: u32,
 }
 
-/// The lines of one record.
+/// The lines of one record, as spans.
 #[derive(Clone, Copy, Debug)]
 struct LineGroup {
-    /// Where the message's line begins.
+    /// Offset of the line that holds the message.
     start: usize,
     end: usize,
     main: Match,
@@ -71,7 +71,7 @@ type ExtraFields = [FieldSpan; FIELDS];
 const FIELDS: usize = MessageField::Statement as usize + 1;
 
 impl LineGroup {
-    /// A record of one line so far.
+    /// Starts a record that has one line so far.
     fn new(
         start: usize,
         end: usize,
@@ -84,7 +84,7 @@ impl LineGroup {
     }
 }
 
-/// Lines from which the prefix was guessed, stored in case later lines show that it is too narrow.
+/// Lines from which the prefix was guessed, kept for guessing again if a later line does not match.
 #[derive(Debug, Default)]
 struct GuessSample {
     lines: Vec<Vec<u8>>,
@@ -311,8 +311,8 @@ impl Stderr {
         None
     }
 
-    /// Matches the prefix. If names of the session show that the shortest reading was wrong,
-    /// matches again with these names.
+    /// Matches the prefix of a line. If the session's known names show that the shortest match was
+    /// wrong, matches again with these names.
     fn read_line(
         &mut self,
         line: &[u8],
@@ -347,7 +347,7 @@ impl Stderr {
         if is_contradicted { self.prefix.matches(line, known).or(Some(found)) } else { Some(found) }
     }
 
-    /// Looks for a prefix that matches both this line and all earlier ones.
+    /// Searches for a prefix that matches this line and all sample lines.
     fn widen_prefix(&mut self, line: &[u8]) -> Option<Match> {
         let sample = self.guessed.as_mut()?;
         let has_label =
@@ -380,7 +380,7 @@ impl Stderr {
         }
     }
 
-    /// Decodes the record that was found; its texts are in `input` or in `scratch`.
+    /// Decodes the record found by the last step; its texts are in `input` or in `scratch`.
     pub(crate) fn frame(
         &mut self,
         input: &[u8],
@@ -395,7 +395,7 @@ impl Stderr {
     }
 }
 
-/// Decodes the fields of a record.
+/// Decodes the fields of the record.
 fn decode(
     group: &LineGroup,
     input: &[u8],
@@ -413,7 +413,7 @@ fn decode(
     Ok((frame, session))
 }
 
-/// Decodes the prefix of the line that begins at `start` and ends where `input` does.
+/// Decodes the prefix of the line from `start` to the end of `input`.
 fn prefix_fields(
     found: &Match,
     start: usize,
@@ -524,7 +524,7 @@ fn trim_line_end(input: &[u8], text: FieldSpan, has_carriage_returns: bool) -> F
     text.truncated(if has_carriage_returns { strip_return(inside).len() } else { inside.len() })
 }
 
-/// The same, and removes one tab after each newline inside.
+/// Trims a text like [`trim_line_end`], and removes one tab after each newline inside.
 fn unfold(
     input: &[u8],
     text: FieldSpan,

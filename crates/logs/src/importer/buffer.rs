@@ -9,15 +9,15 @@ pub(crate) struct InputBuffer {
 }
 
 impl InputBuffer {
-    /// Discards the remaining input and starts a file.
+    /// Discards unprocessed input and starts a file at line 1.
     pub(crate) fn start_file(&mut self) {
         self.data.clear();
         self.start = 0;
         self.line = 1;
     }
 
-    /// Appends input. Consumed bytes are dropped first, so the buffer grows only with what is still
-    /// needed.
+    /// Appends input. Consumed bytes are dropped first, so the buffer grows only with unconsumed
+    /// ones.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start >= self.data.len() / 2 {
             self.data.copy_within(self.start.., 0);
@@ -27,7 +27,7 @@ impl InputBuffer {
         self.data.extend_from_slice(bytes);
     }
 
-    /// The bytes that were not consumed.
+    /// The bytes not consumed yet.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.data[self.start..]
     }
@@ -46,7 +46,7 @@ impl InputBuffer {
         }
     }
 
-    /// Counts the lines of bytes that bypassed the buffer, which must be empty.
+    /// Counts the newlines of bytes that bypassed the buffer, which must be empty.
     pub(crate) fn skip_lines(&mut self, newlines: u64) {
         debug_assert!(self.bytes().is_empty());
         self.line += newlines;

@@ -63,7 +63,7 @@ fn most_common_prefix(heads: &[LineHead<'_>], is_padded: bool) -> Option<String>
     Some(text)
 }
 
-/// At least one of this many heads must have the combination of tokens.
+/// At least one in this many heads must share a combination of tokens for it to suggest a prefix.
 const GROUP_SHARE_MIN: usize = 6;
 
 /// The part of a line before its label.
@@ -73,7 +73,7 @@ struct LineHead<'a> {
     names: [&'a [u8]; 3],
 }
 
-/// The kind of a token.
+/// Classification of a token in a line's head.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum HeadTokenKind {
     Millis,
@@ -109,15 +109,15 @@ impl<'a> LineHead<'a> {
         Some(Self { tokens, names: names(text) })
     }
 
-    /// Whether a token is the process id contained in the session id; `None` if there is no session
-    /// id.
+    /// Whether a token is the process id contained in the session id; `None` if the head has no
+    /// session id.
     fn is_pid(&self, at: usize) -> Option<bool> {
         let id = self.tokens.iter().find(|(kind, _)| *kind == HeadTokenKind::SessionId)?.1;
         let (_, pid) = parse_session_id(id)?;
         Some(parse_u64(self.tokens[at].1) == Some(u64::from(pid)))
     }
 
-    /// The kinds of its tokens; if `is_padded`, with runs of spaces reduced to one.
+    /// The kinds of the head's tokens. If `is_padded`, runs of spaces are reduced to one.
     fn kinds(&self, is_padded: bool) -> Vec<HeadTokenKind> {
         let kind = |kind: &HeadTokenKind| match kind {
             HeadTokenKind::Between(text) if is_padded => {
@@ -134,7 +134,7 @@ pub(super) fn label_at(line: &[u8]) -> Option<usize> {
     label(line).map(|(start, _)| start)
 }
 
-/// The same, with the text after it.
+/// Offset of the first label of a line, and the text after it.
 fn label(line: &[u8]) -> Option<(usize, &[u8])> {
     let window = &line[..line.len().min(HEAD_BYTES_MAX)];
     memchr::memmem::find_iter(window, b":  ").find_map(|colon| {
@@ -146,7 +146,7 @@ fn label(line: &[u8]) -> Option<(usize, &[u8])> {
     })
 }
 
-/// Bytes of a line in which a label is searched.
+/// Number of bytes at the front of a line in which a label is searched.
 const HEAD_BYTES_MAX: usize = 512;
 
 /// The names in `connection authorized: user=al database=shop application_name=psql`.
@@ -214,12 +214,12 @@ fn next_token(head: &[u8], at: usize) -> (HeadTokenKind, usize) {
     (HeadTokenKind::Word, run(&is_word))
 }
 
-/// A number with fewer digits after a minus sign is hardly ever a query id, which has 64 random
-/// bits.
+/// Minimum digits of a negative query id. Ids are 64 random bits, so shorter ones are very
+/// unlikely.
 const QUERY_ID_DIGITS_MIN: usize = 8;
 
-/// Where the heads of background processes end, if they end earlier than those of sessions: before
-/// a token, or after some bytes of it.
+/// The position where the heads of background processes end, if they end earlier than those of
+/// sessions: before a token, or after some bytes of it.
 fn quit_at(
     session: &LineHead<'_>,
     heads: &[LineHead<'_>],
@@ -309,7 +309,7 @@ impl AssignedEscapes {
         Some(escape)
     }
 
-    /// The first escape that is not used yet.
+    /// The first of `escapes` that is not used yet.
     fn first_unused(&self, escapes: &[&'static str]) -> Option<&'static str> {
         escapes.iter().copied().find(|escape| !self.used.contains(escape))
     }
@@ -322,7 +322,7 @@ impl AssignedEscapes {
         escape.filter(|escape| !self.used.contains(escape))
     }
 
-    /// The same for words: names, tags, or literal text.
+    /// The escape for a column of words: a name, a command tag, or `None` for literal text.
     fn word_escape(
         &self,
         at: usize,
@@ -392,7 +392,7 @@ const WORD_KEYS: &[(&str, &str)] = &[
     ("sqlstate", "%e"),
 ];
 
-/// The same for numeric fields.
+/// Words that prefixes use for their numeric fields.
 const NUMBER_KEYS: [(&str, &str); 9] = [
     ("queryid", "%Q"),
     ("query_id", "%Q"),

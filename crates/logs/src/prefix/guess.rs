@@ -12,10 +12,9 @@ use super::{
 };
 use howdah_log_input::{LineLabel, stamp_len};
 
-/// Returns the candidate that matches most of `lines`, or `None` if none matches any.
-///
-/// Among equals the first in [`candidates`] wins, because simpler ones come first. Its
-/// [confidence](CompiledPrefix::confidence) shows whether there are records that it does not match.
+/// Returns the candidate that matches most of `lines`, or `None` if none matches any. Simpler
+/// candidates come first in [`candidates`], and the first of equally good ones is returned. The
+/// result's [confidence](CompiledPrefix::confidence) shows whether some records do not match.
 pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<CompiledPrefix> {
     let lines: Vec<_> = lines.filter(|line| may_have_label(line)).collect();
     // Try thousands of candidates on a few lines spread over the sample, then the best few on all
@@ -46,7 +45,7 @@ pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<
     Some(winner)
 }
 
-/// Whether a line looks like a record but does not match the guessed prefix.
+/// Whether a line looks like a record but does not match the prefix.
 pub(crate) fn is_misfit(prefix: &CompiledPrefix, line: &[u8]) -> bool {
     !fits(prefix, line) && is_record_like(line)
 }
@@ -65,7 +64,7 @@ fn is_record_like(line: &[u8]) -> bool {
     (0..label).any(|at| is_stamp(at) || is_epoch(at))
 }
 
-/// Length of `1795178599.577`.
+/// Length of `%n`, such as `1795178599.577`.
 const EPOCH_BYTES: usize = 14;
 
 /// The prefixes that match most lines, and the number of these lines; empty if none matches.
@@ -100,10 +99,10 @@ fn reads_differently(one: &CompiledPrefix, other: &CompiledPrefix, lines: &[&[u8
     })
 }
 
-/// Maximum number of candidates that are tried on all lines.
+/// Maximum number of candidates in the second pass, on all lines.
 const FINALISTS_MAX: usize = 64;
 
-/// Number of lines that all candidates are tried on.
+/// Number of lines in the first pass, which tries all candidates.
 const FIRST_PASS_LINES: usize = 40;
 
 fn may_have_label(line: &[u8]) -> bool {
@@ -163,7 +162,8 @@ fn candidates() -> impl Iterator<Item = String> {
     COMMON_PREFIXES.iter().map(|whole| (*whole).to_owned()).chain(grid)
 }
 
-/// Prefixes outside the grid: of distributions, cloud providers and manuals.
+/// Prefixes that the grid of habits does not generate, from distributions, cloud providers and
+/// manuals.
 const COMMON_PREFIXES: &[&str] = &[
     "%m [%p] ",
     "%m [%p] %q%u@%d ",

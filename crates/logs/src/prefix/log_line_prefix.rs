@@ -7,11 +7,11 @@ use serde::Serialize;
 /// A line prefix and its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LogLinePrefix {
-    /// In PostgreSQL's own syntax.
+    /// The prefix in `log_line_prefix` syntax.
     pub text: String,
-    /// Whether the user gave it.
+    /// Whether the prefix was given or guessed.
     pub origin: PrefixOrigin,
-    /// Evidence for it, if it was guessed.
+    /// Evidence for a guessed prefix.
     pub confidence: Option<Confidence>,
 }
 

@@ -3,8 +3,8 @@
 use super::PrefixField;
 use howdah_log_input::stamp_len;
 
-/// Possible lengths of a field at the front of `bytes`, most likely first. Without any, the field
-/// cannot be there.
+/// Possible lengths of a field at the front of `bytes`, most likely first. If there are none, the
+/// bytes are not such a field.
 pub(super) fn lengths(field: PrefixField, bytes: &[u8]) -> [Option<usize>; 2] {
     match field {
         PrefixField::Millis => [stamp_len(bytes, true), None],
@@ -27,7 +27,7 @@ pub(super) fn lengths(field: PrefixField, bytes: &[u8]) -> [Option<usize>; 2] {
     }
 }
 
-/// Whether the shape of a field does not show where it ends: host names.
+/// Whether the end of a field does not follow from its shape, as with host names.
 pub(super) fn is_open_ended(field: PrefixField) -> bool {
     matches!(field, PrefixField::Remote | PrefixField::Host | PrefixField::LocalAddress)
 }
@@ -90,5 +90,5 @@ fn address(bytes: &[u8], with_port: bool) -> Option<usize> {
     Some(run_length(bytes, |b| b.is_ascii_digit() || b == b'.')).filter(|len| *len >= SHORTEST_IPV4)
 }
 
-/// Bytes of `1.2.3.4`.
+/// Length of the shortest IPv4 address, such as `1.2.3.4`.
 const SHORTEST_IPV4: usize = 7;

@@ -53,7 +53,7 @@ pub enum ReadFilesError<E> {
     /// Reading failed part-way. The events before that were passed to the sink.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -79,8 +79,8 @@ pub enum ReadFilesError<E> {
 /// # Errors
 ///
 /// A file cannot be read or is not a log, all are empty, or `sink` failed. All files are opened
-/// before the first is read, so a mistyped name is found at once. Bad records are not errors: see
-/// the summary.
+/// before the first is read, so a mistyped name is found immediately. Bad records are not errors:
+/// see the summary.
 pub fn read_files<E>(
     paths: &[PathBuf],
     options: ImportOptions,
@@ -108,7 +108,7 @@ pub fn visit_files<E>(
     let plan = ReadPlan::new(paths, &options)?;
     let given_prefix = options.prefix.clone();
     let record_bytes_max = options.max_record_bytes;
-    // A prefix without a time is valid for syslog, but only reading the file shows that it is
+    // A prefix without a time is valid for syslog, and only the file's contents show whether it is
     // syslog.
     let importer = Importer::new(ImportOptions { prefix: None, ..options })?;
     let inputs = Inputs { order: plan.order, files: Vec::new(), left_out: plan.left_out };
@@ -154,7 +154,7 @@ struct FileImport<P, S, E> {
     threads: FramingThreads,
     inputs: Inputs,
     given_prefix: Option<String>,
-    /// Size of the files that were read to their end.
+    /// Total size of the files already read to their end.
     bytes_before: u64,
     bytes_total: Option<u64>,
     progress: P,

@@ -6,10 +6,11 @@
 //!                              └─► reader ─┘
 //! ```
 //!
-//! Framing is nearly half of the work for short records, and depends on one chunk only; so does
-//! reading from a file, which happens just before it. The reading thread helps while the next chunk
-//! is not ready, which keeps two processors busy for any ratio of framing to importing. The result
-//! equals that of [`Importer::feed`], because the importer gets the same chunks in the same order.
+//! For short records, framing is nearly half of the work. It depends only on the chunk, like
+//! reading the chunk from the file, so threads do both. The reading thread also frames while the
+//! next chunk is not ready, which keeps two processors busy whatever the ratio of framing to
+//! importing. The result equals that of [`Importer::feed`], because the importer gets the same
+//! chunks in the same order.
 
 use howdah_log_input::FileRange;
 use std::{
@@ -34,9 +35,9 @@ pub(crate) struct FramingThreads {
     threads: Vec<JoinHandle<()>>,
     shared: Arc<FramingQueue>,
     framer: Option<Arc<Framer>>,
-    /// The importer's version of that framer.
+    /// The importer's framer version for which the copy was made.
     framer_version: u64,
-    /// Number of the next chunk to submit, and of the next to receive.
+    /// Sequence numbers of the next chunk to submit and of the next to receive.
     submitted: u64,
     received: u64,
     spare: Vec<FramingJob>,
@@ -84,7 +85,7 @@ impl FramingJob {
     }
 }
 
-/// A thread's own copy of a framer, whose clock caches the last second.
+/// A thread's own copy of a framer, because its clock caches the last second.
 #[derive(Default)]
 struct ThreadFramer(Option<(Arc<Framer>, Framer)>);
 
@@ -97,7 +98,7 @@ impl ThreadFramer {
 }
 
 impl FramingThreads {
-    /// Uses all processors but the one of the calling thread.
+    /// Uses one thread for each processor except the caller's.
     pub(crate) fn new() -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         Self::with_threads((processors - 1).min(THREADS_MAX))
@@ -118,13 +119,13 @@ impl FramingThreads {
         }
     }
 
-    /// Whether threads frame the chunks that follow; they can then read file ranges as well.
+    /// Whether threads frame the chunks that follow, in which case they can also read file ranges.
     pub(crate) fn is_active(&mut self, importer: &Importer) -> bool {
         self.threads_max > 0 && importer.framer().is_some() && self.start_threads()
     }
 
-    /// Like [`feed`](Self::feed) for a range of a file, if the threads [are
-    /// active](Self::is_active). [`take_failure`](Self::take_failure) returns a read error.
+    /// Like [`feed`](Self::feed) for a range of a file; the threads must be
+    /// [active](Self::is_active). A read error is reported by [`take_failure`](Self::take_failure).
     pub(crate) fn feed_range(
         &mut self,
         importer: &mut Importer,
@@ -140,7 +141,7 @@ impl FramingThreads {
         self.failure.take()
     }
 
-    /// Like [`feed`](Self::feed) for a whole buffer, which is swapped for another one.
+    /// Like [`feed`](Self::feed) for a whole buffer, which is exchanged for a free one.
     pub(crate) fn feed_buffer(
         &mut self,
         importer: &mut Importer,
@@ -154,7 +155,7 @@ impl FramingThreads {
         self.limit_in_flight(importer, sink)
     }
 
-    /// Feeds the importer, with these bytes or with earlier ones.
+    /// Submits bytes for framing, and feeds chunks to the importer that are already framed.
     ///
     /// # Errors
     ///
@@ -260,7 +261,8 @@ impl FramingThreads {
 }
 
 impl FramingQueue {
-    /// A panic cannot leave a half-made change: no holder of the lock runs code that can fail.
+    /// Locks the queue. No code can panic while it holds the lock, so the state is always
+    /// consistent.
     fn lock(&self) -> MutexGuard<'_, FramingQueueState> {
         self.queue.lock()
     }
@@ -315,7 +317,7 @@ impl Drop for FramingThreads {
     }
 }
 
-/// Size of a chunk: its frames fit in a processor's own cache.
+/// Chunk size, small enough that a chunk's frames fit in the processor's second-level cache.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Chunks in flight for each thread.

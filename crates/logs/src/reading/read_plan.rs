@@ -1,8 +1,8 @@
-//! Which files are read, and in what order.
+//! Determines which files are read, and in which order.
 //!
 //! Patterns and directories are expanded to files; a log that exists in two formats is read once;
-//! rotated files are ordered by the first time in each, whatever their names. [`Inputs`] reports
-//! these decisions to the user.
+//! rotated files are ordered by the first time in each, whatever their names.
+//! [`Inputs`](crate::Inputs) reports these decisions to the user.
 
 mod glob;
 mod overlap;
@@ -44,7 +44,7 @@ pub enum ReadPlanError {
     /// A file or directory cannot be opened.
     #[error("cannot open {}", path.display())]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -58,7 +58,7 @@ pub enum ReadPlanError {
     /// A directory without files.
     #[error("{} contains no files", path.display())]
     EmptyDirectory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// A directory contains files that are not logs.
@@ -68,7 +68,7 @@ pub enum ReadPlanError {
         file.display()
     )]
     NotOnlyLogs {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
         /// A file in it that is not a log.
         file: PathBuf,
@@ -218,7 +218,7 @@ impl ReadPlan {
 #[derive(Debug)]
 struct CandidateFile {
     path: PathBuf,
-    /// Its size; `None` for a pipe.
+    /// Size in bytes; `None` for a pipe.
     bytes: Option<u64>,
     /// The directory that was named, unless the file itself was.
     directory: Option<PathBuf>,
@@ -226,8 +226,8 @@ struct CandidateFile {
 }
 
 impl CandidateFile {
-    /// Whether it is the same log in another format: in the same directory, with the same start.
-    /// Logs with the same base name may start at slightly different times.
+    /// Whether two files hold the same log in different formats: they are in one directory and
+    /// start at the same time. Logs with the same base name may start at slightly different times.
     fn is_duplicate(&self, other: &Self) -> bool {
         let (Some(first), Some(others)) = (self.sniff.first, other.sniff.first) else {
             return false;
@@ -241,7 +241,8 @@ impl CandidateFile {
     }
 }
 
-/// The server's own log may start this long before its first statement.
+/// Maximum difference between the start times of duplicate logs, in seconds: the server's own
+/// messages may precede the first statement by that much.
 const DUPLICATE_OFFSET_MAX_SECONDS: u64 = 3600;
 
 /// A file name without the suffixes of format and compression.

@@ -24,15 +24,15 @@ use crate::{
 /// Events between the reading thread and the consumer.
 const QUEUE_DEPTH: usize = 1024;
 
-/// After this long without an event, a live log is taken to have nothing more for now.
+/// Time without an event after which a live log is considered silent.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Captured time to read ahead before an event is emitted, when statements are logged at their
 /// start: backends write to the log concurrently, so their lines are slightly out of order.
 const START_WINDOW: Duration = Duration::from_secs(1);
 
-/// The same when statements are logged at their end: a statement that started earlier may be logged
-/// later. One that ran longer than this is played late.
+/// Like [`START_WINDOW`], when statements are logged at their end: one that started earlier may be
+/// logged later. A statement that ran longer than this is replayed late.
 const END_WINDOW: Duration = Duration::from_secs(30);
 
 /// Maximum number of events held for sorting.
@@ -46,9 +46,9 @@ pub struct LogStream {
     events: Receiver<StreamItem>,
     reorder: ReorderBuffer,
     watermark: Timestamp,
-    /// One of the inputs is a pipe, so silence means only that nothing has happened yet.
+    /// One of the inputs is a pipe, so silence does not mean that the log has ended.
     is_live: bool,
-    /// Emit the held events: nothing arrived for a while, or the input has ended.
+    /// Emit the events held for sorting: no input arrived for a while, or it has ended.
     release: bool,
     is_ended: bool,
     summary: Option<ImportSummary>,

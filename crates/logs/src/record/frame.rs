@@ -28,16 +28,16 @@ pub(crate) struct RecordFrame {
     /// Offsets of the record in its chunk.
     pub(crate) start: u32,
     pub(crate) end: u32,
-    /// Newlines before it in its chunk.
+    /// Number of newlines before the record in its chunk.
     pub(crate) newlines: u32,
-    /// Index of its session in [`ChunkFrames::sessions`].
+    /// Index of the session fields in [`ChunkFrames::sessions`].
     pub(crate) session: u32,
     pub(crate) time: Timestamp,
     pub(crate) query_id: Option<i64>,
     pub(crate) lines: Option<(u64, u64)>,
     pub(crate) assumption: Option<Assumption>,
     pub(crate) severity: LogSeverity,
-    /// What the text of the message alone shows.
+    /// Fields parsed from the message alone, without its session.
     pub(crate) message_fields: MessageFields,
     pub(crate) sqlstate: Option<SqlState>,
     pub(crate) vxid: FieldSpan,
@@ -101,7 +101,7 @@ impl SessionFields {
         backend_type: FieldSpan::ABSENT,
     };
 
-    /// The same fields of a prefix `by` bytes farther on.
+    /// The same fields, with spans moved `by` bytes to the right, for an identical prefix there.
     #[inline]
     pub(crate) fn shifted_right(&self, by: usize) -> Self {
         self.with_spans(|span| span.shifted_right(by))
@@ -147,14 +147,14 @@ pub(crate) struct ChunkFrames {
     pub(crate) frames: Vec<RecordFrame>,
     /// Distinct session fields of the frames. Few chunks have more than some dozens.
     pub(crate) sessions: Vec<SessionFields>,
-    /// By process id: index into `sessions` plus one, or 0.
+    /// For each process id modulo [`PROCESSES`], the last index into `sessions` plus one, or 0.
     by_process: Vec<u32>,
     /// Unescaped texts.
     pub(crate) scratch: Vec<u8>,
     /// The [version](crate::formats::reader::LogReader::version) of the reader for which the frames
     /// are valid.
     pub(crate) version: u32,
-    /// The records contain session names in a form that may be misread.
+    /// Names of the sessions are in a form that may be misread, so they must be verified.
     pub(crate) has_ambiguous_names: bool,
     /// The chunk and the unescaped texts are ASCII.
     pub(crate) is_ascii: bool,
@@ -200,7 +200,7 @@ impl ChunkFrames {
     }
 }
 
-/// Number of processes whose session fields are remembered.
+/// Number of processes whose last session fields are remembered.
 const PROCESSES: usize = 256;
 
 /// Maximum retained capacity; a scratch buffer that a huge chunk made larger is freed.

@@ -3,15 +3,15 @@
 use howdah_log_input::LogSeverity;
 use howdah_traffic::Hashed;
 
-/// The fields that framing reads from a message. Framing runs on all processors, while records are
+/// The fields parsed from a message while framing, which runs on all processors; records are then
 /// processed on one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageFields {
-    /// Nothing was read.
+    /// The message has neither of these, or was not parsed.
     NotRead,
-    /// A duration without a text, in microseconds.
+    /// A duration without a text, in µs.
     BareDuration(u64),
-    /// The hash of a statement that starts.
+    /// The hash of the statement in a `statement:` message.
     Statement(u64),
 }
 
@@ -38,17 +38,17 @@ impl MessageFields {
     }
 }
 
-/// More bytes than the longest duration has after its keyword.
+/// Number of bytes after the keyword that are searched; the longest duration is shorter.
 const DURATION_BYTES_MAX: usize = 32;
 
-/// The first eight bytes of messages.
+/// The first eight bytes of `duration:` messages, as an integer for fast comparison.
 pub(crate) const DURATION: u64 = u64::from_le_bytes(*b"duration");
 pub(crate) const STATEMENT: u64 = u64::from_le_bytes(*b"statemen");
 
 /// Maximum digits before the decimal point of a duration; in microseconds it has three more.
 const MILLIS_DIGITS_MAX: usize = 15;
 
-/// Reads `12.345 ms` as microseconds.
+/// Parses `12.345 ms` to microseconds, and returns the text after it.
 #[inline]
 pub(crate) fn parse_millis(text: &[u8]) -> Option<(u64, &[u8])> {
     let digit = |byte: &u8| Some(byte.wrapping_sub(b'0')).filter(|digit| *digit < 10);

@@ -1,7 +1,7 @@
-//! Spans: where the fields of a record are. Most are verbatim in the input, some must be unescaped.
+//! Locations of a record's fields.
 //!
-//! Unescaped text goes into one reused scratch buffer, so reading a record allocates nothing once
-//! the buffer has grown.
+//! Most fields are verbatim in the input; the others are unescaped into one reused scratch buffer,
+//! so reading a record allocates nothing once the buffer has grown.
 
 /// The location of a field: in the input, in the scratch buffer, or absent.
 ///
@@ -9,7 +9,7 @@
 /// [`RECORD_BYTES_LIMIT`] guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FieldSpan {
-    /// The highest bit is set for the scratch buffer.
+    /// Offset. If the highest bit is set, the offset is in the scratch buffer.
     start: u32,
     len: u32,
 }
@@ -49,25 +49,25 @@ impl FieldSpan {
         scratch.get(start..start + len)
     }
 
-    /// The bytes, empty if the log does not have the field.
+    /// The bytes, or an empty slice if the log does not have the field.
     #[inline]
     pub(crate) fn text<'a>(self, input: &'a [u8], scratch: &'a [u8]) -> &'a [u8] {
         self.get(input, scratch).unwrap_or_default()
     }
 
-    /// Its range in the input. Must not be used for other spans.
+    /// The span's range in the input. Must not be used for other spans.
     pub(crate) fn range(self) -> std::ops::Range<usize> {
         debug_assert!(self.start & Self::IN_SCRATCH == 0);
         self.start as usize..self.start as usize + self.len as usize
     }
 
-    /// Its start, if it is in the input.
+    /// Start of the span, if it is in the input.
     #[inline]
     pub(crate) fn input_start(self) -> Option<usize> {
         (self.start & Self::IN_SCRATCH == 0).then_some(self.start as usize)
     }
 
-    /// Its end, if it is in the input.
+    /// End of the span, if it is in the input.
     #[inline]
     pub(crate) fn input_end(self) -> Option<usize> {
         Some(self.input_start()? + self.len as usize)
@@ -95,7 +95,7 @@ impl FieldSpan {
         if self == Self::ABSENT { self } else { Self { len: self.len + 1, ..self } }
     }
 
-    /// Its first `len` bytes.
+    /// The span's first `len` bytes.
     pub(crate) fn truncated(self, len: usize) -> Self {
         Self { len: self.len.min(len as u32), ..self }
     }
@@ -111,7 +111,7 @@ impl FieldSpan {
     }
 }
 
-/// Finds `byte` in a text where it is expected soon: for few bytes, the setup of [`memchr`] costs
+/// Finds `byte` where it is expected within a few bytes: there, the setup of [`memchr`] would cost
 /// more than the search.
 #[inline]
 pub(crate) fn find_near(byte: u8, text: &[u8]) -> Option<usize> {
@@ -142,10 +142,10 @@ pub(crate) fn position_in_word(byte: u8, word: u64) -> Option<usize> {
     (found != 0).then(|| found.trailing_zeros() as usize / 8)
 }
 
-/// Bytes that are searched in steps of eight.
+/// Number of bytes that are searched in steps of eight before [`memchr`] takes over.
 const NEAR_BYTES: usize = 32;
 
-/// Whether two short texts are equal. Most are shorter than a general comparison is optimized for.
+/// Whether two short texts are equal, without the overhead of a general comparison.
 #[inline]
 pub(crate) fn short_eq(one: &[u8], other: &[u8]) -> bool {
     type WideWord = u128;
@@ -252,7 +252,7 @@ pub(crate) fn known_name(name: FieldSpan, input: &[u8], scratch: &[u8]) -> Field
     if name.text(input, scratch) == b"[unknown]" { FieldSpan::ABSENT } else { name }
 }
 
-/// Extracts the function name from `exec_simple_query, postgres.c:1079`.
+/// Extracts the function name from a location such as `exec_simple_query, postgres.c:1079`.
 pub(crate) fn function_name(location: &[u8]) -> &[u8] {
     memchr::memchr(b',', location).map_or(b"", |comma| &location[..comma])
 }

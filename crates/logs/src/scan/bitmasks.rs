@@ -8,7 +8,7 @@ pub(crate) struct Bitmasks {
     blocks: Vec<ByteBlock>,
 }
 
-/// Bitmasks of 64 bytes for each of the three values.
+/// One bitmask of 64 bytes for each of the three values.
 pub(crate) type ByteBlock = [u64; 3];
 
 const BLOCK: usize = 64;
@@ -55,7 +55,7 @@ impl Bitmasks {
         Some(number * BLOCK + mask.trailing_zeros() as usize)
     }
 
-    /// The block with this number.
+    /// The bitmasks of the bytes from `64 * number`; `None` after the end of the chunk.
     #[inline]
     pub(crate) fn block(&self, number: usize) -> Option<&ByteBlock> {
         self.blocks.get(number)
@@ -88,7 +88,7 @@ fn byte_block(bytes: &[u8; BLOCK], values: [u8; 3]) -> ByteBlock {
     })
 }
 
-/// The same with vectors of 32 bytes.
+/// The scan with AVX2, 32 bytes at a time.
 #[cfg(target_arch = "x86_64")]
 mod vectors {
     use std::arch::x86_64::{_mm256_cmpeq_epi8, _mm256_set1_epi8};

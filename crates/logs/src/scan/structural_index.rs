@@ -8,9 +8,9 @@
 /// A delimiter and its offset in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delimiter {
-    /// A newline.
+    /// Offset of `\n`.
     Newline(usize),
-    /// A colon followed by two spaces.
+    /// Offset of a colon followed by two spaces.
     Colon(usize),
 }
 
@@ -93,7 +93,7 @@ impl StructuralIndex {
         newlines.map(|offset| *offset as usize)
     }
 
-    /// The delimiter with this number.
+    /// The delimiter at an index, counted from 0 in the order of offsets.
     #[inline]
     pub(crate) fn get(&self, number: usize) -> Option<Delimiter> {
         let offset = *self.positions.get(number)?;
@@ -104,7 +104,7 @@ impl StructuralIndex {
     }
 }
 
-/// The newlines among the first 64 bytes, and the colons followed by two spaces.
+/// Bitmasks of the newlines among the first 64 bytes, and of the colons followed by two spaces.
 #[inline]
 fn masks(bytes: &BlockBytes) -> (u64, u64) {
     let (mut newlines, mut colons) = (0, 0);
@@ -115,7 +115,7 @@ fn masks(bytes: &BlockBytes) -> (u64, u64) {
     (newlines, colons)
 }
 
-/// The same with vectors of 32 bytes.
+/// The scan with AVX2, 32 bytes at a time.
 #[cfg(target_arch = "x86_64")]
 mod vectors {
     use std::arch::x86_64::{__m256i, _mm256_and_si256, _mm256_cmpeq_epi8, _mm256_set1_epi8};
@@ -145,7 +145,7 @@ mod vectors {
         (vector::bits(_mm256_cmpeq_epi8(text, newline)), vector::bits(colons))
     }
 
-    /// Loads 32 bytes from `at`.
+    /// Loads the 32 bytes at offset `at`.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn load(bytes: &BlockBytes, at: usize) -> __m256i {

@@ -4,7 +4,7 @@
 
 use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_movemask_epi8};
 
-/// Loads a vector.
+/// Loads 32 bytes, without requirements on their alignment.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn load(bytes: &[u8; 32]) -> __m256i {

@@ -1,7 +1,8 @@
-//! What a capture lacks of what the clients did, and what that means for its replay.
+//! Reports the gaps of a capture compared with the clients' actions, and their consequences for a
+//! replay.
 //!
 //! A log is not a complete recording: some things are never written to it, others only with certain
-//! settings. A user who replays it should know what is missing before drawing conclusions.
+//! settings. The user should know the gaps before drawing conclusions from a replay.
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
@@ -15,13 +16,12 @@ pub struct Completeness {
     pub gaps: Vec<Gap>,
 }
 
-/// Something that is missing or uncertain, and how often.
+/// A kind of missing or uncertain information, and how often it occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// What is missing.
+    /// The missing or uncertain information.
     pub kind: GapKind,
-    /// Number of occurrences. Missing data cannot always be counted: then this is the number of
-    /// signs of it.
+    /// Number of occurrences, or of signs of the gap where the missing data cannot be counted.
     pub count: u64,
 }
 
@@ -57,7 +57,7 @@ macro_rules! gap_kinds {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// What the gap means for a replay.
+            /// The consequence of the gap for a replay.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning,)* }
             }
@@ -67,7 +67,7 @@ macro_rules! gap_kinds {
                 match self { $(Self::$variant => $remedy,)* }
             }
 
-            /// What the user can do about the gap in a replay, if no server setting helps.
+            /// A measure against the gap at replay time, if no server setting helps.
             pub const fn advice(self) -> Option<&'static str> {
                 match self {
                     Self::LoginSettings => Some(
@@ -121,7 +121,7 @@ gap_kinds! {
         "executions in a log that has none faster than a millisecond: a threshold excluded the others",
         "only the slow part of the load is replayed, and transactions may lack their BEGIN or COMMIT",
         Some("log_statement = 'all', log_duration = on, log_min_duration_statement = -1");
-    /// Errors without their `STATEMENT`.
+    /// Errors without their `STATEMENT`, because of `log_min_error_statement`.
     TextUnknown, |s: &ImportSummary| s.facts.errors_without_statement,
         "failed statements whose text is not in the log",
         "they are not replayed",
@@ -209,7 +209,7 @@ gap_kinds! {
 }
 
 impl ImportSummary {
-    /// What the capture lacks of what the clients did, as far as that is known.
+    /// All gaps that are known, compared with the clients' actions.
     pub fn completeness(&self) -> Completeness {
         let gap = |kind: &GapKind| Gap { kind: *kind, count: kind.count(self) };
         let gaps = GapKind::ALL.iter().map(gap).filter(|gap| gap.count > 0).collect();

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::language::Language;
 
-/// What the log shows of the settings it was written with. Counts are of records.
+/// Evidence in the log of the settings it was written with. Counts are of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LogFacts {
     /// Statements logged at their start (`log_statement`).
@@ -28,11 +28,11 @@ pub struct LogFacts {
     pub truncated_values: u64,
     /// Sessions in the log.
     pub sessions: u64,
-    /// Of these, sessions that were open before their first record in the log.
+    /// Sessions, among `sessions`, that were open before their first record in the log.
     pub joined_midway: u64,
-    /// Of these, sessions that were inside a transaction block at their first record.
+    /// Sessions, among `joined_midway`, that were inside a transaction block at their first record.
     pub joined_in_transaction: u64,
-    /// Of these, sessions whose user or database was not known when they started.
+    /// Sessions, among `sessions`, whose user or database was not known when they started.
     pub sessions_without_names: u64,
     /// Lines that the server numbered but that are not in the log.
     pub lost_lines: u64,
@@ -61,7 +61,7 @@ pub struct LogFacts {
     /// Executions of the extended protocol whose pipeline is unknown: the log does not show their
     /// transaction, or several share one and it may have been a transaction block.
     pub executions_of_unknown_pipeline: u64,
-    /// Of these, executions whose transaction the log does not show.
+    /// The part of these executions whose transaction the log does not show.
     pub executions_of_unknown_transaction: u64,
     /// A statement was logged at its start that only `log_statement = all` logs there, such as a
     /// SELECT.

@@ -1,4 +1,4 @@
-//! Which files were read, and in what order.
+//! The files that were read, and their order.
 
 use howdah_log_input::{Compression, Envelope};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The files that were read, and their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inputs {
-    /// How the files were ordered.
+    /// The rule that ordered the files.
     pub order: FileOrder,
     /// The files, in reading order.
     pub files: Vec<LogFile>,
@@ -22,7 +22,7 @@ impl Inputs {
         self.files.iter().filter(is_limited).count() as u64
     }
 
-    /// A report for the user, in lines.
+    /// A report for the user, one string per line.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.order == FileOrder::ByFirstTime && self.files.len() > 1 {
@@ -76,23 +76,23 @@ impl LogFile {
     }
 }
 
-/// How files were ordered.
+/// The rule that ordered the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOrder {
-    /// In the given order: there is only one file, or one of them is a pipe.
+    /// Files are read as given, because there is only one, or one of them is a pipe.
     #[default]
     AsGiven,
-    /// By the first time in each file.
+    /// Files are sorted by the first time in each.
     ByFirstTime,
 }
 
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LogFile {
-    /// Its path, as given or found.
+    /// Path, as given or as found in a directory.
     pub name: String,
-    /// Its compression.
+    /// `None` for a file that is not compressed.
     pub compression: Option<Compression>,
     /// The envelopes around its log, outermost first.
     pub envelopes: Vec<Envelope>,
@@ -101,10 +101,10 @@ pub struct LogFile {
 /// A file that was named, but not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OmittedInput {
-    /// Its path.
+    /// Path, as given or as found in a directory.
     pub name: String,
-    /// The file with the same contents: the file itself if it was named twice, the log in another
-    /// format, or a longer copy.
+    /// Path of the file that was read instead: the same one if it was named twice, the same log in
+    /// another format, or a longer copy.
     pub instead: String,
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// A problem that affected one or more records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ImportProblem {
-    /// What is wrong.
+    /// The kind of problem.
     pub reason: ProblemReason,
     /// Number of occurrences.
     pub count: u64,
@@ -14,14 +14,14 @@ pub struct ImportProblem {
     pub samples: Vec<ProblemSample>,
 }
 
-/// One place in the input.
+/// An occurrence of a problem in the input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProblemSample {
     /// Name of the file, as given.
     pub file: String,
     /// Line number, from 1.
     pub line: u64,
-    /// The beginning of the text there.
+    /// The beginning of the line, shortened.
     pub excerpt: String,
 }
 

@@ -9,7 +9,7 @@ use howdah_traffic::{
 pub(super) struct ActionBuffer {
     kind: Kind,
     direction: CopyDirection,
-    /// Statement (or function), portal, SQL, and the bytes that contain the values.
+    /// Statement (or function), portal and SQL, then the bytes that contain the values.
     bytes: Vec<u8>,
     statement_end: usize,
     portal_end: usize,
@@ -119,7 +119,7 @@ impl ActionBuffer {
         }
     }
 
-    /// The action as that of a prepared statement, whatever its kind.
+    /// Views the action as the execution of a prepared statement, whatever its kind.
     #[inline]
     pub(super) fn bound(&self) -> BoundRef<'_> {
         let (bytes, slots) = (&self.bytes[self.sql_end..], self.slots.as_slice());

@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl SessionTable {
-    /// Handles an error. `slot` is that of its session, if there is one.
+    /// Handles an error. `slot` is its session's, if the session is known.
     pub(super) fn handle_failure(
         &mut self,
         mut slot: Option<usize>,
@@ -56,7 +56,7 @@ impl SessionTable {
         }
     }
 
-    /// Emits a failed action that the log did not show before. Returns whether the record contains
+    /// Emits a failed action that no earlier record announced. Returns whether the record contains
     /// enough for an event.
     fn emit_unannounced(
         &mut self,
@@ -102,9 +102,9 @@ impl SessionTable {
         true
     }
 
-    /// Whether an unknown process started while connections were logged, but its own was not: a
-    /// parallel worker, which reports its leader's statement as its own, in a log without leader
-    /// ids.
+    /// Whether this unknown process is a parallel worker in a log without leader ids: it started
+    /// while connections were logged, but its own connection was not. Workers report their leader's
+    /// statement as their own.
     fn is_unlogged_process(&self, record: &LogRecord<'_>) -> bool {
         match (self.first_connected, record.session_start()) {
             (Some(first), Some(start)) => start > first,
@@ -228,7 +228,7 @@ fn failed_portal<'a>(
     }
 }
 
-/// The value that a bind failed on, if it is the statement's only one and was not cut.
+/// The value that Bind failed on, if the statement has only one and it was not cut.
 fn single_value<'a>(
     text: &'a [u8],
     sql: &[u8],
@@ -296,7 +296,7 @@ enum TerminationCause {
     LockTimeout,
     SessionTimeout,
     RecoveryConflict,
-    /// It failed by itself, or an administrator terminated it.
+    /// The statement failed by itself, or an administrator terminated it.
     Other,
 }
 

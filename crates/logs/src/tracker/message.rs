@@ -1,4 +1,4 @@
-//! What the text of a `LOG` message shows of a client's actions.
+//! Classifies the text of a `LOG` message by the client's action that it reports.
 //!
 //! Source: `exec_simple_query`, `exec_parse_message`, `exec_bind_message`, `exec_execute_message`
 //! and `check_log_duration` in `postgres.c`; `log_fastpath_function_call` in `fastpath.c`;
@@ -42,7 +42,7 @@ pub(crate) enum LogMessage<'a> {
     Audit,
     /// A statement or duration in another language, if the language is known.
     OtherLanguage(Option<Language>),
-    /// Anything else.
+    /// Any other message.
     Other,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct AuthorizedNames<'a> {
 }
 
 impl<'a> LogMessage<'a> {
-    /// Classifies the message of a record.
+    /// Classifies a record's message.
     #[inline(always)]
     pub(crate) fn from_record(record: &LogRecord<'a>) -> Self {
         match record.message_fields() {

@@ -1,28 +1,28 @@
 //! Splits `execute NAME/PORTAL: SQL` into names and statement.
 //!
-//! Names are not quoted and may contain anything, even `: `. The session's own earlier records
-//! decide where possible; otherwise the first split whose rest begins like SQL, otherwise the first
-//! split.
+//! Names are not quoted and may contain anything, even `: `. Where possible, the session's earlier
+//! records decide. Otherwise the text is split at the first `: ` that is followed by the beginning
+//! of a statement, or else at the first one.
 
 use howdah_traffic::Hashed;
 
 /// The prepared statements of one session.
 ///
-/// Remembers only the most recent ones, because a driver that prepares without end must not fill
-/// memory. Of their texts it stores hashes.
+/// Only the most recent ones are remembered, as hashes of their texts, because some drivers prepare
+/// statements without limit.
 #[derive(Debug, Default)]
 pub(crate) struct PreparedNames {
     statements: Vec<PreparedStatement>,
-    /// Where to insert the next one when all slots are taken.
+    /// Index at which the next statement is inserted when all slots are taken.
     next: usize,
-    /// Index of the one inserted last.
+    /// Index of the statement inserted last.
     last: usize,
     is_new: bool,
-    /// A name containing `: ` was seen, so the first one in a text need not end the name.
+    /// A name containing `: ` was inserted, so the first `: ` in a text need not end the name.
     has_colons: bool,
 }
 
-/// A prepared statement.
+/// A prepared statement, reduced to what comparisons need.
 #[derive(Debug)]
 struct PreparedStatement {
     /// The first bytes of the name, and its length.
@@ -79,7 +79,7 @@ impl PreparedNames {
         }
     }
 
-    /// Whether a name containing `: ` was seen, so that texts need careful splitting.
+    /// Whether a name containing `: ` was inserted, so that texts need careful splitting.
     #[inline]
     pub(crate) fn has_colons(&self) -> bool {
         self.has_colons
@@ -165,7 +165,7 @@ fn unambiguous_name_len(text: &[u8]) -> Option<usize> {
     starts_like_sql(sql).then_some(len)
 }
 
-/// Length of the statement's name at the front of an unambiguous text, if there is no portal.
+/// Length of the statement's name at the front of an unambiguous text without a portal.
 pub(crate) fn unambiguous_statement_len(text: &[u8]) -> Option<usize> {
     unambiguous_name_len(text).filter(|len| !text[..*len].contains(&b'/'))
 }
@@ -176,11 +176,11 @@ fn colon_positions(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
     memchr::memchr_iter(b':', text).filter(|at| text.get(at + 1) == Some(&b' '))
 }
 
-/// Bytes in which the end of a name is searched.
+/// Number of bytes in which the end of a name is searched.
 const NAME_BYTES_MAX: usize = 4096;
 
-/// Splits `NAME/PORTAL`, where both may contain slashes: prefers a statement known by this text,
-/// then a known statement, then the first slash.
+/// Splits `NAME/PORTAL`, where both may contain slashes. Prefers a name under which this statement
+/// is known, then any known name, then the part before the first slash.
 fn split_portal<'a>(name: &'a [u8], sql: &[u8], known: &PreparedNames) -> (&'a [u8], &'a [u8]) {
     // Names are so short that the setup of a byte search would cost more than the search.
     let is_slash = |(_, byte): &(usize, &u8)| **byte == b'/';
@@ -212,7 +212,7 @@ fn starts_like_sql(text: &[u8]) -> bool {
     }
 }
 
-/// A keyword of up to eight letters as a number, ignoring case.
+/// Packs a keyword of up to eight characters into an integer, ignoring case.
 #[inline]
 const fn keyword_number(keyword: &[u8]) -> Option<u64> {
     if keyword.len() > 8 {
@@ -226,7 +226,7 @@ const fn keyword_number(keyword: &[u8]) -> Option<u64> {
     Some(number)
 }
 
-/// The keywords as numbers, with 0 for the longer ones.
+/// [`COMMANDS`] packed into integers; 0 for those longer than eight characters.
 const COMMAND_NUMBERS: [u64; COMMANDS.len()] = {
     let mut numbers = [0; COMMANDS.len()];
     let mut at = 0;

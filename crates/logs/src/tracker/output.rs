@@ -14,7 +14,7 @@ pub(crate) trait EventSink {
     fn event(&mut self, event: &EventRef<'_>);
 }
 
-/// Destination of the events and counts of a record.
+/// Destination of the events and counts that result from a record.
 pub(super) struct EventOutput<'a> {
     pub(super) emit: Emit,
     pub(super) sink: &'a mut dyn EventSink,
@@ -34,7 +34,8 @@ pub(super) struct EventDraft<'a> {
     pub(super) vxid: Option<Vxid>,
     pub(super) query_id: Option<i64>,
     pub(super) pipeline: Option<u32>,
-    /// See [`Membership::unknown`](super::pipelines::Membership::unknown).
+    /// Executions whose pipeline turns out to be unknown: see
+    /// [`Membership::unknown`](super::pipelines::Membership::unknown).
     pub(super) unknown_syncs: u64,
 }
 

@@ -4,8 +4,8 @@
 //! nothing else is escaped, so a value may contain newlines and even `, $3 = ''x''`.
 //!
 //! With `log_parameter_max_length` the server cuts a value and puts `...` before the closing quote.
-//! Such a value looks like one that really ends so, but the limit is the same for all values: a
-//! longer value that was not cut proves that there is no such limit.
+//! A complete value may end in dots, too. But the limit is the same for all values: a longer value
+//! that was not cut proves that the limit is higher.
 //!
 //! Source: `BuildParamLogString` in `params.c`; `appendStringInfoStringQuoted` in `stringinfo.c`.
 
@@ -13,7 +13,7 @@ use howdah_traffic::{ParameterSpan, ParametersRef};
 
 use crate::record::spans::{find_near, position_in_word};
 
-/// What a log has shown so far of the length limit of its values.
+/// An estimate of `log_parameter_max_length` from the values in the log.
 #[derive(Debug, Default)]
 pub(crate) struct ValueLimit {
     /// Longest value that was certainly not cut.
@@ -58,7 +58,8 @@ impl ValueLimit {
     }
 }
 
-/// Maximum bytes of a character less one: how far below the limit a cut may be.
+/// Length of the longest character, less one byte. The server cuts values between characters, so a
+/// value may be shortened by this much more than the limit requires.
 const CHARACTER_BYTES_MAX: usize = 3;
 
 /// The values of the last list: their offsets in its text, or in a copy of it that starts with the
@@ -120,7 +121,7 @@ impl BoundValues {
     }
 
     /// Parses a typical value: short, without quotes or trailing dots, in a list without doubled
-    /// quotes so far. Otherwise returns `None` and changes nothing.
+    /// quotes so far. Returns `None` for any other, leaving the state unchanged.
     #[inline]
     fn parse_short<'a>(
         &mut self,
@@ -169,7 +170,7 @@ impl BoundValues {
         Some(&quoted[quote + 1..])
     }
 
-    /// The same for a value with doubled quotes.
+    /// Parses a value with doubled quotes.
     fn parse_escaped<'a>(
         &mut self,
         text: &[u8],
@@ -212,7 +213,7 @@ impl BoundValues {
 /// Maximum retained capacity; a copy that one huge list made larger is shrunk.
 const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// Parses `$7 = ` and returns the number and what follows.
+/// Parses `$7 = ` and returns the number and the rest of the text.
 #[inline]
 pub(crate) fn parse_name(text: &[u8]) -> Option<(usize, &[u8])> {
     if let [b'$', digit @ b'0'..=b'9', b' ', b'=', b' ', rest @ ..] = text {

@@ -13,26 +13,26 @@ use howdah_traffic::{ActionRef, Source};
 
 use super::vxid::Vxid;
 
-/// The pipelines of one session.
+/// Assigns the actions of one session to pipelines.
 #[derive(Debug, Default)]
 pub(super) struct SessionPipelines {
     /// Number of the last pipeline.
     number: u32,
     /// Transaction of the last pipeline.
     transaction: Option<Vxid>,
-    /// The transaction that is a block.
+    /// The transaction that is a block, between BEGIN and COMMIT or ROLLBACK.
     block: Option<Vxid>,
-    /// The next transaction is a block as well, or may be one.
+    /// Whether the next transaction is a block as well, or may be one.
     block_next: bool,
-    /// It is not certain that `block`, or the next transaction, is a block.
+    /// Whether the log leaves open that `block`, or the next transaction, is a block.
     is_block_uncertain: bool,
-    /// The log contains the start of every statement of the session, including BEGIN:
+    /// Whether the log contains the start of every statement of the session, including BEGIN:
     /// `log_statement = all`.
     has_all_statements: bool,
-    /// The log contains every step of the session with text and duration:
+    /// Whether the log contains every step of the session with text and duration:
     /// `log_min_duration_statement = 0`.
     has_all_texts: bool,
-    /// The log contains the duration of every step of the session: `log_duration`.
+    /// Whether the log contains the duration of every step of the session: `log_duration`.
     has_all_durations: bool,
     /// The last execution that may have shared a Sync with its predecessor or successor.
     ambiguous: Option<AmbiguousExecution>,
@@ -42,7 +42,7 @@ pub(super) struct SessionPipelines {
 #[derive(Clone, Copy, Debug)]
 struct AmbiguousExecution {
     transaction: Vxid,
-    /// It shares its transaction with another execution, and was counted as such.
+    /// The execution shares its transaction with another one, and was counted as such.
     is_counted: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Membership {
 /// A step that ended without its text in the log, with what its bare duration shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnloggedStep<'a> {
-    /// Its command tag; empty in a log without `%i`.
+    /// Command tag of the step; empty in a log without `%i`.
     pub(super) tag: &'a [u8],
     /// A Bind came directly before it, so it is an Execute and not a Query.
     pub(super) is_bound: bool,
@@ -100,7 +100,7 @@ impl SessionPipelines {
         self.has_all_durations = true;
     }
 
-    /// Observes the end of a step of which only the duration is logged.
+    /// Observes the end of a step that the log shows only by its duration.
     pub(super) fn observe_unlogged(&mut self, step: &UnloggedStep<'_>) {
         self.has_all_durations = true;
         // Outside a block the transaction of a Query is over when its duration is logged; that of
@@ -120,7 +120,7 @@ impl SessionPipelines {
     }
 
     /// Observes a step logged at its end with its text. If it took less than the lowest positive
-    /// `log_min_duration_statement`, there is no threshold.
+    /// `log_min_duration_statement`, the server logs all durations.
     pub(super) fn observe_duration(&mut self, micros: u64) {
         self.has_all_texts |= micros < THRESHOLD_US_MIN;
     }
@@ -208,7 +208,7 @@ impl SessionPipelines {
         before.map_or(0, |before| if before.is_counted { 1 } else { 2 })
     }
 
-    /// From here on Syncs are known. Counts an earlier execution of this transaction.
+    /// Counts an earlier execution of this transaction as ambiguous; from here on Syncs are known.
     fn resolve_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let before = self.ambiguous.take();
         let is_new = |before: &AmbiguousExecution| {
@@ -280,8 +280,8 @@ fn statement_block_change(statement: &[u8]) -> BlockChange {
     }
 }
 
-/// A cheap test that most statements fail: the first letters of keywords that begin or end a block,
-/// or of a comment.
+/// A cheap test that most statements fail: whether the text starts with the first characters of a
+/// comment, or of a keyword that begins or ends a block.
 fn may_change_blocks(text: &[u8]) -> bool {
     match text {
         [b'/' | b'-' | b'(', ..] => true,

@@ -9,18 +9,18 @@ use howdah_sql::{Lexer, SqlCommand, TokenKind};
 
 use crate::record::spans::parse_u64;
 
-/// The state of a session that predicts its next statement.
+/// The state of a session from which inconsistencies in its next statement are detected.
 #[derive(Debug, Default)]
 pub(super) struct SamplingDetector {
     /// Whether the session is inside a transaction block; `None` if that is not known.
     in_block: Option<bool>,
     /// Backend and number of the last transaction that was logged.
     last: Option<(u64, u64)>,
-    /// Number of statements since then without a transaction: `3/0`, already committed.
+    /// Number of statements since `last` that had no transaction number: `3/0`, already committed.
     unnumbered: u64,
 }
 
-/// Inconsistencies.
+/// Inconsistencies found in a statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SamplingEvidence {
     /// Transaction blocks without their beginning or end.

@@ -22,9 +22,9 @@ use crate::{prefix::SessionNames, record::LogRecord, summary::LogFacts};
 #[derive(Debug)]
 pub(super) struct TrackedSession {
     pub(super) key: SessionKey,
-    /// Unique number of the session; 0 if it has none.
+    /// Unique number of the session, from 1; 0 in an unused slot.
     pub(super) number: u64,
-    /// Number of changes of its names.
+    /// Incremented with each change of the session's names.
     pub(super) version: u32,
     id: Arc<str>,
     /// `%c`, if the log has it.
@@ -50,13 +50,14 @@ pub(super) struct TrackedSession {
     pub(super) prepared: PreparedNames,
     /// Lower limit for the start of later actions.
     pub(super) earliest_start: Timestamp,
-    /// When the session was last seen, counted in records.
+    /// Number of the session's last record, counted over all sessions.
     pub(super) last_seen: u64,
     last_line: Option<u64>,
-    /// Its first record is the first of its process, so it was in no transaction before.
+    /// The log contains the first record of the process, so the session was in no transaction
+    /// before.
     pub(super) started_in_log: bool,
     pub(super) pipelines: SessionPipelines,
-    /// A Bind of the unnamed portal was logged with its text, and no Execute since.
+    /// A Bind of the unnamed portal was logged with its text, and has not been executed yet.
     pub(super) is_bind_logged: bool,
     pub(super) sampling: SamplingDetector,
 }
@@ -121,10 +122,10 @@ impl LastLoggedStep {
 /// Bare durations before an execute: those of its parse and bind.
 #[derive(Debug, Default)]
 pub(super) struct BareDurations {
-    /// The last two.
+    /// The last two durations, oldest first.
     pub(super) last: [Option<BareStep>; 2],
     pub(super) count: usize,
-    /// How many of the last ones have the same transaction.
+    /// Number of consecutive last ones that have the same transaction.
     in_transaction: usize,
 }
 
@@ -133,9 +134,9 @@ pub(super) struct BareDurations {
 pub(super) struct BareStep {
     pub(super) start: Timestamp,
     pub(super) micros: u64,
-    /// Whether it is a parse or a bind, if the log shows that.
+    /// Whether the step is a parse or a bind, if the log shows that.
     pub(super) kind: Option<StepKind>,
-    /// Its transaction; a step with a Sync of its own has a transaction of its own.
+    /// Transaction of the step; a step with a Sync of its own has a transaction of its own.
     pub(super) vxid: Option<Vxid>,
 }
 
@@ -181,9 +182,10 @@ impl BareDurations {
         if self.last[1].is_some_and(is_one) { self.in_transaction } else { 0 }
     }
 
-    /// Removes and returns the durations of parse and bind. If the log does not show the kinds, two
-    /// durations are both and one is the bind of an earlier statement; of more, some belong to
-    /// unlogged actions. `may_parse`: the statement was not parsed before, as far as the log shows.
+    /// Removes and returns the durations of parse and bind. If the log does not show the kinds of
+    /// steps, two durations are taken for parse and bind, and a single one for the bind of an
+    /// earlier statement; of more than two, some belong to unlogged actions. `may_parse`: the
+    /// statement was not parsed before, as far as the log shows.
     pub(super) fn take_parse_and_bind(
         &mut self,
         may_parse: bool,
@@ -283,14 +285,14 @@ impl TrackedSession {
         self.digest = IdentityDigest::new(id, &user.text, &database.text, &application.text);
     }
 
-    /// The fields that all its events share.
+    /// The fields that are common to all events of the session.
     #[inline]
     pub(super) fn identity(&self) -> EventIdentity<'_> {
         let Self { id, user, database, application, digest, .. } = self;
         EventIdentity::with_digest(id, &user.text, &database.text, &application.text, *digest)
     }
 
-    /// Whether a record of the same process belongs to this session, and not to a later one.
+    /// Whether a record of the same process belongs to this session, rather than to a later one.
     #[inline]
     pub(super) fn matches(&self, record: &LogRecord<'_>) -> bool {
         let logged_id = record.session_id();
@@ -316,14 +318,14 @@ impl TrackedSession {
             && !self.application.differs(record.application())
     }
 
-    /// The same, but an unknown name of the session matches any.
+    /// Like [`has_names`](Self::has_names), but an unknown name of the session matches any.
     pub(super) fn agrees(&self, record: &LogRecord<'_>) -> bool {
         self.user.agrees(record.user())
             && self.database.agrees(record.database())
             && self.application.agrees(record.application())
     }
 
-    /// Whether the line numbers of the process start again: another process has its id.
+    /// Whether the line numbers of the process start again, because another process now has its id.
     fn has_restarted_lines(&self, record: &LogRecord<'_>) -> bool {
         match (self.last_line, record.lines()) {
             (Some(last), Some((first, _))) => first <= last,
@@ -331,8 +333,8 @@ impl TrackedSession {
         }
     }
 
-    /// Whether a record's session fields contain nothing new and identify the session beyond doubt:
-    /// then this holds for each record with the same fields.
+    /// Whether a record's session fields contain nothing new and certainly identify the session.
+    /// This then holds for all records with the same fields.
     #[inline]
     pub(super) fn is_up_to_date(&self, record: &LogRecord<'_>) -> bool {
         let is_identified_by_id = !self.logged_id.is_empty() && !record.session_id().is_empty();
@@ -364,7 +366,7 @@ impl TrackedSession {
         }
     }
 
-    /// Changes the names. An open action keeps those it started with.
+    /// Changes the names. An open action retains those it started with.
     fn set_names(&mut self, user: &[u8], database: &[u8], application: &[u8]) {
         if self.open.is_open && self.previous_names.is_none() {
             self.previous_names = Some(Box::new(PreviousNames {
@@ -446,8 +448,8 @@ impl TrackedSession {
     }
 }
 
-/// `%c`, or its equivalent: start second and process in hexadecimal. Without a logged start, the
-/// first record's time is used.
+/// The id of a new session: `%c`, or its equivalent, start second and process id in hexadecimal. If
+/// the log does not show the start, the first record's time is used.
 fn id(record: &LogRecord<'_>) -> Arc<str> {
     if !record.session_id().is_empty() {
         return String::from_utf8_lossy(record.session_id()).into();
@@ -463,7 +465,7 @@ fn id(record: &LogRecord<'_>) -> Arc<str> {
     }
 }
 
-/// An id that differs from that of the previous session: a derived id may repeat within a second.
+/// Makes an id differ from that of the previous session: derived ids may repeat within a second.
 fn distinct_id(id: Arc<str>, previous_id: Option<&Arc<str>>) -> Arc<str> {
     let Some(rest) = previous_id.and_then(|previous_id| previous_id.strip_prefix(&*id)) else {
         return id;

@@ -7,7 +7,7 @@ use howdah_traffic::{ActionRef, Source, Timestamp};
 use super::{is_client, message::AuthorizedNames, output::EventOutput, session::TrackedSession};
 use crate::{collections::hashing::Map, record::LogRecord};
 
-/// Sessions, each in a slot that does not change while the session exists.
+/// All open sessions. Each keeps its slot as long as it exists.
 #[derive(Debug, Default)]
 pub(super) struct SessionTable {
     slots: Vec<Option<Box<TrackedSession>>>,
@@ -21,11 +21,11 @@ pub(super) struct SessionTable {
     sessions: u64,
     /// Number of records so far, which measures the age of sessions.
     clock: u64,
-    /// The session removed last and its id, in case the id is derived again.
+    /// The session removed last and its id, to avoid deriving the same id again.
     last_removed: Option<(SessionKey, Arc<str>)>,
 }
 
-/// Identifies a session at one time: a process has one session at a time.
+/// Identifies a session. A process has one session at a time, so keys may repeat later.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum SessionKey {
     Process(u32),
@@ -46,15 +46,15 @@ impl SessionKey {
     }
 }
 
-/// The session of some session fields, once the session has stored all of them. Valid until the
-/// session ends or its names change.
+/// A cached lookup: the session to which some session fields belong, once it has stored all of
+/// them. Valid until the session ends or its names change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SessionMemo {
     pub(super) slot: usize,
     /// The session's number and the [version](TrackedSession::version) of its names; 0 if unknown.
     session: u64,
     version: u32,
-    /// The records come from a process that serves a client, as far as they show.
+    /// The records come from a process that serves a client, as far as the log shows.
     pub(super) is_client: bool,
 }
 
@@ -71,13 +71,13 @@ impl SessionTable {
         }
     }
 
-    /// The session in a slot.
+    /// The session in a slot, for changes; `None` if the slot is empty.
     #[inline]
     pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut TrackedSession> {
         self.slots.get_mut(slot)?.as_deref_mut()
     }
 
-    /// The session in a slot, read-only.
+    /// The session in a slot; `None` if it is empty.
     pub(super) fn get(&self, slot: usize) -> Option<&TrackedSession> {
         self.slots.get(slot)?.as_deref()
     }
@@ -136,8 +136,8 @@ impl SessionTable {
         Some(slot)
     }
 
-    /// The session of a client's action; emits a Connect if none was logged. `None` for processes
-    /// without a client: walsenders, parallel workers, background processes.
+    /// The slot of the session that performs an action. Emits a Connect if none was logged. `None`
+    /// for processes without a client: walsenders, parallel workers, background processes.
     pub(super) fn acting_session(
         &mut self,
         slot: Option<usize>,
@@ -290,7 +290,7 @@ impl SessionTable {
         }
     }
 
-    /// Removes the quarter of all sessions that was silent longest.
+    /// Removes the quarter of all sessions whose last records are oldest.
     fn evict(&mut self, time: Timestamp, output: &mut EventOutput<'_>) {
         let seen = self.by_age();
         for (_, slot) in &seen[..seen.len() / 4] {
@@ -308,7 +308,7 @@ impl SessionTable {
         }
     }
 
-    /// When each session was last seen, and its slot, oldest first.
+    /// Slots in the order in which their sessions were last seen, oldest first.
     fn by_age(&self) -> Vec<(u64, usize)> {
         let seen = |(slot, session): (usize, &Option<Box<TrackedSession>>)| {
             session.as_ref().map(|session| (session.last_seen, slot))

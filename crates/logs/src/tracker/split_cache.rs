@@ -1,8 +1,8 @@
 //! A cache of split step texts.
 //!
-//! `S_1: select …` repeats in every session of a driver. Where its name ends depends only on the
-//! text, unless the session has unusual names. So recent texts are cached with their split: one
-//! comparison replaces splitting the text and hashing the statement.
+//! `S_1: select …` repeats in every session of a driver. The position where its name ends depends
+//! only on the text, unless the session has unusual names. So recent texts are cached with their
+//! split: one comparison replaces splitting the text and hashing the statement.
 
 use howdah_traffic::Hashed;
 
@@ -23,10 +23,10 @@ struct CachedSplit {
     hash: u64,
 }
 
-/// Drivers prepare some hundreds of statements.
+/// Number of slots; drivers prepare some hundreds of statements.
 const SLOTS: usize = 512;
 
-/// Longer texts are not cached, so the cache holds at most a megabyte.
+/// Longest text that is cached, in bytes, which limits the cache to a megabyte.
 const TEXT_BYTES_MAX: usize = 2048;
 
 impl SplitCache {
@@ -44,7 +44,7 @@ impl SplitCache {
         self.insert(slot, text)
     }
 
-    /// The same for a text that is not cached.
+    /// Splits a text and caches the result.
     #[inline(never)]
     fn insert<'a>(&mut self, slot: usize, text: &'a [u8]) -> Option<(&'a [u8], Hashed<'a>)> {
         let name = unambiguous_statement_len(text)?;

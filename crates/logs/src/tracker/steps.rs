@@ -17,7 +17,7 @@ use crate::{
     summary::{ImportSummary, ProblemReason},
 };
 
-/// Handles the start of a step, whose text `log_statement` wrote.
+/// Handles the start of a step, whose text `log_statement` logged.
 pub(super) fn start(
     session: &mut TrackedSession,
     step: ProtocolStep<'_>,
@@ -133,7 +133,8 @@ fn check_bind(session: &mut TrackedSession, action: &ActionRef<'_>, summary: &mu
     }
 }
 
-/// Detects transactions that are partly or completely missing although no threshold explains it.
+/// Detects transactions that are missing, partly or completely, although no duration threshold
+/// explains it.
 fn check_transactions(
     session: &mut TrackedSession,
     action: &ActionRef<'_>,
@@ -282,7 +283,8 @@ pub(super) fn emit_named_steps(
     }
 }
 
-/// The same before a failed bind: it has no duration, so the step before it is its parse.
+/// Emits the parse before a failed bind. The bind has no duration of its own, so a bare duration
+/// before it is the parse's.
 pub(super) fn emit_named_parse(
     session: &mut TrackedSession,
     bound: &BoundRef<'_>,
@@ -324,7 +326,8 @@ fn emit_step(
     output.emit_complete(session, &draft);
 }
 
-/// Detects that more bare durations than the action's `own` steps precede it in its transaction.
+/// Detects steps that the log does not explain: more bare durations in the action's transaction
+/// than its `own` steps account for.
 #[inline]
 fn check_bare_durations(session: &mut TrackedSession, own: usize, record: &LogRecord<'_>) {
     if !session.bare_durations.is_tagged()

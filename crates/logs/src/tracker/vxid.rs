@@ -7,12 +7,13 @@ pub(super) struct Vxid {
     len: u8,
 }
 
-/// Length of the longest id, `2147483647/4294967295`, and two bytes to spare.
+/// Size of the text buffer: that of the longest id, `2147483647/4294967295`, and two bytes to
+/// spare.
 const BYTES_MAX: usize = 23;
 
 impl Vxid {
-    /// Parses an id. `3/0` means that there is no transaction; a longer text than any id is
-    /// rejected.
+    /// Parses an id. `None` for `3/0`, which stands for the absence of a transaction, and for a
+    /// text longer than any id.
     #[inline]
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         if text.is_empty() || text.len() > BYTES_MAX || text.ends_with(b"/0") || !text.is_ascii() {

@@ -7,7 +7,8 @@ use howdah_traffic::{Event, Kind};
 
 use crate::support::{FORMATS, MAJORS, SETTINGS, describe, descriptions, error, fixture, import};
 
-/// What a stderr log does not show for lack of an escape in its prefix: setting, field, why.
+/// Information that a stderr log lacks because its prefix has no escape for it: setting, field,
+/// reason.
 const DIFFERENCES: &[(&str, &str, &str)] = &[
     (
         "durationonly",

@@ -73,7 +73,7 @@ pub struct ClientHandshake {
     has_requested_tls: bool,
     has_requested_gss: bool,
     tls: Option<ClientTlsInfo>,
-    /// The user and the database of the startup packet.
+    /// User and database from the startup packet.
     names: Option<(String, String)>,
 }
 
@@ -93,7 +93,7 @@ enum ClientAuthState {
     Closed,
 }
 
-/// What the driver does next, once the output is written.
+/// The next action for the driver, once the output is written.
 #[derive(Debug)]
 pub enum ClientStep {
     /// Read more bytes.
@@ -105,7 +105,7 @@ pub enum ClientStep {
     },
     /// Run this key derivation.
     DeriveKeys(KeyDerivation),
-    /// Run this auth query.
+    /// Run this auth query on a server.
     AuthQuery(AuthQuery),
     /// Route this CancelRequest, then close.
     Cancel(CancelKey),
@@ -118,25 +118,26 @@ pub enum ClientStep {
 /// An authenticated client. It has been sent AuthenticationOk and nothing after it.
 #[derive(Debug)]
 pub struct AuthenticatedClient {
-    /// The user.
+    /// The user name from the startup packet; the secret of this user was checked.
     pub user: String,
-    /// The requested database; it is configured.
+    /// The requested database, which is configured.
     pub database: String,
     /// The negotiated protocol version, 3.0 or 3.2.
     pub version: ProtocolVersion,
-    /// Whether it is the OS user of this process, on the console, as user `howdah` or `pgbouncer`.
+    /// Whether the client is the OS user of this process, on the console, as user `howdah` or
+    /// `pgbouncer`.
     pub is_owner: bool,
-    /// Whether it is a replication connection.
+    /// The kind of replication that the connection is for, if any.
     pub replication: Replication,
-    /// The role of server that it needs in a cluster, from `target_session_attrs`.
+    /// The role of server that the client needs in a cluster, from `target_session_attrs`.
     pub role: Option<TargetRole>,
-    /// The session parameters from its startup parameters and `options`.
+    /// The session parameters from the client's startup packet and its `options`.
     pub settings: Vec<SessionParameter>,
-    /// The keys from its SCRAM login.
+    /// The SCRAM keys computed during the login, for logins to servers with the same verifier.
     pub scram_keys: Option<ScramKeys>,
-    /// Its secret from an auth query, for logins to servers.
+    /// The user's secret from an auth query, for logins to servers.
     pub secret: Option<StoredSecret>,
-    /// Bytes that it has sent after its login.
+    /// Bytes that the client has sent after its login.
     pub received: Vec<u8>,
 }
 
@@ -154,9 +155,9 @@ pub enum Replication {
 /// Random bytes for one login. Must not be reused.
 #[derive(Clone, Copy)]
 pub struct Entropy {
-    /// The SCRAM nonce.
+    /// The pooler's part of the SCRAM nonce, at logins of clients and at servers.
     pub nonce: [u8; 18],
-    /// The md5 salt.
+    /// The salt of an md5 request.
     pub salt: [u8; 4],
 }
 
@@ -184,7 +185,7 @@ pub struct ClientTlsInfo {
 const TLS_HANDSHAKE: u8 = 0x16;
 
 impl ClientHandshake {
-    /// The handshake of a client that has connected from `origin`.
+    /// Creates the handshake of a client that has connected from `origin`.
     pub fn new(rules: Arc<ClientRules>, origin: ClientOrigin, entropy: Entropy) -> Self {
         Self {
             rules,
@@ -200,7 +201,8 @@ impl ClientHandshake {
         }
     }
 
-    /// The user and the database from the startup packet, once it has arrived; empty if not given.
+    /// Returns the user and database from the startup packet, once it has arrived; empty if not
+    /// given.
     pub fn names(&self) -> Option<(&str, &str)> {
         self.names.as_ref().map(|(user, database)| (user.as_str(), database.as_str()))
     }
@@ -250,8 +252,8 @@ impl ClientHandshake {
         }
     }
 
-    /// Handles the result of [`ClientStep::AuthQuery`]: the user's secret, or `None` if there is no
-    /// such user or the query failed. The client cannot tell which.
+    /// Handles the result of [`ClientStep::AuthQuery`]: the user's secret, or `None` if the user
+    /// does not exist or the query failed. The client cannot distinguish these cases.
     pub fn auth_query_done(&mut self, secret: Option<UserSecret>) -> ClientStep {
         match mem::replace(&mut self.state, ClientAuthState::Closed) {
             ClientAuthState::AuthQuery(mut request, requirement) => {
@@ -266,7 +268,7 @@ impl ClientHandshake {
         }
     }
 
-    /// Ends the handshake for a reason of the driver's: [`Rejection::Timeout`],
+    /// Ends the handshake for a reason that only the driver can know: [`Rejection::Timeout`] or
     /// [`Rejection::TooMany`].
     pub fn refuse(&mut self, why: Rejection) -> ClientStep {
         self.reject(why)
@@ -527,7 +529,7 @@ impl ClientHandshake {
     }
 }
 
-/// The user and the database of a startup packet, even if it is otherwise invalid.
+/// Returns the user and the database of a startup packet, even if it is otherwise invalid.
 fn user_and_database(startup: &Startup<'_>) -> (String, String) {
     let find = |wanted_name: &[u8]| {
         let mut parameters = startup.parameters.clone();

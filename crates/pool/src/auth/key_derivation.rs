@@ -17,11 +17,11 @@ pub struct KeyDerivation {
     pub(super) keys: ClientKeys,
 }
 
-/// Derived SCRAM keys.
+/// The result of a [`KeyDerivation`], to be returned to the handshake that requested it.
 pub struct DerivedKeys(pub(super) ScramKeys);
 
 impl KeyDerivation {
-    /// Derives the keys.
+    /// Runs PBKDF2, unless the keys are cached by now. Takes about a millisecond of CPU time.
     pub fn run(self) -> DerivedKeys {
         DerivedKeys(self.keys.get_or_compute(&self.password, &self.salt, self.iterations))
     }

@@ -10,11 +10,11 @@
 
 use crate::SessionParameter;
 
-/// The error for `options` with anything but parameters.
+/// The error for `options` that contain anything other than parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnsupportedOptions;
 
-/// Parses the parameters, in their order.
+/// Parses the parameters, in the order given.
 pub(super) fn parse(options: &[u8]) -> Result<Vec<SessionParameter>, UnsupportedOptions> {
     let mut arguments = split_options(options).into_iter();
     let mut settings = Vec::new();

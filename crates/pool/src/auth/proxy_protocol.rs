@@ -27,7 +27,7 @@ pub enum ProxySource {
 }
 
 impl ProxySource {
-    /// Whether it covers a connection from this address; `None` for a Unix socket.
+    /// Whether this source covers a connection from `from`; `None` stands for a Unix socket.
     pub(crate) fn matches(&self, from: Option<IpAddr>) -> bool {
         match (self, from) {
             (Self::Unix, None) => true,
@@ -64,13 +64,13 @@ impl Serialize for ProxySource {
     }
 }
 
-/// A PROXY header.
+/// A parsed PROXY header, of version 1 or 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// Its length in bytes.
+    /// Length of the header in bytes.
     pub bytes: usize,
-    /// The client's address; `None` if the connection is the balancer's own, or of a kind without
-    /// address.
+    /// The client's address; `None` if the connection is the balancer's own (a health check, for
+    /// example), or not TCP over IPv4 or IPv6.
     pub source: Option<SocketAddr>,
 }
 
@@ -86,14 +86,14 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 const LINE_BYTES_MAX: usize = 107;
 
 /// Longest version 2 header after its first 16 bytes: addresses take at most 216 bytes, and
-/// extensions some hundred.
+/// extensions a few hundred.
 const TAIL_BYTES_MAX: usize = 4096;
 
 /// Parses the header at the start of `input`; `None` while it is incomplete.
 ///
 /// # Errors
 ///
-/// If there is no valid header.
+/// The bytes are not the start of a valid header.
 pub fn parse(input: &[u8]) -> Result<Option<ProxyHeader>, ProxyHeaderError> {
     let starts_with = |start: &[u8]| {
         let both = start.len().min(input.len());

@@ -21,7 +21,7 @@ pub enum Rejection {
     /// The startup packet is malformed.
     #[error("invalid startup packet layout: {0}")]
     Layout(
-        /// The reason.
+        /// The violated rule.
         String,
     ),
     /// The protocol version is not supported.
@@ -46,7 +46,7 @@ pub enum Rejection {
     /// Direct TLS without PostgreSQL's ALPN protocol.
     #[error("received direct SSL connection request without ALPN protocol negotiation extension")]
     NoAlpn,
-    /// TLS is required.
+    /// The client did not request TLS, and the settings require it.
     #[error("SSL required")]
     TlsRequired,
     /// The startup packet has no user.
@@ -56,16 +56,16 @@ pub enum Rejection {
     /// servers.
     #[error("unsupported startup parameter: {0}")]
     Parameter(
-        /// Its name.
+        /// Name of the parameter.
         String,
     ),
-    /// The same within `options`.
+    /// A startup parameter within `options` that is not tracked.
     #[error("unsupported startup parameter in options: {0}")]
     OptionsParameter(
-        /// Its name.
+        /// Name of the parameter.
         String,
     ),
-    /// `options` has more than parameters.
+    /// `options` contains something other than parameters.
     #[error(
         "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed"
     )]
@@ -73,73 +73,74 @@ pub enum Rejection {
     /// The value of `replication` is invalid.
     #[error("invalid value for parameter \"replication\": \"{0}\"")]
     Replication(
-        /// The value.
+        /// The value as received.
         String,
     ),
     /// The value of `target_session_attrs` is invalid.
     #[error("invalid target_session_attrs value: \"{0}\"")]
     SessionAttributes(
-        /// The value.
+        /// The value as received.
         String,
     ),
-    /// The password is wrong, or there is no such user. The client cannot tell which.
+    /// The password is wrong, or the user does not exist. The client cannot distinguish these
+    /// cases.
     #[error("password authentication failed for user \"{0}\"")]
     Password(
-        /// The user.
+        /// The requested user.
         String,
     ),
-    /// The certificate is for another user, or there is none.
+    /// The certificate is for another user, or the client sent none.
     #[error("certificate authentication failed for user \"{0}\"")]
     Certificate(
-        /// The user.
+        /// The requested user.
         String,
     ),
-    /// The OS user may not log in as that user.
+    /// The OS user is not allowed to log in as the requested user.
     #[error("Peer authentication failed for user \"{0}\"")]
     Peer(
-        /// The user.
+        /// The requested user.
         String,
     ),
-    /// No rule matches the connection.
+    /// No line of `auth.hba-file` matches the connection.
     #[error("no pg_hba.conf entry for {0}")]
     NoRule(
         /// Host, user and database.
         String,
     ),
-    /// A rule rejects the connection.
+    /// A `reject` line of `auth.hba-file` matches the connection.
     #[error("pg_hba.conf rejects connection for {0}")]
     Rejected(
         /// Host, user and database.
         String,
     ),
-    /// No password is needed, but the user is unknown.
+    /// The method requires no password, but the user is unknown.
     #[error("role \"{0}\" does not exist")]
     UnknownUser(
-        /// The user.
+        /// The requested user.
         String,
     ),
-    /// There is no such database. Reported only after authentication.
+    /// The database is not configured. Reported only after authentication.
     #[error("database \"{0}\" does not exist")]
     UnknownDatabase(
-        /// Its name.
+        /// The requested database.
         String,
     ),
     /// An administrator has disabled the database.
     #[error("database \"{0}\" is disabled")]
     Disabled(
-        /// Its name.
+        /// The requested database.
         String,
     ),
     /// The user has no access to the console.
     #[error("user \"{0}\" may not use the console")]
     NotAdmin(
-        /// The user.
+        /// The requested user.
         String,
     ),
-    /// Another message type instead of a password.
+    /// The client sent a message of another type instead of a password.
     #[error("expected password response, got message type {0}")]
     UnexpectedMessage(
-        /// Its tag.
+        /// Tag of the message.
         u8,
     ),
     /// A message is longer than any valid one.
@@ -151,7 +152,7 @@ pub enum Rejection {
     /// A SCRAM message is malformed.
     #[error("malformed SCRAM message")]
     Scram,
-    /// Client and pooler are not at the ends of the same TLS connection.
+    /// SCRAM channel binding failed: client and pooler are not the two ends of one TLS connection.
     #[error("SCRAM channel binding check failed")]
     ChannelBinding,
     /// The login timed out.
@@ -160,29 +161,29 @@ pub enum Rejection {
     /// A limit on connections is reached.
     #[error("no more connections allowed ({0})")]
     TooMany(
-        /// PgBouncer's name of the limit.
+        /// The limit by its name in PgBouncer, such as `max_client_conn`.
         &'static str,
     ),
     /// The pooler is shutting down: only its console still accepts connections.
     #[error("the database system is shutting down")]
     ShuttingDown,
-    /// The operating system has no random bytes, which every login needs.
-    #[error("the system has no random bytes for a login")]
+    /// The operating system failed to provide random bytes, which every login needs.
+    #[error("the operating system provides no random bytes for a login")]
     NoRandomness,
 }
 
 /// The reasons for refused logins, as counted in the metrics and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
-    /// A wrong password, an unknown user, or a failed proof.
+    /// A wrong password, an unknown user, or a failed SCRAM proof.
     Password,
-    /// The certificate is for another user, or there is none.
+    /// The certificate is for another user, or the client sent none.
     Certificate,
-    /// The OS user may not log in as that user.
+    /// The OS user is not allowed to log in as the requested user.
     Peer,
-    /// The rules of `auth.hba-file`.
+    /// Refused by the rules of `auth.hba-file`.
     Hba,
-    /// An unknown user, where no password is needed.
+    /// An unknown user, with a method that requires no password.
     User,
     /// An unknown database, or one that is disabled.
     Database,
@@ -202,7 +203,7 @@ pub enum RefusalReason {
     CancelKey,
     /// The pooler is shutting down.
     Shutdown,
-    /// The operating system has no random bytes.
+    /// The operating system failed to provide random bytes.
     System,
 }
 
@@ -226,7 +227,7 @@ impl RefusalReason {
         Self::System,
     ];
 
-    /// The reason's name in metrics and log.
+    /// Returns the reason's name in metrics and log.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Password => "password",
@@ -249,7 +250,7 @@ impl RefusalReason {
 }
 
 impl Rejection {
-    /// The reason to count it under.
+    /// Returns the reason under which this rejection is counted.
     pub const fn reason(&self) -> RefusalReason {
         match self {
             Self::Password(_) | Self::ChannelBinding => RefusalReason::Password,
@@ -282,7 +283,7 @@ impl Rejection {
         }
     }
 
-    /// The SQLSTATE.
+    /// Returns the SQLSTATE that PostgreSQL uses for the same error.
     pub const fn sqlstate(&self) -> &'static [u8; 5] {
         match self {
             Self::Protocol(_) => b"0A000",
@@ -314,12 +315,12 @@ impl Rejection {
         }
     }
 
-    /// Whether the error is sent to the client. It is not if the peer may not speak the protocol.
+    /// Whether the error is sent to the client. Not if the peer may not speak the protocol.
     pub const fn is_sent_to_client(&self) -> bool {
         !matches!(self, Self::NotStartupPacket | Self::NoAlpn | Self::ProxyHeader(_))
     }
 
-    /// Appends an ErrorResponse, if it is sent to the client.
+    /// Appends an ErrorResponse, unless the error must not be sent to the client.
     pub fn write(&self, buf: &mut Vec<u8>) {
         if self.is_sent_to_client() {
             let message = self.to_string().replace('\0', " ");

@@ -26,7 +26,8 @@ pub use error::ServerLoginError;
 /// for other messages; a parameter value may be long.
 const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 
-/// Most parameters that a server may report. PostgreSQL 18 reports 16; extensions may add more.
+/// Maximum number of parameters accepted from a server. PostgreSQL 18 reports 16; extensions may
+/// add more.
 const PARAMETERS_MAX: usize = 256;
 
 /// A login to a server: from the startup packet, after TLS is negotiated, to the first
@@ -60,7 +61,7 @@ pub struct ServerHandshake {
     is_running_query: bool,
 }
 
-/// The parameters and credentials of a login to a server.
+/// Identity, credentials and protection of a login to a server.
 #[derive(Clone, Debug)]
 pub struct ServerIntent {
     /// The user, database, secret and configured parameters.
@@ -69,8 +70,8 @@ pub struct ServerIntent {
     pub parameters: Vec<SessionParameter>,
     /// The protocol version to request: 3.2, or 3.0 after [`ServerLoginError::may_retry_as_3_0`].
     pub newest: ProtocolVersion,
-    /// The keys from a client's SCRAM login. They are valid at a server with the same verifier,
-    /// where no password is known.
+    /// The keys from a client's SCRAM login. Where no password is known, they are valid at a server
+    /// that stores the same verifier.
     pub client_keys: Option<ScramKeys>,
     /// How the connection is protected.
     pub protection: ServerProtection,
@@ -79,13 +80,13 @@ pub struct ServerIntent {
 /// How a connection to a server is protected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerProtection {
-    /// The connection can be eavesdropped on.
+    /// No encryption: the connection can be eavesdropped on.
     None,
-    /// The connection can be eavesdropped on, but the settings allow cleartext passwords.
+    /// No encryption, but the settings allow cleartext passwords anyway.
     CleartextAllowed,
     /// A unix socket or a loopback address: only the machine's administrator can eavesdrop.
     Local,
-    /// TLS.
+    /// TLS, with or without verification of the certificate.
     Tls {
         /// The hash of the server's certificate for `tls-server-end-point`; `None` if none is
         /// defined for it.
@@ -93,7 +94,7 @@ pub enum ServerProtection {
     },
 }
 
-/// What the driver does next, once the output is written.
+/// The next action for the driver, once the output is written.
 #[derive(Debug)]
 pub enum ServerStep {
     /// Read more bytes.
@@ -104,20 +105,20 @@ pub enum ServerStep {
     Ready(Box<ServerReady>),
 }
 
-/// A server that is logged in to.
+/// The result of a complete login to a server.
 #[derive(Debug)]
 pub struct ServerReady {
     /// The server's parameters and cancel key.
     pub login: crate::ServerLogin,
     /// The negotiated protocol version.
     pub version: ProtocolVersion,
-    /// Bytes that it has sent after its first ReadyForQuery.
+    /// Bytes that the server has sent after its first ReadyForQuery.
     pub received: Vec<u8>,
 }
 
 impl ServerHandshake {
-    /// Starts a login: the startup packet is in the output. `nonce` must be random and must not be
-    /// reused; `keys` is the cache of derived keys, shared by all logins.
+    /// Starts a login; the output then contains the startup packet. `nonce` must be random and must
+    /// not be reused; `keys` is the cache of derived keys, shared by all logins.
     ///
     /// # Errors
     ///
@@ -147,7 +148,7 @@ impl ServerHandshake {
         })
     }
 
-    /// Takes the bytes to write before the step.
+    /// Takes the bytes to write before the next step.
     pub fn take_output(&mut self) -> Vec<u8> {
         mem::take(&mut self.output)
     }
@@ -217,7 +218,7 @@ impl ServerHandshake {
                 if newest > self.version || newest < ProtocolVersion::V3_0 {
                     return Err(ServerLoginError::Version { newest });
                 }
-                // There is no 3.1.
+                // Version 3.1 does not exist.
                 let is_new = newest >= ProtocolVersion::V3_2;
                 self.version = if is_new { ProtocolVersion::V3_2 } else { ProtocolVersion::V3_0 };
                 Ok(None)
@@ -262,7 +263,8 @@ impl ServerHandshake {
         Ok(derivation)
     }
 
-    /// Sends the connect query, if there is one that was not sent yet. Returns whether it was sent.
+    /// Sends the connect query, if one is configured and was not sent yet. Returns whether it was
+    /// sent.
     fn start_connect_query(&mut self) -> Result<bool, ServerLoginError> {
         let Some(query) = self.intent.identity.connect_query.take() else { return Ok(false) };
         encode::query(&mut self.output, query.as_bytes())?;
@@ -283,7 +285,7 @@ impl ServerHandshake {
 }
 
 impl ServerIntent {
-    /// The configured or cached secret, unless it is empty.
+    /// Returns the configured or cached secret, unless it is empty.
     fn secret(&self) -> Option<&StoredSecret> {
         self.identity.secret.as_ref().filter(|secret| !secret.is_empty())
     }

@@ -11,19 +11,19 @@ use crate::{
     config::{Config, DatabaseConfig, StoredSecret},
 };
 
-/// A valid startup packet.
+/// A startup packet that passed all checks.
 #[derive(Clone, Debug)]
 pub(super) struct StartupRequest {
     pub(super) user: String,
     pub(super) database: String,
-    /// 3.0 or 3.2.
+    /// The version to use: 3.0 or 3.2.
     pub(super) version: ProtocolVersion,
     pub(super) replication: Replication,
     /// Session parameters. For replication they include `options` unchanged.
     pub(super) settings: Vec<SessionParameter>,
-    /// The role of server that it needs in a cluster.
+    /// The role of server that the client requests in a cluster.
     pub(super) role: Option<TargetRole>,
-    /// Whether it is the OS user of this process, on the console.
+    /// Whether the client is the OS user of this process, on the console.
     pub(super) is_owner: bool,
     /// The user's secret from an auth query.
     pub(super) secret: Option<StoredSecret>,
@@ -32,7 +32,7 @@ pub(super) struct StartupRequest {
     is_newer: bool,
 }
 
-/// Parameters that are always tracked, besides the configured ones.
+/// Names of the parameters that are always tracked, in addition to the configured ones.
 const ALWAYS_TRACKED: [&str; 5] =
     ["client_encoding", "DateStyle", "TimeZone", "standard_conforming_strings", "application_name"];
 
@@ -46,7 +46,7 @@ impl StartupRequest {
         let mut request = Self {
             user: String::new(),
             database: String::new(),
-            // There is no version 3.1.
+            // Version 3.1 does not exist.
             version: if requested.minor < 2 {
                 ProtocolVersion::V3_0
             } else {
@@ -60,7 +60,8 @@ impl StartupRequest {
             unknown_options: Vec::new(),
             is_newer: requested > ProtocolVersion::V3_2,
         };
-        // Read first: it determines how other parameters are handled, wherever they are.
+        // `replication` is read first: it determines how the other parameters are handled, wherever
+        // they are.
         for (name, value) in startup.parameters.clone() {
             if name == b"replication" {
                 request.replication = Replication::parse(value)?;
@@ -78,7 +79,7 @@ impl StartupRequest {
         if request.role.is_some()
             && !config.database(&request.database).is_some_and(DatabaseConfig::is_routed)
         {
-            // Without a cluster there is no choice, and the server's role is not known.
+            // Without a cluster the database has one server, whose role is unknown.
             match parameter_handling(SESSION_ATTRIBUTES.as_bytes(), config) {
                 ParameterHandling::Ignore => request.role = None,
                 _ => return Err(Rejection::Parameter(SESSION_ATTRIBUTES.to_owned())),
@@ -186,7 +187,7 @@ fn text(name: &str, value: &[u8]) -> Result<String, Rejection> {
     text.map_err(|_| Rejection::Layout(format!("the name of the {name} is not UTF-8")))
 }
 
-/// A name for an error message, cut to 64 bytes.
+/// Converts a name for an error message, and cuts it to 64 bytes.
 fn lossy(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned()
 }

@@ -1,26 +1,26 @@
-//! [`LagHistory`]: past WAL positions of the primary, to compute how far a standby is behind, in
-//! bytes and in time by our own clock. The time of a standby's last replayed transaction gives
-//! neither: it grows while nothing is written, and is wrong if two clocks differ.
+//! [`LagHistory`]: past WAL positions of the primary, to compute a standby's lag, in bytes and in
+//! time by our own clock. The time of a standby's last replayed transaction gives neither: its age
+//! grows while nothing is written, and is wrong if two clocks differ.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::thinning::thin;
 use crate::core::time::Time;
 
-/// Most positions stored; the history is thinned before it exceeds this.
+/// Maximum number of positions stored; the history is thinned before it exceeds this.
 const POSITIONS_MAX: usize = 600;
 
 /// Past WAL positions of the primary.
 #[derive(Debug, Default)]
 pub(crate) struct LagHistory {
-    /// Index of the primary.
+    /// Index of the primary in the cluster's list of servers.
     primary: Option<usize>,
-    /// When each position was first seen; both increase.
+    /// The time at which each position was first seen, and the position; both increase.
     positions: VecDeque<(Time, u64)>,
 }
 
 impl LagHistory {
-    /// Records the position of the primary.
+    /// Records the WAL position that the primary reported at `now`.
     pub(crate) fn record(&mut self, primary: usize, lsn: u64, now: Time) {
         if self.primary.replace(primary) != Some(primary) {
             self.positions.clear();
@@ -33,8 +33,8 @@ impl LagHistory {
         }
     }
 
-    /// The lag of a standby that has replayed up to `lsn`, in bytes and time; `None` before any
-    /// primary was seen.
+    /// Returns the lag of a standby that has replayed up to `lsn`, in bytes and time; `None` before
+    /// any primary was seen.
     pub(crate) fn lag_at(&self, lsn: u64, now: Time) -> Option<(u64, Duration)> {
         let (_, newest) = self.positions.back()?;
         let missing = self.positions.iter().find(|(_, position)| *position > lsn);

@@ -1,7 +1,8 @@
 //! [`MemberHealth`]: the shared state of one server.
 //!
 //! Written by the monitor thread, by workers whose connections fail, and by administrators, all
-//! under a lock, since none of them is on the path of a query; read there as a few bits.
+//! under a lock: none of them is on the path of a query. Workers read only a few bits, without the
+//! lock.
 
 use std::{
     sync::{
@@ -20,9 +21,9 @@ use crate::{config::ConfiguredRole, core::time::Time};
 pub(super) const PRIMARY: u8 = 1;
 pub(super) const REPLICA: u8 = 2;
 pub(super) const ANY: u8 = 4;
-/// A primary on an older timeline, or of another system: no client may continue there.
+/// A primary on an older timeline, or of another system: clients must not stay connected to it.
 const FENCED: u8 = 8;
-/// It has failed checks for so long that clients no longer wait for it.
+/// The server has failed checks for so long that clients no longer wait for it.
 const UNRESPONSIVE: u8 = 16;
 
 /// The shared state of one server.
@@ -31,13 +32,13 @@ pub struct MemberHealth {
     configured: ConfiguredRole,
     ban: Duration,
     eligibility: AtomicU8,
-    /// Servers of another epoch are closed as they become free.
+    /// Connections opened in an earlier epoch are closed as soon as they are free.
     epoch: AtomicU32,
-    /// When its last ban ended, in nanoseconds; 0 for never.
+    /// When the last ban ended, in nanoseconds; 0 for never.
     slow_start_from: AtomicU64,
-    /// Of a standby: the check up to which it has replayed the primary's WAL.
+    /// For a standby: the last check whose primary WAL position it has replayed.
     replayed: AtomicU64,
-    /// The write tracker of its cluster.
+    /// The write tracker of the server's cluster.
     pub(crate) write_tracker: Arc<WriteTracker>,
     version: Arc<AtomicU32>,
     state: Mutex<HealthState>,
@@ -46,48 +47,51 @@ pub struct MemberHealth {
 #[derive(Debug)]
 struct HealthState {
     status: ServerStatus,
-    /// It could not be reached since its last answer.
+    /// Whether the last attempt to connect or to check failed.
     is_down: bool,
-    /// The first failed check since its last answer.
+    /// Time of the first failed check since the last successful one.
     failing_since: Option<Time>,
     is_unresponsive: bool,
-    /// A connection to it was lost since its last answer: it may have been restarted.
+    /// Whether a connection was lost since the last successful check: the server may have
+    /// restarted.
     is_suspect: bool,
-    /// How often it became suspect: a check that started before the last time is void.
+    /// Number of times the server became suspect. A check that started before the last of them is
+    /// void.
     suspicions: u32,
     ban: Option<MemberBan>,
     findings: CheckFindings,
 }
 
-/// Why and for how long a replica gets no clients.
+/// Period during which a replica gets no clients, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberBan {
-    /// When it started.
+    /// Time at which the ban started.
     pub since: Time,
-    /// It is not tried before this.
+    /// Time at which the ban ends.
     pub until: Time,
-    /// The error that caused it, or the administrator's.
+    /// The error that caused the ban, or the text of an administrator's command.
     pub reason: String,
 }
 
 /// The findings of a health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckFindings {
-    /// The timeline of a primary.
+    /// The timeline that the server reported; 0 if a standby has not reported one.
     pub timeline: u32,
     /// The last WAL position written or replayed.
     pub lsn: u64,
-    /// How many bytes of WAL it is behind the primary, if known.
+    /// The standby's lag in bytes of WAL, if known.
     pub lag_bytes: Option<u64>,
-    /// How long ago the primary was at its position.
+    /// The standby's lag in time: how long ago the primary was at the position replayed by now.
     pub lag: Option<Duration>,
-    /// Whether that exceeds the maximum lag.
+    /// Whether the lag exceeds the configured maximum.
     pub is_lagging: bool,
     /// The system identifier from initdb, if known.
     pub system_identifier: Option<i64>,
-    /// Whether that differs from the primary's and must not.
+    /// Whether the system identifier differs from the primary's although they are required to be
+    /// the same.
     pub is_foreign: bool,
-    /// Of a standby: the check up to which it has replayed the primary's WAL.
+    /// For a standby: the last check whose primary WAL position it has replayed.
     pub(crate) replayed: CheckSeq,
 }
 
@@ -100,7 +104,7 @@ pub struct MemberReport {
     pub state: &'static str,
     /// The findings of the last successful check.
     pub findings: CheckFindings,
-    /// Its current ban.
+    /// The current ban, if any.
     pub ban: Option<MemberBan>,
 }
 
@@ -142,34 +146,34 @@ impl MemberHealth {
         }
     }
 
-    /// The published eligibility bits.
+    /// Returns the published eligibility bits.
     #[inline]
     pub(super) fn eligibility(&self) -> u8 {
         self.eligibility.load(Ordering::Acquire)
     }
 
-    /// The last check by which it has replayed everything that the primary had.
+    /// Returns the last check whose primary WAL position this server has replayed.
     #[inline]
     pub(crate) fn replayed(&self) -> CheckSeq {
         CheckSeq::from_number(self.replayed.load(Ordering::Acquire))
     }
 
-    /// Whether no client may continue there.
+    /// Whether clients must not stay connected to this server.
     pub(crate) fn is_fenced(&self) -> bool {
         self.eligibility() & FENCED != 0
     }
 
-    /// Whether it has failed checks for so long that running requests are given up.
+    /// Whether the server has failed checks for so long that running requests are aborted.
     pub(crate) fn is_unresponsive(&self) -> bool {
         self.eligibility() & UNRESPONSIVE != 0
     }
 
-    /// Whether a check has failed since its last answer.
+    /// Whether a check has failed since the last successful one.
     pub(crate) fn is_failing_checks(&self) -> bool {
         self.lock().failing_since.is_some()
     }
 
-    /// Whether it takes writes.
+    /// Whether the server accepts writes.
     pub(crate) fn accepts_writes(&self) -> bool {
         self.eligibility() & PRIMARY != 0
     }
@@ -179,7 +183,7 @@ impl MemberHealth {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// When its last ban ended.
+    /// Returns when the last ban ended; `None` if the server was never banned.
     pub(super) fn slow_start_from(&self) -> Option<Time> {
         Some(Time(self.slow_start_from.load(Ordering::Relaxed))).filter(|time| time.0 > 0)
     }
@@ -199,16 +203,16 @@ impl MemberHealth {
         }
     }
 
-    /// Its name resolves to another address: servers are replaced as they become free, and the new
-    /// one must be checked first.
+    /// Called when the server's name resolves to another address: connections are replaced as they
+    /// become free, and the new server must be checked first.
     pub(crate) fn handle_address_change(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
         self.suspect();
     }
 
-    /// Records that it closed a connection unexpectedly. Unless it is configured as the primary, it
-    /// gets no writes before it has been checked again.
+    /// Records that the server closed a connection unexpectedly. Unless it is configured as the
+    /// primary, it gets no writes until the next successful check.
     pub(crate) fn suspect(&self) {
         let mut inner = self.lock();
         inner.suspicions += 1;
@@ -217,7 +221,7 @@ impl MemberHealth {
         self.publish(&inner);
     }
 
-    /// Records that it could not be connected to.
+    /// Records a failed attempt to connect.
     pub(crate) fn connect_failed(&self, now: Time, reason: &str) {
         let mut inner = self.lock();
         inner.suspicions += 1;
@@ -225,13 +229,13 @@ impl MemberHealth {
         self.publish(&inner);
     }
 
-    /// How often it became suspect; read before a check starts.
+    /// Returns how often the server became suspect; read before a check starts.
     pub(crate) fn suspicions(&self) -> u32 {
         self.lock().suspicions
     }
 
-    /// Records a failed check. If all checks have failed for `check_failure_timeout`, its running
-    /// requests are given up. Returns whether it was up before.
+    /// Records a failed check. If all checks have failed for `check_failure_timeout`, requests
+    /// running on the server are aborted. Returns whether the server was up before.
     pub(crate) fn check_failed(
         &self,
         now: Time,
@@ -249,7 +253,7 @@ impl MemberHealth {
     }
 
     /// Records a successful check that started after `suspicions` suspicions. Returns whether it is
-    /// valid: a suspicion raised meanwhile may be about something after the answer. Everything is
+    /// valid: a suspicion raised meanwhile may be about an event after the reply. Everything is
     /// published at once, since the server may have changed.
     pub(crate) fn check_succeeded(
         &self,
@@ -269,7 +273,7 @@ impl MemberHealth {
         true
     }
 
-    /// Records that it answers but refuses the check: it is up, and nothing else is known.
+    /// Records that the server replies but refuses the check: it is up, and nothing else is known.
     pub(crate) fn handle_refused_check(&self, now: Time) {
         let mut inner = self.lock();
         self.mark_reachable(&mut inner, now);
@@ -285,7 +289,7 @@ impl MemberHealth {
         }
     }
 
-    /// Sets the status that follows from another server's report.
+    /// Sets the status derived from the report of another server.
     pub(crate) fn set_status(&self, status: ServerStatus, is_foreign: bool) {
         let mut inner = self.lock();
         let state = CheckFindings { is_foreign, ..inner.findings.clone() };
@@ -305,12 +309,13 @@ impl MemberHealth {
         }
     }
 
-    /// Its status.
+    /// Returns the status as of the last check, or the configured role.
     pub(crate) fn status(&self) -> ServerStatus {
         self.lock().status
     }
 
-    /// Bans it for an administrator; `false` if it is a primary, which is never banned.
+    /// Bans the server on behalf of an administrator; returns `false` for a primary, which is never
+    /// banned.
     pub(crate) fn ban(&self, now: Time, lasts: Option<Duration>, reason: &str) -> bool {
         let mut inner = self.lock();
         if inner.status == ServerStatus::Primary {
@@ -322,7 +327,7 @@ impl MemberHealth {
         true
     }
 
-    /// Lifts its ban, if it has one.
+    /// Lifts the ban. Returns whether there was one.
     pub(crate) fn unban(&self) -> bool {
         let mut inner = self.lock();
         let had = inner.ban.take().is_some();
@@ -331,7 +336,7 @@ impl MemberHealth {
         had
     }
 
-    /// The state for display.
+    /// Returns the state for display.
     pub(crate) fn report(&self) -> MemberReport {
         let inner = self.lock();
         let state = match () {

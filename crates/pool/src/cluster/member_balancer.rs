@@ -2,26 +2,26 @@
 //!
 //! # Cost
 //!
-//! A choice in turn costs one load, to see that nothing has changed, and some shifts: suitable
-//! members are kept as bit sets, by role. Workers share nothing but the states of members: each
+//! A choice in turn costs one load, to see that nothing has changed, and a few shifts: suitable
+//! members are kept as bit sets, by role. Workers share nothing except the members' states: each
 //! worker distributes its own clients, and measures the load and speed of members by its own
-//! servers. Speeds are derived ten times a second from what a pool counts anyway.
+//! connections. Speeds are derived ten times a second from counters that a pool maintains anyway.
 //!
 //! # Latency
 //!
-//! Of two members picked at random, the one is chosen for which
+//! Two members are picked at random. The chosen one is that for which the following is smaller:
 //!
 //! ```text
 //! latency² × (load + usual load of all)
 //! ```
 //!
-//! is less. The current load of a member predicts the next latency only as far as answers take
-//! longer because of it, and the measured latency includes that already. With the load alone in
-//! place of the sum, a member three times as slow would still get a request whenever it is idle and
-//! others have three: too many for the 99th percentile. The sum lets the load decide between
-//! members that are alike. With the square, a member twice as slow gets only occasional requests:
-//! when its latency, which decays while it is not used, has come down to that of others. With a
-//! higher power, members that are slow because they are busy would oscillate.
+//! The current load of a member predicts the next latency only as far as replies take longer
+//! because of it, and the measured latency includes that already. With the load alone in place of
+//! the sum, a member three times as slow would still get a request whenever it is idle and others
+//! have three: too many for the 99th percentile. With the sum, the load decides between members of
+//! similar latency. With the square, a member twice as slow gets only occasional requests: when its
+//! latency, which decays while it is not used, has come down to that of others. With a higher
+//! power, members that are slow because they are busy would oscillate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,57 +41,58 @@ use crate::core::{
 #[derive(Debug)]
 pub(crate) struct MemberBalancer {
     pub(crate) cluster: Arc<ClusterSpec>,
-    /// Version of the member states when the bits were copied; 0 for never.
+    /// Version of the member states when the bits were copied; 0 if they never were.
     version: u32,
-    /// Members suitable for any request, for writes, and for reads on a standby.
+    /// Bit sets of members suitable for any request, for writes, and for reads on a standby.
     any: u64,
     primary: u64,
     replica: u64,
-    /// Members that returned less than a slow start ago.
+    /// Bit set of members that returned less than `slow_start` ago.
     slow_starting: u64,
-    /// The member whose turn was last.
+    /// Index of the member that was chosen last.
     last_index: u32,
     random: u64,
     speeds: Box<[MemberSpeed]>,
     now: Time,
 }
 
-/// What a client requires of a server.
+/// The conditions that a server must meet for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemberRequirement {
     pub(crate) role: TargetRole,
-    /// The check by which a standby must have replayed everything; 0 for none.
+    /// The check whose primary WAL position a standby must have replayed; 0 if the client wrote
+    /// nothing.
     pub(crate) min_replayed: CheckSeq,
-    /// Whether the primary is also suitable while no standby has.
+    /// Whether the primary is also suitable while no standby has replayed the writes.
     pub(crate) can_use_primary: bool,
 }
 
 impl From<TargetRole> for MemberRequirement {
-    /// The requirement of a client that has written nothing.
+    /// Returns the requirement of a client that has written nothing.
     fn from(role: TargetRole) -> Self {
         Self { role, min_replayed: CheckSeq::default(), can_use_primary: false }
     }
 }
 
-/// The speed of a member, and how much of its weight it has used.
+/// The measured speed of a member, and its credit for weighted turns.
 #[derive(Clone, Debug, Default)]
 struct MemberSpeed {
     /// Moving average of the time per request, in nanoseconds; 0 while unknown.
     latency_ns: u64,
     queries: u64,
     query_time: Duration,
-    /// Credit in turns by weight.
+    /// Credit for [`Strategy::Weighted`]: grows by the weight, falls when the member is chosen.
     credit: i64,
-    /// How long clients have held or waited for its servers.
+    /// Total time for which clients have held or waited for connections to the member.
     busy_time: Duration,
-    /// Moving average of how many did so at once, in units of 1/[`LOAD_PARTS`].
+    /// Moving average of the number of clients that did so at once, in units of 1/[`LOAD_PARTS`].
     usual_load: u64,
 }
 
-/// Units per request in progress.
+/// Number of load units that one request in progress counts as.
 const LOAD_PARTS: u64 = 256;
 
-/// Longer latencies are clamped, to avoid overflow: an hour.
+/// Latencies are clamped to an hour, to avoid overflow.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 impl MemberBalancer {
@@ -124,7 +125,7 @@ impl MemberBalancer {
         has_changed
     }
 
-    /// Whether states have changed that were not copied yet.
+    /// Whether member states have changed since they were last copied.
     pub(crate) fn is_outdated(&self) -> bool {
         self.cluster.state.version() != self.version
     }
@@ -170,7 +171,7 @@ impl MemberBalancer {
         }
     }
 
-    /// Suitable members that have replayed the client's writes, where required.
+    /// Returns the suitable members that have replayed the client's writes, where required.
     fn members_with(&self, requirement: MemberRequirement) -> u64 {
         let members = self.members_for(requirement.role);
         if requirement.min_replayed == CheckSeq::default()
@@ -198,23 +199,23 @@ impl MemberBalancer {
             && standbys(self.members_with(requirement)) == 0
     }
 
-    /// Whether a member takes writes.
+    /// Whether a member accepts writes.
     pub(crate) fn is_primary(&self, member: usize) -> bool {
         self.primary & 1 << member != 0
     }
 
-    /// Whether a member with a pool other than this is suitable, as of the last copy.
+    /// Whether a suitable member has a pool other than `pool`, as of the last copy.
     pub(crate) fn has_other(&self, pool: PoolId, requirement: MemberRequirement) -> bool {
         bits(self.members_with(requirement)).any(|at| self.cluster.members[at].pool != pool)
     }
 
-    /// Whether a member is suitable.
+    /// Whether a member meets the requirement.
     pub(crate) fn satisfies(&mut self, member: usize, requirement: MemberRequirement) -> bool {
         self.refresh();
         self.members_with(requirement) & 1 << member != 0
     }
 
-    /// The pool for the next client of a role, if it depends on the turn alone.
+    /// Returns the pool for the next client of a role, if the choice depends on the turn alone.
     #[inline]
     pub(crate) fn choose_fast(&mut self, role: TargetRole) -> Option<PoolId> {
         self.refresh();
@@ -230,8 +231,8 @@ impl MemberBalancer {
         self.cluster.members.get(at).map(|member| member.pool)
     }
 
-    /// The member for the next client; `None` if none is suitable. `load` returns how busy a member
-    /// is in this worker.
+    /// Chooses the member for the next client; `None` if none is suitable. `load` returns the
+    /// number of requests that a member has in progress in this worker.
     #[inline]
     pub(crate) fn choose(
         &mut self,
@@ -263,7 +264,7 @@ impl MemberBalancer {
         }
     }
 
-    /// Leaves out members that returned recently, the less often the longer ago it was.
+    /// Excludes members that returned recently, less often as time passes.
     #[cold]
     fn without_slow_starting(&mut self, mut members: u64) -> u64 {
         let slow_start =
@@ -306,7 +307,7 @@ impl MemberBalancer {
         }
     }
 
-    /// The next member after the one whose turn was last.
+    /// Returns the next member after the last chosen one.
     #[inline]
     fn next_in_turn(&mut self, members: u64) -> usize {
         let later = members & u64::MAX.checked_shl(self.last_index + 1).unwrap_or(0);
@@ -321,8 +322,8 @@ impl MemberBalancer {
         bits(members).nth(skip).unwrap_or(0)
     }
 
-    /// Each member is credited its weight; the one with the most credit is chosen and debited the
-    /// sum. This spaces turns evenly.
+    /// Chooses by weight: each member is credited its weight; the one with the most credit is
+    /// chosen and debited the sum. This spaces turns evenly.
     fn by_weight(&mut self, members: u64) -> usize {
         let (mut sum, mut best) = (0, None);
         for index in bits(members) {
@@ -339,7 +340,7 @@ impl MemberBalancer {
         index
     }
 
-    /// A number below `bound`: xorshift, the same in each run.
+    /// Returns a number below `bound` from a xorshift generator with a fixed seed.
     fn random_below(&mut self, bound: u64) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -349,14 +350,14 @@ impl MemberBalancer {
 }
 
 impl MemberSpeed {
-    /// Updates the usual load from the total time that servers were held.
+    /// Updates the usual load from the total time that connections were held.
     fn update_load(&mut self, busy_time: Duration, elapsed: Duration) {
         let more = busy_time.saturating_sub(self.busy_time).as_nanos();
         self.busy_time = busy_time;
         if elapsed.is_zero() {
             return;
         }
-        // Time held per second equals servers held at once: Little's law.
+        // Time held per second equals connections held at once: Little's law.
         let load = more * u128::from(LOAD_PARTS) / elapsed.as_nanos();
         let load = u64::try_from(load).unwrap_or(u64::MAX).min(LOAD_PARTS << 32);
         self.usual_load = self.usual_load / 4 * 3 + load / 4;

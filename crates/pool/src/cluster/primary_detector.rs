@@ -2,11 +2,11 @@
 //!
 //! A server in recovery is a standby. Of the others, the one with the newest timeline is the
 //! primary: a promotion starts a timeline, and the replaced primary stays on the old one. This much
-//! is certain. What must be guessed is whether a primary that was unreachable and returned on the
+//! is certain. The detector must guess whether a primary that was unreachable and returned on the
 //! newest known timeline still is the primary: a standby may be about to be promoted, and writes in
 //! between would be lost. It is accepted once a standby has started to stream since it returned,
-//! which a standby being promoted does not do, or after a delay. And there is no primary before all
-//! servers were checked, since the newest timeline is not known before.
+//! which a standby being promoted does not do, or after a delay. No primary is accepted before all
+//! servers were checked, since the newest timeline is unknown until then.
 //!
 //! A cluster may be restored to a state before a promotion, from the old primary or from a backup.
 //! Then no server is on the newest known timeline, and none would ever be the primary again. So if
@@ -23,20 +23,20 @@ use std::time::Duration;
 
 use crate::{config::ConfiguredRole, core::time::Time};
 
-/// Status of a server.
+/// The role of a server as the detector sees it. Only [`ServerStatus::Primary`] gets writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerStatus {
     /// Not checked yet.
     Unknown,
-    /// It takes writes.
+    /// The server accepts writes.
     Primary,
-    /// It is in recovery.
+    /// The server is in recovery.
     Replica,
     /// A primary that was unreachable, and may have been replaced.
     Returning,
-    /// A primary, but another one is on a newer timeline.
+    /// A primary on an older timeline than another primary.
     Stale,
-    /// A primary of another system.
+    /// A primary with another system identifier.
     Foreign,
 }
 
@@ -57,17 +57,16 @@ impl ServerStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HealthReport {
     pub(crate) is_in_recovery: bool,
-    /// Of a primary, its timeline; of a standby, that of the WAL it replays, or 0 if it was not
+    /// A primary's own timeline; for a standby that of the WAL it replays, or 0 if it was not
     /// queried or is unknown.
     pub(crate) timeline: u32,
     /// The last WAL position written or replayed.
     pub(crate) lsn: u64,
-    /// Of a primary: the end of the WAL inserted so far, flushed or not; `None` if it was not
-    /// queried.
+    /// A primary's end of the WAL inserted so far, flushed or not; `None` if it was not queried.
     pub(crate) insert_lsn: Option<u64>,
     /// The start time of the postmaster: identifies a restart.
     pub(crate) start_time: String,
-    /// Of a standby: whether it streams WAL. Of a primary: whether a standby streams from it.
+    /// For a standby, whether it streams WAL; for a primary, whether a standby streams from it.
     pub(crate) is_streaming: bool,
     /// The system identifier from initdb; `None` if unknown.
     pub(crate) system_identifier: Option<i64>,
@@ -77,41 +76,43 @@ pub(crate) struct HealthReport {
 #[derive(Debug)]
 pub(crate) struct PrimaryDetector {
     servers: Vec<ServerObservation>,
-    /// The configured roles.
+    /// Role of each server according to the configuration, by server index.
     roles: Box<[ConfiguredRole]>,
     /// The newest timeline that any primary has reported.
     timeline: u32,
     last_primary: Option<LastPrimary>,
-    /// The primary's, if known.
+    /// System identifier of the primary, if known.
     system_identifier: Option<i64>,
-    /// How long a returned primary is not accepted.
+    /// How long a primary that returned waits to be accepted.
     primary_rejoin_delay: Duration,
-    /// Whether a server of another system cannot be the primary.
+    /// Whether a server with another system identifier is excluded from being the primary.
     require_same_system_identifier: bool,
     conflict: Option<PrimaryConflict>,
-    /// The only primary, on an older timeline than one seen before, and since when this is so.
+    /// The only primary, if it is on an older timeline than one seen before, and since when this is
+    /// so.
     sole_primary: Option<(usize, Time)>,
-    /// A primary of an older timeline that was accepted, until it is taken.
+    /// The acceptance of a primary on an older timeline, until reported by
+    /// `take_timeline_regression`.
     timeline_regression: Option<TimelineRegression>,
 }
 
-/// A primary was accepted although a newer timeline was known.
+/// The event that a primary was accepted although a newer timeline was known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimelineRegression {
-    /// The primary.
+    /// Index of the primary.
     pub(crate) server: usize,
-    /// Its timeline.
+    /// The timeline that the primary is on.
     pub(crate) timeline: u32,
-    /// The newest timeline known before.
+    /// The newest timeline known before the acceptance.
     pub(crate) newest_timeline: u32,
 }
 
-/// Why none of several primaries is chosen.
+/// The reason why none of several primaries is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrimaryConflict {
-    /// They have different system identifiers.
+    /// The primaries have different system identifiers.
     SeveralSystems,
-    /// They are on one timeline, and none was the primary before.
+    /// Several primaries are on the same timeline, and none was the primary before.
     SameTimeline,
 }
 
@@ -119,7 +120,7 @@ pub(crate) enum PrimaryConflict {
 #[derive(Clone, Debug)]
 struct LastPrimary {
     server: usize,
-    /// When it was started.
+    /// Start time of the postmaster, as the server reported it.
     start_time: String,
     system_identifier: Option<i64>,
 }
@@ -127,11 +128,11 @@ struct LastPrimary {
 #[derive(Clone, Debug, Default)]
 struct ServerObservation {
     is_checked: bool,
-    /// The last check was not answered.
+    /// Whether the last check failed.
     is_unreachable: bool,
-    /// The last report and its time; kept while unreachable.
+    /// The last report and its time; retained while the server is unreachable.
     last_report: Option<(HealthReport, Time)>,
-    /// Since when it has reported to be a primary without being accepted.
+    /// Since when the server has reported to be a primary without being accepted.
     primary_since: Option<Time>,
 }
 
@@ -157,13 +158,13 @@ impl PrimaryDetector {
         }
     }
 
-    /// Records a server's report, or that it did not answer.
+    /// Records a server's report, or with `None` that the check failed.
     pub(crate) fn observe(&mut self, server: usize, report: Option<HealthReport>, now: Time) {
         let Some(observation) = self.servers.get_mut(server) else { return };
         observation.is_checked = true;
         observation.is_unreachable = report.is_none();
         let Some(report) = report else {
-            // The next report may be from another postmaster.
+            // After an outage, the next report may be from another postmaster.
             observation.primary_since = None;
             return;
         };
@@ -184,33 +185,33 @@ impl PrimaryDetector {
         self.servers[server].last_report = Some((report, now));
     }
 
-    /// Whether a server is known to be of another system than the primary.
+    /// Whether a server is known to have another system identifier than the primary.
     pub(crate) fn is_foreign(&self, server: usize) -> bool {
         self.report_of(server)
             .is_some_and(|report| systems_differ(report.system_identifier, self.system_identifier))
     }
 
-    /// Whether it is, and the configuration does not allow that.
+    /// Whether a server is foreign and the configuration excludes such servers.
     pub(crate) fn is_excluded(&self, server: usize) -> bool {
         self.require_same_system_identifier && self.is_foreign(server)
     }
 
-    /// The configured roles.
+    /// Returns each server's role according to the configuration, by server index.
     pub(crate) fn roles(&self) -> &[ConfiguredRole] {
         &self.roles
     }
 
-    /// Why there is no primary although several servers claim to be it.
+    /// Returns the reason if several servers claim to be the primary and none is accepted.
     pub(crate) fn conflict(&self) -> Option<PrimaryConflict> {
         self.conflict
     }
 
-    /// The system identifier of the primary, if known.
+    /// Returns the system identifier of the primary, if known.
     pub(crate) fn system_identifier(&self) -> Option<i64> {
         self.system_identifier
     }
 
-    /// The status of each server.
+    /// Determines the status of each server at `now`, by server index.
     pub(crate) fn statuses(&mut self, now: Time) -> Vec<ServerStatus> {
         let all_checked = self.servers.iter().all(|server| server.is_checked);
         let has_system_conflict = all_checked && !self.resolve_system();
@@ -248,8 +249,8 @@ impl PrimaryDetector {
         self.servers.iter().enumerate().map(status).collect()
     }
 
-    /// Starts over with the reports of reachable servers only. For an administrator who knows that
-    /// a newer timeline is gone for good.
+    /// Starts over with the reports of reachable servers only. For administrators that know a newer
+    /// timeline is gone for good.
     pub(crate) fn reset(&mut self) {
         for observation in self.servers.iter_mut().filter(|observation| observation.is_unreachable)
         {
@@ -259,12 +260,14 @@ impl PrimaryDetector {
         self.timeline = self.candidates().map(|(_, report)| report.timeline).max().unwrap_or(0);
     }
 
-    /// Takes the primary of an older timeline that was accepted since the last call.
+    /// Takes the regression recorded since the last call, if a primary on an older timeline was
+    /// accepted.
     pub(crate) fn take_timeline_regression(&mut self) -> Option<TimelineRegression> {
         self.timeline_regression.take()
     }
 
-    /// Accepts the only primary, on an older timeline, if it has been that for long enough.
+    /// Accepts the only primary although its timeline is older, if it has been the only one for
+    /// long enough. Returns whether it was accepted.
     fn accept_older_timeline(&mut self, now: Time) -> bool {
         let Some((server, timeline)) = self.find_sole_primary() else {
             self.sole_primary = None;
@@ -284,8 +287,8 @@ impl PrimaryDetector {
         true
     }
 
-    /// The only primary and its timeline, if all servers answer, standbys stream from it, and its
-    /// timeline is older than one seen before.
+    /// Returns the only primary and its timeline, if all servers reply, standbys stream from it,
+    /// and its timeline is older than one seen before.
     fn find_sole_primary(&self) -> Option<(usize, u32)> {
         let mut candidates = self.candidates();
         let (only, report) = candidates.next().filter(|_| candidates.next().is_none())?;
@@ -311,7 +314,7 @@ impl PrimaryDetector {
         self.servers.get(server)?.last_report.as_ref().map(|(report, _)| report)
     }
 
-    /// Servers that report to be primaries and may be.
+    /// Returns the servers that report to be primaries and are not excluded.
     fn candidates(&self) -> impl Iterator<Item = (usize, &HealthReport)> {
         let all = (0..self.servers.len()).zip(&self.roles);
         let all = all.filter(|(_, role)| **role != ConfiguredRole::Replica);
@@ -319,7 +322,7 @@ impl PrimaryDetector {
         reports.filter(|(_, report)| !report.is_in_recovery)
     }
 
-    /// Candidates on the newest timeline of our system.
+    /// Returns the candidates on the newest timeline of our system.
     fn newest_candidates(&self) -> impl Iterator<Item = usize> {
         let newest = |report: &HealthReport| {
             report.timeline == self.timeline && self.is_eligible_system(report)
@@ -332,8 +335,9 @@ impl PrimaryDetector {
             || !systems_differ(report.system_identifier, self.system_identifier)
     }
 
-    /// Determines the system of the primary: the previous one while any server is of it. Returns
-    /// whether it is unambiguous: among several systems, only one with a standby is preferred.
+    /// Determines the primary's system identifier: the previous one while any server has it.
+    /// Returns whether it is unambiguous: among several systems, only one with a standby is
+    /// preferred.
     fn resolve_system(&mut self) -> bool {
         let named = self.roles.iter().position(|role| *role == ConfiguredRole::Primary);
         if let Some(report) = named.and_then(|at| self.report_of(at)) {
@@ -379,20 +383,20 @@ impl PrimaryDetector {
             && !self.roles.contains(&ConfiguredRole::Primary)
     }
 
-    /// The primary, if one is accepted.
+    /// Returns the primary, if one is accepted.
     fn primary(&self, now: Time) -> Option<usize> {
         let candidates: Vec<_> = self.newest_candidates().collect();
         let Some(LastPrimary { server: last, start_time, system_identifier: system }) =
             &self.last_primary
         else {
-            // No previous primary: two on one timeline are not servers of one cluster.
+            // Without a previous primary, two on one timeline cannot belong to the same cluster.
             return if let [only] = candidates[..] { Some(only) } else { None };
         };
         if candidates.contains(last) && self.is_same_start(*last, start_time) {
             return Some(*last);
         }
         let promoted = |at: &usize| {
-            // It was a standby of ours until a moment ago, and started the timeline.
+            // The server was a standby of ours until a moment ago, and started the timeline.
             at != last
                 && !candidates.contains(last)
                 && (!self.require_same_system_identifier

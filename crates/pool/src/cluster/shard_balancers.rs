@@ -1,5 +1,5 @@
-//! [`ShardBalancers`]: a worker's choice of a member for a database with several shards, each a
-//! cluster.
+//! [`ShardBalancers`]: a worker's choice of a member for a database with several shards, each of
+//! which is a cluster.
 
 use std::sync::Arc;
 
@@ -24,22 +24,22 @@ pub(crate) struct ShardBalancers {
     worker: WorkerId,
 }
 
-/// A member, by its shard and its index there.
+/// Identifies a member by its shard and its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MemberIndex {
     pub(crate) shard: usize,
     pub(crate) member: usize,
 }
 
-/// What a client requires of a server, across shards.
+/// The conditions that a server must meet for a client, across shards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberRequest<'a> {
     pub(crate) role: TargetRole,
     /// The required shard; `None` for any.
     pub(crate) shard: Option<u32>,
-    /// Its writes so far, if it reads its own writes.
+    /// The client's writes so far, if it reads its own writes.
     pub(crate) causal_token: Option<&'a CausalToken>,
-    /// Whether the primary is also suitable while no standby has replayed them.
+    /// Whether the primary is also suitable while no standby has replayed those writes.
     pub(crate) can_use_primary: bool,
 }
 
@@ -51,16 +51,16 @@ impl MemberRequest<'_> {
     }
 }
 
-/// The pool of the chosen member, if any, for a client that may have written.
+/// The result of a choice for a client that may have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemberChoice {
-    /// A member that is suitable regardless of the client's writes.
+    /// A member that is suitable regardless of the client's writes, or has replayed them.
     Chosen(PoolId),
     /// The primary, because no standby has replayed the client's writes.
     Redirected(PoolId),
-    /// No standby has replayed the client's writes, and no other server is suitable.
+    /// None: no standby has replayed the client's writes, and no other server is suitable.
     AwaitReplay,
-    /// No suitable member.
+    /// None: no member is suitable.
     NoMember,
 }
 
@@ -85,12 +85,12 @@ impl ShardBalancers {
         self.shards.iter_mut().fold(false, |has_changed, shard| shard.refresh() | has_changed)
     }
 
-    /// Whether states have changed that were not copied yet.
+    /// Whether member states have changed since they were last copied.
     pub(crate) fn is_outdated(&self) -> bool {
         self.shards.iter().any(MemberBalancer::is_outdated)
     }
 
-    /// Updates time-dependent state.
+    /// Updates slow starts and measured speeds in all shards.
     pub(crate) fn tick<'a>(&mut self, now: Time, stats: impl Fn(PoolId) -> Option<&'a PoolStats>) {
         for shard in &mut self.shards {
             let cluster = Arc::clone(&shard.cluster);
@@ -98,7 +98,7 @@ impl ShardBalancers {
         }
     }
 
-    /// Every member, with its pool.
+    /// Returns every member, with its pool.
     pub(crate) fn members(&self) -> impl Iterator<Item = (MemberIndex, PoolId)> {
         self.shards.iter().enumerate().flat_map(|(shard, balancer)| {
             let members = balancer.cluster.members.iter().enumerate();
@@ -106,7 +106,7 @@ impl ShardBalancers {
         })
     }
 
-    /// Whether a member is suitable.
+    /// Whether a member meets the request.
     pub(crate) fn satisfies(&mut self, index: MemberIndex, request: &MemberRequest<'_>) -> bool {
         let is_there =
             request.shard.is_none_or(|required| usize::try_from(required) == Ok(index.shard));
@@ -116,7 +116,7 @@ impl ShardBalancers {
         })
     }
 
-    /// Whether a member with a pool other than this is suitable.
+    /// Whether a suitable member has a pool other than `pool`.
     pub(crate) fn has_other(&self, pool: PoolId, request: &MemberRequest<'_>) -> bool {
         let shards = self.shards.iter().enumerate();
         let mut shards = shards.filter(|(shard, _)| {
@@ -125,7 +125,7 @@ impl ShardBalancers {
         shards.any(|(shard, balancer)| balancer.has_other(pool, request.for_shard(shard)))
     }
 
-    /// The pool for the next client of a role, if it depends on the turn alone.
+    /// Returns the pool for the next client of a role, if the choice depends on the turn alone.
     #[inline]
     pub(crate) fn choose_fast(&mut self, role: TargetRole, shard: Option<u32>) -> Option<PoolId> {
         let at = match shard {
@@ -136,8 +136,8 @@ impl ShardBalancers {
         self.shards.get_mut(at)?.choose_fast(role)
     }
 
-    /// Chooses the pool for the next client. `load` returns how busy the servers of a pool are in
-    /// this worker.
+    /// Chooses the pool for the next client. `load` returns the number of requests that a pool has
+    /// in progress in this worker.
     pub(crate) fn choose(
         &mut self,
         request: &MemberRequest<'_>,
@@ -178,7 +178,7 @@ impl ShardBalancers {
         none
     }
 
-    /// The next shard in turn.
+    /// Returns the next shard in turn.
     fn next_shard(&mut self) -> usize {
         self.last_shard = (self.last_shard + 1) % self.shards.len();
         self.last_shard

@@ -1,8 +1,8 @@
-//! [`thin`]: thins a history, the more the older its entries.
+//! [`thin`]: thins a history so that older entries are further apart.
 
 use std::collections::VecDeque;
 
-/// Entries are this fraction of their age apart.
+/// Neighboring entries are kept at least this fraction of their age apart: 1/16.
 const RESOLUTION: u64 = 16;
 
 /// Removes entries (in order of time) whose neighbors are less than a sixteenth of their age apart.

@@ -42,8 +42,8 @@ impl ClusterTopology {
         }
     }
 
-    /// Handles a server's report, for the check with this number, which started after so many
-    /// suspicions. Returns whether the report is still valid.
+    /// Handles the report of `server` from the check numbered `check`, which started after
+    /// `suspicions` suspicions. Returns whether the report is still valid.
     pub(crate) fn handle_health_report(
         &mut self,
         server: usize,
@@ -85,15 +85,15 @@ impl ClusterTopology {
             is_foreign: self.detector.is_excluded(server),
             replayed,
         };
-        // The others first, so that there are never two primaries.
+        // The other servers first, so that workers never see two primaries.
         self.update_others(server, &statuses);
         self.state.members[server].check_succeeded(suspicions, statuses[server], findings, now)
     }
 
-    /// Handles a check without an answer. Returns whether the server was reachable before.
+    /// Handles a failed check. Returns whether the server was reachable before.
     pub(crate) fn handle_check_failure(&mut self, server: usize, reason: &str, now: Time) -> bool {
         self.detector.observe(server, None, now);
-        // It may have been the last server with unknown status.
+        // This may have been the last server with unknown status.
         let statuses = self.statuses(now);
         self.update_others(server, &statuses);
         let member = &self.state.members[server];
@@ -108,17 +108,18 @@ impl ClusterTopology {
         }
     }
 
-    /// The system identifier of the primary, if known.
+    /// Returns the system identifier of the primary, if known.
     pub(crate) fn system_identifier(&self) -> Option<i64> {
         self.detector.system_identifier()
     }
 
-    /// Takes the primary of an older timeline that was accepted since the last call.
+    /// Takes the regression recorded since the last call, if a primary on an older timeline was
+    /// accepted.
     pub(crate) fn take_timeline_regression(&mut self) -> Option<TimelineRegression> {
         self.detector.take_timeline_regression()
     }
 
-    /// Forgets the reports of unreachable servers and their timelines.
+    /// Discards the reports and timelines of unreachable servers.
     pub(crate) fn reset(&mut self, now: Time) {
         self.detector.reset();
         let statuses = self.statuses(now);
@@ -127,7 +128,7 @@ impl ClusterTopology {
         }
     }
 
-    /// Why there is no primary although several servers claim to be it.
+    /// Returns the reason if several servers claim to be the primary and none is accepted.
     pub(crate) fn conflict(&self) -> Option<PrimaryConflict> {
         self.detector.conflict()
     }

@@ -7,9 +7,10 @@
 //! check 9            a standby has replayed up to 0/4F00: the position of the primary at check 7
 //! check 12           it has replayed up to 0/5000: as of check 8, so the client may read there
 //! ```
-//!
-//! The position of a commit is never queried: the next queried position of the primary is not below
-//! it. So a client has a number, a standby has one, and a read costs a comparison. Checks are
+//! The position of a commit is never queried: the position of the primary at the next check is at
+//! or after it. So a client has a number, a standby has one, and a read costs a comparison. Checks
+//! are numbered over the whole process, so the numbers stay valid when the configuration is
+//! reloaded.
 //! numbered over the whole process, so the numbers stay valid when the configuration is reloaded.
 
 use std::{
@@ -19,17 +20,17 @@ use std::{
 
 use super::thinning::thin;
 
-/// The number of the next check.
+/// The number for the next check in this process.
 static NEXT_SEQ: AtomicU64 = AtomicU64::new(1);
 
 /// The number of a health check, in the order in which they are sent.
 ///
-/// 0 comes before all others: every server has replayed what was written before it.
+/// 0 precedes all checks: every server has replayed what was written before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckSeq(u64);
 
 impl CheckSeq {
-    /// Numbers a check that is sent after this call.
+    /// Allocates the number of a check that is sent after this call.
     pub(crate) fn allocate() -> Self {
         Self(NEXT_SEQ.fetch_add(1, Ordering::SeqCst))
     }
@@ -42,15 +43,15 @@ impl CheckSeq {
         Self(number)
     }
 
-    /// The next check: it will be sent after this call, so it covers everything acknowledged so
-    /// far.
+    /// Returns the number of the next check. It will be sent after this call, so it covers
+    /// everything acknowledged so far.
     pub(crate) fn upcoming() -> Self {
         Self(NEXT_SEQ.load(Ordering::SeqCst))
     }
 }
 
-/// A client's writes: for each shard, the check by which a standby there must have replayed
-/// everything.
+/// The writes of a client: for each shard, the check whose primary WAL position a standby must have
+/// replayed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CausalToken(Vec<CheckSeq>);
 
@@ -64,19 +65,19 @@ impl CausalToken {
         self.0[at] = self.0[at].max(written);
     }
 
-    /// Adds the writes of a sub-request.
+    /// Adds the writes recorded for a sub-request.
     pub(crate) fn merge(&mut self, part: &Self) {
         for (shard, written) in (0..).zip(&part.0) {
             self.raise(shard, *written);
         }
     }
 
-    /// The check for a shard; 0 if it did not write there.
+    /// Returns the check for a shard; 0 if the client did not write there.
     pub(crate) fn for_shard(&self, shard: usize) -> CheckSeq {
         self.0.get(shard).copied().unwrap_or_default()
     }
 
-    /// The shards that it wrote on.
+    /// Returns the shards that the client wrote to.
     pub(crate) fn shards(&self) -> impl Iterator<Item = u32> {
         let shards = (0..).zip(&self.0);
         shards.filter(|(_, written)| **written > CheckSeq::default()).map(|(shard, _)| shard)
@@ -87,39 +88,39 @@ impl CausalToken {
 /// monitor.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTracker {
-    /// The highest check that a client waits for.
+    /// The highest check that covers a client's write.
     newest_write: AtomicU64,
     /// Whether a client has written since the last check of the primary.
     check_requested: AtomicBool,
-    /// The last check that the primary has answered.
+    /// The last check that the primary has replied to.
     answered: AtomicU64,
-    /// Whether a client waits for a standby to replay more.
+    /// Whether a client waits for a standby to catch up.
     replay_requested: AtomicBool,
 }
 
 impl WriteTracker {
-    /// Records a write. Returns the check by which a standby must have replayed it, and whether the
-    /// primary must be checked for it now.
+    /// Records a write. Returns the check whose position a standby must have replayed, and whether
+    /// the primary must be checked for it now.
     pub(crate) fn record_write(&self) -> (CheckSeq, bool) {
         // In this order: the check that clears the request is sent after the write is recorded.
         let written = self.record_deferrable_write();
         (written, !self.check_requested.swap(true, Ordering::SeqCst))
     }
 
-    /// Records a write for which checking the primary is not urgent. Returns the check by which a
-    /// standby must have replayed it.
+    /// Records a write for which checking the primary is not urgent. Returns the check whose
+    /// position a standby must have replayed.
     pub(crate) fn record_deferrable_write(&self) -> CheckSeq {
         let written = CheckSeq::upcoming();
         self.newest_write.fetch_max(written.0, Ordering::SeqCst);
         written
     }
 
-    /// The primary is about to be checked.
+    /// Clears the request: the primary is about to be checked.
     pub(crate) fn start_primary_check(&self) {
         self.check_requested.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the primary must be checked.
+    /// Whether the primary must be checked to make a write visible on standbys.
     pub(crate) fn is_primary_check_due(&self) -> bool {
         self.check_requested.load(Ordering::SeqCst)
     }
@@ -129,39 +130,39 @@ impl WriteTracker {
         self.newest_write.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether another check of a standby that has replayed so much may allow more reads there.
+    /// Whether another check of a standby with this position may allow more reads there.
     pub(crate) fn can_advance(&self, replayed: CheckSeq) -> bool {
         let newest = self.newest_write.load(Ordering::SeqCst);
         replayed.0 < newest.min(self.answered.load(Ordering::SeqCst))
     }
 
-    /// Records that the primary has answered a check.
+    /// Records that the primary has replied to a check.
     fn record_answer(&self, check: CheckSeq) {
         self.answered.store(check.0, Ordering::SeqCst);
     }
 
-    /// Records that a client waits for a standby to replay more.
+    /// Requests that standbys be checked, because a client waits for one to catch up.
     pub(crate) fn request_replay(&self) {
         self.replay_requested.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a client waits for that; cleared by the call, and set again by clients that still
-    /// wait.
+    /// Returns whether that was requested, and clears the request; clients that still wait set it
+    /// again.
     pub(crate) fn take_replay_request(&self) -> bool {
         self.replay_requested.swap(false, Ordering::SeqCst)
     }
 }
 
-/// Most entries stored.
+/// Maximum number of entries stored.
 const ENTRIES_MAX: usize = 512;
 
 /// The WAL position of the primary at each check.
 ///
-/// Both increase. If a standby is far behind, more entries are needed than fit: then older ones are
+/// Both increase. If a standby lags far, more entries are needed than fit: then older ones are
 /// thinned out, and a standby that catches up still finds one eventually.
 #[derive(Debug, Default)]
 pub(crate) struct LsnHistory {
-    /// Index of the primary, and its timeline.
+    /// Index of the primary in the list of servers, and its timeline.
     primary: Option<(usize, u32)>,
     entries: VecDeque<(CheckSeq, u64)>,
 }
@@ -191,9 +192,9 @@ impl LsnHistory {
         tracker.record_answer(check);
     }
 
-    /// The last check at which the primary was not ahead of what a standby on `timeline` has
-    /// replayed. Positions on another timeline are not comparable: the two may have diverged
-    /// before.
+    /// Returns the last check at which the primary was not ahead of the position that a standby on
+    /// `timeline` has replayed. Positions on different timelines are not comparable: the two may
+    /// have diverged before.
     pub(crate) fn replayed(&self, timeline: u32, lsn: u64) -> CheckSeq {
         if self.primary.is_none_or(|(_, of_primary)| of_primary != timeline) {
             return CheckSeq::default();
@@ -203,15 +204,15 @@ impl LsnHistory {
     }
 }
 
-/// Page headers take 24 bytes, or 40 at the start of a segment. No record that starts after one
-/// ends before this.
+/// Page headers take 24 bytes, or 40 at the start of a segment. A record that starts after a header
+/// ends after this offset.
 const PAGE_HEADER_BYTES: u64 = 48;
 
-/// The latest possible end of the last record, given the position of the next insert. That position
-/// may be after the header of a page without a record, which a standby does not report until there
-/// is one: it reports the end of the previous page. So a position within or just after a header
-/// stands for that end. If a record continues on the page, none can end between header and
-/// position.
+/// Returns the latest possible end of the last record, given the position of the next insert. That
+/// position may be after the header of a page without a record, which a standby does not report
+/// until the page has one: it reports the end of the previous page. So a position within or just
+/// after a header stands for that end. If a record continues on the page, none can end between
+/// header and position.
 pub(crate) fn end_of_wal(next_insert: u64, page_bytes: u64) -> u64 {
     match next_insert.checked_rem(page_bytes) {
         Some(on_page) if on_page < PAGE_HEADER_BYTES => next_insert - on_page,

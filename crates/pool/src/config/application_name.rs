@@ -8,9 +8,9 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A template: `%a` is the client's own `application_name` (`app` if it has none), `%h` and `%p`
-/// are its address and port (`unix` and empty for a unix socket), `%u` its user, `%d` its database,
-/// `%%` a percent sign.
+/// A template for the name. `%a` is the client's own `application_name` (`app` if it has none),
+/// `%h` and `%p` are its address and port (`unix` and empty for a unix socket), `%u` its user, `%d`
+/// its database, `%%` a percent sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApplicationName(Vec<TemplatePart>);
 
@@ -24,17 +24,17 @@ enum TemplatePart {
     Database,
 }
 
-/// Maximum length of the name at a server. Source: `NAMEDATALEN` in PostgreSQL.
+/// Maximum length of the name at a server, in bytes. Source: `NAMEDATALEN` in PostgreSQL.
 const BYTES_MAX: usize = 63;
 
-/// `%a` of a client without an `application_name`.
+/// The value of `%a` for a client without an `application_name`.
 const UNNAMED: &str = "app";
 
 impl ApplicationName {
     /// The template equivalent to PgBouncer's `application_name_add_host`.
     pub(crate) const WITH_HOST: &'static str = "%a - %h:%p";
 
-    /// The name for a client. If it would be too long, the client's own name is truncated.
+    /// Returns the name for a client. If it would be too long, the client's own name is truncated.
     pub(crate) fn for_client(
         &self,
         own: Option<&str>,

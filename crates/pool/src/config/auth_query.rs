@@ -2,7 +2,7 @@
 
 use super::{CONSOLE_DATABASES, Config};
 
-/// The default query: the role's secret, unless it has expired or the role may not log in.
+/// The default query: returns the role's secret, unless it has expired or the role may not log in.
 pub const DEFAULT_AUTH_QUERY: &str = "select rolname, case when rolvaliduntil < pg_catalog.now() \
      then null else rolpassword end from pg_catalog.pg_authid where rolname = $1 and rolcanlogin";
 
@@ -13,14 +13,15 @@ pub struct AuthQuery {
     pub user: String,
     /// The role that runs the query.
     pub auth_user: String,
-    /// The database to run it in, by the name that clients use.
+    /// The database in which the query runs, by the name that clients use.
     pub database: String,
     /// The SQL text; `$1` is the user.
     pub query: String,
 }
 
 impl Config {
-    /// The query for the secret of `user`, who logs in to `database`; `None` if there is none.
+    /// Returns the query for the secret of `user` at a login to `database`; `None` if not
+    /// configured.
     ///
     /// The database's own settings take precedence over those of `[pool.auth]`. A database that
     /// does not exist, or is the console, has no server to query: `auth.dbname` is needed then.

@@ -1,4 +1,4 @@
-//! `[pool.capture]`: what is captured of clients' traffic, and where to.
+//! `[pool.capture]`: what to capture of clients' traffic, and where to store it.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -14,9 +14,9 @@ pub struct CaptureConfig {
     pub path: Option<PathBuf>,
     /// Whether a capture starts with the pooler.
     pub start: bool,
-    /// What is captured of the rows that clients send for COPY.
+    /// How the rows that clients send for COPY are captured.
     pub copy: CopyCapture,
-    /// Maximum number of those bytes captured per message, from 0 to 128 MiB.
+    /// Maximum bytes of such rows captured per message, from 0 to 128 MiB.
     pub copy_bytes_max: u32,
     /// Whether values are replaced by other values of the same shape.
     pub redact: bool,
@@ -24,7 +24,7 @@ pub struct CaptureConfig {
     /// secret, which is not stored, if `None`.
     pub redact_key: Option<PathBuf>,
     /// Maximum bytes of traffic buffered for writing, for all workers together; at least 4 MiB.
-    /// Traffic that does not fit is missing from the capture, which records the gap.
+    /// Traffic that does not fit is dropped, and the capture records the gap.
     pub buffer_bytes: u32,
     /// Bytes of statement text and values after which a file is finished, from 1 MiB to 1 GiB.
     pub file_bytes: u32,
@@ -50,21 +50,21 @@ impl Default for CaptureConfig {
     }
 }
 
-/// What is captured of the rows that clients send for COPY.
+/// How the rows that clients send for COPY are captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyCapture {
-    /// All of them.
+    /// Complete rows.
     #[default]
     Full,
-    /// Only their length in bytes.
+    /// Only the length in bytes.
     Length,
-    /// Nothing.
+    /// Nothing at all.
     Off,
 }
 
 impl CopyCapture {
-    /// The keyword of this value.
+    /// Returns the keyword in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",

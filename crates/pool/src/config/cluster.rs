@@ -24,10 +24,10 @@ pub struct ServerEntry {
     pub host: String,
     /// The port; the database's if `None`.
     pub port: Option<u16>,
-    /// The configured role.
+    /// The role of this server, if it should not be detected.
     #[serde(default)]
     pub role: ConfiguredRole,
-    /// Its share of the load relative to the other servers, for the strategy `weighted`.
+    /// The server's share of the load relative to the other servers, for the strategy `weighted`.
     #[serde(default = "default_weight")]
     pub weight: NonZeroU32,
 }
@@ -37,7 +37,7 @@ fn default_weight() -> NonZeroU32 {
 }
 
 impl ServerEntry {
-    /// The server's endpoint.
+    /// Returns the server's endpoint.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ pub enum ConfiguredRole {
 }
 
 impl ConfiguredRole {
-    /// The keyword of this role.
+    /// Returns the keyword in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -77,7 +77,7 @@ impl ConfiguredRole {
 pub struct ClusterConfig {
     /// How the server for a transaction is selected from the eligible ones.
     pub strategy: Strategy,
-    /// The role for clients that do not ask for one.
+    /// The role for clients that request none.
     #[serde(with = "toml::role_preference")]
     pub role: RolePreference,
     /// How long a failed replica is banned.
@@ -102,7 +102,7 @@ pub struct ClusterConfig {
     /// Maximum replication lag of a replica that serves reads; `None`, written 0, means no limit.
     #[serde(with = "durations::timeout")]
     pub max_lag: Option<Duration>,
-    /// The same in bytes of WAL.
+    /// Maximum replication lag in bytes of WAL; `None`, written 0, means no limit.
     #[serde(with = "toml::limit_bytes")]
     pub max_lag_bytes: Option<NonZeroU64>,
     /// Whether a server whose system identifier differs from the primary's is excluded: it belongs
@@ -141,7 +141,7 @@ impl Default for ClusterConfig {
 pub struct ClusterPool {
     /// The servers in configured order; at least one.
     pub servers: Vec<ClusterServer>,
-    /// The database's name at these servers, if it differs from the pool's.
+    /// Name of the database on the servers, if it differs from the pool's.
     pub dbname: Option<String>,
     /// Load balancing, health checks and failover.
     pub settings: ClusterConfig,
@@ -152,15 +152,15 @@ pub struct ClusterPool {
 pub struct ClusterServer {
     /// The server's endpoint.
     pub endpoint: Endpoint,
-    /// The configured role.
+    /// The role of this server, if it should not be detected.
     pub role: ConfiguredRole,
-    /// Its share of the load, for the strategy `weighted`.
+    /// The server's share of the load, for the strategy `weighted`.
     pub weight: NonZeroU32,
 }
 
 impl DatabaseConfig {
-    /// One cluster per shard, or one of `servers` if the database is not sharded. Empty if it has
-    /// neither.
+    /// Returns one cluster per shard, or one of `servers` if the database is not sharded. Empty if
+    /// it has neither.
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ impl DatabaseConfig {
         shards.chain(own).collect()
     }
 
-    /// The list of servers of each cluster, with its key.
+    /// Returns the list of servers of each cluster, with its key.
     fn server_lists(&self) -> impl Iterator<Item = (String, &[ServerEntry])> {
         let shards = self.shards.iter().enumerate();
         let shards =
@@ -187,7 +187,7 @@ impl DatabaseConfig {
         [("servers".to_owned(), &self.servers[..])].into_iter().chain(shards)
     }
 
-    /// Rules about servers that are violated: key below the database, and reason.
+    /// Returns violated rules about servers: the key below the database, and the reason.
     pub(super) fn cluster_errors(&self) -> Vec<(String, String)> {
         let mut errors = Vec::new();
         let mut rule = |is_violated: bool, key: String, why: &str| {

@@ -22,18 +22,18 @@ pub struct DatabaseConfig {
     /// is not `port`. If empty, the server whose socket is in the first of
     /// `listen.unix-directories`.
     pub hosts: Vec<String>,
-    /// Default port of its servers.
+    /// Default port of the database's servers.
     pub port: u16,
-    /// Its name at the server; the name that the client used if `None`.
+    /// Name of the database at the server; the name that the client used if `None`.
     pub dbname: Option<String>,
-    /// The forced user: the role at the server for all clients.
+    /// The forced user: all clients log in to the server as this role.
     pub user: Option<String>,
     /// The forced user's secret; the one of the user list if `None`.
     #[serde(serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
-    /// Whether cleartext passwords may be sent to its servers without TLS.
+    /// Whether cleartext passwords may be sent to the database's servers without TLS.
     pub allow_cleartext_password: Option<bool>,
-    /// Pool mode.
+    /// When a server connection is released by its client.
     pub mode: Option<PoolMode>,
     /// Maximum number of server connections per user.
     pub pool_size: Option<u32>,
@@ -45,8 +45,8 @@ pub struct DatabaseConfig {
     pub max_servers: Option<u32>,
     /// Maximum number of clients of all users; 0 means no limit.
     pub max_clients: Option<u32>,
-    /// Share of each of its pools in limits on server connections that several pools share,
-    /// relative to other pools; 1 if `None`.
+    /// Share of each pool in limits on server connections that several pools share, relative to
+    /// other pools; 1 if `None`.
     pub weight: Option<NonZeroU32>,
     /// Age at which an idle server connection is closed.
     #[serde(with = "toml::optional_duration")]
@@ -62,7 +62,7 @@ pub struct DatabaseConfig {
     pub auth_user: Option<String>,
     /// The database to query for secrets, by the name that clients use.
     pub auth_dbname: Option<String>,
-    /// The query for a secret.
+    /// The SQL query for a user's secret; `$1` is the user.
     pub auth_query: Option<String>,
     /// Startup parameters of server connections: `client_encoding`, `application_name`, …
     pub parameters: BTreeMap<String, String>,
@@ -127,7 +127,7 @@ impl Default for DatabaseConfig {
 }
 
 impl DatabaseConfig {
-    /// The endpoints of its servers, in configured order.
+    /// Returns the endpoints of the database's servers, in configured order.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ pub(crate) fn host_and_port(text: &str, port: u16) -> Result<(&str, u16), String
             let (host, rest) = rest.split_once(']').ok_or_else(|| wrong("] is missing"))?;
             (host, rest.strip_prefix(':'))
         }
-        // An IPv6 address has more than one colon, none of which precedes a port.
+        // An IPv6 address has more than one colon, and a port follows none of them.
         None => match text.split_once(':') {
             Some((host, port)) if !port.contains(':') => (host, Some(port)),
             _ => (text, None),

@@ -53,7 +53,7 @@ impl fmt::Display for ConfigChange {
 }
 
 impl Config {
-    /// The keys whose values differ in `now`.
+    /// Returns the keys whose values differ in `now`.
     pub fn diff(&self, now: &Self) -> Vec<ConfigChange> {
         let mut changes = Vec::new();
         self.compare(now, "", &mut changes);
@@ -204,7 +204,7 @@ trait NamedEntry {}
 impl NamedEntry for DatabaseConfig {}
 impl NamedEntry for UserConfig {}
 
-/// The path of a key below another. Keys are named like their fields, except `type`.
+/// Returns the path of a key below another. Keys are named like their fields, except `type`.
 fn child_key(key: &str, field: &str) -> String {
     let field = if field == "method" { "type".to_owned() } else { field.replace('_', "-") };
     if key.is_empty() { field } else { format!("{key}.{field}") }

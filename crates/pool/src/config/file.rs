@@ -29,7 +29,7 @@ pub struct ParsedConfig {
 }
 
 impl ParsedConfig {
-    /// A diagnostic for a key, with its file and line.
+    /// Creates a diagnostic for a key, with its file and line.
     pub fn diagnostic(&self, key: &str, text: impl Into<String>) -> Diagnostic {
         self.locations.diagnostic(key, text.into())
     }
@@ -49,7 +49,8 @@ impl KeyLocations {
         Self { file: file.to_owned(), keys }
     }
 
-    /// A diagnostic for a key, or for its nearest parent in the file if the key itself is missing.
+    /// Creates a diagnostic for a key, or for its nearest parent in the file if the key itself is
+    /// missing.
     fn diagnostic(&self, key: &str, text: String) -> Diagnostic {
         let parents = self.keys.iter().filter(|(path, ..)| is_same_or_child(key, path));
         let nearest = parents.max_by_key(|(path, ..)| path.len());
@@ -108,13 +109,13 @@ impl FileFormat {
 /// An error or warning about a position in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// The file.
+    /// The file that the diagnostic is about.
     pub file: PathBuf,
     /// The line, from 1; 0 if the diagnostic is not about a line.
     pub line: usize,
     /// The path of the key; empty if the diagnostic is not about a key.
     pub key: String,
-    /// The message.
+    /// The message, without file and line.
     pub text: String,
 }
 
@@ -150,14 +151,14 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// A configuration file could not be used.
+/// The reason why a configuration file could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigReadError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -257,7 +258,8 @@ impl Config {
         Ok(())
     }
 
-    /// The rules that the settings violate, in whichever format they were written: key and reason.
+    /// Returns the rules that the settings violate, in whichever format they were written: key and
+    /// reason.
     pub(super) fn rule_violations(&self) -> impl Iterator<Item = (String, String)> {
         let mut violations = Vec::new();
         let mut rule = |is_violated: bool, key: &str, why: &str| {
@@ -355,7 +357,7 @@ impl Config {
     }
 }
 
-/// The user list could not be loaded.
+/// The reason why the user list could not be loaded.
 #[derive(Debug)]
 pub(super) enum LoadUsersError {
     /// The file cannot be read.

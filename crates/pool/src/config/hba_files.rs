@@ -1,4 +1,5 @@
-//! Loading of `pg_hba.conf` and `pg_ident.conf`, and the system's users and networks they refer to.
+//! Loading of `pg_hba.conf` and `pg_ident.conf`, and of the OS users and networks that they refer
+//! to.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::hba::{Files, Hba, HbaError, Networks};
 
-/// Files on the disk.
+/// Reads the files from disk.
 struct Disk;
 
 impl Files for Disk {
@@ -52,8 +53,8 @@ impl AuthConfig {
     }
 }
 
-/// Names of the operating system's users by uid, from the lines `name:password:uid:...` of
-/// passwd(5). If two lines have the same uid, the first one counts, as for the system itself.
+/// Returns the names of the operating system's users by uid, from the lines `name:password:uid:...`
+/// of passwd(5). If two lines have the same uid, the first one counts, as for the system itself.
 fn os_users(passwd: &str) -> BTreeMap<u32, String> {
     let mut users = BTreeMap::new();
     for line in passwd.lines() {

@@ -2,7 +2,7 @@
 
 use super::{AuthMethod, Config};
 
-/// Keys of `[pool]` without effect in this configuration, and why.
+/// Returns keys of `[pool]` without effect in this configuration, and why.
 pub(super) fn ignored_settings(config: &Config) -> Vec<(String, &'static str)> {
     let auth = &config.auth;
     let rows = [

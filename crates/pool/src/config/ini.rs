@@ -3,28 +3,28 @@
 //! ```text
 //! ; comment            # comment
 //! [section]
-//! key = value to the end of the line, trailing blanks off
+//! key = value to the end of the line, without trailing blanks
 //! 'quoted key' = value
 //! %include other.ini
 //! ```
 //!
-//! There are no comments after values. A key consists of letters, digits and `_.-*`, or of anything
-//! in single quotes. A value may be empty.
+//! A comment cannot follow a value on its line. A key consists of `A-Z`, `a-z`, `0-9` and `_.-*`,
+//! or of anything in single quotes. A value may be empty.
 
 /// A line of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IniLine<'a> {
     /// `[name]`.
     Section(&'a str),
-    /// `key = value`.
+    /// A key, without quotes if it had any, and the text after `=`.
     Pair { key: &'a str, value: &'a str },
     /// `%include file`.
     Include(&'a str),
-    /// A syntax error, and what is wrong.
+    /// A line that is neither; the text says what is wrong.
     Invalid(&'static str),
 }
 
-/// The lines that are not empty or comments, with their numbers from 1.
+/// Returns the lines that are neither empty nor comments, with their numbers from 1.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, IniLine<'_>)> {
     let numbered = text.lines().enumerate();
     numbered.filter_map(|(index, line)| Some((index + 1, parse(line.trim())?)))

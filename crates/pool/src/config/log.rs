@@ -6,20 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// Events that are logged in addition to problems: `[pool.log]`. Destination and format of the log
-/// are settings of the whole process.
+/// Additional events to log: `[pool.log]`. Destination and format of the log are settings of the
+/// whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogConfig {
-    /// Each client that logs in: user, database, address and encryption.
+    /// Whether to log each login of a client: user, database, address and encryption.
     pub connections: bool,
-    /// Each client that disconnects, and why.
+    /// Whether to log each client that disconnects, and why.
     pub disconnections: bool,
-    /// The pooler's own errors that are sent to clients.
+    /// Whether to log the pooler's own errors that are sent to clients.
     pub pooler_errors: bool,
-    /// Averages over all pools, once per period.
+    /// Whether to log averages over all pools, once per period.
     pub stats: bool,
-    /// Length of that period, at least a second; also the period of the console's averages.
+    /// Interval between logged averages, at least a second. The console's averages use the same
+    /// period.
     #[serde(with = "durations::duration")]
     pub stats_period: Duration,
 }

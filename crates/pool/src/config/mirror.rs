@@ -1,4 +1,4 @@
-//! Other clusters that a sample of a database's traffic is mirrored to:
+//! Other clusters to which a sample of a database's traffic is mirrored:
 //! `[[pool.databases.NAME.mirrors]]`.
 
 use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
@@ -35,10 +35,10 @@ pub struct MirrorEntry {
     /// Maximum number of server connections per user.
     #[serde(default = "default_pool_size")]
     pub pool_size: NonZeroU32,
-    /// Maximum bytes of one client's transactions that are buffered or running.
+    /// Maximum bytes of one client's buffered and running transactions.
     #[serde(default = "default_client_bytes")]
     pub client_bytes: u32,
-    /// The same for all clients together.
+    /// Maximum bytes of all clients' buffered and running transactions together.
     #[serde(default = "default_buffer_bytes")]
     pub buffer_bytes: u32,
     /// Timeout of a transaction at the mirror, and of the wait for a connection.
@@ -67,7 +67,7 @@ fn default_timeout() -> Duration {
 }
 
 impl MirrorEntry {
-    /// A mirror of all clients with default limits.
+    /// Creates a mirror of all clients with default limits.
     pub fn new(host: String, port: Option<u16>) -> Self {
         Self {
             host,
@@ -87,7 +87,7 @@ impl MirrorEntry {
         endpoint(&self.host, self.port.unwrap_or(port))
     }
 
-    /// The mirror's name: its endpoint, and the database if `dbname` is set.
+    /// Returns the mirror's name: its endpoint, and the database if `dbname` is set.
     fn name(&self, port: u16) -> Result<String, String> {
         let endpoint = self.endpoint(port)?;
         Ok(match &self.dbname {
@@ -109,7 +109,7 @@ pub struct MirrorPool {
 }
 
 impl DatabaseConfig {
-    /// The mirrors of this database.
+    /// Returns the mirrors of this database.
     ///
     /// # Errors
     ///
@@ -122,8 +122,8 @@ impl DatabaseConfig {
         self.mirrors.iter().map(pool).collect()
     }
 
-    /// Rules about mirrors that are violated: key below the database, and reason. `name` is the
-    /// database's name for clients.
+    /// Returns violated rules about mirrors: the key below the database, and the reason. `name` is
+    /// the database's name for clients.
     pub(super) fn mirror_errors(&self, name: &str, config: &Config) -> Vec<(String, String)> {
         let mut errors = Vec::new();
         let mut rule = |is_violated: bool, key: String, why: &str| {

@@ -3,21 +3,21 @@
 //! A quote inside quotes is doubled. A backslash has no special meaning. An empty value is refused,
 //! as by PgBouncer, unless it is quoted.
 
-/// A text is not a list of pairs.
+/// The reason why a text is not a list of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PairsError {
-    /// A key without `=`.
-    #[error("`key=value` is expected")]
+    /// A key lacks `=`.
+    #[error("expected `key=value`")]
     NoEquals,
     /// The closing quote is missing.
     #[error("the value's closing quote is missing")]
     Unclosed,
-    /// There is nothing after `=`.
+    /// A key is not followed by a value: the text ends after `=`.
     #[error("a value is missing: write an empty value as ''")]
     NoValue,
 }
 
-/// Parses the pairs, in order.
+/// Parses the pairs, in the order given.
 pub(super) fn parse(text: &str) -> Result<Vec<(&str, String)>, PairsError> {
     let mut pairs = Vec::new();
     let mut rest = text.trim_start();

@@ -1,8 +1,8 @@
 //! Reads a `pgbouncer.ini` into [`Config`].
 //!
-//! Each key is a row of a table: what it sets, or why it has no effect, which becomes a warning. A
-//! key without a row is unknown to PgBouncer as well, and an error. Source: the manual of PgBouncer
-//! 1.25, config(5).
+//! Each key is a row of a table: the `[pool]` key it sets, or the reason why it has no effect,
+//! which is logged as a warning. A key without a row is unknown to PgBouncer as well, and an error.
+//! Source: the manual of PgBouncer 1.25, config(5).
 
 mod differences;
 mod entries;
@@ -27,7 +27,7 @@ pub use self::{
 /// Deepest nesting of `%include`.
 const INCLUDES_MAX: usize = 10;
 
-/// The valid sections.
+/// Sections that a `pgbouncer.ini` may have.
 const SECTIONS: [&str; 4] = ["databases", "pgbouncer", "users", "peers"];
 
 pub(super) fn is_section(name: &str) -> bool {
@@ -38,7 +38,7 @@ pub(super) fn is_section(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// The structure of a file is broken; other errors would be unreliable then and are not reported.
+/// The structure of the file is broken. Other errors would be unreliable then and are not reported.
 pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, ConfigErrors> {
     let IniReader { config, warnings, errors, invalid_keys, locations, is_broken, .. } =
         IniReader::read_all(text, file);
@@ -50,7 +50,7 @@ pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, ConfigErrors
     }
 }
 
-/// PgBouncer's defaults, which differ from those of `howdah.toml`.
+/// Returns PgBouncer's defaults, which differ from those of `howdah.toml`.
 fn defaults() -> Config {
     Config {
         listen: ListenConfig { addresses: Vec::new(), ..ListenConfig::default() },
@@ -61,7 +61,7 @@ fn defaults() -> Config {
     }
 }
 
-/// The result of applying a key: a warning, if any, or why the value is invalid.
+/// The result of applying a key: a warning, if any, or the reason why the value is invalid.
 type IniKeyResult = Result<Option<&'static str>, String>;
 
 struct IniReader {
@@ -73,10 +73,10 @@ struct IniReader {
     errors: Vec<Diagnostic>,
     /// Keys of `[pool]` whose values are invalid.
     invalid_keys: Vec<String>,
-    /// Keys of `[pool]` that are set, with file and line.
+    /// Keys of `[pool]` that the file sets, with file and line.
     locations: Vec<(String, PathBuf, usize)>,
-    /// Whether a line, section or included file could not be read, so that it is unknown which keys
-    /// it sets.
+    /// Whether a line, section or included file could not be read, so that the keys it sets are
+    /// unknown.
     is_broken: bool,
 }
 
@@ -156,7 +156,8 @@ impl IniReader {
         Ok(())
     }
 
-    /// The key of `[pool]` that a pair sets; for a misspelt key, that of the nearest valid one.
+    /// Returns the key of `[pool]` that a pair sets; for a misspelt key, that of the nearest valid
+    /// one.
     fn target_key(&self, key: &str) -> Option<String> {
         match self.section? {
             section @ ("databases" | "users") => {

@@ -1,7 +1,7 @@
 //! Reads a `pgcat.toml` into [`Config`](super::Config).
 //!
-//! Each key is a row of a table: the key it is converted to, or why it is dropped, which is
-//! reported with file and line. Source: `src/config.rs` of PgCat at its last commit, of February
+//! Each key is a row of a table: the key it is converted to, or the reason why it is dropped, which
+//! is reported with file and line. Source: `src/config.rs` in the last commit of PgCat, of February
 //! 2025.
 //!
 //! PgCat's settings of each user of each pool become settings of a user or of a database. If users
@@ -30,7 +30,7 @@ use ::toml::{
 use self::{general::General, keys::PgcatKey, pools::PgcatPool};
 use super::file::{ConfigErrors, Diagnostic};
 
-/// The result of reading a key: a remark, if any, or why the value is invalid.
+/// The result of reading a key: a remark, if any, or the reason why the value is invalid.
 type PgcatKeyResult = Result<Option<String>, String>;
 
 /// The contents of a `pgcat.toml`.
@@ -64,7 +64,7 @@ impl PgcatFile {
     }
 }
 
-/// The line of an offset, from 1.
+/// Returns the number of the line that contains the offset `at`, from 1.
 fn line_at(text: &str, at: usize) -> usize {
     1 + text[..at.min(text.len())].matches('\n').count()
 }
@@ -159,7 +159,7 @@ impl PgcatReader<'_> {
         table
     }
 
-    /// Reads a table whose keys are all described by `rows`.
+    /// Reads a table whose valid keys are those in `rows`.
     fn rows<T>(&mut self, rows: &[PgcatKey<T>], into: &mut T, key: &str, value: &SpannedValue<'_>) {
         let Some(table) = self.table(key, value) else { return };
         for (name, value) in table {
@@ -198,7 +198,7 @@ impl PgcatReader<'_> {
     }
 }
 
-/// A timeout in milliseconds; 0 means none.
+/// Converts a timeout in milliseconds; 0 means no timeout.
 fn timeout_millis(millis: u64) -> Option<Duration> {
     Some(Duration::from_millis(millis)).filter(|it| !it.is_zero())
 }

@@ -15,15 +15,15 @@ use super::{
 /// Settings of the user take precedence over those of the database, and those over `[pool]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolSettings {
-    /// Endpoints of the servers; not empty.
+    /// Endpoints of the servers; never empty.
     pub servers: Vec<Endpoint>,
-    /// The order in which they are used.
+    /// The order in which `servers` are used.
     pub load_balance_hosts: LoadBalanceHosts,
-    /// The clusters of `servers` or of each shard, if each server has its own pools.
+    /// The clusters of `servers` or of each shard, if each server has a separate pool.
     pub clusters: Vec<ClusterPool>,
-    /// Mirrors of the clients' traffic.
+    /// Mirrors that the clients' traffic is copied to.
     pub mirrors: Vec<MirrorPool>,
-    /// Role, database and secret at the servers.
+    /// Role, database and secret for logins to the servers.
     pub login: ServerIdentity,
     /// Whether cleartext passwords may be sent over connections that are neither encrypted nor
     /// local.
@@ -44,18 +44,18 @@ pub struct PoolSettings {
     pub user_servers: Option<NonZeroU32>,
     /// Maximum number of server connections of all pools to the same host.
     pub host_servers: Option<NonZeroU32>,
-    /// Its share of limits that several pools share, relative to the other pools.
+    /// The pool's share of limits that several pools share, relative to the other pools.
     pub weight: NonZeroU32,
     /// Maximum number of clients of the user in all databases.
     pub user_clients: Option<NonZeroU32>,
-    /// Timeouts.
+    /// Timeouts, with those of user and database applied.
     pub timeouts: TimeoutConfig,
 }
 
 /// The pooler's identity at a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// The role.
+    /// The role that the pooler logs in as.
     pub user: String,
     /// Whether the database forces this role for all clients.
     pub is_forced: bool,
@@ -71,12 +71,13 @@ pub struct ServerIdentity {
 }
 
 impl Config {
-    /// The settings of `user` in the database that clients call `database`; `None` if there is no
-    /// such database. Whether the user exists is checked at login.
+    /// Resolves the settings of `user` in the database that clients call `database`; `None` if it
+    /// is not configured. Whether the user exists is checked at login.
     pub fn pool(&self, database: &str, user: &str) -> Option<PoolSettings> {
         let entry = self.database(database)?;
         let login = self.server_login(entry, database, user);
-        // Limits and mode are those of the pool's user, which is the forced user if there is one.
+        // Limits and mode are those of the pool's user, which is the forced user if one is
+        // configured.
         let none = UserConfig::default();
         let own = self.users.get(&login.user).unwrap_or(&none);
         let cap = |own: Option<u32>, all: Option<NonZeroU32>| own.map_or(all, NonZeroU32::new);
@@ -107,7 +108,7 @@ impl Config {
         })
     }
 
-    /// Maximum number of clients of a user in all databases.
+    /// Returns the maximum number of clients of a user in all databases.
     pub(crate) fn max_clients(&self, user: &str) -> Option<NonZeroU32> {
         let own = self.users.get(user).and_then(|user| user.max_clients);
         own.map_or(self.limits.clients_per_user, NonZeroU32::new)
@@ -127,7 +128,7 @@ impl Config {
         }
     }
 
-    /// The pooler's identity at a mirror, derived from `login`, its identity at the database's own
+    /// Derives the pooler's identity at a mirror from `login`, its identity at the database's own
     /// servers.
     pub(crate) fn mirror_login(
         &self,

@@ -1,9 +1,9 @@
-//! Test helper for pages of the reference that are generated from tables in the code.
+//! Test helper for reference pages that are generated from tables in the code.
 
 use std::{fs, path::Path};
 
-/// Compares a page of the reference with its generated contents; writes it if
-/// `INSTA_UPDATE=always`.
+/// Compares a reference page with its generated contents, or writes it if `INSTA_UPDATE=always` is
+/// set.
 #[track_caller]
 pub(super) fn assert_up_to_date(name: &str, page: &str) {
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/reference");

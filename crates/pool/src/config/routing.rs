@@ -44,11 +44,11 @@ impl Default for RoutingConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HintConfig {
-    /// Keyword before a shard number.
+    /// Keyword of the hint that sets the shard number.
     pub shard: String,
-    /// Keyword before a sharding key.
+    /// Keyword of the hint that sets the sharding key.
     pub key: String,
-    /// Keyword before a role.
+    /// Keyword of the hint that sets the role.
     pub role: String,
 }
 
@@ -69,7 +69,7 @@ pub struct ShardingConfig {
     pub hash: ShardHash,
     /// The sharded tables.
     pub tables: KeyedTables,
-    /// Target of requests without a shard.
+    /// The shard for requests that have none.
     pub default: DefaultShardSetting,
     /// The sort order of text on all shards.
     pub collation: ShardCollation,
@@ -90,26 +90,26 @@ pub enum ShardHash {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShardCollation {
-    /// An unknown collation: sorted results with text keys cannot be merged.
+    /// The collation is unknown, so results sorted by text cannot be merged.
     #[default]
     Unknown,
-    /// Byte order, as in the collation `C`.
+    /// Text is sorted by its bytes, as in the collation `C`.
     Bytes,
 }
 
-/// Tables, by name or `schema.name`, with the columns of their sharding keys. Every shard has the
-/// whole of a table without columns.
+/// Tables, by name or `schema.name`, with the columns of their sharding keys. A table without
+/// columns is complete on every shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct KeyedTables(pub BTreeMap<String, Vec<String>>);
 
-/// Target of requests without a shard: a shard number, `"any"` or `"refuse"`.
+/// The shard for requests that have none: a number, `"any"` or `"refuse"`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum DefaultShardSetting {
-    /// This shard.
+    /// The shard with this number, from 0.
     Shard(u32),
-    /// `any` or `refuse`.
+    /// `any` (a request that only reads may use any shard) or `refuse` (the request is an error).
     Keyword(String),
 }
 
@@ -123,9 +123,9 @@ impl Default for DefaultShardSetting {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ShardEntry {
-    /// Its servers, a primary and its standbys.
+    /// The shard's servers, a primary and its standbys.
     pub servers: Vec<ServerEntry>,
-    /// The database's name at these servers; the `dbname` of the database if `None`.
+    /// Name of the database on the shard's servers; the `dbname` of the database if `None`.
     pub dbname: Option<String>,
     /// The keys on this shard, for sharding by lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -139,13 +139,13 @@ pub struct ShardEntry {
     pub to: Option<ShardKeyValue>,
 }
 
-/// The value of a sharding key.
+/// A value of a sharding key in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum ShardKeyValue {
-    /// A number.
+    /// An integer key.
     Number(i64),
-    /// PostgreSQL's text representation.
+    /// A key of another type, in PostgreSQL's text representation.
     Text(String),
 }
 
@@ -159,7 +159,7 @@ impl ShardKeyValue {
     }
 }
 
-/// The key type for the name of an SQL type.
+/// Returns the key type for the name of an SQL type.
 fn key_type(name: &str) -> Option<KeyType> {
     Some(match name.to_ascii_lowercase().as_str() {
         "bigint" | "integer" | "int" | "smallint" | "int8" | "int4" | "int2" => KeyType::Int,
@@ -176,11 +176,11 @@ impl DatabaseConfig {
         !self.servers.is_empty() || !self.shards.is_empty()
     }
 
-    /// The settings of the router.
+    /// Returns the settings of the router.
     ///
     /// # Errors
     ///
-    /// The settings contradict each other: a key below the database, and why.
+    /// The settings contradict each other; returns the key below the database, and the reason.
     pub(crate) fn routing_settings(&self) -> Result<RouteSettings, (String, String)> {
         let shards = u32::try_from(self.shards.len().max(1)).unwrap_or(u32::MAX);
         let routing = &self.routing;
@@ -232,7 +232,8 @@ impl DatabaseConfig {
         }
     }
 
-    /// The map from keys to shards: by lists or ranges if the shards have them, else by hash.
+    /// Returns the map from keys to shards: by lists or ranges if the shards have them, else by
+    /// hash.
     fn shard_map(&self, shards: u32) -> Result<Option<ShardMap>, (String, String)> {
         let at_key = |why: &str| ("sharding.key".to_owned(), why.to_owned());
         let at_hash = |why: &str| Err(("sharding.hash".to_owned(), why.to_owned()));
@@ -302,7 +303,7 @@ impl DatabaseConfig {
         map.map(Some).map_err(|error| at_key(&error.to_string()))
     }
 
-    /// Rules about shards and routing that are violated: key below the database, and reason.
+    /// Returns violated rules about shards and routing: the key below the database, and the reason.
     pub(super) fn routing_errors(&self) -> Vec<(String, String)> {
         let mut errors = Vec::new();
         let mut rule = |is_violated: bool, key: &str, why: &str| {

@@ -14,7 +14,7 @@ use subtle::ConstantTimeEq;
 /// (`PG_MAX_AUTH_TOKEN_LENGTH` in `auth.c`).
 pub const SECRET_BYTES_MAX: usize = 65_530;
 
-/// A stored secret: a password, or what PostgreSQL stores in `pg_authid.rolpassword`.
+/// A stored secret: a password, or a value of PostgreSQL's `pg_authid.rolpassword`.
 ///
 /// The kind is recognized as PostgreSQL does it: a valid `SCRAM-SHA-256$…`, or `md5` and 32
 /// hexadecimal digits; everything else is a password.
@@ -41,7 +41,7 @@ impl StoredSecret {
         if is_hash { Self::Md5(text.to_ascii_lowercase().into()) } else { Self::Plain(text.into()) }
     }
 
-    /// Whether the secret is an empty password, with which no login succeeds.
+    /// Whether the secret is an empty password, which no login matches.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Plain(password) if password.expose().is_empty())
     }

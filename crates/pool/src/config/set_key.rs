@@ -1,5 +1,5 @@
-//! Changes of single keys: the console's `SET key = value`, by PgBouncer's names or those of
-//! `[pool]`.
+//! Changes of single keys by the console's `SET key = value`. Accepts PgBouncer's names and those
+//! of `[pool]`.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,18 +13,18 @@ use super::{
     pgbouncer::{KEYS, KeyEffect},
 };
 
-/// A key could not be changed.
+/// The reason why a key was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SetError {
-    /// There is unknown key.
+    /// The name is unknown.
     #[error("unrecognized parameter {0:?}")]
     Unknown(String),
-    /// The key has no effect here.
+    /// The key has no effect in this program.
     #[error("{name}: {why}")]
     Ignored {
-        /// The key.
+        /// Name of the key.
         name: String,
-        /// The reason.
+        /// The reason, as in PgBouncer's table of keys.
         why: &'static str,
     },
     /// The change needs a restart.
@@ -33,22 +33,22 @@ pub(crate) enum SetError {
     /// The value is invalid.
     #[error("{name}: {why}")]
     Invalid {
-        /// The key.
+        /// Name of the key.
         name: String,
-        /// The reason.
+        /// The reason that the parser of the value gave.
         why: String,
     },
 }
 
 impl Config {
-    /// The configuration with one key changed, not yet validated as a whole; see
+    /// Returns the configuration with one key changed, not yet validated as a whole; see
     /// [`Config::first_violation`]. Values of PgBouncer's keys are written as in a `pgbouncer.ini`;
     /// those of `[pool]` as in TOML, but without quotes, and lists with commas. File names are
-    /// relative to `folder`; user lists and hba rules are loaded.
+    /// relative to `folder`; user lists and HBA rules are loaded.
     ///
     /// # Errors
     ///
-    /// There is unknown key, it cannot be changed without a restart, or the value is invalid.
+    /// The key is unknown or cannot be changed without a restart, or the value is invalid.
     pub(crate) fn with_key_set(
         &self,
         name: &str,
@@ -100,12 +100,12 @@ impl Config {
         Ok(config)
     }
 
-    /// The first rule that the settings violate: key and reason.
+    /// Returns the first rule that the settings violate: key and reason.
     pub(crate) fn first_violation(&self) -> Option<(String, String)> {
         self.rule_violations().next()
     }
 
-    /// The key of `[pool]` for a name, which may be PgBouncer's or the key itself.
+    /// Returns the key of `[pool]` for a name, which may be PgBouncer's name or the key itself.
     pub(crate) fn find_key(name: &str) -> Option<&'static str> {
         KEYS.iter().find_map(|key| match key.effect {
             KeyEffect::Sets(ours, _) if key.name == name || ours == name => Some(ours),
@@ -113,7 +113,7 @@ impl Config {
         })
     }
 
-    /// The file name in a key's value, if the key is for a file name and has a value.
+    /// Returns the file name in a key's value, if the key is for a file name and has a value.
     pub(crate) fn file_key_mut(&mut self, key: &str) -> Option<&mut PathBuf> {
         let (client, server) = (&mut self.tls.client, &mut self.tls.server);
         match key {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{durations, toml};
 
-/// Options of TCP sockets of clients and servers: `[pool.tcp]`. `None`, written 0, means the
+/// Options of TCP sockets, of clients and servers: `[pool.tcp]`. `None`, written 0, means the
 /// system's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]

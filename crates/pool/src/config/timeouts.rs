@@ -1,4 +1,4 @@
-//! `[pool.timeouts]`.
+//! `[pool.timeouts]`: durations after which the pooler acts.
 
 use std::time::Duration;
 
@@ -10,60 +10,60 @@ use super::durations;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TimeoutConfig {
-    /// From a client's connection to the end of its login.
+    /// Maximum time from a client's connection to the end of its login.
     #[serde(with = "durations::timeout")]
     pub client_login: Option<Duration>,
-    /// From a client's connection to the end of its startup packet, TLS handshake included; at most
-    /// `client_login`.
+    /// Maximum time from a client's connection to the end of its startup packet, TLS handshake
+    /// included; at most `client_login`.
     #[serde(with = "durations::timeout")]
     pub client_startup: Option<Duration>,
-    /// Idle time of a client outside a transaction.
+    /// Maximum idle time of a client outside a transaction.
     #[serde(with = "durations::timeout")]
     pub client_idle: Option<Duration>,
-    /// A client's wait for a server connection.
+    /// How long a client may wait for a server connection.
     #[serde(with = "durations::timeout")]
     pub query_wait: Option<Duration>,
-    /// A client's wait for a server connection before it gets a notice.
+    /// How long a client waits for a server connection before it gets a notice.
     #[serde(with = "durations::timeout")]
     pub query_wait_notify: Option<Duration>,
-    /// Duration of a query.
+    /// How long a request may run on a server before its client is disconnected.
     #[serde(with = "durations::timeout")]
     pub query: Option<Duration>,
-    /// Duration of a transaction.
+    /// How long a transaction may take before its client is disconnected.
     #[serde(with = "durations::timeout")]
     pub transaction: Option<Duration>,
-    /// Idle time of a client in a transaction.
+    /// Maximum idle time of a client in a transaction.
     #[serde(with = "durations::timeout")]
     pub idle_transaction: Option<Duration>,
-    /// Wait of a cancel request for a server connection.
+    /// How long a cancel request may wait for a server connection.
     #[serde(with = "durations::timeout")]
     pub cancel_wait: Option<Duration>,
-    /// A client's wait before the pool may use its reserve.
+    /// How long a client waits before the pool may use its reserve.
     #[serde(with = "durations::timeout")]
     pub reserve_wait: Option<Duration>,
-    /// Connecting to a server, login included.
+    /// Maximum time for connecting to a server, login included.
     #[serde(with = "durations::timeout")]
     pub server_connect: Option<Duration>,
-    /// Longest pause between a failed login to a server and the next attempt.
+    /// Maximum pause between a failed login to a server and the next attempt.
     #[serde(with = "durations::duration")]
     pub server_login_retry: Duration,
     /// Idle time after which a server connection is closed.
     #[serde(with = "durations::timeout")]
     pub server_idle: Option<Duration>,
-    /// Age at which an idle server connection is closed. Zero: it is used once.
+    /// Age at which an idle server connection is closed. With zero, each is used only once.
     #[serde(with = "durations::duration")]
     pub server_lifetime: Duration,
-    /// Idle time after which `check-query` is run on a server connection before its next use. Zero:
-    /// always.
+    /// Idle time after which `check-query` is run on a server connection before its next use. With
+    /// zero, it is always run.
     #[serde(with = "durations::duration")]
     pub server_check_delay: Duration,
-    /// How long clients are still served after SIGTERM.
+    /// How long clients are served after SIGTERM.
     #[serde(with = "durations::timeout")]
     pub shutdown: Option<Duration>,
     /// How long a pool without clients and servers is retained.
     #[serde(with = "durations::timeout")]
     pub pool_idle: Option<Duration>,
-    /// The same for a database that only matches the entry `"*"`.
+    /// How long an unused pool of a database that only matches the entry `"*"` is retained.
     #[serde(with = "durations::timeout")]
     pub autodb_idle: Option<Duration>,
     /// Interval between DNS lookups of a server's name: connections to an address that is gone are

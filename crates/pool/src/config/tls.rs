@@ -12,9 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TlsConfig {
-    /// The client side.
+    /// Encryption of connections from clients.
     pub client: TlsSideConfig,
-    /// The server side.
+    /// Encryption of connections to servers.
     pub server: TlsSideConfig,
 }
 
@@ -22,8 +22,8 @@ pub struct TlsConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TlsSideConfig {
-    /// Required encryption; `None` means the default of the side, see [`TlsConfig::client_mode`]
-    /// and [`TlsConfig::server_mode`].
+    /// Required encryption; `None` means the side's default, see [`TlsConfig::client_mode`] and
+    /// [`TlsConfig::server_mode`].
     #[serde(with = "mode")]
     pub mode: Option<SslMode>,
     /// The pooler's certificate, with intermediate certificates, in PEM.
@@ -32,10 +32,10 @@ pub struct TlsSideConfig {
     pub key: Option<PathBuf>,
     /// Trusted certificate authorities, in PEM.
     pub ca_file: Option<PathBuf>,
-    /// Oldest version of TLS.
+    /// Oldest TLS version that is accepted.
     #[serde(with = "version")]
     pub min_version: TlsVersion,
-    /// Newest version of TLS.
+    /// Newest TLS version that is accepted.
     #[serde(with = "version")]
     pub max_version: TlsVersion,
 }
@@ -54,19 +54,19 @@ impl Default for TlsSideConfig {
 }
 
 impl TlsConfig {
-    /// The mode for clients: `disable`, the default, refuses TLS; `allow` and `prefer` offer it;
-    /// `require` refuses clients without TLS; `verify-ca` and `verify-full` also require a client
-    /// certificate of a trusted authority.
+    /// Returns the mode for clients: `disable`, the default, refuses TLS; `allow` and `prefer`
+    /// offer it; `require` refuses clients without TLS; `verify-ca` and `verify-full` also require
+    /// a client certificate of a trusted authority.
     pub fn client_mode(&self) -> SslMode {
         self.client.mode.unwrap_or(SslMode::Disable)
     }
 
-    /// The mode for servers, with libpq's meaning; `prefer` by default.
+    /// Returns the mode for servers, with libpq's meaning; `prefer` by default.
     pub fn server_mode(&self) -> SslMode {
         self.server.mode.unwrap_or(SslMode::Prefer)
     }
 
-    /// The TLS settings of connections to servers.
+    /// Returns the TLS settings of connections to servers.
     pub fn server_settings(&self) -> TlsSettings {
         let server = &self.server;
         let mut settings = TlsSettings::default();

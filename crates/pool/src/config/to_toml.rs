@@ -7,17 +7,17 @@ use serde::Serialize;
 
 use super::{Config, DatabaseConfig, UserConfig};
 
-/// Comments on keys: the path below `[pool]`, and the comment.
+/// Comments for keys: the path below `[pool]`, and the comment.
 pub(super) type KeyComments<'a> = &'a [(String, String)];
 
 impl Config {
-    /// Writes everything that differs from the default, including secrets. The contents of other
-    /// files, such as a user list, are not included.
+    /// Returns all settings that differ from their defaults, including secrets. The contents of
+    /// other files, such as a user list, are not included.
     pub fn to_toml(&self) -> String {
         self.to_toml_with(&[])
     }
 
-    /// Like [`Config::to_toml`], with comments above keys.
+    /// Like [`Config::to_toml`], with `comments` written above their keys.
     pub(super) fn to_toml_with(&self, comments: KeyComments<'_>) -> String {
         let mut table = without(table(self), &table(&Self::default()));
         // Entries are compared with a default entry.
@@ -52,8 +52,8 @@ fn entries<T: Serialize>(
     entries.iter().map(entry).collect()
 }
 
-/// The values of a table that differ from the default. A key that the table lacks has no value to
-/// be written; only keys without a default can be missing.
+/// Returns the values of a table that differ from the default. A key that the table lacks has no
+/// value that could be written; only keys without a default can be missing.
 fn without(table: Table, default: &Table) -> Table {
     let differs = |(key, value): (String, Value)| match (value, default.get(&key)) {
         (Value::Table(table), Some(Value::Table(default))) => {
@@ -66,7 +66,7 @@ fn without(table: Table, default: &Table) -> Table {
     table.into_iter().filter_map(differs).collect()
 }
 
-/// Writes a section: its values first, then its subsections.
+/// Writes a section: first its values, then its subsections.
 fn section(text: &mut String, header: &str, path: &str, table: &Table, comments: KeyComments<'_>) {
     let is_table = |value: &Value| matches!(value, Value::Table(_));
     let has_values = table.values().any(|value| !is_table(value));
@@ -92,7 +92,7 @@ fn section(text: &mut String, header: &str, path: &str, table: &Table, comments:
     }
 }
 
-/// A key, quoted if TOML requires it.
+/// Returns a key, quoted if TOML requires it.
 fn quoted(key: &str) -> String {
     let is_bare = |char: char| char.is_ascii_alphanumeric() || "-_".contains(char);
     if !key.is_empty() && key.chars().all(is_bare) {

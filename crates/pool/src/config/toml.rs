@@ -1,4 +1,4 @@
-//! The `[pool]` section of `howdah.toml`: serde modules for its values, and its document.
+//! The `[pool]` section of `howdah.toml`: serde modules for values, and the document.
 
 mod document;
 
@@ -10,7 +10,7 @@ use super::durations;
 
 pub(super) use document::PoolDocument;
 
-/// A limit; 0 means none.
+/// Serde module for a limit; 0 means no limit.
 pub(super) mod limit {
     use super::{Deserialize as _, Deserializer, NonZeroU32, Serializer};
 
@@ -29,7 +29,7 @@ pub(super) mod limit {
     }
 }
 
-/// A role preference by its keyword.
+/// Serde module for a role preference, written as its keyword.
 pub(super) mod role_preference {
     use howdah_route::RolePreference;
     use serde::de::Error;
@@ -49,7 +49,7 @@ pub(super) mod role_preference {
     }
 }
 
-/// A limit in bytes; 0 means none.
+/// Serde module for a limit in bytes; 0 means no limit.
 pub(super) mod limit_bytes {
     use std::num::NonZeroU64;
 
@@ -70,7 +70,7 @@ pub(super) mod limit_bytes {
     }
 }
 
-/// A duration that may be missing.
+/// Serde module for a duration that may be missing.
 pub(super) mod optional_duration {
     use super::{Deserializer, Duration, Serializer, durations::duration};
 
@@ -92,7 +92,7 @@ pub(super) mod optional_duration {
     }
 }
 
-/// A timeout that may be missing; 0 means no timeout.
+/// Serde module for a timeout that may be missing; 0 means no timeout.
 pub(super) mod optional_timeout {
     use super::{Deserializer, Duration, Serializer, durations::timeout};
 
@@ -114,7 +114,7 @@ pub(super) mod optional_timeout {
     }
 }
 
-/// A query, or `false` for none.
+/// Serde module for a query; `false` means none.
 pub(super) mod check_query {
     use super::{Deserialize, Deserializer, Serializer};
 

@@ -18,7 +18,7 @@ pub struct UserConfig {
     /// Whether the secret is from the user list, which may be reloaded.
     #[serde(skip)]
     pub secret_is_listed: bool,
-    /// Pool mode.
+    /// When a server connection is released by a client of this user.
     pub mode: Option<PoolMode>,
     /// Maximum number of server connections of this user in one database.
     pub pool_size: Option<u32>,
@@ -28,19 +28,19 @@ pub struct UserConfig {
     pub max_servers: Option<u32>,
     /// Maximum number of clients of this user; 0 means no limit.
     pub max_clients: Option<u32>,
-    /// Duration of a query.
+    /// How long a request may run.
     #[serde(with = "toml::optional_timeout")]
     pub query_timeout: Option<Option<Duration>>,
-    /// Wait for a server connection.
+    /// How long a client may wait for a server connection.
     #[serde(with = "toml::optional_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
-    /// Duration of a transaction.
+    /// How long a transaction may take.
     #[serde(with = "toml::optional_timeout")]
     pub transaction_timeout: Option<Option<Duration>>,
-    /// Idle time in a transaction.
+    /// Maximum idle time in a transaction.
     #[serde(with = "toml::optional_timeout")]
     pub idle_transaction_timeout: Option<Option<Duration>>,
-    /// Idle time outside a transaction.
+    /// Maximum idle time outside a transaction.
     #[serde(with = "toml::optional_timeout")]
     pub client_idle_timeout: Option<Option<Duration>>,
 }

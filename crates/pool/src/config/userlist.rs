@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 
 use super::{StoredSecret, secret::SECRET_BYTES_MAX};
 
-/// A line of a user list is invalid. The message never contains the line, which may have a secret.
+/// The error for an invalid line. Never contains the line itself, which may have a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct UserlistError {
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem with the line.
     pub kind: UserlistErrorKind,
 }
 
@@ -28,16 +28,16 @@ pub enum UserlistErrorKind {
     /// The line does not start with a quote.
     #[error("expected a user in double quotes: \"user\" \"secret\"")]
     NoUser,
-    /// There is no second quoted text.
+    /// The second quoted text is missing.
     #[error("expected a secret in double quotes: \"user\" \"secret\"")]
     NoSecret,
     /// A quote is not closed on its line.
     #[error("the closing double quote is missing")]
     Unclosed,
-    /// The name is longer than any valid one.
+    /// The name is longer than 127 bytes, the limit of PgBouncer.
     #[error("the user's name is longer than 127 bytes")]
     LongName,
-    /// The secret is longer than any valid one.
+    /// The secret is longer than 65,530 bytes, the limit of PgBouncer.
     #[error("the secret is longer than 65,530 bytes")]
     LongSecret,
 }

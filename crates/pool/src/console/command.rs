@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::table::Show;
 
-/// A command of the console.
+/// A parsed command of the admin console.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConsoleCommand {
     /// An empty query.
@@ -13,7 +13,7 @@ pub(crate) enum ConsoleCommand {
     Show(Show),
     /// Lists the commands.
     Help,
-    /// Sets a parameter of the console's own session, as drivers do at login: has no effect.
+    /// `SET` of a session parameter, as drivers send it at login; has no effect.
     SetSessionParameter,
     /// Reloads the configuration.
     Reload,
@@ -21,11 +21,11 @@ pub(crate) enum ConsoleCommand {
     Set { name: String, value: String },
     /// Pauses databases: server connections are closed as they become idle, and no client gets one.
     Pause(DatabaseSelector),
-    /// Pauses one user of a database.
+    /// Pauses the clients of one user in a database.
     PauseUser { database: String, user: String },
     /// Resumes a database, or ends all pauses and a suspension.
     Resume(DatabaseSelector),
-    /// Resumes one user of a database.
+    /// Resumes the clients of one user in a database.
     ResumeUser { database: String, user: String },
     /// Flushes all pending output and stops reading from sockets.
     Suspend,
@@ -37,13 +37,13 @@ pub(crate) enum ConsoleCommand {
     KillClient(u64),
     /// Replaces the server connections of databases as they become idle.
     Reconnect(DatabaseSelector),
-    /// Bans a server, for this duration or the configured one.
+    /// Bans a server, for the given duration or the configured one.
     Ban(String, Option<Duration>),
     /// Ends the ban of a server.
     Unban(String),
     /// Discards the known topology of a database, except for what reachable servers report.
     ResetCluster(String),
-    /// Starts a capture, in a folder of this name.
+    /// Starts a capture, in a folder with this name.
     StartCapture(Option<String>),
     /// Stops the running capture.
     StopCapture,
@@ -60,10 +60,10 @@ pub(crate) enum DatabaseSelector {
     One(String),
 }
 
-/// What a shutdown waits for.
+/// Event that a shutdown waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShutdownRequest {
-    /// Nothing.
+    /// Nothing: all connections are closed at once.
     Now,
     /// The end of the clients' transactions.
     WaitForServers,
@@ -71,7 +71,7 @@ pub(crate) enum ShutdownRequest {
     WaitForClients,
 }
 
-/// The text is not a valid command.
+/// The error for a text that is not a valid command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid command '{text}', use SHOW HELP;")]
 pub(crate) struct UnknownCommand {
@@ -84,7 +84,7 @@ impl ConsoleCommand {
     ///
     /// # Errors
     ///
-    /// [`UnknownCommand`].
+    /// [`UnknownCommand`] if the text is not a valid command.
     pub(crate) fn parse(text: &str) -> Result<Self, UnknownCommand> {
         let unknown = || UnknownCommand { text: text.trim().to_owned() };
         let tokens = tokens(text).ok_or_else(unknown)?;
@@ -135,7 +135,7 @@ impl ConsoleCommand {
         })
     }
 
-    /// The tag of CommandComplete.
+    /// Returns the command tag for CommandComplete.
     pub(crate) fn tag(&self) -> &'static str {
         match self {
             Self::Empty => "",
@@ -160,14 +160,14 @@ impl ConsoleCommand {
         }
     }
 
-    /// Whether the command changes nothing, so that `stats-users` may run it.
+    /// Whether the command changes nothing, so that users in `stats-users` may run it.
     pub(crate) fn is_read_only(&self) -> bool {
         matches!(self, Self::Empty | Self::Show(_) | Self::Help | Self::SetSessionParameter)
     }
 }
 
-/// Whether `SET` of this name sets a session parameter, which has no effect here: those that
-/// drivers set, and all of `SET SESSION`.
+/// Whether `SET` of this name sets a session parameter, which has no effect here: the parameters
+/// that drivers set, and all of `SET SESSION`.
 fn is_session_parameter(setting: &str) -> bool {
     const NAMES: [&str; 7] = [
         "APPLICATION_NAME",
@@ -182,8 +182,8 @@ fn is_session_parameter(setting: &str) -> bool {
     NAMES.contains(&name) || name == "SESSION"
 }
 
-/// Name and value of `SET name = value` or `SET name TO value`. The value may be in single quotes,
-/// in which single quotes are doubled.
+/// Parses `SET name = value` or `SET name TO value` into name and value. The value may be in single
+/// quotes, in which single quotes are doubled.
 fn setting(text: &str) -> Option<(String, String)> {
     let text = trim_command(text);
     let rest = text.get(3..)?.trim_start();
@@ -208,12 +208,12 @@ fn setting(text: &str) -> Option<(String, String)> {
     Some((name.to_ascii_lowercase(), value))
 }
 
-/// The text without surrounding white space and trailing semicolons.
+/// Returns the text without surrounding white space and trailing semicolons.
 fn trim_command(text: &str) -> &str {
     text.trim_start().trim_end_matches(|char: char| char == ';' || char.is_whitespace())
 }
 
-/// The tokens of a text, without trailing semicolons; `None` if a quote is not closed. A comma
+/// Splits a text into tokens, without trailing semicolons; `None` if a quote is not closed. A comma
 /// outside quotes is a token.
 fn tokens(text: &str) -> Option<Vec<String>> {
     let text = trim_command(text);

@@ -35,7 +35,7 @@ pub(crate) trait ConsoleBackend {
     fn execute_command(&mut self, command: &ConsoleCommand) -> Result<Vec<String>, ConsoleError>;
 }
 
-/// The error of a command, as sent to the client.
+/// The error of a command, as it is sent to the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConsoleError {
     pub(crate) sqlstate: [u8; 5],
@@ -48,15 +48,15 @@ impl ConsoleError {
     }
 }
 
-/// The protocol state of a client of the console.
+/// The protocol state of one client of the console.
 #[derive(Debug)]
 pub(crate) struct ConsoleSession {
-    /// Whether it may run commands that are not read-only.
+    /// Whether the client may run commands that are not read-only.
     is_admin: bool,
     input: Vec<u8>,
     statements: HashMap<Vec<u8>, String>,
     portals: HashMap<Vec<u8>, ConsolePortal>,
-    /// Whether messages are skipped until Sync, after an error in the extended protocol.
+    /// Whether messages are skipped until Sync, because of an error in the extended protocol.
     skipping: bool,
 }
 
@@ -67,13 +67,13 @@ struct ConsolePortal {
     is_done: bool,
 }
 
-/// Maximum length of a message; commands are short.
+/// Maximum length of a message in bytes; commands are short.
 const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 
-/// Maximum number of prepared statements, and of portals, of a session.
+/// Maximum number of prepared statements of a session, and separately of portals.
 const NAMES_MAX: usize = 1000;
 
-/// The client must be disconnected.
+/// The error after which the client must be disconnected.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Disconnect;
 
@@ -338,7 +338,7 @@ fn header_error(error: &HeaderError, out: &mut Vec<u8>) -> Disconnect {
     protocol_violation(&error.to_string(), out)
 }
 
-/// The format of a column: `formats` has one for all columns, or one for each.
+/// Returns the format of a column: `formats` has one for all columns, or one for each.
 fn column_format(formats: &[ValueFormat], column: usize) -> ValueFormat {
     match formats {
         [] => ValueFormat::Text,
@@ -388,8 +388,8 @@ fn data_row(row: &[CellValue], columns: &[ShowColumn], formats: &[ValueFormat], 
         .expect("console rows fit into a message");
 }
 
-/// The binary format of numeric for an integer: number of base-10,000 digits, weight of the first,
-/// sign, number of decimal digits after the point, digits (`numeric_send` in `numeric.c`).
+/// Encodes an integer in the binary format of numeric: number of base-10,000 digits, weight of the
+/// first, sign, number of decimal digits after the point, digits (`numeric_send` in `numeric.c`).
 fn numeric(value: i64) -> Vec<u8> {
     let mut digits = Vec::new();
     let mut rest = value.unsigned_abs();

@@ -1,5 +1,5 @@
 //! [`PoolerSnapshot`]: the state of the pooler at one moment, from which tables and metrics are
-//! built. It combines the workers' reports, with names instead of numbers.
+//! built. It combines the workers' reports, with names instead of ids.
 
 use std::{
     net::SocketAddr,
@@ -19,14 +19,14 @@ use crate::{
 /// The state of the pooler at one moment.
 #[derive(Clone, Debug)]
 pub struct PoolerSnapshot {
-    /// The configuration.
+    /// The configuration in effect.
     pub config: Arc<Config>,
     /// The time of the snapshot.
     pub at: SystemTime,
-    /// Pools, ordered by number.
+    /// Pools, ordered by id.
     pub pools: Vec<PoolView>,
-    /// Counts of removed pools by database; `None` for databases that are unused and not in the
-    /// configuration.
+    /// Counts of removed pools by database; `None` stands for all databases that are unused and not
+    /// in the configuration.
     pub removed: Vec<(Option<String>, PoolStats)>,
     /// Clients of all workers; empty unless requested.
     pub clients: Vec<ClientView>,
@@ -36,51 +36,52 @@ pub struct PoolerSnapshot {
     pub databases: Vec<DatabaseView>,
     /// Whether the pooler is suspended.
     pub is_suspended: bool,
-    /// Servers of those databases with several servers that have been used.
+    /// The servers of all databases with several servers that have been used.
     pub members: Vec<MemberView>,
     /// The configured mirrors.
     pub mirrors: Vec<MirrorView>,
-    /// LISTEN multiplexers, one per database that has had one.
+    /// LISTEN multiplexers, one per database that ever had one.
     pub listeners: Vec<MultiplexerReport>,
     /// The time of the snapshot on the workers' clock.
     pub now: Time,
     /// Number of clients that are logging in.
     pub logins: usize,
-    /// Number of refused logins by reason.
+    /// Number of refused logins, by reason.
     pub refused: Vec<(RefusalReason, u64)>,
     /// The running capture, or the last one.
     pub capture: Option<crate::recorder::RecorderStatus>,
 }
 
-/// One of several servers of a database.
+/// One of several servers of a database, across all users' pools.
 #[derive(Clone, Debug)]
 pub struct MemberView {
     /// The database's name in the settings.
     pub database: String,
-    /// The number of its shard, if the database has shards.
+    /// Number of the shard, if the database has shards.
     pub shard: Option<u32>,
-    /// Its endpoint.
+    /// Address and port, or socket path, of the server.
     pub endpoint: Endpoint,
-    /// Its share of the load, relative to the other servers.
+    /// The server's share of the load, relative to the other servers.
     pub weight: u32,
-    /// Its state as known from health checks.
+    /// The server's state as known from health checks.
     pub report: MemberReport,
-    /// Numbers of server connections in all its pools.
+    /// Numbers of server connections in all pools of this server.
     pub counts: PoolCounts,
-    /// Transactions in all its pools.
+    /// Number of transactions in all pools of this server.
     pub transactions: u64,
-    /// Requests in all its pools.
+    /// Number of requests in all pools of this server.
     pub queries: u64,
-    /// Reads redirected to it because no standby had replayed their client's writes.
+    /// Number of reads redirected to this server because no standby had replayed their client's
+    /// writes.
     pub reads_redirected: u64,
 }
 
 /// A database that is configured by name or has been used.
 #[derive(Clone, Debug)]
 pub struct DatabaseView {
-    /// The name that clients use.
+    /// The database's name for clients.
     pub name: String,
-    /// Whether it is paused: no client gets a server.
+    /// Whether the database is paused: clients get no server.
     pub is_paused: bool,
     /// Users whose clients are paused.
     pub paused_users: Vec<String>,
@@ -91,22 +92,23 @@ pub struct DatabaseView {
 /// A pool, across all workers.
 #[derive(Clone, Debug)]
 pub struct PoolView {
-    /// The name that clients use.
+    /// The database's name for clients.
     pub database: String,
-    /// The user of its clients: their own, or the one that the database forces.
+    /// The user of the clients, or the user that the database forces.
     pub user: String,
-    /// The pool mode.
+    /// When a server connection is released by its client.
     pub mode: PoolingMode,
     /// Whether new clients use another pool: the database was removed or its mode has changed.
     pub is_retired: bool,
-    /// Index of its owner pool in [`PoolerSnapshot::pools`], if this is the pool of one of several
-    /// servers: the owner pool has the clients, and its counts include those of this pool.
+    /// Index of the owner pool in [`PoolerSnapshot::pools`], if this is the pool of one of several
+    /// servers. The owner pool has the clients, and its counts include those of this pool.
     pub owner: Option<usize>,
-    /// Whether it is a mirror's pool: it has no clients, and its counts are those of the mirror.
+    /// Whether this is a mirror's pool, which has no clients, and whose counts are those of the
+    /// mirror.
     pub is_mirror: bool,
-    /// Its settings.
+    /// The resolved settings of the pool.
     pub settings: PoolSettings,
-    /// Counts since the start.
+    /// Counts since the pool was created.
     pub tally: PoolStats,
     /// Numbers of clients and server connections by state.
     pub counts: PoolCounts,
@@ -115,8 +117,7 @@ pub struct PoolView {
 }
 
 impl PoolView {
-    /// Whether the pool has clients of its own: it is neither that of one of several servers nor
-    /// that of a mirror.
+    /// Whether the pool has clients: pools of mirrors and of single members have none.
     pub(crate) fn is_owner(&self) -> bool {
         self.owner.is_none() && !self.is_mirror
     }
@@ -127,86 +128,86 @@ impl PoolView {
 pub struct MirrorView {
     /// The database's name in the settings.
     pub database: String,
-    /// The mirror's name: its endpoint, and its database if it has another name there.
+    /// The mirror's name: its endpoint, and its database if that has another name there.
     pub name: String,
-    /// Its endpoint.
+    /// Address and port, or socket path, of the mirror.
     pub endpoint: Endpoint,
     /// The database's name at the mirror, if it differs from that at the database's servers.
     pub dbname: Option<String>,
-    /// The share of clients that is mirrored, from 0 to 1.
+    /// The share of clients that are mirrored, from 0 to 1.
     pub sample_rate: f64,
-    /// Counts of the mirror.
+    /// Counts of transactions mirrored, dropped and compared.
     pub report: MirrorReport,
-    /// Numbers of server connections in all its pools.
+    /// Numbers of server connections in all pools of this mirror.
     pub counts: PoolCounts,
-    /// Requests in all its pools.
+    /// Number of requests in all pools of this mirror.
     pub queries: u64,
-    /// Total duration of those requests.
+    /// Total duration of the requests in all pools of this mirror.
     pub query_time: Duration,
 }
 
-/// A client.
+/// A client that has logged in, as shown by SHOW CLIENTS.
 #[derive(Clone, Debug)]
 pub struct ClientView {
-    /// Unique id, for console commands.
+    /// Unique id of the client, for console commands.
     pub id: u64,
-    /// Index of its pool in [`PoolerSnapshot::pools`].
+    /// Index of the client's pool in [`PoolerSnapshot::pools`].
     pub pool: usize,
-    /// Its own user, if it is not the pool's.
+    /// The user that the client logged in as, if it is not the pool's.
     pub user: Option<Arc<str>>,
-    /// Whether it is a replication connection.
+    /// Whether the client uses a replication connection.
     pub is_replication: bool,
-    /// Its state.
+    /// Whether the client waits for a server.
     pub phase: ClientPhase,
-    /// Time of its login.
+    /// Time of the client's login.
     pub connected: SystemTime,
-    /// Time since the last change of its state.
+    /// Time since `phase` last changed.
     pub since: Duration,
-    /// Id of the server connection linked to it.
+    /// Id of the server connection linked to the client.
     pub server: Option<u64>,
-    /// Process id of the backend that serves it.
+    /// Process id of the backend that serves the client; 0 if none does.
     pub process_id: i32,
-    /// Number of its prepared statements.
+    /// Number of the client's prepared statements.
     pub statements: usize,
-    /// Its `application_name`.
+    /// The client's current `application_name`.
     pub application_name: String,
-    /// Addresses of its connection.
+    /// Both addresses of the client's connection.
     pub addresses: SocketAddresses,
 }
 
 impl PoolerSnapshot {
-    /// The user name that a client logged in with.
+    /// Returns the user name that a client logged in with.
     pub fn client_user<'a>(&'a self, client: &'a ClientView) -> &'a str {
         client.user.as_deref().unwrap_or(&self.pools[client.pool].user)
     }
 }
 
-/// A server connection.
+/// A server connection, as shown by SHOW SERVERS.
 #[derive(Clone, Debug)]
 pub struct ServerView {
-    /// Unique id, for console commands.
+    /// Unique id of the connection, for console commands.
     pub id: u64,
-    /// Index of its pool in [`PoolerSnapshot::pools`].
+    /// Index of the connection's pool in [`PoolerSnapshot::pools`].
     pub pool: usize,
-    /// Whether it is a replication connection.
+    /// Whether the connection is for replication.
     pub is_replication: bool,
-    /// Its state.
+    /// Whether the connection is idle, in use, or in another state.
     pub phase: ServerPhase,
-    /// Time when it was opened.
+    /// Time at which the connection was opened.
     pub connected: SystemTime,
-    /// Time since the last change of its state.
+    /// Time since `phase` last changed.
     pub since: Duration,
-    /// Id of the client linked to it.
+    /// Id of the client linked to the connection.
     pub client: Option<u64>,
-    /// Number of pending CancelRequests to it.
+    /// Number of pending CancelRequests for the connection.
     pub cancels: u32,
-    /// Process id of its backend.
+    /// Process id of the backend.
     pub process_id: i32,
-    /// Number of statements prepared on it.
+    /// Number of statements prepared on the connection.
     pub statements: usize,
-    /// Its `application_name`.
+    /// The current `application_name` on the connection.
     pub application_name: String,
-    /// Whether it will be closed as soon as its client releases it.
+    /// Whether the connection will be closed as soon as its client releases it.
     pub is_outdated: bool,
     /// Addresses of the connection.
     pub addresses: SocketAddresses,

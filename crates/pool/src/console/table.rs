@@ -1,4 +1,4 @@
-//! [`Show`]: the tables of the console. Each is a list of columns with name, type, and for some a
+//! [`Show`]: the tables of the console. Each is a list of columns with name, type, and sometimes a
 //! getter. Names, order and types are PgBouncer's, for compatibility with its tools.
 
 mod capture;
@@ -13,7 +13,7 @@ mod statistics;
 
 use super::snapshot::PoolerSnapshot;
 
-/// A table of the console.
+/// A table that SHOW can return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
     ActiveSockets,
@@ -44,7 +44,7 @@ pub(crate) enum Show {
     Version,
 }
 
-/// Names of tables, ordered by name.
+/// The tables by name, ordered by name.
 const NAMES: &[(&str, Show)] = &[
     ("ACTIVE_SOCKETS", Show::ActiveSockets),
     ("BANS", Show::Bans),
@@ -90,7 +90,7 @@ pub(crate) enum ColumnType {
     Numeric,
 }
 
-/// The value of a cell.
+/// A cell, before it is encoded in text or binary format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CellValue {
     Text(String),
@@ -135,18 +135,19 @@ impl<T: Into<Self>> From<Option<T>> for CellValue {
 }
 
 impl Show {
-    /// The table for the keywords after `SHOW`; `STATS TOTALS` is `STATS_TOTALS`.
+    /// Returns the table for the keywords after `SHOW`; `STATS TOTALS` is the same as
+    /// `STATS_TOTALS`.
     pub(crate) fn from_keywords(keywords: &[&str]) -> Option<Self> {
         let name = keywords.join("_");
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, show)| *show)
     }
 
-    /// The names of all tables.
+    /// Returns the names of all tables, in alphabetical order.
     pub(crate) fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|(name, _)| *name)
     }
 
-    /// Whether the table needs the lists of clients and server connections.
+    /// Whether the snapshot must include the lists of clients and server connections.
     pub(crate) fn needs_connections(self) -> bool {
         !matches!(
             self,
@@ -171,7 +172,7 @@ impl Show {
         )
     }
 
-    /// The columns, in order.
+    /// Returns the columns, in order.
     pub(crate) fn columns(self) -> Vec<ShowColumn> {
         let of = |names: &[(&'static str, ColumnType)]| -> Vec<ShowColumn> {
             names.iter().map(|(name, kind)| ShowColumn { name, kind: *kind }).collect()
@@ -204,7 +205,7 @@ impl Show {
         }
     }
 
-    /// The rows.
+    /// Returns the rows, with one cell per column.
     pub(crate) fn rows(self, view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
         match self {
             Self::ActiveSockets => peers::sockets(view, true),
@@ -216,7 +217,8 @@ impl Show {
             Self::Config => config::rows(&view.config),
             Self::Databases => pools::databases(view),
             Self::Paused => pools::paused(view),
-            // Names are resolved by the system, there are no peers, and no memory pools to report.
+            // Always empty: the system resolves names, and there are neither peers nor memory pools
+            // to report.
             Self::DnsHosts | Self::DnsZones | Self::Mem | Self::PeerPools | Self::Peers => {
                 Vec::new()
             }

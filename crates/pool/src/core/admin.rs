@@ -1,4 +1,4 @@
-//! Admin commands: pausing, reconnecting, reloading, killing.
+//! Admin commands: PAUSE, RECONNECT, RELOAD, KILL.
 
 use super::Core;
 use crate::{
@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Core {
-    /// A [`crate::AdminState`] has changed: closes idle servers that must not be used, and serves
-    /// clients that may have one now.
+    /// Handles a changed [`crate::AdminState`]: closes idle servers that must not be used, and
+    /// serves clients that may have one now.
     pub fn admin_state_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for pool in self.known_pools() {
@@ -29,7 +29,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Closes idle servers of a pool that must not be used.
+    /// Closes a pool's idle servers that must not be used.
     pub(super) fn close_unusable_idle(&mut self, pool: PoolId, io: &mut dyn CoreIo) {
         let idle = self.pools.get(pool.index()).and_then(Option::as_ref).map(|it| it.idle.clone());
         for id in idle.into_iter().flatten() {
@@ -40,9 +40,9 @@ impl Core {
         }
     }
 
-    /// [`Core::set_pool`] has changed pools: closes servers that are useless or surplus, those in
-    /// use when they are released; disconnects clients of removed databases, those in a transaction
-    /// at its end; and serves clients that may have a server now.
+    /// Handles changes made by [`Core::set_pool`]. Closes servers that are useless or surplus,
+    /// those in use when they are released. Disconnects clients of removed databases, those in a
+    /// transaction at its end. Serves clients that may have a server now.
     pub fn pools_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.resample_mirrors();
@@ -62,8 +62,8 @@ impl Core {
         }
     }
 
-    /// Whether a client can be disconnected without losing work: it has no request and is outside
-    /// of a transaction, with or without a server, or its login is not finished.
+    /// Whether a client can be disconnected without losing work: it has no request and is outside a
+    /// transaction, with or without a server, or its login is not finished.
     pub(super) fn can_disconnect(&self, client: &ClientConnection) -> bool {
         match client.state {
             ClientState::Welcome => true,
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Closes all clients and servers of a pool, whatever they are doing (KILL).
+    /// Closes all clients and servers of a pool, in whatever state they are (KILL).
     pub fn kill_pool(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for index in 0..self.clients.slots() {
@@ -108,9 +108,8 @@ impl Core {
         is_there
     }
 
-    /// Whether a free server must be closed, because it is not to be used any more, is not to be
-    /// used now, or is surplus. The caller must then close it: this call has counted it against the
-    /// surplus.
+    /// Whether a free server must be closed because it is outdated, the database is paused, or it
+    /// is surplus. The caller must then close it: this call has counted it against the surplus.
     #[inline]
     pub(super) fn must_close(&mut self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
@@ -123,7 +122,7 @@ impl Core {
                 && self.servers.get_mut(id).is_some_and(|it| it.permits.release_surplus())
     }
 
-    /// Whether a server is to be replaced because its pool's epoch has changed (RECONNECT).
+    /// Whether a server must be replaced because its pool's epoch has changed (RECONNECT).
     #[inline]
     pub(super) fn is_outdated(&self, server: &ServerConnection) -> bool {
         let pool = self.pools[server.pool.index()].as_ref();

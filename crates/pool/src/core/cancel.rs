@@ -21,23 +21,23 @@ use crate::{
     },
 };
 
-/// Appends the error for a request that is cancelled before a server has it.
+/// Appends the error for a request that is cancelled before it is sent to a server.
 pub(super) fn write_cancelled_error(buf: &mut Vec<u8>) {
     let fields = encode::essentials(Severity::Error, b"57014", CANCELLED);
     encode::error_response(buf, fields).expect("the text has no zero byte");
 }
 
-/// PostgreSQL's own text.
+/// PostgreSQL's text for a cancelled statement.
 const CANCELLED: &[u8] = b"canceling statement due to user request";
 
 impl Core {
-    /// Cancels the request of the client with this key. Returns whether there is one.
+    /// Cancels the request of the client with this key. Returns whether such a client exists.
     pub(super) fn cancel_by_key(&mut self, key: &CancelKey, io: &mut dyn CoreIo) -> bool {
         let Some((id, client)) = slot_of_key(key).and_then(|slot| self.clients.occupant(slot))
         else {
             return false;
         };
-        // Internal clients (of fan-outs and mirrors) were never sent a key.
+        // Internal clients (of fan-outs and mirrors) have no key that was ever sent.
         if !client.is_external() || client.cancel_key(self.worker, id) != *key {
             return false;
         }
@@ -54,7 +54,7 @@ impl Core {
         }
     }
 
-    /// Cancels a client's current request, wherever it is processed.
+    /// Cancels a client's current request, wherever it is being processed.
     pub(super) fn cancel_client_request(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         self.capture_cancel(id);
         self.mark_transaction_cancelled(id);
@@ -67,8 +67,8 @@ impl Core {
         let Some(server_id) = client.server() else { return };
         let front = self.servers.get(server_id).and_then(|server| server.outstanding.front());
         match front.map(|front| front.target) {
-            // Cancelling a request that the pooler sent on behalf of the client's request fails
-            // both, and the server does not answer the client's request before that one.
+            // A request that the pooler sent on behalf of the client's request is answered before
+            // it, and cancelling it fails both.
             Some(ReplyTarget::Client | ReplyTarget::Pooler) => self.request_cancel(server_id, io),
             // The cancel would hit a request that the pooler sent before the client's: try again
             // later.
@@ -81,14 +81,15 @@ impl Core {
         }
     }
 
-    /// Answers the request of a client that waits for a server, as if it had been cancelled there.
-    /// While the Sync of its batch is missing, the request is incomplete: the cancel came too
-    /// early.
+    /// Replies to the request of a client that waits for a server, as if it had been cancelled
+    /// there. While the Sync of its batch is missing, the request is incomplete and the cancel came
+    /// too early.
     fn cancel_queued_request(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let held = &mut client.input.buffered;
         let Some(bytes) = first_request_bytes(held) else { return };
-        // A query string would have dropped the unnamed statement, and a batch may have.
+        // On a server, a query string would have dropped the unnamed statement, and a batch may
+        // have.
         client.statements.clear_unnamed();
         held.drain(..bytes);
         let is_done = held.is_empty();
@@ -107,7 +108,7 @@ impl Core {
         self.update_pause(PeerId::Client(id), io);
     }
 
-    /// Sends a server a CancelRequest if it has requests to answer.
+    /// Sends a CancelRequest for a server connection that has outstanding requests.
     pub(super) fn request_cancel(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.outstanding.is_empty() {
@@ -119,7 +120,8 @@ impl Core {
         }
     }
 
-    /// A CancelRequest is done: a server that waited for it continues its cleaning.
+    /// Handles the end of a CancelRequest: a server whose release waited for it continues its
+    /// cleaning.
     pub(super) fn finish_cancel(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.cancels_in_flight = server.cancels_in_flight.saturating_sub(1);
@@ -129,7 +131,7 @@ impl Core {
     }
 }
 
-/// The bytes of the first complete request, up to the message that ReadyForQuery answers.
+/// Returns the length of the first complete request, up to the message that ReadyForQuery answers.
 fn first_request_bytes(held: &[u8]) -> Option<usize> {
     let mut rest = held;
     loop {

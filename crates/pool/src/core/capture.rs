@@ -1,4 +1,4 @@
-//! Capturing client traffic.
+//! Capture of client traffic.
 //!
 //! Client bytes are captured as they arrive, whatever the core does with them: the pooler's own
 //! requests to servers, and the replies to those, are not part of a capture. Without a capture this
@@ -20,7 +20,7 @@ use crate::core::{
 };
 
 impl Core {
-    /// Starts a capture: new clients are captured from their login, others from their next
+    /// Starts a capture: new clients are captured from their login, existing ones from their next
     /// transaction.
     pub fn start_capture(&mut self, capture: CaptureBuffer) {
         self.stop_capture();
@@ -28,7 +28,7 @@ impl Core {
         self.observes_clients = true;
     }
 
-    /// Ends the running capture.
+    /// Stops the running capture.
     pub fn stop_capture(&mut self) {
         if let Some(capture) = self.capture.take() {
             capture.finish();
@@ -36,7 +36,7 @@ impl Core {
         self.observes_clients = self.mirrored_clients > 0;
     }
 
-    /// When [`Core::flush_capture`] is due; [`Time::NEVER`] if the buffer is empty.
+    /// Returns when [`Core::flush_capture`] is due; [`Time::NEVER`] if the buffer is empty.
     pub fn capture_deadline(&self) -> Time {
         self.capture.as_ref().and_then(|capture| capture.flush_deadline()).map_or(Time::NEVER, Time)
     }
@@ -63,7 +63,7 @@ impl Core {
         let Self { capture, clients, servers, .. } = self;
         let (Some(capture), Some(client)) = (capture, clients.get_mut(id)) else { return };
         if !client.is_external() {
-            return; // The client whose request this is sent it already.
+            return; // The external client has already been captured when it sent this request.
         }
         if capture.is_closed() {
             self.stop_capture();
@@ -81,7 +81,7 @@ impl Core {
         capture.record_frontend(&mut client.capture_mark, bytes, self.now.0);
     }
 
-    /// A client's login is finished. Bytes that it sent before are buffered.
+    /// Captures the end of a client's login. Bytes that it sent before are buffered.
     pub(super) fn capture_login(&mut self, id: ClientId) {
         let (Some(capture), Some(client)) = (&mut self.capture, self.clients.get_mut(id)) else {
             return;
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// A client that waited was assigned a server.
+    /// Captures that a waiting client was assigned a server.
     pub(super) fn capture_server_assigned(&mut self, id: ClientId) {
         if let Some(capture) = &mut self.capture
             && let Some(client) =
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// A client's statement is cancelled.
+    /// Captures that a client's statement is cancelled.
     pub(super) fn capture_cancel(&mut self, id: ClientId) {
         if let Some(capture) = &mut self.capture
             && let Some(client) =
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    /// A client is gone.
+    /// Captures the end of a client's connection.
     pub(super) fn capture_disconnect(&mut self, client: &ClientConnection) {
         if let Some(capture) = &mut self.capture {
             capture.record_disconnect(&client.capture_mark, self.now.0);
@@ -142,7 +142,7 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Captures generated messages that the client gets instead of a server's.
+    /// Captures generated messages that the client gets instead of the server's.
     pub(super) fn capture_generated_reply(&mut self, made: &[u8]) {
         if let (Some(capture), Some(client)) = (&mut self.capture, &mut self.client) {
             capture_messages(capture, client, made, self.now);
@@ -164,7 +164,8 @@ fn capture_messages(
     }
 }
 
-/// Whether the client's next bytes start a transaction: no request is outstanding and none is open.
+/// Whether the client's next bytes start a transaction: no request is outstanding, and no
+/// transaction is open.
 pub(super) fn is_between_transactions(
     client: &ClientConnection,
     servers: &Slab<ServerId, ServerConnection>,

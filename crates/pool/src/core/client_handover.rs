@@ -1,4 +1,4 @@
-//! Handing clients over to another process, with their sockets, and accepting them from one.
+//! Handing clients over to another process with their sockets, and accepting them from one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,38 +28,38 @@ use crate::{
 /// outstanding request, and no unsent reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHandover {
-    /// Its own user, where that differs from its pool's.
+    /// The user that the client logged in as, where that differs from its pool's.
     pub user: Option<Arc<str>>,
     /// The negotiated protocol version.
     pub version: ProtocolVersion,
-    /// Its cancel key, which stays valid.
+    /// The client's cancel key, which stays valid.
     pub key: CancelKey,
-    /// Time since its login.
+    /// Time since the client's login.
     pub age: Duration,
-    /// The session parameters that it expects on every server.
+    /// The session parameters that the client expects on every server.
     pub parameters: Vec<SessionParameter>,
-    /// Those that its startup packet requested.
+    /// The session parameters that its startup packet requested.
     pub startup_parameters: Vec<SessionParameter>,
-    /// The settings under which its statements were parsed, without duplicates.
+    /// The settings under which the client's statements were parsed, without duplicates.
     pub parse_settings: Vec<ParseValues>,
-    /// Its prepared statements, by name.
+    /// The client's prepared statements, by name.
     pub statements: Vec<(Vec<u8>, HandoverStatement)>,
-    /// Its unnamed statement; the text is empty if it has none.
+    /// The client's unnamed statement; the text is empty if it has none.
     pub unnamed: HandoverStatement,
-    /// The server role requested at its login.
+    /// The server role requested at login.
     pub role: Option<RolePreference>,
-    /// The routing settings changed by its own commands since.
+    /// The routing settings changed by the client's own commands since its login.
     pub session_overrides: SessionOverrides,
-    /// The shards that it wrote to, if it reads its own writes.
+    /// The shards that the client wrote to, if it reads its own writes.
     pub written_shards: Vec<u32>,
-    /// The channels that it listens to.
+    /// The channels that the client listens to.
     pub channels: Vec<Channel>,
 }
 
 /// A prepared statement of a client that is handed over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HandoverStatement {
-    /// The body of its Parse after the name.
+    /// The body of the statement's Parse message after the name.
     pub text: Vec<u8>,
     /// Index into [`ClientHandover::parse_settings`], if its meaning depends on settings and they
     /// are known.
@@ -70,14 +70,15 @@ pub struct HandoverStatement {
 const STATEMENT_BYTES_MAX: usize = 16 << 20;
 
 impl Core {
-    /// Clients that can be handed over: they have no server, no outstanding request, and no unsent
-    /// reply.
+    /// Returns the clients that can be handed over: they have no server, no outstanding request,
+    /// and no unsent reply.
     pub fn handover_candidates(&self) -> Vec<ClientId> {
         let clients = (0..self.clients.slots()).filter_map(|index| self.clients.occupant(index));
         clients.filter(|(_, client)| can_hand_over(client)).map(|(id, _)| id).collect()
     }
 
-    /// The owner pool of a client that listens, and its channels; `None` if it does not listen.
+    /// Returns the owner pool of a client that listens, and its channels; `None` if it does not
+    /// listen.
     pub fn committed_channels(
         &self,
         id: ClientId,
@@ -88,8 +89,8 @@ impl Core {
         Some((client.owner_pool, channels))
     }
 
-    /// Hands a client over without closing its connection; the id is free. `None` if it is not
-    /// possible now.
+    /// Hands a client over without closing its connection; its id is free afterwards. `None` if
+    /// that is not possible now.
     pub fn hand_over_client(
         &mut self,
         id: ClientId,
@@ -138,15 +139,15 @@ impl Core {
         Some((client.owner_pool, handover))
     }
 
-    /// Starts or stops closing servers as soon as no client waits for one: during a takeover the
-    /// new process opens its own.
+    /// Starts or stops closing servers for which no client waits: during a takeover the new process
+    /// opens its own.
     pub fn close_idle_servers(&mut self, closes: bool, now: Time, io: &mut dyn CoreIo) {
         self.closes_idle_servers = closes;
         self.admin_state_changed(now, io);
     }
 
     /// Accepts a client that another process handed over. `None` if this worker does not have the
-    /// pool.
+    /// client's pool.
     pub fn adopt_client(
         &mut self,
         pool: PoolId,
@@ -172,7 +173,7 @@ impl Core {
             written_shards,
             channels,
         } = handover;
-        // It has a cancel key already, so it needs no random secret.
+        // The client already has a cancel key, so it needs no random secret.
         let secret = CancelSecret([0; 32]);
         let login = ClientLogin { pool, user, version, secret, parameters: Vec::new(), role: None };
         let parameters = self.parameter_sets.intern(parameters);

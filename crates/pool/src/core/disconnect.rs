@@ -1,4 +1,4 @@
-//! Closing connections, and cleaning servers after their clients.
+//! Closing connections, and cleaning servers that clients have released.
 
 use howdah_wire::{
     backend::{Severity, TransactionStatus},
@@ -29,7 +29,7 @@ use crate::{
 };
 
 impl Core {
-    /// A client is gone: rolls back what it left open on its server.
+    /// Called when a client is gone: rolls back what it left open on its server.
     pub(super) fn handle_client_disconnect(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.remove_client(id) else { return };
         if client.channels.is_some() {
@@ -40,13 +40,13 @@ impl Core {
             let has_request =
                 self.servers.get(id).is_some_and(|server| server.outstanding.is_for_client());
             if has_request && client.input.is_at_boundary() {
-                self.request_cancel(id, io); // No client waits for the answer.
+                self.request_cancel(id, io); // No client waits for the reply.
             }
             self.start_cleaning(id, client.input.padding_bytes(), io);
         }
     }
 
-    /// A client has sent Terminate. Its earlier requests are still executed, as PostgreSQL does.
+    /// Handles Terminate. The client's earlier requests are still executed, as PostgreSQL does.
     pub(super) fn terminate_client(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.remove_client(id) else { return };
         if client.channels.is_some() {
@@ -59,7 +59,7 @@ impl Core {
         }
     }
 
-    /// Starts cleaning a server after its client: waits for running requests, rolls back an open
+    /// Starts cleaning a released server: waits for running requests, rolls back an open
     /// transaction. If the client stopped in the middle of a message, `padding` bytes complete it,
     /// so that the server rejects it; `None` means that only closing the connection helps.
     fn start_cleaning(&mut self, id: ServerId, padding: Option<usize>, io: &mut dyn CoreIo) {
@@ -88,7 +88,7 @@ impl Core {
         self.continue_cleaning(id, io);
     }
 
-    /// The next step of cleaning: end a COPY, then the batch, roll back, reset.
+    /// Takes the next step of cleaning: end a COPY, then the batch, roll back, reset.
     pub(super) fn continue_cleaning(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let skips_reset = self.injects(InjectedFault::DirtyReuse);
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -144,7 +144,7 @@ impl Core {
         self.flush_server(id, &[], io);
     }
 
-    /// A server connection has ended, in whatever state.
+    /// Called when a server connection has ended, in whatever state.
     pub(super) fn handle_server_disconnect(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.remove(id) else { return };
         let pool_id = server.pool;
@@ -210,7 +210,7 @@ impl Core {
         self.close_client(id, io);
     }
 
-    /// Closes a client without an error, or after its error was sent.
+    /// Closes a client without an error, or once its error was sent.
     pub(super) fn close_client(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         if let Some(client) = self.clients.get(id) {
             if client.is_external() {
@@ -221,7 +221,7 @@ impl Core {
     }
 }
 
-/// Completes a message that its client never finished: not a zero byte, so that no text in it ends.
+/// The byte that fills up an unfinished message. Not zero, so that it terminates no text in it.
 const PADDING: u8 = 1;
 
 /// Ends a batch whose Sync never came. PostgreSQL would not commit the batch of a client that
@@ -242,7 +242,7 @@ fn abort_batch(server: &mut ServerConnection, to: &mut GatherBuffer) {
     to.push_with(sync);
 }
 
-/// The query to run before another client gets a server, if there is one.
+/// Returns the query to run before another client gets a server, if one is needed.
 fn reset_query(pool: &PoolState) -> Option<Vec<u8>> {
     let query = &pool.spec.reset.as_ref()?.query;
     (!query.is_empty()).then(|| query.to_vec())

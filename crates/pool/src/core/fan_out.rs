@@ -1,8 +1,8 @@
 //! Requests on several shards: starting, merging and finishing their sub-requests. See
 //! [`crate::core::fan_out::active`].
 //!
-//! Work that follows from a sub-request's replies is deferred to the end of the call that brought
-//! them ([`Core::run_deferred`]): in the middle of it, other servers' bytes may be half gathered.
+//! Work that follows from a sub-request's replies is deferred to the end of the call that delivered
+//! them ([`Core::run_deferred`]): during the call, bytes of other servers may be half gathered.
 
 pub(crate) mod active;
 mod admission;
@@ -77,7 +77,7 @@ impl Core {
     }
 
     /// Advances a client's fan-out request as far as possible: starts the next sub-request,
-    /// continues a COPY, finishes.
+    /// continues a COPY, or finishes.
     fn advance_fan_out(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         self.collect_sub_requests(id, io);
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -205,7 +205,7 @@ impl Core {
         }
     }
 
-    /// Whether a server of a fan-out COPY has not taken all bytes sent to it.
+    /// Whether a server of a fan-out COPY has bytes that its socket has not accepted.
     pub(super) fn has_backlogged_sub_request(&self, fan_out: &ActiveFanOut) -> bool {
         let servers = fan_out.sub_requests.iter().flatten().filter_map(|sub_request| {
             self.clients.get(*sub_request).and_then(ClientConnection::server)
@@ -254,8 +254,8 @@ impl Core {
         }
     }
 
-    /// The client has received an error: the remaining sub-requests are not started, running ones
-    /// are cancelled.
+    /// Aborts a fan-out request whose client has received an error: the remaining sub-requests are
+    /// not started, running ones are cancelled.
     fn abort_fan_out(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(fan_out) = self.clients.get_mut(id).and_then(|it| it.fan_out.as_mut()) else {
             return;
@@ -297,7 +297,7 @@ impl Core {
         self.deferred.push(DeferredWork::Client(id));
     }
 
-    /// A client is gone: ends its sub-requests.
+    /// Ends the sub-requests of a client that is gone.
     pub(super) fn drop_sub_requests(&mut self, client: &ClientConnection, io: &mut dyn CoreIo) {
         for sub_request in
             client.fan_out.iter().flat_map(|fan_out| fan_out.sub_requests.iter().flatten())
@@ -312,7 +312,7 @@ impl Core {
         }
     }
 
-    /// The client as shown to users: for a sub-request, the client whose request it is.
+    /// Returns the client that users see: for a sub-request, the client that sent the request.
     pub(super) fn external_client(&self, id: ClientId) -> ClientId {
         self.clients
             .get(id)
@@ -326,7 +326,7 @@ impl Core {
         fan_out.is_some_and(|fan_out| fan_out.merger.has_failed())
     }
 
-    /// The phase of a client's fan-out COPY.
+    /// Returns the phase of a client's fan-out COPY, if it runs one.
     fn copy_phase(&self, id: ClientId) -> Option<CopyPhase> {
         let fan_out = self.clients.get(id)?.fan_out.as_ref()?;
         fan_out.copy.as_ref().map(|copying| copying.phase)

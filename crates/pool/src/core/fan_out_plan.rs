@@ -1,4 +1,4 @@
-//! Planning of fan-out requests: the messages each shard gets, and how its answers are recognized.
+//! Planning of fan-out requests: the messages for each shard, and the replies to expect.
 
 use std::{slice, sync::Arc};
 
@@ -116,7 +116,8 @@ impl RoutingContext<'_> {
     }
 }
 
-/// The answers to expect for a message.
+/// Returns the replies to expect for a message, and adds the Describe that an Execute needs to
+/// `request`.
 fn plan_message<'a>(
     frame: Frame<'a>,
     fan_outs: &mut slice::Iter<'_, (&'a [u8], Arc<FanOut>)>,

@@ -1,4 +1,4 @@
-//! Faults that the simulator must detect. Outside of tests none is injected.
+//! Faults that tests inject, and that the simulator must detect. None is injected outside tests.
 
 /// A fault injected by a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,19 +9,19 @@ pub(crate) enum InjectedFault {
     DirtyReuse,
     /// A server is assigned to another client while a CancelRequest to it is in flight.
     StrayCancel,
-    /// The pooler's own replies are sent twice.
+    /// Messages that the pooler itself sends to a client are sent twice.
     DoubleReply,
     /// Clients share statements that were parsed under different settings.
     ForeignLiterals,
-    /// Servers are opened beyond the limits.
+    /// Servers are opened although limits are reached.
     LimitBreach,
-    /// Requests for the primary go to any member.
+    /// Requests for the primary go to an arbitrary member.
     WriteToAnyMember,
     /// Servers of a replaced primary stay in use.
     Unfenced,
     /// Servers of unresponsive members stay in use.
     UnresponsiveKept,
-    /// Requests for one shard go to any.
+    /// Requests for one shard go to an arbitrary shard.
     WrongShard,
     /// Replies of a mirror are sent to the client.
     MirrorReplies,

@@ -10,7 +10,7 @@ use crate::{
     core::state::ids::{ClientId, PeerId, PoolId, ServerId, WorkerId},
 };
 
-/// The worker's sockets, as seen by the core.
+/// The worker's sockets, as the core uses them.
 ///
 /// The core calls these while it handles an event; none of them may call back into the core. A
 /// result that is known at once (a connection refused, a peer gone) is stored by the worker and
@@ -26,10 +26,10 @@ use crate::{
 /// - Errors are never returned. A send that failed loses its bytes, counts as sent in full, and is
 ///   followed by [`crate::Core::client_closed`] or [`crate::Core::server_closed`].
 pub trait CoreIo {
-    /// Sends `slices`, in order, after any unsent bytes: one `writev`. The worker copies and keeps
-    /// what the socket does not accept.
+    /// Sends `slices`, in order, after any unsent bytes: one `writev`. The worker copies and
+    /// retains the bytes that the socket does not accept.
     ///
-    /// The slices live as long as the call. There are at most 64 of them, none empty.
+    /// The slices are valid only during the call. There are at most 64 of them, none empty.
     fn send(&mut self, to: PeerId, slices: &[IoSlice<'_>]) -> Backlog;
 
     /// Stops reading from `peer` until [`CoreIo::resume`]. Bytes that were read already are still
@@ -55,21 +55,22 @@ pub trait CoreIo {
         let _ = (client, error);
     }
 
-    /// A server of `pool`, a cluster member, closed a connection or could not be reached: its
-    /// health should be checked soon. Optional.
+    /// Reports that a server of `pool`, a cluster member, closed a connection or could not be
+    /// reached: its health should be checked soon. Optional.
     fn server_suspected(&mut self, pool: PoolId) {
         let _ = pool;
     }
 
-    /// A client that reads its own writes has written through this pool, a cluster member: the WAL
-    /// position of the primary should be queried soon. Not called again before it was.
+    /// Reports that a client that reads its own writes has written through `pool`, a cluster
+    /// member: the WAL position of the primary should be queried soon. Not called again before it
+    /// was.
     fn check_primary(&mut self, pool: PoolId) {
         let _ = pool;
     }
 
     /// Connects and logs in to a server of `pool`, then reports [`crate::Core::server_ready`] or
-    /// [`crate::Core::server_failed`]. The core has counted it against every limit already, and
-    /// paces retries; the worker enforces the timeout for connecting and logging in.
+    /// [`crate::Core::server_failed`]. The core has already counted the server against every limit,
+    /// and paces retries; the worker enforces the timeout for connecting and logging in.
     fn open_server(&mut self, server: ServerId, pool: PoolId);
 
     /// Sends `key` in a CancelRequest over a connection of its own, to the address and with the TLS
@@ -78,15 +79,16 @@ pub trait CoreIo {
     /// Until then `server` is not given to another client.
     fn send_cancel(&mut self, server: ServerId, pool: PoolId, key: &CancelKey);
 
-    /// This worker has clients of `pool` waiting and may open no more servers: every other worker
-    /// must call [`crate::Core::server_requested`]. May be ignored if there is one worker.
+    /// Requests a server from another worker: this one has clients of `pool` waiting and may not
+    /// open more. Every other worker must call [`crate::Core::server_requested`]. May be ignored
+    /// with a single worker.
     fn request_server(&mut self, pool: PoolId);
 
-    /// Makes the dedicated connection of the database of `owner_pool` listen to `channels` for
-    /// `client`, and reports [`crate::Core::listen_finished`] when it does, or why it cannot; then
-    /// notifications by [`crate::Core::deliver_notification`]. With `is_relisten` the client
-    /// listens to them already and waits for nothing: once they are listened to, it is warned that
-    /// it may have missed some, by [`crate::Core::notifications_missed`].
+    /// Makes the dedicated connection for the database of `owner_pool` listen to `channels` for
+    /// `client`. Then reports [`crate::Core::listen_finished`], with the reason if it cannot, and
+    /// passes notifications to [`crate::Core::deliver_notification`]. With `is_relisten` the client
+    /// listens to them already and waits for nothing: once the connection listens,
+    /// [`crate::Core::notifications_missed`] warns the client that it may have missed some.
     fn listen(
         &mut self,
         client: ClientId,
@@ -97,7 +99,8 @@ pub trait CoreIo {
         let _ = (client, owner_pool, channels, is_relisten);
     }
 
-    /// Stops delivering `channels` to `client`; all of them if `None`. The client may be gone.
+    /// Stops delivering `channels` to `client`; all of them if `None`. The client may already be
+    /// gone.
     fn unlisten(&mut self, client: ClientId, owner_pool: PoolId, channels: Option<Vec<Channel>>) {
         let _ = (client, owner_pool, channels);
     }
@@ -107,13 +110,13 @@ pub trait CoreIo {
     fn hand_over(&mut self, server: ServerId, to: WorkerId, transfer: Box<Transfer>);
 }
 
-/// What is left to send to a peer after [`CoreIo::send`].
+/// Bytes that remain unsent after [`CoreIo::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a peer that takes nothing must not be sent more"]
 pub enum Backlog {
     /// Nothing: the socket accepted everything.
     Empty,
-    /// Some bytes. The core sends no more than it has at hand, and the worker calls
-    /// [`crate::Core::drained`] as soon as nothing is left.
+    /// Some bytes. The core sends no more than it already has, and the worker calls
+    /// [`crate::Core::drained`] as soon as the buffer is empty.
     Waiting,
 }

@@ -4,12 +4,14 @@
 //!
 //! An idle server moves to a worker that needs one by a single message: a [`Transfer`], which owns
 //! the server's whole state, its permits included, together with the socket. Neither can be copied,
-//! and the sender has removed both from its own tables before the message exists; so at every
+//! An idle server moves to a worker that needs one by a single message: a [`Transfer`], which owns
+//! the server's whole state, its permits included, together with the socket. Neither can be copied,
+//! and the sender has removed both from its own tables before the message exists. So at every
 //! moment one worker, or one message, owns the server, and no order of events changes that. Workers
 //! also share [`crate::ConnectionLimit`]s, each one atomic number that guards nothing but itself,
-//! and the statement registry, under a mutex that is taken for names only. A request for a server
-//! that arrives too late finds none, or gets one that the worker no longer needs: it is then idle
-//! there. A message that is never read (its worker has ended) drops what it owns: permits are
+//! and the statement registry, under a mutex that is held for names only. A request for a server
+//! that arrives too late finds none, or gets one that the worker does not need any more, where it
+//! stays idle. A message that is never read (its worker has ended) drops what it owns: permits are
 //! released and the socket is closed. So memory orderings beyond that cannot matter; a test with
 //! threads exercises it.
 
@@ -40,14 +42,14 @@ use crate::{
     },
 };
 
-/// A server on its way from one worker to another: its whole state except the socket.
+/// A server that moves from one worker to another: its whole state except the socket.
 #[derive(Debug)]
 pub struct Transfer {
     server: ServerConnection,
 }
 
 impl Transfer {
-    /// The pool it belongs to.
+    /// Returns the pool of the server.
     pub fn pool(&self) -> PoolId {
         self.server.pool
     }
@@ -72,7 +74,7 @@ impl Core {
             };
             self.clients.get_mut(id)?.pool = pool_id;
         }
-        // Clients that wait already come first.
+        // Clients that wait already are first.
         if !is_queued && !self.pool(pool_id).waiting.is_empty() {
             return None;
         }
@@ -119,7 +121,7 @@ impl Core {
         self.open_for_waiting(pool_id, io);
     }
 
-    /// A server's login has succeeded: it serves waiting clients.
+    /// Handles a successful login of a server, which then serves waiting clients.
     pub(super) fn handle_server_login(
         &mut self,
         id: ServerId,
@@ -147,7 +149,8 @@ impl Core {
         self.serve_waiting_clients(pool_id, io);
     }
 
-    /// Finishes pending logins of clients, if the server's parameters are known and it is not down.
+    /// Finishes pending logins of clients, if the server's parameters are known and the server is
+    /// up.
     pub(super) fn finish_pending_logins(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         let pool = self.pool(pool_id);
         let admits_clients =
@@ -159,14 +162,14 @@ impl Core {
         }
     }
 
-    /// Sends a client its parameters and ReadyForQuery, queues it until the server's parameters are
-    /// known, or refuses it if the server is known to be down.
+    /// Finishes a client's login: sends its parameters and ReadyForQuery, queues the client until
+    /// the server's parameters are known, or refuses it if the server is known to be down.
     pub(super) fn finish_login(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let worker = self.worker;
         let Some(client) = self.clients.get_mut(id) else { return };
         let pool_id = client.pool;
         let Some(pool) = self.pools[pool_id.index()].as_mut() else { return };
-        // While its server is down a client is not let in: it may have other hosts to try.
+        // While its server is down, a client is refused at login: it may have other hosts to try.
         let welcome = pool.spec.welcome.parameters().filter(|_| pool.outage().is_none());
         let Some(welcome) = welcome else {
             client.state_since = self.now;
@@ -226,7 +229,7 @@ impl Core {
         }
     }
 
-    /// Releases a server from its client, if every request is answered and nothing is open.
+    /// Releases a server from its client, if every request is answered and no transaction is open.
     pub(super) fn release_if_quiescent(&mut self, server_id: ServerId, io: &mut dyn CoreIo) {
         let ignores_replies = self.injects(InjectedFault::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };
@@ -275,8 +278,8 @@ impl Core {
                     self.update_pause(PeerId::Client(client_id), io);
                 }
                 if is_paused {
-                    // Reading was paused for a slow client; the replies to a reset must be read all
-                    // the same.
+                    // Reading was paused because of a slow client; the replies to a reset must be
+                    // read nevertheless.
                     self.update_pause(PeerId::Server(server_id), io);
                 }
                 if ignores_replies || is_clean {
@@ -295,8 +298,8 @@ impl Core {
         let ignores_cancels = self.injects(InjectedFault::StrayCancel);
         let Some(server) = self.servers.get_mut(id) else { return };
         server.state_since = self.now;
-        // The CancelRequest may hit the next statement, whoever sends it: `finish_cancel`
-        // continues.
+        // The CancelRequest may still arrive and hit the next client's statement: the release
+        // continues in `finish_cancel`.
         if server.cancels_in_flight > 0 && !ignores_cancels {
             server.state = ServerState::Cleaning;
             return;

@@ -1,6 +1,6 @@
-//! LISTEN over shared servers: a client's LISTEN and UNLISTEN statements, and what the server has
-//! committed of them at the end of the transaction. See [`crate::core::listen::channels`] for the
-//! method.
+//! LISTEN over shared servers: handles a client's LISTEN and UNLISTEN statements, and finds out at
+//! the end of a transaction which of them the server has committed. See
+//! [`crate::core::listen::channels`] for the method.
 
 pub(crate) mod channels;
 pub(crate) mod client;
@@ -38,13 +38,13 @@ use crate::core::{
 pub(super) enum ListenPrecondition {
     /// The client's input is held for now.
     Wait(RewriteResult),
-    /// It is impossible: the statement must fail with this error.
+    /// LISTEN is impossible: the statement must fail with this error.
     Refuse(Vec<u8>),
 }
 
 impl LinkedHandler<'_> {
-    /// Whether a query string must be complete before it is processed: it starts with LISTEN or
-    /// UNLISTEN.
+    /// Whether a query string must be complete before it is processed, because it starts with
+    /// LISTEN or UNLISTEN.
     pub(super) fn needs_complete_listen(&self, message: PartialMessage<'_>) -> bool {
         self.multiplexes_listen
             && !message.is_complete()
@@ -52,7 +52,7 @@ impl LinkedHandler<'_> {
             && listen::starts_with_listen(message.body)
     }
 
-    /// The LISTEN and UNLISTEN statements in a query string.
+    /// Returns the LISTEN and UNLISTEN statements in a query string.
     #[inline]
     pub(super) fn listen_actions(&self, message: PartialMessage<'_>) -> Vec<ListenAction> {
         let Rewriter { client, server, .. } = &self.rewriter;
@@ -108,8 +108,8 @@ impl LinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// A query string with a marker after each LISTEN or UNLISTEN, which shows whether it was
-    /// committed.
+    /// Returns a query string with a marker after each LISTEN or UNLISTEN, which shows whether it
+    /// was committed.
     pub(super) fn splice_listen_markers(
         &mut self,
         message: PartialMessage<'_>,
@@ -166,8 +166,8 @@ impl LinkedHandler<'_> {
         Some(RewriteResult::Consumed)
     }
 
-    /// The client continues its transaction: notifications received so far precede its LISTEN's
-    /// commit.
+    /// Discards notifications that precede the commit of the client's LISTEN: it continues its
+    /// transaction.
     pub(super) fn discard_early_notifications(&mut self) {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         if server.pending_actions.is_some()
@@ -204,7 +204,7 @@ impl Rewriter<'_> {
 }
 
 impl ReplyHandler<'_> {
-    /// A client's LISTEN or UNLISTEN has been executed.
+    /// Called when a client's LISTEN or UNLISTEN has been executed.
     pub(super) fn listen_completed(&mut self, tag: &[u8]) {
         self.server.session_state |= SessionStateFlags::from_tag(tag);
         let Some(client) = self.client.as_deref_mut().filter(|_| self.multiplexes_listen) else {
@@ -247,7 +247,7 @@ impl ReplyHandler<'_> {
         ReplyAction::Swallow
     }
 
-    /// Reads one channel name of the answer.
+    /// Reads one channel name of the reply.
     pub(super) fn read_listening_channel(&mut self, body: &[u8]) {
         let frame = Frame { tag: Backend::DataRow.tag(), body };
         if let Ok(Said::DataRow(mut cells)) = Said::parse(frame)
@@ -258,7 +258,7 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// The answer is complete: applies the statements that were committed.
+    /// Handles the end of the reply: applies the statements that were committed.
     pub(super) fn apply_listening_channels(&mut self) -> ReplyAction {
         let ServerConnection { pending_actions: pending, session_state: flags, .. } =
             &mut *self.server;
@@ -283,7 +283,7 @@ impl ReplyHandler<'_> {
     }
 }
 
-/// The LISTEN and UNLISTEN statements of a query string, as far as statement boundaries are
+/// Returns the LISTEN and UNLISTEN statements of a query string, as far as statement boundaries are
 /// certain.
 fn listen_actions_in(sql: &[u8]) -> Vec<ListenAction> {
     if listen::starts_with_listen(sql)
@@ -307,10 +307,10 @@ fn mentions_listen(sql: &[u8]) -> bool {
     })
 }
 
-/// `object_not_in_prerequisite_state`, for a LISTEN that is impossible. Drivers do not take it for
-/// a broken connection.
+/// SQLSTATE `object_not_in_prerequisite_state`, for a LISTEN that is impossible. Drivers do not
+/// treat it as a broken connection.
 const CANNOT_LISTEN: &[u8] = b"55000";
 
-/// Neither a statement nor a portal: the server rejects it.
+/// A name of neither a statement nor a portal: the server rejects it.
 const NO_STATEMENT: &[u8] = b"howdah_cannot_listen";
 const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";

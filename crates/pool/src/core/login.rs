@@ -1,4 +1,4 @@
-//! The result of a login, for either side. Authentication itself is not done here.
+//! The results of logins, to servers and of clients. Authentication itself is not done here.
 
 use std::{fmt, sync::Arc};
 
@@ -9,7 +9,7 @@ use crate::{PoolId, SessionParameter, TargetRole};
 /// The random part of a client's cancel key. `Debug` does not show it.
 #[derive(Clone, Copy)]
 pub struct CancelSecret(
-    /// The bytes; a key of protocol 3.0 uses four of them.
+    /// The random bytes; a key of protocol 3.0 uses four of them.
     pub [u8; 32],
 );
 
@@ -19,44 +19,45 @@ impl fmt::Debug for CancelSecret {
     }
 }
 
-/// An authenticated client.
+/// The login of an authenticated client.
 ///
-/// AuthenticationOk has been sent to it (after NegotiateProtocolVersion, where required), or is
-/// sent with [`crate::Core::finish_client_login`]. The core sends what follows: ParameterStatus,
-/// BackendKeyData and ReadyForQuery.
+/// AuthenticationOk has been sent to the client (after NegotiateProtocolVersion, where required),
+/// or is sent with [`crate::Core::finish_client_login`]. The core sends the messages that follow:
+/// ParameterStatus, BackendKeyData and ReadyForQuery.
 #[derive(Clone, Debug)]
 pub struct ClientLogin {
-    /// The pool of its database and user.
+    /// The pool of the client's database and user.
     pub pool: PoolId,
-    /// The client's own user, if its database forces another one, which its pool is for; otherwise
-    /// `None`.
+    /// The user that the client logged in as, if the database forces another one, for which the
+    /// pool is; otherwise `None`.
     pub user: Option<Arc<str>>,
     /// The negotiated protocol version; it determines the length of the cancel key.
     pub version: ProtocolVersion,
-    /// Random bytes for its cancel key, from a cryptographically secure source.
+    /// Random bytes for the cancel key, from a cryptographically secure source.
     pub secret: CancelSecret,
-    /// Session parameters that the client asked for, by startup parameters and by `-c` or `--name=`
+    /// Session parameters that the client requested, by startup parameters and by `-c` or `--name=`
     /// in `options`, in this order of precedence: the last one wins. Without `user`, `database`,
     /// `replication`, `options` and `_pq_.*`, and without those ignored by the configuration. Names
-    /// are as the client wrote them. For a replication connection, every parameter, with `options`
+    /// are as the client wrote them. For a replication connection, all parameters, with `options`
     /// unparsed.
     pub parameters: Vec<SessionParameter>,
-    /// Which servers of a cluster are suitable, if the client says so; otherwise the pool decides.
+    /// Which servers of a cluster are suitable, if the client requests a role; otherwise the pool
+    /// decides.
     pub role: Option<TargetRole>,
 }
 
-/// A server that has accepted our login: its first ReadyForQuery has arrived.
+/// The login of the pooler to a server, whose first ReadyForQuery has arrived.
 ///
-/// Bytes after that ReadyForQuery are passed to [`crate::Core::server_bytes`], after this.
+/// Bytes after that ReadyForQuery are passed to [`crate::Core::server_bytes`] later.
 #[derive(Clone, Debug)]
 pub struct ServerLogin {
-    /// Everything it reported by ParameterStatus, unchanged.
+    /// Everything that the server reported by ParameterStatus, unchanged.
     pub parameters: Vec<SessionParameter>,
-    /// The key that cancels its statements, if it sent one.
+    /// The key that cancels statements on this connection, if the server sent one.
     pub cancel_key: Option<CancelKey>,
 }
 
-/// Why a server connection could not be opened.
+/// The reason why a server connection could not be opened.
 #[derive(Clone, Debug)]
 pub struct ServerFailure {
     /// The server's own SQLSTATE, or `08006` if it could not be reached.

@@ -1,4 +1,5 @@
-//! Clients of clusters: which member's servers each one uses, and what happens when a member fails.
+//! Clients of clusters: selects the member whose servers each one uses, and reacts when a member
+//! fails.
 //!
 //! A waiting client is in the queue of exactly one pool: that of the member selected for it or,
 //! while no member is suitable, that of its owner pool, which has no servers. It moves to another
@@ -25,10 +26,10 @@ use crate::{
     },
 };
 
-/// A client that has waited this long for one member moves to another that has an idle server.
+/// How long a client waits for one member before it moves to another that has an idle server.
 const MOVE_DELAY: Duration = Duration::from_millis(100);
 
-/// A client's requirements on a member.
+/// Returns a client's requirements on a member.
 pub(super) fn member_request(client: &ClientConnection) -> MemberRequest<'_> {
     let ClientConnection { role, shard, can_use_primary, .. } = *client;
     MemberRequest { role, shard, causal_token: client.causal_token.as_deref(), can_use_primary }
@@ -46,8 +47,8 @@ impl Core {
         client.map(of_client).is_some()
     }
 
-    /// The state of cluster members has changed: waiting clients move to suitable members, and
-    /// servers that must no longer be used are closed, with their clients.
+    /// Handles changed states of cluster members: waiting clients move to suitable members, and
+    /// servers that must not be used any more are closed, with their clients.
     pub fn cluster_state_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for owner in self.owner_pools() {
@@ -115,7 +116,8 @@ impl Core {
         }
     }
 
-    /// A client's transaction at a member has written, or may have: its reads must see that.
+    /// Records that a client's transaction at a member has written, or may have: its reads must see
+    /// that.
     #[cold]
     pub(super) fn record_write(&mut self, id: ClientId, pool: PoolId, io: &mut dyn CoreIo) {
         let spec = self.pools[pool.index()].as_ref().map(|pool| &pool.spec);
@@ -130,8 +132,8 @@ impl Core {
         }
     }
 
-    /// The pool of the member that serves the next request for a role and a shard (`None`: any
-    /// shard), or the owner pool if no member is suitable.
+    /// Returns the pool of the member that serves the next request for a role and a shard (`None`:
+    /// any shard), or the owner pool if no member is suitable.
     #[inline]
     pub(super) fn choose_member(
         &mut self,
@@ -152,7 +154,7 @@ impl Core {
         self.choose_member_by_load(owner, role, shard).unwrap_or(owner)
     }
 
-    /// The slow path: members are compared by load, or none is suitable.
+    /// Chooses a member on the slow path: members must be compared by load, or none is suitable.
     fn choose_member_by_load(
         &mut self,
         owner: PoolId,
@@ -170,8 +172,8 @@ impl Core {
         }
     }
 
-    /// A server has closed the connection, or violated the protocol: its member is to be checked
-    /// soon.
+    /// Called when a server has closed the connection, or violated the protocol: requests a check
+    /// of its member.
     pub(super) fn suspect_member(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get(id) else { return };
         let pool = server.pool;
@@ -185,7 +187,8 @@ impl Core {
         }
     }
 
-    /// A member is unreachable or refuses logins: clients that wait for it move to another one.
+    /// Called when a member is unreachable or refuses logins: clients that wait for it move to
+    /// another one.
     pub(super) fn member_failed(
         &mut self,
         pool: PoolId,
@@ -200,7 +203,8 @@ impl Core {
         self.redirect_waiting(owner, io);
     }
 
-    /// Periodic work for clusters: applies changes of their state that the worker has not reported.
+    /// Periodic work for clusters: applies changes of member states that the worker has not
+    /// reported.
     pub(super) fn sweep_clusters(&mut self, io: &mut dyn CoreIo) {
         for owner in self.owner_pools() {
             let Some(mut balancers) = self.pool(owner).balancers.take() else { continue };
@@ -223,7 +227,7 @@ impl Core {
         pools.filter(|(_, pool)| is_owner(pool)).map(|(id, _)| id).collect()
     }
 
-    /// The owner pool and the pools of all members.
+    /// Returns the owner pool and the pools of all members.
     pub(super) fn cluster_pools(&self, owner: PoolId) -> Vec<PoolId> {
         let members = self.member_pools(owner).into_iter();
         [owner].into_iter().chain(members.map(|(_, pool)| pool)).collect()
@@ -235,8 +239,8 @@ impl Core {
         balancers.iter().flat_map(|balancers| balancers.members()).collect()
     }
 
-    /// Called before a member's servers are assigned: the member may have become unsuitable, such
-    /// as a primary that was restarted during the login.
+    /// Applies changes before a member's servers are assigned: the member may have become
+    /// unsuitable, such as a primary that was restarted during the login.
     #[inline]
     pub(super) fn apply_cluster_changes(&mut self, pool: PoolId, io: &mut dyn CoreIo) {
         let Some(state) = &self.pools[pool.index()] else { return };
@@ -294,8 +298,8 @@ impl Core {
         }
     }
 
-    /// Whether a waiting client stays in the queue it is in: that of a member, or that of its owner
-    /// pool if `member` is `None`.
+    /// Whether a waiting client may stay in its queue: that of a member, or that of its owner pool
+    /// if `member` is `None`.
     fn may_stay_queued(
         &mut self,
         owner: PoolId,

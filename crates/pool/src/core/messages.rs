@@ -1,5 +1,4 @@
-//! The message path: what happens to the bytes that a client sends, and to those that a server
-//! sends back.
+//! The message path: from the bytes that a client sends to those that a server sends back.
 //!
 //! ```text
 //! client bytes ─► client_to_server ─► request ─► rewrite ─► outstanding ─► output ─► server
@@ -13,8 +12,8 @@
 //! ```
 //!
 //! [`batch_plan`] decides for all messages up to a Sync at once whether they need the same server;
-//! [`local_batch`] answers those that need none; [`retry_buffer`] keeps what may be sent to another
-//! server; [`reply_repair`] replaces replies that belong to the pooler's own messages.
+//! [`local_batch`] answers those that need none; [`retry_buffer`] stores bytes that may be sent
+//! again; [`reply_repair`] replaces replies that belong to the pooler's own messages.
 
 pub(crate) mod batch_plan;
 pub(crate) mod client_to_server;

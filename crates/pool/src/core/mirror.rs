@@ -1,5 +1,6 @@
-//! Mirroring: clients are sampled, their bytes are buffered until the outcome of the transaction is
+//! Mirroring: clients are sampled, their bytes are buffered until the result of the transaction is
 //! known, and internal clients ([`mirror_client`]) replay them on the mirror. See
+//! [`crate::core::mirror::target`].
 //! [`crate::core::mirror::target`].
 //!
 //! On the path of a client's bytes there is only a copy of them: a mirror client is started,
@@ -31,11 +32,11 @@ use crate::core::{
     },
 };
 
-/// Bytes counted against the buffer for a transaction, in addition to its own: about the size of
-/// its bookkeeping.
+/// Bytes counted against the buffer for each transaction in addition to its contents: about the
+/// size of its bookkeeping.
 const TRANSACTION_OVERHEAD_BYTES: usize = 256;
 
-/// The same for a prepared statement, whose text is shared.
+/// Bytes counted for each prepared statement, whose text is shared.
 const STATEMENT_OVERHEAD_BYTES: usize = 64;
 
 /// Whether both lists of mirrors sample and treat clients in the same way.
@@ -140,7 +141,7 @@ impl Core {
         self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
     }
 
-    /// The client that a queue belongs to, while it is connected: for injected faults.
+    /// Returns the client that a queue belongs to, while it is connected: for injected faults.
     #[cold]
     pub(super) fn mirrored_client(&self, queue: MirrorQueueId) -> Option<ClientId> {
         let is_its = |client: &ClientConnection| match &client.kind {
@@ -163,7 +164,7 @@ impl Core {
         queues.into_iter().any(is_behind)
     }
 
-    /// A client is gone, or a mirror client: cleans up its buffer and queues.
+    /// Handles the end of a client, or of a mirror client: cleans up its buffer and queues.
     pub(super) fn stop_mirroring(&mut self, client: &mut ClientConnection) {
         match &mut client.kind {
             ClientKind::Plain | ClientKind::SubRequest(_) => {}
@@ -190,7 +191,7 @@ impl Core {
         }
     }
 
-    /// Closes a queue: its client adds nothing more.
+    /// Closes a queue, to which its client adds nothing more.
     fn close_mirror_queue(&mut self, id: MirrorQueueId, why: DropReason) {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return };
         if queue.closed_at.is_none() {
@@ -201,7 +202,7 @@ impl Core {
         self.deferred.push(DeferredWork::MirrorQueue(id));
     }
 
-    /// Buffers bytes that a client sent for its mirrors.
+    /// Buffers bytes that a client sent, for its mirrors.
     pub(super) fn buffer_for_mirrors(&mut self, id: ClientId, bytes: &[u8]) {
         let Self { clients, servers, mirror_queues: queues, .. } = self;
         let Some(client) = clients.get_mut(id) else { return };
@@ -221,7 +222,7 @@ impl Core {
                 }
             };
         if mirrored.open.is_none() {
-            // It became mirrored in the middle of a transaction, or sends Terminate.
+            // The client became mirrored in the middle of a transaction, or sends Terminate.
             if !begins || bytes.first() == Some(&Frontend::Terminate.tag().0) {
                 return;
             }
@@ -253,7 +254,7 @@ impl Core {
         if is_taken { open.bytes.extend_from_slice(bytes) } else { open.bytes = Vec::new() }
     }
 
-    /// Buffers what a client had sent before its login was finished.
+    /// Buffers the bytes that a client had sent before its login was finished.
     pub(super) fn mirror_buffered_input(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if matches!(client.kind, ClientKind::Mirrored(_)) && !client.input.buffered.is_empty() {
@@ -265,7 +266,7 @@ impl Core {
         }
     }
 
-    /// A client's statement is cancelled: it must not run on mirrors.
+    /// Marks a client's transaction as cancelled: it must not run on mirrors.
     pub(super) fn mark_transaction_cancelled(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get_mut(id)
             && let ClientKind::Mirrored(mirrored) = &mut client.kind
@@ -352,7 +353,7 @@ fn is_idle(client: &ClientConnection) -> bool {
     client.state == ClientState::Idle && !client.has_unprocessed_input()
 }
 
-/// Buffer bytes counted for a snapshot of a client's prepared statements.
+/// Returns the buffer bytes counted for a snapshot of a client's prepared statements.
 fn snapshot_bytes(statements: &ClientStatements) -> usize {
     let names = statements.named.keys();
     statements.unnamed.len()

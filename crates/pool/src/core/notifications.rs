@@ -14,8 +14,8 @@ use crate::{
 };
 
 impl Core {
-    /// The dedicated connection listens to the channels requested by [`CoreIo::listen`], or cannot,
-    /// with the reason.
+    /// Handles the result of [`CoreIo::listen`]: the dedicated connection listens to the channels,
+    /// or cannot, for the given reason.
     pub fn listen_finished(
         &mut self,
         id: ClientId,
@@ -38,7 +38,7 @@ impl Core {
     }
 
     /// Delivers a notification, as the server sent it, to those of `clients` that listen to the
-    /// channel. Each gets it as soon as it is outside of a transaction.
+    /// channel. Each gets it as soon as it is outside a transaction.
     pub fn deliver_notification(
         &mut self,
         channel: &Channel,
@@ -62,7 +62,8 @@ impl Core {
         }
     }
 
-    /// The dedicated connection was lost and is back: these clients may have missed notifications.
+    /// Warns `clients` that they may have missed notifications: the dedicated connection was lost
+    /// and has been re-established.
     pub fn notifications_missed(&mut self, clients: &[ClientId], now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for id in clients.iter().copied() {
@@ -97,7 +98,7 @@ impl Core {
         io.listen(id, client.owner_pool, channels, true);
     }
 
-    /// Sends pending notifications to a client, if it may get them now.
+    /// Sends pending notifications to a client, if it may receive them now.
     pub(super) fn send_notifications(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         if self.is_suspended {
             return;
@@ -120,7 +121,7 @@ impl Core {
     }
 }
 
-/// Whether a client is outside of a transaction and has read what was sent to it.
+/// Whether a client is outside a transaction and has read what was sent to it.
 fn can_notify(client: &ClientConnection) -> bool {
     let is_free = matches!(client.state, ClientState::Idle | ClientState::Waiting);
     is_free && !client.is_backlogged && !client.has_partial_message

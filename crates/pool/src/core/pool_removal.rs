@@ -1,4 +1,4 @@
-//! Removing unused pools.
+//! Removal of unused pools.
 
 use super::Core;
 use crate::core::state::{ids::PoolId, pool_stats::PoolStats};
@@ -6,7 +6,7 @@ use crate::core::state::{ids::PoolId, pool_stats::PoolStats};
 impl Core {
     /// Removes those of `pools` that have neither clients nor servers here, with all their state,
     /// and returns their statistics; a pool that this worker does not have counts as removed, too.
-    /// The caller ensures that no client or server is on its way to them.
+    /// The caller ensures that no client or server is about to be moved to them.
     pub fn remove_unused_pools(&mut self, pools: &[PoolId]) -> Vec<(PoolId, PoolStats)> {
         let mut occupied = vec![false; self.pools.len()];
         for (_, client) in (0..self.clients.slots()).filter_map(|slot| self.clients.occupant(slot))

@@ -4,84 +4,84 @@ use howdah_wire::backend::{ErrorField, Severity, encode};
 
 use crate::TargetRole;
 
-/// Why a client is refused; `Display` is the text that it receives.
+/// The reason why a client is refused; `Display` is the text that the client receives.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientRefusal {
-    /// It sent an invalid message.
+    /// The client sent an invalid message.
     #[error("protocol violation: {0}")]
     ProtocolViolation(String),
-    /// It waited too long for a server.
+    /// The client waited too long for a server.
     #[error("query_wait_timeout: no server connection became free in time")]
     QueryWaitTimeout,
-    /// It waited too long for a server, and the last attempt to open one had failed.
+    /// The client waited too long for a server, and the last attempt to open one had failed.
     #[error(
         "query_wait_timeout: no server connection became free in time; the last login failed: {reason}"
     )]
     NoServerInTime {
-        /// The message of the server or the network.
+        /// The error message of the server or the operating system.
         reason: String,
     },
-    /// A request was not answered in time.
+    /// A server did not answer a request of the client in time.
     #[error("query_timeout: the server took too long")]
     QueryTimeout,
-    /// A transaction did not end in time.
+    /// A transaction of the client did not end in time.
     #[error("transaction_timeout: the transaction took too long")]
     TransactionTimeout,
-    /// It left a transaction idle for too long.
+    /// The client left a transaction idle for too long.
     #[error("idle_transaction_timeout: the transaction was idle for too long")]
     IdleTransactionTimeout,
-    /// It was idle for too long.
+    /// The client was idle for too long.
     #[error("client_idle_timeout: the connection was idle for too long")]
     ClientIdleTimeout,
-    /// It started a transaction block in statement mode.
+    /// The client started a transaction block in statement mode.
     #[error("transaction blocks not allowed in statement pooling mode")]
     TransactionInStatementMode,
-    /// Its server closed the connection while it was in use.
+    /// The client's server closed the connection while it was in use.
     #[error("the server closed the connection unexpectedly")]
     ServerLost,
-    /// The server sent an invalid message.
+    /// The client's server sent an invalid message.
     #[error("server protocol violation: {0}")]
     ServerProtocol(String),
     /// No login to a server succeeded.
     #[error("{message}")]
     ServerLogin {
-        /// The server's SQLSTATE, or one that tells why there is no server.
+        /// The SQLSTATE that the server sent, or one that describes why no server is available.
         sqlstate: [u8; 5],
-        /// The message of the server or the network.
+        /// The error message of the server or the operating system.
         message: String,
     },
-    /// No suitable server of its database became available in time.
+    /// No suitable server of the client's database became available in time.
     #[error("no healthy server matches role \"{}\"", .0.as_str())]
     NoMember(
-        /// The role that it asked for.
+        /// The role that the client requested.
         TargetRole,
     ),
-    /// The only primary of its database is on an older timeline than one seen before.
+    /// The only primary of the client's database is on an older timeline than one seen before.
     #[error("the only primary is on an older timeline than one seen before")]
     StalePrimary,
-    /// No standby replayed its writes in time, and no other server is suitable.
+    /// No standby replayed the client's writes in time, and no other server is suitable.
     #[error("no standby replayed this session's writes in time")]
     NotReplayed,
-    /// Its server is a primary that was replaced.
+    /// The client's server is a primary that was replaced.
     #[error("the server is no longer the primary: another server is on a newer timeline")]
     Fenced,
-    /// Its server does not answer health checks.
+    /// The client's server does not answer health checks.
     #[error("server not responding (cluster.check-failure-timeout)")]
     ServerUnresponsive,
     /// A message that must be buffered whole exceeds the limit for one client.
     #[error("message of {bytes} bytes exceeds the pooler's limit")]
     TooLong {
-        /// Its length.
+        /// Length of the message.
         bytes: usize,
     },
-    /// It used the simple query protocol.
+    /// The client used the simple query protocol although it is disabled.
     #[error("the simple query protocol is disabled (simple-queries, disable_pqexec)")]
     SimpleQuery,
-    /// An administrator has disconnected it.
+    /// An administrator has disconnected the client.
     #[error("terminating connection due to administrator command")]
     Killed,
-    /// Its database was removed from the configuration.
+    /// The client's database was removed from the configuration.
     #[error("the database was removed from the pooler's configuration")]
     DatabaseRemoved,
     /// The pooler is shutting down.
@@ -90,7 +90,7 @@ pub enum ClientRefusal {
 }
 
 impl ClientRefusal {
-    /// The SQLSTATE.
+    /// Returns the SQLSTATE: PostgreSQL's for the same condition, where it has one.
     pub fn sqlstate(&self) -> [u8; 5] {
         *match self {
             Self::ProtocolViolation(_) => b"08P01",
@@ -114,7 +114,7 @@ impl ClientRefusal {
         }
     }
 
-    /// Advice that goes beyond the message.
+    /// Returns advice that goes beyond the message.
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoMember(_) => {
@@ -128,7 +128,7 @@ impl ClientRefusal {
         }
     }
 
-    /// Appends it as an ErrorResponse.
+    /// Appends the refusal as an ErrorResponse.
     pub fn write(&self, buf: &mut Vec<u8>, severity: Severity) {
         let message = self.to_string().replace('\0', " ");
         let sqlstate = self.sqlstate();

@@ -1,5 +1,5 @@
-//! A core's report for monitoring: a copy of its state, made on request. Nothing is recorded for
-//! it, and nothing on the path of a query knows of it.
+//! A core's report for monitoring: a copy of its state, made on request. No code on the path of a
+//! query records anything for it.
 
 use std::{ops::AddAssign, sync::Arc, time::Duration};
 
@@ -22,39 +22,39 @@ use crate::core::{
 pub struct CoreReport {
     /// The worker's pools, in the order of their ids.
     pub pools: Vec<PoolReport>,
-    /// In no order.
+    /// Clients in no particular order; empty unless requested.
     pub clients: Vec<ClientReport>,
-    /// In no order.
+    /// Servers in no particular order; empty unless requested.
     pub servers: Vec<ServerReport>,
 }
 
 /// A worker's part of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolReport {
-    /// The pool's id.
+    /// Identifies the pool, in every worker.
     pub pool: PoolId,
-    /// The pooling mode.
+    /// When a client's server is released.
     pub mode: PoolingMode,
-    /// Its statistics since this worker got the pool.
+    /// Statistics since this worker added the pool.
     pub stats: PoolStats,
-    /// Clients and servers by state.
+    /// Numbers of clients and servers by state.
     pub counts: PoolCounts,
 }
 
-/// Clients and servers of a pool by state; SHOW POOLS shows these.
+/// Numbers of clients and servers of a pool by state, as shown by SHOW POOLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Clients that have a server or need none.
+    /// Number of clients that have a server or need none.
     pub clients_active: u32,
-    /// Clients that wait for a server.
+    /// Number of clients that wait for a server.
     pub clients_waiting: u32,
-    /// Servers that are being logged in to.
+    /// Number of connections on which a login is in progress.
     pub servers_login: u32,
-    /// Servers linked to a client.
+    /// Number of servers linked to a client.
     pub servers_active: u32,
-    /// Idle servers.
+    /// Number of servers available to the next client.
     pub servers_idle: u32,
-    /// Servers that are being reset or checked, or wait for a CancelRequest to finish.
+    /// Number of servers that are being reset or checked, or wait for a CancelRequest to finish.
     pub servers_busy: u32,
     /// Waiting time of the client that has waited longest.
     pub wait_max: Duration,
@@ -75,76 +75,77 @@ impl AddAssign<&Self> for PoolCounts {
 /// The state of a client as shown by SHOW CLIENTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPhase {
-    /// It has a server, or needs none.
+    /// The client has a server, or needs none.
     Active,
-    /// It waits for a server.
+    /// The client waits for a server.
     Waiting,
 }
 
-/// A client.
+/// The state of one client, for SHOW CLIENTS.
 #[derive(Clone, Debug)]
 pub struct ClientReport {
-    /// Its id in the worker.
+    /// Id of the client in the worker.
     pub id: ClientId,
-    /// Its pool.
+    /// The pool whose servers the client uses.
     pub pool: PoolId,
-    /// Its own user, where that differs from its pool's.
+    /// The user that the client logged in as, where that differs from its pool's.
     pub user: Option<Arc<str>>,
-    /// Its state.
+    /// Whether the client waits for a server.
     pub phase: ClientPhase,
-    /// Time since its login.
+    /// Time since the client's login.
     pub age: Duration,
-    /// Time in its current phase.
+    /// Time since `phase` last changed.
     pub since: Duration,
-    /// The server it is linked to.
+    /// The server that the client is linked to.
     pub server: Option<ServerId>,
-    /// Number of its named prepared statements.
+    /// Number of the client's named prepared statements.
     pub statements: usize,
-    /// Its `application_name`; empty if it has none.
+    /// The client's `application_name`; empty if it has none.
     pub application_name: Vec<u8>,
 }
 
 /// The state of a server as shown by SHOW SERVERS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerPhase {
-    /// It is being connected and logged in to.
+    /// A login to the server is in progress.
     Login,
-    /// It is idle.
+    /// The server is available to the next client.
     Idle,
-    /// It is idle, and must be checked before a client gets it.
+    /// The server is idle, and must be checked before a client gets it.
     Used,
-    /// It is linked to a client.
+    /// The server is linked to a client.
     Active,
-    /// It is being checked, or reset after a client.
+    /// The server is being checked, or reset after a client.
     Tested,
-    /// A CancelRequest to it is in flight.
+    /// A CancelRequest to the server is in flight.
     BeingCanceled,
 }
 
-/// A server.
+/// The state of one server connection, for SHOW SERVERS.
 #[derive(Clone, Debug)]
 pub struct ServerReport {
-    /// Its id in the worker.
+    /// Id of the connection in the worker.
     pub id: ServerId,
-    /// Its pool.
+    /// The pool that the connection belongs to.
     pub pool: PoolId,
-    /// Its state.
+    /// The connection's current use.
     pub phase: ServerPhase,
     /// Time since the connection was opened.
     pub age: Duration,
-    /// Time in its current phase.
+    /// Time since `phase` last changed.
     pub since: Duration,
-    /// The client it is linked to.
+    /// The client that the connection is linked to.
     pub client: Option<ClientId>,
-    /// CancelRequests to it that are in flight.
+    /// Number of CancelRequests to the server that are in flight.
     pub cancels: u32,
-    /// The process id of its backend; 0 if it sent none.
+    /// The process id of the backend; 0 if the server sent none.
     pub process_id: i32,
-    /// Number of statements prepared on it for clients.
+    /// Number of statements prepared on the connection for clients.
     pub statements: usize,
-    /// Its `application_name`; empty if it reported none.
+    /// The connection's `application_name`; empty if the server reported none.
     pub application_name: Vec<u8>,
-    /// Whether it is closed as soon as its client releases it (`close_needed` in PgBouncer).
+    /// Whether the connection is closed as soon as its client releases it (`close_needed` in
+    /// PgBouncer).
     pub is_outdated: bool,
 }
 
@@ -169,7 +170,7 @@ impl Core {
     }
 
     fn count(&self, pools: &mut [PoolReport]) {
-        // They are sorted by id, with gaps.
+        // The reports are sorted by id, with gaps.
         let at = |pools: &[PoolReport], id: PoolId| pools.binary_search_by_key(&id, |it| it.pool);
         let clients = (0..self.clients.slots()).filter_map(|slot| self.clients.occupant(slot));
         for (_, client) in clients.filter(|(_, client)| client.is_external()) {

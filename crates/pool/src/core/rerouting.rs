@@ -3,11 +3,11 @@
 //! A hung server keeps its connections open and sends nothing. Most requests must wait there until
 //! the server is given up, because they may have been executed; but not those that are certain to
 //! only read. So the bytes of a small request are buffered as the client sent them, in however many
-//! pieces, until the first byte of an answer arrives. When a health check of the server fails, the
+//! pieces, until the first byte of a reply arrives. When a health check of the server fails, the
 //! request is withdrawn, as if it had never been processed, and dispatched like a new one: to
-//! another suitable member. Without one it stays where it is.
+//! another suitable member. If no other member is suitable, it stays.
 //!
-//! A request can be rerouted if it is one query string or one batch up to its Sync, outside of a
+//! A request can be rerouted if it is one query string or one batch up to its Sync, outside a
 //! transaction, nothing of it was answered, its client has sent nothing after it, and all its texts
 //! only read according to PostgreSQL's grammar. A request that waits for its server to apply
 //! parameters, or to report those in force, has not been sent at all, and is rerouted whatever it
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Longest request that is buffered for rerouting.
+/// Maximum length of a request that is buffered for rerouting.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
 impl Core {
@@ -61,7 +61,7 @@ impl Core {
         server.is_some_and(|server| !server.unanswered_request.is_empty())
     }
 
-    /// Buffers bytes of a request that were sent to a client's server, after those before them.
+    /// Buffers bytes of a request that were sent to a client's server, after those buffered before.
     /// `None`: the request cannot be rerouted, and nothing stays buffered.
     pub(super) fn buffer_request(&mut self, id: ClientId, bytes: Option<&[u8]>) {
         let Some(client) = self.clients.get(id).filter(|client| client.is_clustered) else {
@@ -76,8 +76,8 @@ impl Core {
         }
     }
 
-    /// A client has sent the rest of a request: reroutes it if a check of its server has failed
-    /// meanwhile.
+    /// Reroutes a request of which the client has sent the rest, if a check of its server has
+    /// failed meanwhile.
     #[cold]
     pub(super) fn reroute_if_checks_fail(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get(id) else { return };
@@ -88,7 +88,8 @@ impl Core {
         }
     }
 
-    /// Reroutes what can be rerouted from the members of a cluster that fail health checks.
+    /// Reroutes requests from the members of a cluster that fail health checks, where that is
+    /// possible.
     pub(super) fn reroute_requests(&mut self, owner: PoolId, io: &mut dyn CoreIo) {
         if let Some(balancers) =
             self.pools[owner.index()].as_mut().and_then(|it| it.balancers.as_mut())
@@ -202,7 +203,7 @@ impl Core {
         rest.is_empty()
     }
 
-    /// Makes a client's request one that has just arrived, and abandons its server.
+    /// Treats a client's request as if it had just arrived, and abandons its server.
     fn reroute_request(&mut self, id: ClientId, server_id: ServerId, io: &mut dyn CoreIo) {
         self.request_cancel(server_id, io);
         let (Some(client), Some(server)) =
@@ -231,9 +232,9 @@ impl Core {
                 | RollbackAction::RestoreStatement(_) => {}
             }
         }
-        // Late replies are discarded; then, or after `timeouts.cleanup`, the server is closed.
+        // Late replies are discarded. Then, or after `timeouts.cleanup`, the server is closed.
         (server.state, server.state_since) = (ServerState::Cleaning, self.now);
-        // An outdated epoch: the server is never reused.
+        // An outdated epoch, so that the server is never reused.
         server.epoch = server.epoch.wrapping_sub(1);
         (client.state, client.state_since) = (ClientState::Idle, self.now);
         if let Some(routing) = &mut client.routing {

@@ -1,9 +1,9 @@
 //! Routing of a client's requests, before and while it has a server. The pooler's own commands are
-//! answered here; what cannot be routed is refused with the session left unchanged.
+//! answered here; a request that cannot be routed is refused, and the session is unchanged.
 //!
 //! A query string is analyzed at once. Extended-protocol messages are analyzed together, up to the
 //! Sync or Flush that ends them ([`crate::core::messages::batch_plan`]), because a server is chosen
-//! before the first of them is sent; no server answers before that either, so no client waits
+//! before the first of them is sent. No server replies before that either, so no client waits
 //! longer than without a pooler.
 
 use howdah_route::{
@@ -32,21 +32,21 @@ pub(super) struct RoutingContext<'a> {
     pub(super) seed: u64,
 }
 
-/// Where a request is processed.
+/// The place where a request is processed.
 pub(super) enum Dispatch {
-    /// By a server, of the shard and role now stored in the client.
+    /// A server, of the shard and role now stored in the client.
     Server,
     /// Undecided until more input has arrived.
     NeedsMoreInput,
-    /// By the pooler, with this answer.
+    /// The pooler, with this answer.
     Answered(CommandAnswer),
-    /// By the pooler: the batch that starts consists of its own commands.
+    /// The pooler: the batch that starts consists of its own commands.
     LocalBatch,
-    /// A BEGIN that waits for the next request to determine its shard.
+    /// The pooler for now: a BEGIN that waits until the next request determines its shard.
     DeferredBegin(Route),
-    /// By servers of several shards.
+    /// Servers of several shards.
     FanOut(Box<FanOutRequest>),
-    /// Nowhere: it is refused.
+    /// None: the request is refused.
     Refused(Refusal),
 }
 
@@ -129,7 +129,7 @@ impl RoutingContext<'_> {
     }
 
     /// Whether a query string of a client that has a server must be routed: it is a command, or
-    /// would go elsewhere if an outstanding request ends the transaction.
+    /// would be routed elsewhere if an outstanding request ends the transaction.
     #[inline]
     pub(super) fn query_needs_routing(
         &self,
@@ -143,7 +143,7 @@ impl RoutingContext<'_> {
         self.depends_on_text(client) || message.is_complete() && RouteCommand::read(sql).is_some()
     }
 
-    /// The same for a message that starts a batch.
+    /// Whether a message that starts a batch must be routed, likewise.
     #[inline]
     pub(super) fn batch_needs_routing(
         &self,
@@ -157,8 +157,8 @@ impl RoutingContext<'_> {
         self.depends_on_text(client) || self.starts_local_batch(client, kind, message)
     }
 
-    /// The same for a message inside a batch: with shards, the part not yet analyzed may belong to
-    /// another.
+    /// Whether a message inside a batch must be routed: with shards, the part not yet analyzed may
+    /// belong to another shard.
     #[inline]
     pub(super) fn message_needs_routing(&self, client: &ClientConnection) -> bool {
         self.slot.router.settings().shards > 1 && self.depends_on_text(client)
@@ -173,7 +173,8 @@ impl RoutingContext<'_> {
         })
     }
 
-    /// Caches the route of a client whose requests all go to the same place, whatever their text.
+    /// Caches the route of a client whose requests all have the same destination, whatever their
+    /// text.
     pub(super) fn cache_fixed_route(&self, client: &mut ClientConnection, dispatch: &Dispatch) {
         let fixed = matches!(dispatch, Dispatch::Server).then_some((client.role, client.shard));
         if let Some(routing) = &mut client.routing {
@@ -228,7 +229,7 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// The client's routing state, created if necessary.
+    /// Returns the client's routing state, created if necessary.
     pub(super) fn client_routing<'c>(
         &self,
         client: &'c mut ClientConnection,
@@ -271,7 +272,7 @@ impl RoutingContext<'_> {
         client.shard = match route.shards {
             ShardTarget::Any => None,
             ShardTarget::One(shard) if shard < shards => Some(shard),
-            // There were more shards before the settings changed.
+            // The shard no longer exists: the settings have changed since.
             ShardTarget::One(shard) => {
                 return Dispatch::Refused(Refusal::NoSuchShard {
                     shard,
@@ -317,7 +318,7 @@ impl RoutingContext<'_> {
     }
 }
 
-/// The pooler's command that a client has prepared under a name.
+/// Returns the pooler's command that a client has prepared under a name.
 pub(super) fn prepared_command(
     client: &ClientConnection,
     name: &[u8],
@@ -329,7 +330,7 @@ pub(super) fn prepared_command(
     RouteCommand::read(sql_text(text))
 }
 
-/// Combines the routes of two messages: the stricter role, and the shard both agree on.
+/// Combines the routes of two messages: the stricter role, and the shard that both allow.
 pub(super) fn combine_routes(one: Route, other: Route) -> Result<Route, Refusal> {
     let strictness = |role: RouteRole| match role {
         RouteRole::Any => 0,
@@ -362,7 +363,7 @@ pub(super) fn combine_routes(one: Route, other: Route) -> Result<Route, Refusal>
     })
 }
 
-/// Appends the answer to a command in a query string, without ReadyForQuery.
+/// Appends the reply to a command in a query string, without ReadyForQuery.
 pub(super) fn write_command_reply(buf: &mut Vec<u8>, answer: &CommandAnswer) {
     if let Some((column, _)) = answer.row {
         write_row_description(buf, column);
@@ -384,7 +385,7 @@ pub(super) fn write_row_description(buf: &mut Vec<u8>, column: &str) {
     encode::row_description(buf, [field]).expect(NO_ZERO_BYTE);
 }
 
-/// Appends the row, if there is one, and the command tag.
+/// Appends the row, if any, and the command tag.
 pub(super) fn write_row_and_tag(buf: &mut Vec<u8>, answer: &CommandAnswer) {
     if let Some((_, value)) = &answer.row {
         encode::data_row(buf, [Some(value.as_bytes())]).expect("the row is short");
@@ -392,7 +393,7 @@ pub(super) fn write_row_and_tag(buf: &mut Vec<u8>, answer: &CommandAnswer) {
     encode::command_complete(buf, answer.tag.as_bytes()).expect(NO_ZERO_BYTE);
 }
 
-/// OID of `text`.
+/// OID of the type `text` in `pg_type`.
 const TEXT_OID: u32 = 25;
 const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";
 

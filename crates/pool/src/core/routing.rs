@@ -1,8 +1,8 @@
 //! [`ClientRouting`]: a client's routing commands, and which of its messages have been inspected.
-//! [`Routers`]: what a worker knows about the statements of databases.
+//! [`Routers`]: a worker's analyses of the statements of each database.
 //!
 //! A client has a [`ClientRouting`] only once it has used a command, or if its database's
-//! configuration requires that texts are inspected; so other clients pay only for one comparison.
+//! configuration requires that texts are inspected. Other clients pay only for one comparison.
 
 use std::sync::Arc;
 
@@ -20,60 +20,60 @@ use crate::{
     },
 };
 
-/// Size of a worker's statement cache for one database.
+/// Size of a worker's statement cache for one database, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Most statements remembered for one client, beside those that it has names for.
+/// Maximum number of statements cached for one client, in addition to those that it has names for.
 const KNOWN_STATEMENTS_MAX: usize = 512;
 
 /// The routing state of a client.
 #[derive(Debug)]
 pub(crate) struct ClientRouting {
     pub(crate) session: RouteSession,
-    /// Who answers the batch that the next messages belong to.
+    /// The side that answers the batch to which the next messages belong.
     pub(crate) batch_owner: BatchOwner,
-    /// How many of the next bytes have been inspected already.
+    /// Number of the next bytes that have already been inspected.
     pub(crate) inspected_bytes: usize,
-    /// A BEGIN that was answered but not sent yet.
+    /// A BEGIN that was answered but not sent to a server yet.
     pub(crate) deferred_begin: Option<(Box<[u8]>, Route)>,
     /// The route of every request, whatever its text, until the next command.
     pub(crate) fixed_route: Option<(TargetRole, Option<u32>)>,
-    /// Whether what comes next only describes statements, on any shard: a deferred BEGIN stays
+    /// Whether the next messages only describe statements, on any shard: a deferred BEGIN stays
     /// deferred.
     pub(crate) is_describe_only: bool,
-    /// The batch that the pooler answers is a BEGIN with this text: the next request decides where
-    /// it goes.
+    /// The text of a BEGIN if the batch that the pooler answers consists of it: the next request
+    /// decides on its destination.
     pub(crate) pending_begin: Option<(Box<[u8]>, Route)>,
-    /// Portals of commands, in a batch of them.
+    /// Portals bound to commands, in a batch of commands.
     pub(crate) portals: Vec<(Box<[u8]>, RouteCommand)>,
-    /// Whether it has prepared a command.
+    /// Whether the client has prepared a command.
     pub(crate) has_commands: bool,
-    /// Statements by id, as far as they were bound since the settings changed.
+    /// Analyses by statement id, of statements bound since the settings changed.
     pub(crate) statements_by_id: HashMap<u64, Parsed>,
-    /// If the pooler does not track names: statements by name. No value if it is unknown which of
-    /// several it is.
+    /// Statements by name, if the pooler does not track names. No value if several texts are
+    /// possible.
     pub(crate) statements_by_name: HashMap<Box<[u8]>, Option<NamedStatement>>,
-    /// The edition of the router that `statements_by_id` is from.
+    /// The edition of the router for which `statements_by_id` was filled.
     edition: u32,
     has_server_encoding: bool,
 }
 
-/// A statement's text and analysis.
+/// The text of a statement, and its analysis.
 pub(crate) type NamedStatement = (Box<[u8]>, Parsed);
 
-/// Who answers a batch.
+/// The side that answers a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchOwner {
-    /// Servers.
+    /// The server, or servers of several shards.
     Servers,
-    /// The pooler: the batch consists of commands.
+    /// The pooler, because the batch consists of commands.
     Pooler,
-    /// It was refused: everything up to its Sync is ignored.
+    /// The pooler has refused the batch: everything up to its Sync is ignored.
     Refused,
 }
 
 impl ClientRouting {
-    /// The routing state of a client that has only said at login which servers are suitable.
+    /// Creates the state of a client that has used no command, only requested a role at login.
     pub(crate) fn new(
         pin_scope: PinScope,
         seed: u64,
@@ -112,7 +112,7 @@ impl ClientRouting {
         }
     }
 
-    /// A server of a shard has been linked.
+    /// Called when a server of a shard has been linked.
     pub(crate) fn server_linked<'a>(
         &mut self,
         shard: u32,
@@ -126,8 +126,8 @@ impl ClientRouting {
         }
     }
 
-    /// The route of every request that is not a command, if it is fixed and the settings are
-    /// unchanged.
+    /// Returns the route of every request that is not a command, if it is fixed and the settings
+    /// are unchanged.
     #[inline]
     pub(crate) fn fixed_route(&self, edition: u32) -> Option<(TargetRole, Option<u32>)> {
         self.fixed_route.filter(|_| self.edition == edition)
@@ -141,7 +141,7 @@ impl ClientRouting {
         self.deferred_begin.take().map(|(text, _)| text)
     }
 
-    /// The client's server was released.
+    /// Called when the client's server was released.
     pub(crate) fn server_released(&mut self) {
         self.session.release();
         if let Some((_, route)) = &self.deferred_begin {
@@ -149,7 +149,7 @@ impl ClientRouting {
         }
     }
 
-    /// Discards what was derived from other settings.
+    /// Discards data derived from other settings.
     pub(crate) fn update_edition(&mut self, edition: u32) {
         if self.edition != edition || self.statements_by_id.len() > KNOWN_STATEMENTS_MAX {
             self.edition = edition;
@@ -158,14 +158,15 @@ impl ClientRouting {
         }
     }
 
-    /// Whether the client is in no batch and no transaction that only the pooler knows of.
+    /// Whether the client is neither in a batch nor in a transaction of which only the pooler
+    /// knows.
     pub(crate) fn is_idle(&self) -> bool {
         self.batch_owner == BatchOwner::Servers && self.deferred_begin.is_none()
     }
 }
 
-/// The servers suitable for a role preference. `Auto`, which depends on the text, is `Any` until
-/// there is one.
+/// Returns the servers suitable for a role preference. `Auto`, which depends on the text, is `Any`
+/// until there is a text.
 pub(crate) fn target_role(preference: RolePreference) -> TargetRole {
     match preference {
         RolePreference::Primary => TargetRole::Primary,
@@ -197,26 +198,26 @@ impl From<TargetRole> for RolePreference {
     }
 }
 
-/// The routers of a worker: one for each database, shared by the pools of all its users. Kept apart
-/// from pools, so that a message can be processed with its client's router and its server's pool
-/// borrowed at once.
+/// The routers of a worker: one for each database, shared by the pools of all its users. They are
+/// separate from pools so that a message can be processed with its client's router and its server's
+/// pool borrowed at once.
 #[derive(Debug, Default)]
 pub(crate) struct Routers {
     routers: Vec<Option<DatabaseRouter>>,
-    /// Indexed by pool number.
+    /// Settings by pool number.
     pools: Vec<Option<PoolRouting>>,
     editions: u32,
 }
 
-/// The router of a database.
+/// The router for all clients of a database, in one worker.
 #[derive(Debug)]
 pub(crate) struct DatabaseRouter {
     pub(crate) router: Router,
-    /// Unique for each router of this worker; from 1.
+    /// Unique for each router of this worker, from 1.
     pub(crate) edition: u32,
     /// Whether texts are inspected even for clients that have used no command.
     pub(crate) inspects_statements: bool,
-    /// How many pools use it.
+    /// Number of pools that use the router.
     users: u32,
 }
 
@@ -228,7 +229,7 @@ pub(crate) struct PoolRouting {
     /// Whether transactions may contain several requests, and servers are released after each
     /// transaction.
     pub(crate) can_defer_begin: bool,
-    /// Whether the pooler tracks names of statements.
+    /// Whether the pooler tracks the names of prepared statements.
     pub(crate) has_tracked_names: bool,
     pub(crate) welcome: Arc<WelcomeMessage>,
 }
@@ -252,7 +253,7 @@ impl Routers {
         });
     }
 
-    /// Removes a pool that is gone, or whose clients are not routed.
+    /// Removes a pool that no longer exists, or whose clients are not routed.
     pub(crate) fn remove_pool(&mut self, pool: PoolId) {
         let Some(pool_routing) = self.pools.get_mut(pool.index()).and_then(Option::take) else {
             return;
@@ -266,7 +267,7 @@ impl Routers {
         }
     }
 
-    /// The router for the clients of a pool.
+    /// Returns the router for the clients of a pool.
     #[inline]
     pub(crate) fn for_pool(&mut self, pool: PoolId) -> Option<(&mut DatabaseRouter, &PoolRouting)> {
         let pool_routing = self.pools.get(pool.index())?.as_ref()?;

@@ -1,4 +1,4 @@
-//! Checking that a server idle for long is still alive before a client gets it (PgBouncer's
+//! Checks that a server that was idle for long is still alive before a client gets it (PgBouncer's
 //! `server_check_query`).
 
 use howdah_wire::frontend;
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Core {
-    /// The server that the next client of a pool gets, unless it must be checked first.
+    /// Returns the server for the next client of a pool, unless it must be checked first.
     #[inline]
     pub(super) fn next_idle_server(&self, pool_id: PoolId) -> Option<ServerId> {
         let pool = self.pools[pool_id.index()].as_ref()?;
@@ -34,7 +34,7 @@ impl Core {
         (!is_late).then_some(id)
     }
 
-    /// Sends the check query to as many idle servers as clients wait; each one that answers is
+    /// Sends the check query to as many idle servers as clients wait; each one that replies is
     /// assigned.
     pub(super) fn check_idle_servers(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         while !self.is_suspended {

@@ -1,13 +1,13 @@
 //! Opening servers: as many as clients wait for, as far as limits and retry pauses allow, and in a
 //! fair order where several pools compete for one limit.
 //!
-//! A pool at a limit shared with others first takes the place of one of their idle servers. If all
-//! of theirs are busy, it is *starved*: a server that becomes free is closed for it, if that brings
-//! both pools closer to their weighted shares, or if its first client has waited longer than the
-//! first of the pool that has the server; and only once the server is [`MIN_SERVER_AGE`] old. So
-//! servers move towards the shares, at most one per server age. A pool keeps servers within its
+//! A pool at a limit shared with others first closes an idle server of theirs to open its own. If
+//! all of theirs are busy, it is *starved*: a server that becomes free is closed for it, if that
+//! brings both pools closer to their weighted shares, or if its first client has waited longer than
+//! the first of the pool that has the server; and only once the server is [`MIN_SERVER_AGE`] old.
+//! So servers move towards the shares, at most one per server age. A pool keeps servers within its
 //! share for the same time while they are idle: otherwise a pool whose clients always wait would
-//! take every server of a pool used now and then, which would have to log in again for each query.
+//! take every server of a pool used now and then, which would need a new login for each query.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,14 +28,14 @@ use crate::{
     },
 };
 
-/// A server younger than this is not closed for another pool.
+/// Minimum age of a server that is closed for another pool.
 const MIN_SERVER_AGE: Duration = Duration::from_secs(1);
 
-/// A worker that has servers requests another worker's once a client has waited this long, and at
-/// most this often.
+/// How long a client must have waited before a worker that has servers requests another worker's,
+/// and the interval between such requests.
 pub(super) const SERVER_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// `cannot_connect_now`: the server is starting up or shutting down.
+/// SQLSTATE `cannot_connect_now`: the server is starting up or shutting down.
 const CANNOT_CONNECT_NOW: [u8; 5] = *b"57P03";
 
 impl Core {
@@ -85,7 +85,7 @@ impl Core {
     }
 
     /// Requests a server from the other workers, if this one has none, or a client has waited for
-    /// long. Not on every occasion, because each request wakes every worker.
+    /// long. Not more often than needed, because each request wakes every worker.
     fn request_server(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         let (now, first) = (self.now, self.waiting_since(pool_id));
         let pool = self.pool(pool_id);
@@ -117,7 +117,7 @@ impl Core {
             })
     }
 
-    /// Whether a pool may start a server login now, limits aside.
+    /// Whether a pool may start a server login now, apart from limits.
     fn may_open(&mut self, pool_id: PoolId) -> bool {
         let (now, is_suspended) = (self.now, self.is_suspended);
         let pool = self.pool(pool_id);
@@ -128,14 +128,15 @@ impl Core {
             && now >= pool.retry_at
     }
 
-    /// This worker's share of [`PoolSpec::servers_min`]; the first workers get the remainder.
+    /// Returns this worker's share of [`PoolSpec::servers_min`]; the first workers get the
+    /// remainder.
     pub(super) fn min_servers_here(&self, spec: &PoolSpec) -> u32 {
         let (all, workers) = (spec.servers_min, self.workers.max(1));
         all / workers + u32::from(u32::from(self.worker.0) < all % workers)
     }
 
-    /// Permits for one more server: within the pool's limits, in the place of another pool's idle
-    /// server, or from the reserve.
+    /// Acquires permits for one more server: within the pool's limits, by closing another pool's
+    /// idle server, or from the reserve.
     fn acquire_permits(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) -> Option<Permits> {
         let spec = Arc::clone(&self.pool(pool_id).spec);
         if self.injects(InjectedFault::LimitBreach) {
@@ -153,7 +154,7 @@ impl Core {
         (waited >= reserve.after).then(|| Permits::try_acquire(&reserve.limits)).flatten()
     }
 
-    /// Since when the first client of a pool has waited.
+    /// Returns the time since when the first client of a pool has waited.
     fn waiting_since(&self, pool: PoolId) -> Option<Time> {
         let pool = self.pools[pool.index()].as_ref()?;
         let waits = |state| matches!(state, ClientState::Waiting | ClientState::Welcome);
@@ -163,7 +164,8 @@ impl Core {
             .map(|it| it.state_since)
     }
 
-    /// Closes an idle server of another pool, if that makes room for one of this pool.
+    /// Closes an idle server of another pool, if that makes room for one of this pool. Returns
+    /// whether it did.
     pub(super) fn evict_for(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) -> bool {
         let limits = Arc::clone(&self.pool(pool_id).spec.server_limits);
         let mut others =
@@ -181,7 +183,7 @@ impl Core {
         });
         if let Some(server) = idle {
             if let Some(evicted_pool) = self.servers.get(server).map(|server| server.pool) {
-                // Otherwise the pool would open another at once, in the place just freed.
+                // Otherwise the pool would open another at once, with the permit just released.
                 self.pool(evicted_pool).fill_at = self.now + MIN_SERVER_AGE;
             }
             self.close_server(server, io);
@@ -215,15 +217,15 @@ impl Core {
         })
     }
 
-    /// Gives freed capacity to starved pools.
+    /// Opens servers of starved pools with capacity that was released.
     pub(super) fn open_for_starved(&mut self, io: &mut dyn CoreIo) {
         for pool in std::mem::take(&mut self.starved_pools) {
             self.open_for_waiting(pool, io);
         }
     }
 
-    /// A server login has failed: schedules the next attempt with exponential backoff, and refuses
-    /// or redirects the clients that cannot wait for it.
+    /// Handles a failed server login: schedules the next attempt with exponential backoff, and
+    /// refuses or redirects the clients that cannot wait for it.
     pub(super) fn handle_login_failure(
         &mut self,
         id: ServerId,
@@ -268,7 +270,7 @@ impl Core {
         let logging_in = std::mem::take(&mut self.pool(pool).awaiting_welcome);
         let mut refused = std::mem::take(&mut self.pool(pool).waiting);
         if failure.is_transient() && !refuses_all {
-            // Mirror clients do not wait for it.
+            // Mirror clients do not wait for the next attempt.
             let waits =
                 |id: &ClientId| self.clients.get(*id).is_some_and(ClientConnection::is_external);
             let (waiting, others) = refused.into_iter().partition(waits);
@@ -282,8 +284,8 @@ impl Core {
         }
     }
 
-    /// The reason to refuse a client that is logging in: its pool has no server, and the next
-    /// attempt to open one is not due. Once it is due, the client waits for the outcome.
+    /// Returns the reason to refuse a client that is logging in: its pool has no server, and the
+    /// next attempt to open one is not due. Once it is due, the client waits for the result.
     pub(super) fn refusal_at_login(&self, pool: PoolId) -> Option<ClientRefusal> {
         let pool = self.pools[pool.index()].as_ref()?;
         let is_early = pool.opening == 0 && self.now < pool.retry_at;
@@ -293,7 +295,7 @@ impl Core {
     }
 }
 
-/// A pool's servers in all workers: the first limit is the pool's own.
+/// Returns the number of a pool's servers in all workers: the first limit is the pool's own.
 fn server_count(spec: &PoolSpec) -> u64 {
     spec.server_limits.first().map_or(0, |its_pool| its_pool.in_use().into())
 }
@@ -310,7 +312,7 @@ fn transfer_evens_shares(first: &PoolSpec, second: &PoolSpec) -> bool {
     server_count(first) == 0 || gains * u64::from(second.weight) <= loses * u64::from(first.weight)
 }
 
-/// Whether both pools have a limit in common.
+/// Whether the two pools have a limit in common.
 fn have_shared_limit(first: &PoolSpec, second: &PoolSpec) -> bool {
     let is_shared =
         |limit: &Arc<ConnectionLimit>| second.server_limits.iter().any(|it| Arc::ptr_eq(it, limit));

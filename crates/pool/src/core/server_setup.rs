@@ -1,5 +1,5 @@
-//! Preparing a server for its next client: parameters before it is linked, a reset after its last
-//! one.
+//! Preparing a server for its next client: parameters before it is linked, a reset after it is
+//! released.
 
 use std::sync::Arc;
 
@@ -29,17 +29,17 @@ use crate::core::{
     },
 };
 
-/// Name of the prepared statement on a server that sets one parameter.
+/// Name of a server's prepared statement that sets one parameter.
 const SET_STATEMENT: &[u8] = b"howdah_set";
 const SET_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, false)";
-/// The same inside a client's batch, where it can be local to the transaction.
+/// Name of the same statement inside a client's batch, where it can be local to the transaction.
 const RESTORE_STATEMENT: &[u8] = b"howdah_restore";
 const RESTORE_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, $3)";
-/// Name of the prepared statement that reads the settings that affect parsing.
+/// Name of the prepared statement that reads the parse settings.
 const READ_STATEMENT: &[u8] = b"howdah_parse_settings";
 /// Name of the prepared statement that listens to a marker channel.
 const LISTEN_STATEMENT: &[u8] = b"howdah_listen";
-/// OIDs of `text` and `bool`.
+/// Type OIDs of the statements' parameters, from `pg_type`.
 const TEXT_OID: u32 = 25;
 const BOOL_OID: u32 = 16;
 
@@ -109,8 +109,8 @@ pub(super) fn set_parameters(
 }
 
 /// Queues the statements that restore a client's startup values, inside a batch that has reset
-/// them. Statement and portal are used once, because it is unknown how much of the batch will be
-/// executed.
+/// them. Statement and portal are used once, because the server may execute only a part of the
+/// batch.
 pub(super) fn restore_in_batch(
     server: &mut ServerConnection,
     resetting: &ResettingPortal,
@@ -119,8 +119,8 @@ pub(super) fn restore_in_batch(
     set_in_open_batch(server, ReplyTarget::Pooler, &resetting.parameters, resetting.is_local, to);
 }
 
-/// Queues the statements that change settings that affect parsing, until the end of the
-/// transaction, inside a batch.
+/// Queues the statements that change parse settings until the end of the transaction, inside a
+/// batch.
 pub(super) fn set_parse_settings(
     server: &mut ServerConnection,
     settings: &[SessionParameter],
@@ -157,8 +157,8 @@ fn set_in_open_batch(
     });
 }
 
-/// Queues the query for the settings in force that affect parsing: in the open batch or, without
-/// one, in a batch of its own.
+/// Queues the query for the parse settings in force: in the open batch or, without one, in a
+/// separate batch.
 pub(super) fn query_parse_settings(server: &mut ServerConnection, to: &mut GatherBuffer) {
     let is_own = !server.has_open_batch;
     server.parameters.parse_state.is_querying = true;
@@ -213,8 +213,8 @@ pub(super) fn mark_listen_in_batch(
 /// The names are the pooler's own, and values are length-prefixed.
 const NO_ZERO_BYTE: &str = "names have no zero byte, and values are short";
 
-/// The query string that resets the changed session state. The state counts as reset at once: if
-/// the query fails, the server is closed.
+/// Returns the query string that resets the changed session state. The state counts as reset at
+/// once: if the query fails, the server is closed.
 pub(super) fn take_reset_query(server: &mut ServerConnection) -> Vec<u8> {
     let flags = std::mem::take(&mut server.session_state);
     if flags.has(SessionStateFlags::SETTINGS) {

@@ -1,4 +1,4 @@
-//! What a session has changed on its server connection, and how that is undone or restored.
+//! Changes that a session has made on its server connection, and how they are undone or restored.
 
 pub(crate) mod connect_query;
 pub(crate) mod parameters;

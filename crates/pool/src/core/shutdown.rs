@@ -7,9 +7,9 @@ use crate::{
 };
 
 impl Core {
-    /// Disconnects every client that is idle outside of a transaction, and every one that is still
-    /// logging in or waiting for a server, as PgBouncer does. The others are disconnected when they
-    /// become idle: call this after every report until no clients are left.
+    /// Disconnects every client that is idle outside a transaction, and every one that is logging
+    /// in or waiting for a server, as PgBouncer does. The others are disconnected when they become
+    /// idle: call this after every report until no clients are left.
     pub fn drain(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for index in 0..self.clients.slots() {

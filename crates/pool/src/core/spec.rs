@@ -1,4 +1,4 @@
-//! [`PoolSpec`]: the behavior of a pool, as plain values made from the configuration.
+//! [`PoolSpec`]: the behavior of a pool, as plain values derived from the configuration.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,85 +16,85 @@ use crate::{
 pub enum PoolingMode {
     /// Until the client disconnects.
     Session,
-    /// Until its transaction has ended and everything it sent is answered.
+    /// Until the client's transaction has ended and everything it sent is answered.
     #[default]
     Transaction,
     /// Like [`PoolingMode::Transaction`], and transactions of more than one request are refused.
     Statement,
 }
 
-/// The behavior of a pool. The same in every worker.
+/// The behavior of a pool, the same in every worker.
 #[derive(Clone, Debug)]
 pub struct PoolSpec {
     /// How long a client keeps its server.
     pub mode: PoolingMode,
-    /// Every server connection acquires a permit of each: the pool's size, and other limits (of its
-    /// database, user, host, or the total). Shared with other pools and workers. The pool's own
-    /// limit comes first.
+    /// The limits of which every server connection acquires a permit: the pool's size, and other
+    /// limits (of its database, user, host, or the total), shared with other pools and workers. The
+    /// pool's own limit comes first.
     pub server_limits: Arc<[Arc<ConnectionLimit>]>,
-    /// Its share of limits that it has in common with other pools; at least 1.
+    /// The pool's share of limits that it has in common with other pools; at least 1.
     pub weight: u32,
-    /// How many servers all workers together open without a waiting client. They are closed if
-    /// another pool needs their place under a shared limit.
+    /// Number of servers that all workers together open without a waiting client. Such servers are
+    /// closed if another pool needs their place under a shared limit.
     pub servers_min: u32,
-    /// How many prepared statements are kept on a server for its clients; 0 passes the names of
-    /// statements through. Not for [`PoolingMode::Session`].
+    /// Maximum number of prepared statements on a server for its clients; with 0, the names of
+    /// statements are forwarded unchanged. Not for [`PoolingMode::Session`].
     pub statements_per_server: u32,
-    /// How many logins of this pool may be in progress at once in this worker; at least 1.
+    /// Maximum number of concurrent logins of this pool in this worker; at least 1.
     pub logins_max: u32,
     /// Whether a server is closed after one client: for replication.
     pub is_single_use: bool,
     /// Whether the client's parameters are sent with the login to its server, so that none are set
     /// afterwards. Replication connections require it.
     pub has_parameters_at_login: bool,
-    /// Run when a client releases its server. Without it only changed session state is reset, and
-    /// in [`PoolingMode::Session`] everything.
+    /// Query run when a client releases its server. Without it only changed session state is reset,
+    /// and in [`PoolingMode::Session`] everything.
     pub reset: Option<ResetQuery>,
-    /// Was run after a server's login, and must run again after each reset.
+    /// Query that is run after a server's login, and again after each reset.
     pub connect_query: Option<Arc<ConnectQuery>>,
-    /// Checks a server that was idle for long before a client gets it.
+    /// Query that checks a server that was idle for long before a client gets it.
     pub check: Option<CheckQuery>,
     /// Whether the least recently used server is used first, instead of the most recently used.
     pub is_round_robin: bool,
-    /// With shared servers: how many bytes of notifications are buffered for a busy client. `None`
+    /// Maximum bytes of notifications buffered for a busy client, with shared servers. `None`
     /// leaves LISTEN to the servers, where it ends with the transaction.
     pub listen_bytes: Option<usize>,
     /// Whether clients may use the simple query protocol.
     pub allows_simple_queries: bool,
-    /// Servers beyond the pool's size, for clients that have waited too long.
+    /// Additional servers for clients that have waited too long.
     pub reserve: Option<ReservePool>,
     /// The parameters sent to clients at login, once a server of any worker has reported them.
     pub welcome: Arc<WelcomeMessage>,
-    /// Administrative state of the database.
+    /// Administrative state of the database: paused, disabled, or to be reconnected.
     pub admin_state: Arc<AdminState>,
     /// The user of the pool, as named by `PAUSE`.
     pub user: Arc<str>,
     /// Timeouts of clients and servers.
     pub timeouts: PoolTimeouts,
-    /// Increases whenever existing servers become unusable, because their address or our login has
-    /// changed.
+    /// Increases whenever existing servers become unusable, because their address or the pooler's
+    /// login has changed.
     pub edition: u32,
-    /// Whether clients are disconnected as soon as they are in no transaction: their database was
-    /// removed.
+    /// Whether clients are disconnected as soon as they are outside a transaction, because their
+    /// database was removed.
     pub is_closing: bool,
-    /// The clusters that its clients use; then the servers are in pools of their own, and this one
+    /// The clusters that the clients use; then the servers are in pools of their own, and this one
     /// has none. One cluster per shard; one without sharding.
     pub clusters: Arc<[Arc<ClusterSpec>]>,
-    /// The cluster that it is a member of.
+    /// The cluster that the pool is a member of.
     pub member: Option<ClusterMembership>,
-    /// Mirrors of its clients' traffic.
+    /// Mirrors of the clients' traffic.
     pub mirrors: Arc<[MirrorTarget]>,
-    /// How requests of its clients are routed, where that is possible.
+    /// How requests of the clients are routed, where that is possible.
     pub routing: Option<Arc<howdah_route::RouteSettings>>,
 }
 
 /// A query that resets a server's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResetQuery {
-    /// SQL, without a zero byte; if empty, nothing is run, and nothing is reset in
+    /// SQL text, without a zero byte; if empty, nothing is run, and nothing is reset in
     /// [`PoolingMode::Session`].
     pub query: Box<[u8]>,
-    /// Whether it runs in every mode, whenever a server changes hands, and not only in
+    /// Whether the query runs in every mode, whenever a server changes hands, and not only in
     /// [`PoolingMode::Session`].
     pub is_always: bool,
 }
@@ -102,39 +102,39 @@ pub struct ResetQuery {
 /// A query that checks whether a server is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckQuery {
-    /// SQL, without a zero byte; may be empty. A server whose check fails, or is not answered
+    /// SQL text, without a zero byte; may be empty. A server whose check fails, or is not answered
     /// within [`PoolTimeouts::cleanup`], is closed.
     pub query: Box<[u8]>,
-    /// How long a server must have been idle.
+    /// How long a server must have been idle to be checked.
     pub idle: Duration,
 }
 
 /// Servers beyond a pool's size (PgBouncer's `reserve_pool_size`).
 #[derive(Clone, Debug)]
 pub struct ReservePool {
-    /// Each server acquires a permit of these: the reserve's size, and all limits of the pool
-    /// except its own size.
+    /// The limits of which each such server acquires a permit: the reserve's size, and all limits
+    /// of the pool except its own size.
     pub limits: Arc<[Arc<ConnectionLimit>]>,
     /// How long the first client must have waited.
     pub after: Duration,
 }
 
 impl PoolSpec {
-    /// Servers of another epoch are closed as they become free. The terms never decrease, so equal
-    /// sums mean equal terms.
+    /// Returns the epoch of new servers. Servers of another epoch are closed as they become free.
+    /// The terms never decrease, so equal sums mean equal terms.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
         let member_epoch = self.member.as_ref().map_or(0, |member| member.state.epoch());
         self.admin_state.epoch().wrapping_add(self.edition).wrapping_add(member_epoch)
     }
 
-    /// Whether clients get no server.
+    /// Whether clients get no server because of a pause.
     #[inline]
     pub(crate) fn is_paused(&self) -> bool {
         self.admin_state.is_paused_for_user(&self.user)
     }
 
-    /// A pool in transaction mode with PgBouncer's usual values and its own limit.
+    /// Creates a pool in transaction mode with PgBouncer's usual values and its own limit.
     pub fn new(servers_max: u32) -> Self {
         Self {
             mode: PoolingMode::default(),
@@ -166,33 +166,33 @@ impl PoolSpec {
     }
 }
 
-/// Timeouts; `None` means unlimited. They fire up to a tenth late, or 10 ms if that is more, and
-/// never early.
+/// Timeouts; `None` means unlimited. They are never enforced early, but up to a tenth late, or 10
+/// ms if that is more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolTimeouts {
-    /// How long a client may wait for a server; then it receives an error and is closed.
+    /// How long a client may wait for a server before it receives an error and is closed.
     pub query_wait: Option<Duration>,
-    /// How long a request may be unanswered; then client and server are closed, and the query is
+    /// How long a request may be unanswered before client and server are closed and the query is
     /// cancelled.
     pub query: Option<Duration>,
-    /// How long a transaction, or a request outside of one, may take; then the client is closed,
-    /// and its server is cancelled and rolled back.
+    /// How long a transaction, or a request outside one, may take before the client is closed and
+    /// its server is cancelled and rolled back.
     pub transaction: Option<Duration>,
     /// How long a client waits for a server before it receives a notice, once.
     pub query_wait_notify: Option<Duration>,
-    /// How long a client in a transaction may send nothing while no reply is outstanding; then it
+    /// How long a client in a transaction may send nothing while no reply is outstanding. Then it
     /// is closed, and its server rolled back.
     pub idle_transaction: Option<Duration>,
     /// How long a client outside a transaction may send nothing.
     pub client_idle: Option<Duration>,
-    /// How long a server beyond [`PoolSpec::servers_min`] may be idle; then it is closed.
+    /// How long a server beyond [`PoolSpec::servers_min`] may be idle before it is closed.
     pub server_idle: Option<Duration>,
-    /// The age at which a server is closed when next idle.
+    /// The age at which a server is closed as soon as it is idle.
     pub server_lifetime: Option<Duration>,
-    /// How long the requests of a disconnected client may take to finish, to be cancelled and
-    /// rolled back; else its server is closed.
+    /// How long the requests of a disconnected client may take to finish, or to be cancelled and
+    /// rolled back, before the server is closed.
     pub cleanup: Duration,
-    /// The first pause after a failed login; doubled by each further failure.
+    /// The pause after a first failed login; doubled by each further failure.
     pub login_retry: Duration,
     /// The longest pause after failed logins.
     pub login_retry_max: Duration,

@@ -5,19 +5,19 @@ use std::{
     time::Duration,
 };
 
-/// Nanoseconds since a start that the caller chose, the same for all calls to one core. Never goes
-/// back; it may stand still for a whole iteration of the event loop.
+/// A moment, in nanoseconds since a start chosen by the caller, the same for all calls to one core.
+/// Never decreases; may be the same for a whole iteration of the event loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(
-    /// The nanoseconds; 64 bits last for 584 years.
+    /// Nanoseconds since that start; 64 bits are sufficient for 584 years.
     pub u64,
 );
 
 impl Time {
-    /// A moment that never comes.
+    /// A moment that is later than all others.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The time since `earlier`; zero if that lies ahead.
+    /// Returns the time since `earlier`; zero if that is later than `self`.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

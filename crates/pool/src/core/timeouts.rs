@@ -1,5 +1,5 @@
-//! Timeouts and other periodic work. None of it is on the path of a query: whatever has a limit
-//! stores when it started, and is examined in the next sweep.
+//! Timeouts and other periodic work. None of it is on the path of a query: an operation with a
+//! timeout only stores when it started, and is examined in the next sweep.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ use crate::{
 /// The activity of a linked server.
 #[derive(Clone, Copy)]
 enum LinkedState {
-    /// It has requests to answer.
+    /// The server has requests to answer.
     Active,
-    /// It waits for the client, inside a transaction or batch.
+    /// The server waits for the client, inside a transaction or batch.
     IdleInTransaction,
-    /// It waits for the client, between transactions of session mode.
+    /// The server waits for the client, between transactions of session mode.
     Idle,
 }
 
@@ -43,7 +43,8 @@ fn linked_state(server: &ServerConnection) -> LinkedState {
 /// The notice for a client that has waited for a while.
 const QUERY_WAIT_NOTICE: &[u8] = b"all server connections of this pool are in use: waiting for one";
 
-/// The error for a client that waited too long: if no server could be opened, the reason.
+/// Returns the error for a client that waited too long, with the reason if no server could be
+/// opened.
 fn query_wait_refusal(pool: &PoolState) -> ClientRefusal {
     match &pool.last_failure {
         Some(failure) => ClientRefusal::NoServerInTime { reason: failure.message.clone() },
@@ -63,7 +64,7 @@ fn has_only_stale_primary(role: TargetRole, owner: &PoolState) -> bool {
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Core {
-    /// The next sweep, unless nothing depends on time.
+    /// Returns the time of the next sweep, or [`Time::NEVER`] if nothing depends on time.
     pub(super) fn next_deadline(&self) -> Time {
         let is_still = self.is_suspended || self.clients.len() + self.servers.len() == 0;
         let is_still = is_still && (self.is_suspended || !self.has_min_pools);
@@ -76,7 +77,7 @@ impl Core {
             return;
         }
         self.next_sweep = self.now + SWEEP_INTERVAL;
-        // First of all, so that clients wait in the queues that match the clusters' current state.
+        // First, so that clients wait in the queues that match the clusters' current state.
         self.sweep_clusters(io);
         self.sweep_awaiting_fan_outs(io);
         for index in 0..self.clients.slots() {
@@ -112,7 +113,7 @@ impl Core {
                 {
                     return self.send_wait_notice(id, io);
                 }
-                // While PAUSE is in force, no client waits too long.
+                // While PAUSE is in force, clients may wait without limit.
                 let limit = timeouts.query_wait.filter(|_| !pool.spec.admin_state.is_paused());
                 match pool.failover_timeout().filter(|_| !pool.spec.admin_state.is_paused()) {
                     Some(wait) if limit.is_none_or(|limit| wait < limit) => {

@@ -1,4 +1,4 @@
-//! The address field of a rule.
+//! The address field of a rule: keyword, network, or address with a mask field.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{Networks, tokenizer::HbaToken};
 
-/// An address and a mask.
+/// An IP network: an address, and a mask of which the address has the bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -15,7 +15,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network with this many leading bits; `None` if the address has fewer.
+    /// Returns the network with this many leading bits; `None` if the address has fewer.
     pub(super) fn new(address: IpAddr, bits: u32) -> Option<Self> {
         let mask = match address {
             IpAddr::V4(_) => {
@@ -30,7 +30,7 @@ impl Network {
         Some(Self { address, mask })
     }
 
-    /// A single address.
+    /// Returns the network that contains a single address.
     pub(crate) fn host(address: IpAddr) -> Self {
         let mask = match address {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::BROADCAST),
@@ -39,7 +39,7 @@ impl Network {
         Self { address, mask }
     }
 
-    /// Whether it contains an address. One of the other family never is.
+    /// Whether the network contains an address; never if it is of the other family.
     pub fn contains(&self, other: IpAddr) -> bool {
         match (self.address, self.mask, other) {
             (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(other)) => {
@@ -56,7 +56,7 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// The reason why it is not a network.
+    /// The text is not a network, for the returned reason.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is not a network such as 10.0.0.0/8");
         let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
@@ -89,7 +89,7 @@ pub(super) enum RuleAddresses {
 }
 
 impl RuleAddresses {
-    /// Parses an address field, and a mask field if needed. Returns the remaining fields, too.
+    /// Parses an address field, and a mask field if needed. Also returns the remaining fields.
     pub(super) fn parse(fields: &[Vec<HbaToken>]) -> Result<(Self, &[Vec<HbaToken>]), String> {
         let [field, rest @ ..] = fields else {
             return Err("an address is missing".to_owned());

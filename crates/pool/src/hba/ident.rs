@@ -21,7 +21,7 @@ pub(super) struct IdentMaps(BTreeMap<String, Vec<IdentMapLine>>);
 struct IdentMapLine {
     system: IdentName,
     user: UserName,
-    /// The user as written if it contains `\1`, which stands for the pattern's first group.
+    /// Template of the user name, if it contains `\1` for the pattern's first group.
     template: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl IdentMaps {
         Ok(())
     }
 
-    /// Whether a system user may log in as a user; without a map, the names must be equal.
+    /// Whether a system user may log in as `user`. Without a map, the two names must be equal.
     pub(super) fn allows(&self, map: Option<&str>, name: &str, user: &str) -> bool {
         let Some(map) = map else { return name == user };
         self.0.get(map).is_some_and(|lines| lines.iter().any(|line| line.allows(name, user)))

@@ -4,7 +4,7 @@ use regex_lite::{Regex, RegexBuilder};
 
 use super::tokenizer::HbaToken;
 
-/// A regular expression; equal to another with the same text.
+/// A regular expression that is equal to another one with the same text.
 #[derive(Clone, Debug)]
 pub(super) struct NamePattern(pub(super) Regex);
 
@@ -15,7 +15,7 @@ impl PartialEq for NamePattern {
 }
 
 impl NamePattern {
-    /// The regular expression in a token that starts with a slash; `None` for other tokens.
+    /// Compiles a token that starts with a slash as a regular expression; `None` for other tokens.
     pub(super) fn from_token(token: &HbaToken) -> Option<Result<Self, String>> {
         let text = token.text.strip_prefix('/')?;
         let built = RegexBuilder::new(text).size_limit(PATTERN_BYTES_MAX).build();

@@ -25,7 +25,8 @@ impl Networks {
         networks
     }
 
-    /// A leaf of the trie is an address, with its type below:
+    /// Reads `/proc/net/fib_trie`. A leaf of the trie is an address, with its type on the next
+    /// line:
     ///
     /// ```text
     ///     |-- 10.1.0.0
@@ -52,7 +53,8 @@ impl Networks {
         }
     }
 
-    /// A line is `address interface bits scope flags name`, in hexadecimal.
+    /// Reads `/proc/net/if_inet6`. A line is `address interface bits scope flags name`, in
+    /// hexadecimal.
     fn add_v6(&mut self, text: &str) {
         for line in text.lines() {
             let mut fields = line.split_whitespace();

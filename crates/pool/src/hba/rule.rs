@@ -1,4 +1,4 @@
-//! [`HbaRule`]: a line of `pg_hba.conf`.
+//! [`HbaRule`]: a rule of `pg_hba.conf`, and the connections that it matches.
 
 use super::{
     ClientOrigin, ConnectionInfo, Networks,
@@ -7,7 +7,7 @@ use super::{
     tokenizer::HbaToken,
 };
 
-/// A line of `pg_hba.conf`.
+/// A parsed line of `pg_hba.conf`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct HbaRule {
     conn_type: ConnType,
@@ -48,7 +48,7 @@ pub(super) enum RuleMethod {
     Peer,
 }
 
-/// The `clientcert` option: a certificate required in addition to the method.
+/// The `clientcert` option: requires a certificate in addition to the method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientCertOption {
     /// Any verified certificate.
@@ -186,7 +186,7 @@ impl RuleMethod {
             "scram-sha-256" => Ok(Self::ScramSha256),
             "cert" if matches!(conn_type, ConnType::Host(RuleEncryption::Tls, _)) => Ok(Self::Cert),
             "cert" => Err("cert is only valid for hostssl".to_owned()),
-            // On unix sockets ident means peer.
+            // On unix sockets, `ident` means `peer`.
             "peer" | "ident" if is_local => Ok(Self::Peer),
             "peer" | "ident" => Err(format!("{text} is only valid for local")),
             _ => Err(format!(

@@ -1,4 +1,4 @@
-//! Splits files into lines, fields and tokens.
+//! Splits HBA files into lines, fields and tokens, and includes other files.
 //!
 //! ```text
 //! local  all,"my db"  @admins  trust   # comment
@@ -20,22 +20,22 @@ use std::{
 
 use super::{Files, HbaError};
 
-/// A token of a field.
+/// A token, without its quotes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HbaToken {
     pub(super) text: String,
-    /// Whether it started with a quote: then it is not a keyword.
+    /// Whether the token started with a quote, so that it is not a keyword.
     pub(super) is_quoted: bool,
 }
 
 impl HbaToken {
-    /// Whether it is this keyword.
+    /// Whether the token is the keyword, unquoted.
     pub(super) fn is_keyword(&self, keyword: &str) -> bool {
         !self.is_quoted && self.text == keyword
     }
 }
 
-/// A non-empty line.
+/// A line with at least one field.
 #[derive(Clone, Debug)]
 pub(super) struct HbaLine {
     file: Rc<Path>,
@@ -49,17 +49,17 @@ impl HbaLine {
     }
 }
 
-/// Deepest nesting of included files, as in PostgreSQL.
+/// Maximum nesting depth of included files, as in PostgreSQL.
 const DEPTH_MAX: usize = 10;
 
-/// Most tokens of a file with all included files. Files that include each other several times grow
-/// exponentially before they exceed the nesting limit.
+/// Maximum number of tokens of a file with all included files. Files that include each other
+/// several times grow exponentially before they exceed the nesting limit.
 const TOKENS_MAX: usize = 1_000_000;
 
-/// Most errors reported.
+/// Maximum number of errors reported.
 const ERRORS_MAX: usize = 100;
 
-/// The lines of a file and its included files. Errors are added to `wrong`.
+/// Returns the lines of a file and its included files. Errors are added to `wrong`.
 pub(super) fn tokenize(path: &Path, files: &dyn Files, wrong: &mut Vec<HbaError>) -> Vec<HbaLine> {
     let mut tokenizer = Tokenizer { files, wrong, lines: Vec::new(), token_count: 0 };
     match files.text(path) {
@@ -100,7 +100,7 @@ impl Tokenizer<'_> {
         }
     }
 
-    /// The fields of a line.
+    /// Splits a line into fields of tokens.
     fn fields(
         &mut self,
         text: &str,
@@ -136,7 +136,7 @@ impl Tokenizer<'_> {
         }
     }
 
-    /// All tokens of a file.
+    /// Returns the tokens of an included `@file`, in order.
     fn file_tokens(
         &mut self,
         name: &str,
@@ -151,7 +151,7 @@ impl Tokenizer<'_> {
         Ok(tokens)
     }
 
-    /// Processes an include line; `false` if it is another line.
+    /// Processes an include line; returns `false` if it is another line.
     fn handle_include(
         &mut self,
         line: &HbaLine,
@@ -209,7 +209,7 @@ impl Tokenizer<'_> {
     }
 }
 
-/// A path relative to the file that contains it.
+/// Resolves a path relative to the file that contains it.
 fn relative_to(name: &str, path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(name)
 }
@@ -220,7 +220,7 @@ fn is_conf_file(path: &Path) -> bool {
     name.ends_with(".conf") && !name.starts_with('.')
 }
 
-/// Lines with their numbers from 1. A backslash at the end continues a line.
+/// Returns lines with their numbers from 1. A backslash at the end continues a line.
 fn logical_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
     let mut lines = text.lines().enumerate();
     std::iter::from_fn(move || {
@@ -239,12 +239,12 @@ fn logical_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
 
 struct NextToken<'a> {
     token: HbaToken,
-    /// Whether a comma follows immediately.
+    /// Whether a comma follows the token immediately.
     is_continued: bool,
     rest: &'a str,
 }
 
-/// The next token of a line; `None` at its end or at a comment.
+/// Returns the next token of a line; `None` at its end or at a comment.
 fn next_token(text: &str) -> Result<Option<NextToken<'_>>, String> {
     let text = text.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == ',');
     if text.is_empty() || text.starts_with('#') {

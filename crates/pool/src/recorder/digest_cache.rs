@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use howdah_traffic::{Event, IdentityDigest};
 
-/// Cache entries; sessions with the same entry replace each other.
+/// Number of cache entries; sessions that map to the same entry replace each other.
 const CACHE_ENTRIES: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct DigestCache(Vec<Option<CachedDigest>>);
 
-/// Keeps the names alive, so that their addresses identify them.
+/// A cached digest. Holds the session's names, so that their addresses identify them.
 #[derive(Clone, Debug)]
 struct CachedDigest {
     names: [Arc<str>; 4],
@@ -25,7 +25,7 @@ impl Default for DigestCache {
 }
 
 impl DigestCache {
-    /// The digest of an event's identity.
+    /// Returns the digest of an event's identity, from the cache if possible.
     pub(crate) fn digest(&mut self, event: &Event) -> IdentityDigest {
         let names = [&event.session, &event.user, &event.database, &event.application];
         let digest = || {

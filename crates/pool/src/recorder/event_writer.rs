@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::digest_cache::DigestCache;
 
-/// Redacts, hashes and writes events, until writing fails.
+/// Redacts, hashes and writes events, until writing fails once.
 #[derive(Debug)]
 pub(super) struct EventWriter {
     capture: CaptureWriter,
@@ -18,13 +18,13 @@ pub(super) struct EventWriter {
     digests: DigestCache,
     events: u64,
     too_long: u64,
-    /// Function calls without their arguments.
+    /// Number of function calls, which are captured without their arguments.
     calls: u64,
     error: Option<WriteError>,
 }
 
 impl EventWriter {
-    /// Creates a writer to a capture; without a key, values are kept.
+    /// Creates a writer to a capture; without a key, values are not redacted.
     pub(super) fn new(capture: CaptureWriter, redaction: Option<&RedactionKey>) -> Self {
         Self {
             capture,
@@ -72,12 +72,12 @@ impl EventWriter {
         self.error.is_some()
     }
 
-    /// Number of finished files.
+    /// Returns the number of finished files.
     pub(super) fn files(&self) -> u32 {
         self.capture.files()
     }
 
-    /// The decoder's counts with those of the writer.
+    /// Returns the decoder's counts with those of the writer.
     pub(super) fn add_to(&self, decoded: RecorderCounts) -> RecorderCounts {
         RecorderCounts {
             events: self.events,
@@ -87,7 +87,7 @@ impl EventWriter {
         }
     }
 
-    /// The report in the capture's manifest.
+    /// Returns the report for the capture's manifest.
     pub(super) fn report(&self, counts: &RecorderCounts, error: Option<&str>) -> Value {
         let withheld = self.redactor.as_ref().map(Redactor::withheld);
         counts.report(&self.hash, withheld, error)
@@ -101,8 +101,8 @@ impl EventWriter {
         }
     }
 
-    /// Finishes the capture, after a failure without the events that were not written. Returns the
-    /// number of files, if known, and the first error with its causes.
+    /// Finishes the capture; after a failure, the events that were not written are missing. Returns
+    /// the number of files, if known, and the first error with its causes.
     pub(super) fn finish(mut self, counts: &RecorderCounts) -> (Option<u32>, Option<String>) {
         let error = self.error.take().map(|error| error_chain(&error));
         let report = self.report(counts, error.as_deref());
@@ -117,7 +117,7 @@ impl EventWriter {
     }
 }
 
-/// An error with its causes, in one line.
+/// Formats an error with its causes in one line.
 fn error_chain(error: &WriteError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -14,11 +14,11 @@ use howdah_wire::{
     frontend::{DescribeTarget, FrontendMessage},
 };
 
-/// A session.
+/// A simulated session of a server.
 #[derive(Debug, Default)]
 pub(super) struct SimBackend {
     input: Vec<u8>,
-    /// Bytes to send; taken by the simulation.
+    /// Bytes to send to the pooler; taken by the simulation.
     pub(super) output: Vec<u8>,
     is_failed: bool,
     is_in_block: bool,
@@ -34,7 +34,7 @@ pub(super) struct SimBackend {
     before_block: Option<BTreeMap<String, String>>,
     /// Reported parameters, as of the last ReadyForQuery.
     reported: BTreeMap<String, String>,
-    /// Locks, channels and tables that outlive transactions.
+    /// Locks, channels and tables that remain after the end of a transaction.
     leftovers: Vec<&'static str>,
     leftover_owner: Option<u32>,
     /// Channels listened to, and pending changes of them: `None` unlistens all.
@@ -42,18 +42,18 @@ pub(super) struct SimBackend {
     pending: Vec<Option<String>>,
     /// The client whose statement ran last.
     pub(super) last_client: Option<u32>,
-    /// The same, for the input fed last.
+    /// The client whose input was fed last.
     pub(super) fed_client: Option<u32>,
-    /// Its shard, if there are several.
+    /// The backend's shard, if there are several.
     pub(super) shard: Option<u32>,
-    /// The shard selected by its client, in a reference model, which also answers the pooler's
+    /// The shard selected by the client, in a reference model, which also answers the pooler's
     /// commands.
     pub(super) client_shard: Option<u32>,
-    /// The reply of a statement that takes time.
+    /// The reply of a statement that is still sleeping.
     pub(super) sleeping: Option<String>,
     /// Tokens of statements that may run only once; taken by the simulation.
     pub(super) executed_once: Vec<String>,
-    /// Violated guarantees.
+    /// Violations of guarantees found so far.
     pub(super) violations: Vec<String>,
     pub(super) is_terminated: bool,
 }
@@ -66,7 +66,7 @@ struct SimCopy {
     extended: bool,
 }
 
-/// Replaced by the values of `TimeZone` and `backslash_quote` when a statement is parsed.
+/// A literal whose value, when parsed, is that of `TimeZone` and `backslash_quote`.
 pub(super) const LITERAL: &str = "'literal'";
 
 const REPORTED: [&str; 2] = ["TimeZone", "application_name"];
@@ -80,7 +80,7 @@ impl SimBackend {
         Self { settings: at_login.clone(), reported: at_login.clone(), at_login, ..Self::default() }
     }
 
-    /// Whether its transaction has failed.
+    /// Whether the session's transaction has failed.
     pub(super) fn has_failed(&self) -> bool {
         self.is_failed
     }
@@ -91,7 +91,7 @@ impl SimBackend {
         self.process_input();
     }
 
-    /// Finishes a sleeping statement.
+    /// Finishes a sleeping statement, and sends its reply.
     pub(super) fn wake(&mut self) {
         if let Some(token) = self.sleeping.take() {
             self.row(&token);
@@ -117,7 +117,7 @@ impl SimBackend {
         self.process_input();
     }
 
-    /// Sends unrequested reports.
+    /// Sends reports that no request caused.
     pub(super) fn send_unrequested(&mut self, notice: bool) {
         if notice {
             let fields = encode::essentials(Severity::Notice, b"00000", b"hello");
@@ -131,7 +131,7 @@ impl SimBackend {
         }
     }
 
-    /// Alters the tables that its statements read.
+    /// Alters the tables that prepared statements read.
     pub(super) fn outdate_statements(&mut self) {
         let is_own = |name: &[u8]| {
             matches!(name, b"howdah_set" | b"howdah_restore" | b"howdah_parse_settings")
@@ -287,12 +287,12 @@ impl SimBackend {
         encode::bare(&mut self.output, Bare::BindComplete);
     }
 
-    /// The value of an unreported parameter.
+    /// Returns the value of an unreported parameter.
     fn quoting(&self) -> &str {
         self.settings.get("backslash_quote").map_or("safe_encoding", |value| value)
     }
 
-    /// Returns parameters by name.
+    /// Replies with the values of parameters by name.
     fn current_settings(&mut self, sql: &str) {
         let names = sql.split("current_setting('").skip(1).filter_map(|it| it.split('\'').next());
         let values: Vec<Option<String>> = names
@@ -326,7 +326,7 @@ impl SimBackend {
         match upper.as_str() {
             "BEGIN" => {
                 if token.is_empty() && !self.is_in_block {
-                    self.last_client = None; // It does not name its client.
+                    self.last_client = None; // The statement does not name its client.
                 }
                 if !self.is_in_block {
                     self.before_block = Some(self.settings.clone());
@@ -562,7 +562,7 @@ impl SimBackend {
         self.fed_client = Some(owner);
     }
 
-    /// A command of the pooler, which no server may receive.
+    /// Records a violation: a server received a command of the pooler.
     fn pooler_command(&mut self, tag: &str) {
         if self.client_shard.is_none() {
             self.violations.push(format!("a server received {tag}"));

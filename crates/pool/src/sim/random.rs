@@ -16,12 +16,12 @@ impl SimRandom {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to `below - 1`.
+    /// Returns a number from 0 to `below - 1`.
     pub(super) fn below(&mut self, below: u64) -> u64 {
         self.next() % below.max(1)
     }
 
-    /// True in `percent` of cases.
+    /// Returns true in `percent` of 100 cases.
     pub(super) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

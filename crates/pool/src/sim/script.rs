@@ -11,39 +11,39 @@ use howdah_wire::{
 use super::{backend::SimBackend, random::SimRandom, simulation::shards::shard_of};
 use crate::TargetRole;
 
-/// A client, its script and its expectations.
+/// A client with its script and the replies that it expects.
 pub(super) struct SimClient {
     pub(super) number: u32,
     pub(super) zone: String,
-    /// Which servers are suitable, for a cluster.
+    /// The role that the client requests, for a cluster.
     pub(super) role: TargetRole,
-    /// How many shards its database has, if any.
+    /// Number of shards of the client's database; 0 without sharding.
     pub(super) shards: u32,
     reference: SimBackend,
     /// Expected replies, in order.
     expected: VecDeque<ExpectedReply>,
     received: Vec<u8>,
     is_welcomed: bool,
-    /// It received a fatal error.
+    /// Whether the client received a fatal error.
     pub(super) is_disconnected: bool,
-    /// It did nothing to cause that error.
+    /// Whether the client did nothing to cause that error.
     pub(super) is_disconnected_without_cause: bool,
-    /// Whether it mostly sends statements that are known to only read.
+    /// Whether the client mostly sends statements that are known to only read.
     pub(super) is_mostly_reading: bool,
     pub(super) steps_left: u32,
     tokens: u32,
     is_in_block: bool,
-    /// Whether its unnamed statement is known to exist: nothing has failed since it was prepared.
+    /// Whether the unnamed statement is known to exist: nothing has failed since it was prepared.
     has_unnamed: bool,
     /// COPY rows still to send, if a COPY has started, and whether a Sync must follow.
     copying: Option<(u32, bool)>,
-    /// The batch has been flushed and needs its Sync.
+    /// Whether a batch has been flushed and needs its Sync.
     has_open_batch: bool,
     pub(super) is_sleeping: bool,
     pub(super) is_terminated: bool,
-    /// It received an error for an outdated statement, which its reference model does not return.
-    /// This is correct if it is too late for a retry; the expected replies are unknown from here
-    /// on.
+    /// Whether the client received an error for an outdated statement, which its reference model
+    /// does not return. This is correct if it is too late for a retry; the expected replies are
+    /// unknown from here on.
     pub(super) is_giving_up: bool,
 }
 
@@ -112,7 +112,7 @@ impl SimClient {
             return Err(format!("c{} was disconnected because a login failed", self.number));
         }
         if self.is_disconnected || fatal {
-            // A transaction block in statement mode.
+            // The error was caused by a transaction block in statement mode.
             self.is_disconnected_without_cause |=
                 fatal && memchr::memmem::find(message, b"C08P01\0").is_none();
             self.is_disconnected = true;
@@ -156,13 +156,13 @@ impl SimClient {
         self.last_token()
     }
 
-    /// Client, number, and shard.
+    /// Returns the token with client, number, and shard.
     fn last_token(&self) -> String {
         let of = format!("c{}.{}", self.number, self.tokens);
         self.reference.client_shard.map_or(of.clone(), |shard| format!("{of}.{shard}"))
     }
 
-    /// The next bytes to send; none while it must wait.
+    /// Returns the next bytes to send; none while the client must wait.
     pub(super) fn next_input(&mut self, random: &mut SimRandom) -> Vec<u8> {
         let mut buf = Vec::new();
         if self.is_terminated || !self.is_welcomed || self.is_sleeping {
@@ -196,7 +196,7 @@ impl SimClient {
         buf
     }
 
-    /// Feeds the reference model, whose replies are expected.
+    /// Feeds input to the reference model, whose replies are then expected.
     fn expect_reply(&mut self, input: &[u8]) {
         self.reference.feed(input);
         self.is_sleeping = self.reference.sleeping.is_some();
@@ -255,7 +255,8 @@ impl SimClient {
             3 => self.push_query(buf, &format!("state {token}")),
             4 if !self.is_in_block => {
                 self.is_in_block = true;
-                // The pooler recognizes a bare BEGIN: the next statement decides where it goes.
+                // The pooler recognizes a bare BEGIN: the next statement decides on its
+                // destination.
                 let is_bare = self.shards > 0 && random.percent(50);
                 let begin = if is_bare { "BEGIN".to_owned() } else { format!("begin {token}") };
                 self.push_query(buf, &begin);
@@ -294,7 +295,7 @@ impl SimClient {
                 let extended = random.percent(50);
                 let sql = format!("{} {token}", if bad { "copybad" } else { "copyin" });
                 if extended {
-                    self.has_unnamed = false; // The batches must not run a COPY.
+                    self.has_unnamed = false; // Later batches must not run a COPY.
                     encode::parse(buf, b"", sql.as_bytes(), &[]).unwrap();
                     bind(buf, b"", &[]);
                     encode::execute(buf, b"", 0).unwrap();
@@ -316,7 +317,7 @@ impl SimClient {
                     .unwrap();
             }
             16 => {
-                self.has_unnamed = false; // It is only for this portal.
+                self.has_unnamed = false; // The unnamed statement is only for this portal.
                 encode::parse(buf, b"", b"echo $1", &[25]).unwrap();
                 bind_portal(buf, b"held", b"", &[&token]);
                 encode::sync(buf);
@@ -331,7 +332,7 @@ impl SimClient {
         }
     }
 
-    /// Selects a shard, or asks which one is selected.
+    /// Selects a shard, or queries which one is selected.
     fn command(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom) {
         let is_new = self.reference.client_shard.is_none();
         if self.is_in_block || !is_new && random.percent(30) {
@@ -356,12 +357,12 @@ impl SimClient {
         encode::sync(buf);
     }
 
-    /// Whether its transaction has failed, so that no COPY starts.
+    /// Whether the client's transaction has failed, so that no COPY starts.
     fn reference_failed(&self) -> bool {
         self.reference.has_failed()
     }
 
-    /// Messages of the extended protocol, in any valid order.
+    /// Writes messages of the extended protocol, in any valid order.
     fn batch(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom, token: &str) {
         for _ in 0..1 + random.below(4) {
             let name: &[u8] = random.pick::<&[u8]>(&[b"", b"s1", b"s2", b"s3", b"howdah_1"]);
@@ -401,12 +402,12 @@ impl SimClient {
     }
 }
 
-/// A token in a text that is known to only read.
+/// Returns a token for a text that is known to only read.
 fn read_token(token: &str) -> String {
     token.replacen('.', ".t", 1)
 }
 
-/// An error without the suffix that the pooler adds to names that look like its own.
+/// Returns an error without the suffix that the pooler adds to names that look like its own.
 fn without_suffix(mut message: Vec<u8>) -> Vec<u8> {
     if message[0] == b'E'
         && let Some(at) = memchr::memmem::find(&message, b"?\" does not exist")
@@ -417,7 +418,7 @@ fn without_suffix(mut message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// Messages that a pooler may send or omit at any time.
+/// Whether a pooler may send or omit a message of this kind at any time.
 fn is_unrequested(tag: u8) -> bool {
     matches!(tag, b'S' | b'N' | b'A' | b'K')
 }

@@ -100,7 +100,7 @@ pub(super) struct Simulation {
     workers: Vec<SimWorker>,
     clients: Vec<(SimClient, SimLink)>,
     backends: Vec<(SimBackend, SimLink)>,
-    /// One per pool, and the total last.
+    /// One limit per pool, and the total last.
     limits: Vec<Arc<ConnectionLimit>>,
     reserves: Vec<Arc<ConnectionLimit>>,
     /// The first server of a cluster that ran a statement which may run only once.
@@ -111,11 +111,11 @@ pub(super) struct Simulation {
     /// Whether tables change under prepared statements.
     has_schema_changes: bool,
     is_traced: bool,
-    /// Several servers behind one database, in some simulations.
+    /// The cluster whose members serve the last database, in some simulations.
     cluster: Option<SimCluster>,
-    /// Several shards behind one database, in some simulations.
+    /// The shards of the last database, in some simulations.
     shards: Option<SimShards>,
-    /// A mirror, in some simulations.
+    /// The mirror of the first pool, in some simulations.
     mirror: Option<SimMirror>,
 }
 
@@ -124,7 +124,7 @@ impl Simulation {
         let mut random = SimRandom::new(seed);
         let mut specs: Vec<_> =
             (0..1 + random.below(2)).map(|_| random_spec(&mut random)).collect();
-        // Clients connect to these; the members of the last, if it is a cluster, follow.
+        // The pools that clients connect to; the members of the last, if it is a cluster, follow.
         let owner_pools = u32::try_from(specs.len()).unwrap();
         let mut own = SimRandom::new(seed ^ 0x5eed << 40);
         let hosts = own.percent(40).then(|| SimCluster::new(PoolId(owner_pools - 1), &mut own));
@@ -236,8 +236,8 @@ impl Simulation {
         self.schedule(self.now + delay, event);
     }
 
-    /// Runs until nothing more happens, or a guarantee is violated. Returns the counters of its
-    /// mirror, if it has one.
+    /// Runs until no event is left, or a guarantee is violated. Returns the counters of the mirror,
+    /// if there is one.
     pub(super) fn run(mut self) -> Result<Option<MirrorReport>, String> {
         for _ in 0..EVENTS_MAX {
             let Some(Reverse(key)) = self.queue.pop() else { break };
@@ -433,7 +433,7 @@ impl Simulation {
                     self.workers[worker].core.adopt_server(transfer, now).expect("the pool exists");
                 self.attach(SimPeer::Backend(backend), worker, PeerId::Server(id));
                 if self.backends[backend].1.is_closed {
-                    self.schedule_soon(SimEvent::Closed(SimPeer::Backend(backend))); // It failed during the handover.
+                    self.schedule_soon(SimEvent::Closed(SimPeer::Backend(backend))); // Failed in transit.
                 }
                 self.call(worker, |core, now, io| core.serve_waiting(pool, now, io));
             }
@@ -462,7 +462,7 @@ impl Simulation {
     }
 }
 
-/// A random pool behavior.
+/// Returns a random pool behavior.
 fn random_spec(random: &mut SimRandom) -> PoolSpec {
     let mut spec = PoolSpec::new(1 + u32::try_from(random.below(3)).unwrap());
     spec.mode = match random.below(100) {

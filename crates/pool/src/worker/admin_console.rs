@@ -1,4 +1,4 @@
-//! Admin connections: a thread for each, outside the data path, between a socket and the console's
+//! Admin connections: a thread for each, outside the data path, between a socket and a
 //! [`ConsoleSession`].
 
 use std::{
@@ -27,17 +27,17 @@ use crate::{
 /// An authenticated user of the console.
 #[derive(Debug)]
 pub(super) struct AdminClient {
-    /// Whether it may run commands that change anything.
+    /// Whether the user may run commands that change anything.
     pub(super) is_admin: bool,
     /// Output to send before the welcome message.
     pub(super) output: Vec<u8>,
-    /// Bytes that it has sent already.
+    /// Bytes that the client has already sent.
     pub(super) received: Vec<u8>,
     /// A permit of the limit on console connections.
     pub(super) permits: Permits,
 }
 
-/// Most console connections at a time.
+/// Maximum number of console connections at a time.
 pub(super) const ADMIN_CLIENTS_MAX: u32 = 64;
 
 /// Interval of checks whether the pooler has stopped.
@@ -75,7 +75,7 @@ fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::
             drop(permits);
             return Ok(());
         }
-        // Reads no commands while output is pending, so that it stays bounded.
+        // Commands are not read while output is pending, so that it stays bounded.
         let received =
             if output.is_empty() { stream.receive(&mut buffer)? } else { Received::Drained(0) };
         match received {
@@ -108,10 +108,10 @@ fn wait_readable(
     Ok(())
 }
 
-/// Most notices about changed settings. The log has all of them.
+/// Maximum number of notices about changed settings. The log has all of them.
 const NOTICES_MAX: usize = 200;
 
-/// The first [`NOTICES_MAX`] texts, and a note with the number of the others.
+/// Returns the first [`NOTICES_MAX`] texts, and a note with the number of the others.
 fn truncated(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut texts: Vec<_> = texts.collect();
     if texts.len() > NOTICES_MAX {
@@ -149,7 +149,7 @@ impl From<CaptureError> for ConsoleError {
     }
 }
 
-/// The result of a stopped capture.
+/// Returns notices about a capture that was stopped.
 fn capture_summary(status: &RecorderStatus) -> Result<Vec<String>, ConsoleError> {
     let RecorderStatus { path, tally, error, .. } = status;
     if let Some(error) = error {

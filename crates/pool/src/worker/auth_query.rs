@@ -32,13 +32,14 @@ use crate::{
     config::{AuthQuery, SECRET_BYTES_MAX, StoredSecret},
 };
 
-/// Timeout where `timeouts.client-login` is not set.
+/// Timeout if `timeouts.client-login` is not set.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Longest message accepted: the longest secret, a name, and the row around them.
+/// Maximum length of a message: the longest secret, a name, and the row around them.
 const MESSAGE_BYTES_MAX: u32 = 66 << 10;
 
-/// Why an auth query failed. The client gets the same error in each case; the log has the reason.
+/// The reason why an auth query failed. The client gets the same error in each case; the log has
+/// the reason.
 #[derive(Debug, thiserror::Error)]
 enum AuthQueryError {
     #[error("the database for the auth query does not exist")]
@@ -57,7 +58,7 @@ enum AuthQueryError {
     Encode(#[from] EncodeError),
 }
 
-/// Runs an auth query. `None` if the user does not exist or the query fails.
+/// Runs an auth query; `None` if the user does not exist or the query fails.
 pub(super) fn user_secret(
     auth_query: &AuthQuery,
     worker: &Mailbox,
@@ -155,7 +156,7 @@ fn connect(
 ) -> Result<UnixStream, AuthQueryError> {
     let AuthQuery { auth_user: user, database, .. } = auth_query.clone();
     let key = PoolKey { database, user, replication: None, part: None };
-    // Exempt from the client limits: the login that waits for it has its own permits.
+    // Exempt from the client limits: the login that waits for the result has its own permits.
     let take_occupancy =
         |entry: &PoolEntry| Ok::<_, AuthQueryError>(Permits::acquire(&entry.occupancy));
     let (pool, permits) = shared
@@ -164,7 +165,7 @@ fn connect(
         .ok_or(AuthQueryError::NoDatabase)??;
     let (ours, theirs) = UnixStream::pair().map_err(broken)?;
     let stream = Stream::from_unix(theirs).map_err(broken)?;
-    let no_random = || broken(io::Error::other("the system has no random bytes"));
+    let no_random = || broken(io::Error::other("the operating system provides no random bytes"));
     let secret = shared.cancel_secret().ok_or_else(no_random)?;
     let (version, settings) = (ProtocolVersion::V3_0, Vec::new());
     let login = ClientLogin {
@@ -181,7 +182,7 @@ fn connect(
     Ok(ours)
 }
 
-/// The client end of the socket pair.
+/// The client's end of the socket pair.
 struct AuthQueryConnection {
     socket: UnixStream,
     read: Vec<u8>,

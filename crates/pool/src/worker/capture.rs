@@ -29,7 +29,7 @@ struct CaptureState {
     started: u32,
 }
 
-/// A capture could not be started or stopped.
+/// The reason why a capture could not be started or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
@@ -39,7 +39,7 @@ pub enum CaptureError {
     /// The name is not allowed.
     #[error("{name:?} is not a valid capture name: use letters, digits, '-', '_' and '.'")]
     Name {
-        /// The name.
+        /// The requested name.
         name: String,
     },
     /// A capture is already running.
@@ -54,7 +54,7 @@ pub enum CaptureError {
     /// The redaction key file cannot be read.
     #[error("cannot read the redaction key file {}", path.display())]
     KeyFile {
-        /// The file.
+        /// The path of the key file.
         path: PathBuf,
         /// The I/O error.
         #[source]
@@ -84,11 +84,11 @@ impl Captures {
 
 impl PoolerHandle {
     /// Starts a capture of client traffic in a folder below `capture.path`, named `name` or after
-    /// the current time. Returns its path once every worker records.
+    /// the current time. Returns its path once all workers record.
     ///
     /// # Errors
     ///
-    /// [`CaptureError`]; nothing is captured.
+    /// [`CaptureError`]; then nothing is captured.
     pub fn start_capture(&self, name: Option<&str>) -> Result<PathBuf, CaptureError> {
         let config = self.config();
         let mut current = self.shared.captures.current();
@@ -130,7 +130,7 @@ impl PoolerHandle {
     ///
     /// # Errors
     ///
-    /// [`CaptureError::None`]: no capture is running.
+    /// [`CaptureError::None`] if no capture is running.
     pub fn stop_capture(&self) -> Result<RecorderStatus, CaptureError> {
         let recorder = self.shared.captures.current().recorder.clone();
         let recorder = recorder.filter(|recorder| !recorder.status().is_finished);
@@ -142,14 +142,14 @@ impl PoolerHandle {
         Ok(status)
     }
 
-    /// The status of the running capture, or of the last one.
+    /// Returns the status of the running capture, or of the last one.
     pub fn capture(&self) -> Option<RecorderStatus> {
         let recorder = self.shared.captures.current().recorder.clone();
         recorder.map(|recorder| recorder.status())
     }
 }
 
-/// The folder of a new capture.
+/// Returns the folder for a new capture.
 fn capture_path(capture: &CaptureConfig, name: Option<&str>) -> Result<PathBuf, CaptureError> {
     let folder: &Path = capture.path.as_deref().ok_or(CaptureError::NoPath)?;
     let name = match name {

@@ -2,8 +2,8 @@
 //!
 //! Each thread has its own connection outside the pools: a full pool says nothing about its server,
 //! and pool limits must not prevent checks. It checks at once when a worker's connection has ended,
-//! and frequently while there is no primary. The results change a few bits that workers read when
-//! they select a server; a message tells them when waiting clients may be affected.
+//! and frequently while no primary is known. The results change a few bits that workers read when
+//! they select a server; a message is sent when waiting clients may be affected.
 //!
 //! While clients use read-your-writes, the primary is checked soon after each write, and then each
 //! standby that has not replayed it yet, less and less often while it makes no progress.
@@ -38,16 +38,17 @@ use crate::{
     config::{ClusterPool, ConfiguredRole},
 };
 
-/// Interval of checks while there is no primary.
+/// Interval of checks while no primary is known.
 const FAST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Shortest interval between two checks, however many are requested.
+/// Minimum interval between two checks, however many are requested.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
-/// Most times the check interval doubles while a standby with waiting readers makes no progress.
+/// Maximum number of times that the check interval doubles while a standby with waiting readers
+/// makes no progress.
 const BACKOFF_SHIFT_MAX: u32 = 8;
 
-/// Most consecutive checks at [`FAST_CHECK_INTERVAL`]; about five minutes.
+/// Maximum number of consecutive checks at [`FAST_CHECK_INTERVAL`]; about five minutes.
 const FAST_CHECKS_MAX: u32 = 3000;
 
 /// Interval of checks whether the pooler has stopped.
@@ -59,7 +60,7 @@ struct LoggedStatus {
     role: &'static str,
     is_foreign: bool,
     is_unresponsive: bool,
-    /// Whether it is a primary of an older timeline while there is no other.
+    /// Whether the server is a primary on an older timeline, and no other primary exists.
     is_only_primary: bool,
 }
 
@@ -68,7 +69,7 @@ struct LoggedStatus {
 pub(super) struct ClusterMonitor {
     /// The database's name in the settings.
     pub(super) name: String,
-    /// The shard's number; 0 without shards.
+    /// Number of the shard; 0 without shards.
     pub(super) shard: u32,
     pub(super) is_sharded: bool,
     pub(super) cluster: ClusterPool,
@@ -82,7 +83,7 @@ pub(super) struct ClusterMonitor {
     role_conflicts: Box<[AtomicBool]>,
     /// Number of checks requested so far.
     check_requests: AtomicU32,
-    /// The wakers of its threads.
+    /// The wakers of the threads.
     wakers: Mutex<Vec<Option<Waker>>>,
     has_started: AtomicBool,
     is_stopped: AtomicBool,
@@ -115,24 +116,25 @@ impl ClusterMonitor {
         }
     }
 
-    /// The shard's number, or `None` without shards.
+    /// Returns the shard's number, or `None` without shards.
     pub(super) fn shard_label(&self) -> Option<u32> {
         self.is_sharded.then_some(self.shard)
     }
 
-    /// Stops its threads.
+    /// Stops the threads.
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.check_now();
     }
 
-    /// Checks all servers at once: if one has failed, another may have been promoted.
+    /// Makes all threads check at once: if one server has failed, another may have been promoted.
     pub(super) fn check_now(&self) {
         self.check_requests.fetch_add(1, Ordering::Release);
         self.wakers().iter().flatten().for_each(Waker::wake);
     }
 
-    /// Checks the primary's WAL position: a client that uses read-your-writes has written.
+    /// Makes the primary's thread query its WAL position: a client that uses read-your-writes has
+    /// written.
     pub(super) fn check_primary(&self) {
         self.wake(MemberHealth::accepts_writes);
     }
@@ -159,7 +161,7 @@ impl ClusterMonitor {
         }
     }
 
-    /// The servers with this name: a host, or a host and port.
+    /// Returns the servers with this name: a host, or a host and port.
     pub(super) fn members_at(
         &self,
         name: &str,
@@ -201,7 +203,6 @@ impl ClusterMonitor {
         is_current
     }
 
-    /// Handles a failed check.
     fn handle_failure(&self, server: usize, reason: &str, now: Time) {
         let (mut topology, mut logged) = (self.topology(), self.logged());
         if topology.handle_check_failure(server, reason, now) {
@@ -221,7 +222,7 @@ impl ClusterMonitor {
         self.check_now();
     }
 
-    /// Logs changed states of servers. Two primaries are an error.
+    /// Logs changed states of servers. Two primaries at a time are logged as an error.
     fn log_changes(&self, topology: &mut ClusterTopology, logged: &mut [LoggedStatus]) {
         let database = &self.name;
         if let Some(TimelineRegression { server, timeline, newest_timeline: before }) =
@@ -436,7 +437,7 @@ fn run_checks(
         let is_waiting =
             !has_advanced && !member.accepts_writes() && monitor.is_check_awaited(member);
         backoff = if is_waiting { (backoff + 1).min(BACKOFF_SHIFT_MAX) } else { 0 };
-        // Without a primary for long, the cluster may consist of standbys only.
+        // A cluster without a primary for this long may consist of standbys only.
         fast_checks = if monitor.has_primary() { 0 } else { fast_checks + 1 };
         if (1..FAST_CHECKS_MAX).contains(&fast_checks) && entry.is_some() {
             delay = delay.min(FAST_CHECK_INTERVAL);

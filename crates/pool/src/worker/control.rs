@@ -40,7 +40,7 @@ pub struct PoolerHandle {
     pub(super) shared: Arc<SharedState>,
 }
 
-/// A report from a worker.
+/// A worker's reply to [`WorkerMessage::Report`].
 #[derive(Debug)]
 pub(super) struct WorkerReport {
     pub(super) worker: WorkerId,
@@ -49,14 +49,13 @@ pub(super) struct WorkerReport {
     pub(super) addresses: HashMap<PeerId, SocketAddresses>,
 }
 
-/// Longest time to wait for replies from the workers. Each replies within one iteration of its
-/// loop.
+/// How long to wait for replies from the workers. Each replies within one iteration of its loop.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval of checks for a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// An administration command that conflicts with the current state.
+/// The reason why an administration command conflicts with the current state.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AdminError {
     NoDatabase(NoSuchDatabase),
@@ -64,7 +63,7 @@ pub(super) enum AdminError {
     Suspended,
     /// Databases are paused.
     Paused,
-    /// RESUME was issued meanwhile, or the pooler is stopping.
+    /// RESUME was issued before the command was done, or the pooler is stopping.
     Ended,
 }
 
@@ -74,14 +73,14 @@ impl From<NoSuchDatabase> for AdminError {
     }
 }
 
-/// A server could not be banned or unbanned.
+/// The reason why a server could not be banned or unbanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotBanned {
-    /// No database with several servers has it.
+    /// No database with several servers has a server of this name.
     Unknown,
-    /// It is the primary, which is never banned.
+    /// The server is a primary, which is never banned.
     Primary,
-    /// It is not banned.
+    /// The server is not banned.
     NoBan,
 }
 
@@ -95,12 +94,12 @@ pub(super) enum UserResume {
     AllPaused,
 }
 
-/// There is no database with this name.
+/// No database with this name is configured or in use.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoSuchDatabase(pub(super) String);
 
 impl PoolerHandle {
-    /// The current settings.
+    /// Returns the current settings.
     pub fn config(&self) -> Arc<Config> {
         self.shared.directory.config()
     }
@@ -124,7 +123,7 @@ impl PoolerHandle {
         found
     }
 
-    /// The number of clients in all workers; `None` if a worker did not reply.
+    /// Returns the number of clients in all workers; `None` if a worker did not reply.
     pub(super) fn client_count(&self) -> Option<usize> {
         let reports = self.reports(false);
         let pools = reports.iter().flat_map(|it| &it.report.pools);
@@ -140,7 +139,8 @@ impl PoolerHandle {
         takeover::forward_cancel(key, &self.shared);
     }
 
-    /// Tells workers and LISTEN multiplexers that an administrator has changed a database's state.
+    /// Notifies workers and LISTEN multiplexers that an administrator has changed a database's
+    /// state.
     fn notify_admin_state(&self) {
         self.broadcast(|| WorkerMessage::AdminStateChanged);
         self.shared.multiplexers.wake_all();
@@ -161,7 +161,7 @@ impl PoolerHandle {
         }
     }
 
-    /// The selected databases with their admin states.
+    /// Returns the selected databases with their admin states.
     fn admin_states(
         &self,
         databases: &DatabaseSelector,
@@ -358,8 +358,9 @@ impl PoolerHandle {
         self.for_members_at(server, MemberHealth::unban, NotBanned::NoBan)
     }
 
-    /// Resets the known timelines and roles of a database's servers to what the reachable ones
-    /// report. Returns the new roles; `None` if the database is not a cluster or was not used yet.
+    /// Resets the known timelines and roles of a database's servers to those that the reachable
+    /// ones report. Returns the new roles; `None` if the database is not a cluster or was not used
+    /// yet.
     pub(super) fn reset_cluster(&self, database: &str) -> Option<Vec<String>> {
         let config = self.config();
         let name = directory::entry_name(&config, database);
@@ -399,7 +400,7 @@ impl PoolerHandle {
         if done.is_empty() { Err(failed) } else { Ok(done) }
     }
 
-    /// Shuts the pooler down.
+    /// Shuts the pooler down, at once or after the event in `how`.
     pub(super) fn shut_down(&self, how: ShutdownRequest) {
         if how != ShutdownRequest::Now {
             self.shared.start_shutdown();

@@ -3,10 +3,10 @@
 //!
 //! A pool keeps its ID for life. When settings change, each pool is rebuilt under its ID with its
 //! existing limits, so that permits stay counted. Whether a client has a server for itself, and
-//! whether servers keep its prepared statements' names, is fixed at the start of a session. Where a
-//! change concerns that, connected clients stay in their pool, which is retired, and new clients
-//! get a pool with another ID under the same limits. A pool that is not used for its idle timeout
-//! is removed, see [`idle_pools`]; then its ID is reused.
+//! whether servers use its prepared statements' names, is fixed at the start of a session. Where a
+//! change affects that, connected clients stay in their pool, which is retired, and new clients get
+//! a pool with another ID under the same limits. A pool that is not used for its idle timeout is
+//! removed (see [`idle_pools`]), and its ID is reused.
 
 mod entry;
 mod idle_pools;
@@ -37,13 +37,14 @@ use crate::{
     config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings},
 };
 
-/// Most pools. Where clients may name any database, they could otherwise create any number.
+/// Maximum number of pools. Where clients may name any database, they could otherwise create any
+/// number.
 const POOLS_MAX: usize = 100_000;
 
 /// Idle timeout of servers in a retired pool.
 const RETIRED_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// All pools.
+/// The pools of the process, and everything that they share.
 #[derive(Debug)]
 pub(super) struct Directory {
     names: HostResolver,
@@ -54,7 +55,7 @@ pub(super) struct Directory {
     state: Mutex<DirectoryState>,
 }
 
-/// The current settings.
+/// The settings in effect.
 #[derive(Clone, Debug)]
 struct CurrentConfig {
     config: Arc<Config>,
@@ -65,10 +66,10 @@ struct CurrentConfig {
 struct DirectoryState {
     pools: Vec<Option<Arc<PoolEntry>>>,
     reaper: IdlePoolReaper,
-    /// The pools that new clients get.
+    /// The pools for new clients.
     by_key: HashMap<PoolKey, PoolId>,
     limits: HashMap<LimitKey, Arc<ConnectionLimit>>,
-    /// By database, with the names that clients use.
+    /// Admin states by the database's name for clients.
     admin_states: BTreeMap<String, Arc<AdminState>>,
     /// The monitors of clusters, by the database's name in the settings and the shard.
     monitors: HashMap<(String, usize), Arc<ClusterMonitor>>,
@@ -83,7 +84,7 @@ struct DirectoryState {
 pub(super) struct PoolKey {
     /// The database, by the name that clients use.
     pub(super) database: String,
-    /// The client's user, or the database's forced user, who has one pool for all clients.
+    /// The client's user, or the user that the database forces, which has one pool for all clients.
     pub(super) user: String,
     /// For a replication connection: the value of `replication`, and the client's startup
     /// parameters, which must be sent at the server's login.
@@ -92,7 +93,7 @@ pub(super) struct PoolKey {
     pub(super) part: Option<PoolPart>,
 }
 
-/// A server with a pool of its own, besides the pool that clients get.
+/// A server with a separate pool, in addition to the pool that clients get.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PoolPart {
     /// A member of a cluster.
@@ -102,7 +103,7 @@ pub(super) enum PoolPart {
 }
 
 impl PoolKey {
-    /// The member of a cluster, if the pool is for one.
+    /// Returns the member of a cluster, if the pool is for one.
     pub(super) fn member_index(&self) -> Option<MemberIndex> {
         match self.part {
             Some(PoolPart::Member(member_index)) => Some(member_index),
@@ -110,7 +111,7 @@ impl PoolKey {
         }
     }
 
-    /// Whether it is for a mirror. Mirrors are not part of a database's statistics.
+    /// Whether the pool is for a mirror. Mirrors are not part of a database's statistics.
     pub(super) fn is_mirror(&self) -> bool {
         matches!(self.part, Some(PoolPart::Mirror(_)))
     }
@@ -121,7 +122,7 @@ enum LimitKey {
     PoolServers(PoolKey),
     PoolReserve(PoolKey),
     DatabaseServers(String),
-    /// By endpoint; a pool with a list of hosts has one limit for the list.
+    /// Servers by endpoint; a pool with a list of hosts has one limit for the list.
     HostServers(String),
     UserServers(String),
     DatabaseClients(String),
@@ -139,12 +140,12 @@ impl Directory {
         Ok(Self { names, current, clients, state: Mutex::default() })
     }
 
-    /// The resolver for host names of servers.
+    /// Returns the resolver for host names of servers.
     pub(super) fn names(&self) -> &HostResolver {
         &self.names
     }
 
-    /// The current settings.
+    /// Returns the current settings.
     pub(super) fn config(&self) -> Arc<Config> {
         Arc::clone(&self.current.read().config)
     }
@@ -176,8 +177,8 @@ impl Directory {
         *by_key = open.map(|pool| (pool.key.clone(), pool.id)).collect();
     }
 
-    /// A pool with whose login a cluster member can be checked: that of the configured check user,
-    /// or of a user of the database, a different one at each attempt.
+    /// Returns a pool whose login can be used to check a cluster member: that of the configured
+    /// check user, or of a user of the database, a different one at each attempt.
     pub(super) fn health_check_pool(
         &self,
         monitor: &ClusterMonitor,
@@ -212,12 +213,12 @@ impl Directory {
         state.pools.get(id.index())?.clone()
     }
 
-    /// The monitors of all clusters used so far.
+    /// Returns the monitors of all clusters used so far.
     pub(super) fn monitors(&self) -> Vec<Arc<ClusterMonitor>> {
         self.state().monitors.values().cloned().collect()
     }
 
-    /// A pool rebuilt with new settings.
+    /// Returns a pool rebuilt with new settings.
     fn reconfigured(
         &self,
         state: &mut DirectoryState,
@@ -268,18 +269,19 @@ impl Directory {
         entry
     }
 
-    /// All pools, in order of their IDs.
+    /// Returns all pools, in order of their IDs.
     pub(super) fn pools(&self) -> Vec<Arc<PoolEntry>> {
         self.state().pools.iter().flatten().cloned().collect()
     }
 
-    /// The admin state of a database; `None` if there is no such database.
+    /// Returns the admin state of a database; `None` if it is unknown.
     pub(super) fn admin_state(&self, database: &str) -> Option<Arc<AdminState>> {
         self.config().database(database)?;
         Some(self.state().admin_state(database))
     }
 
-    /// The admin states of all databases that are configured by name or were used, sorted by name.
+    /// Returns the admin states of all databases that are configured by name or were used, sorted
+    /// by name.
     pub(super) fn admin_states(&self) -> Vec<(String, Arc<AdminState>)> {
         let mut state = self.state();
         let config = self.config();
@@ -290,20 +292,20 @@ impl Directory {
         known.map(|(name, admin_state)| (name.clone(), Arc::clone(admin_state))).collect()
     }
 
-    /// The pool with this ID; `None` if it was removed.
+    /// Returns the pool with this ID; `None` if it was removed.
     pub(super) fn by_id(&self, id: PoolId) -> Option<Arc<PoolEntry>> {
         self.state().pools.get(id.index())?.clone()
     }
 
-    /// The pool for a new client, created if needed. `None` if there is no such database, or if
-    /// there are too many pools.
+    /// Returns the pool for a new client, created if needed. `None` if the database does not exist,
+    /// or if the maximum number of pools is reached.
     ///
     /// `take_permits` returns the client's permits, which must include [`PoolEntry::occupancy`]:
-    /// the pool is not removed while they exist.
+    /// the pool is not removed while they are held.
     ///
     /// # Errors
     ///
-    /// That of `take_permits`.
+    /// Any error of `take_permits`.
     pub(super) fn admit<E>(
         &self,
         key: &PoolKey,
@@ -322,8 +324,8 @@ impl Directory {
         Some(permits.map(|permits| (entry, permits)))
     }
 
-    /// The pools that open servers before their first client: those with a minimum size and a
-    /// forced user. Without one, the users are not known beforehand. Missing pools are created.
+    /// Returns the pools that open servers before their first client, and creates missing ones.
+    /// They have a minimum size and a forced user; without one, the users are not known beforehand.
     pub(super) fn forced_pools_with_minimum(&self) -> Vec<PoolId> {
         let mut state = self.state();
         let config = self.config();
@@ -348,7 +350,7 @@ impl Directory {
     }
 
     /// Creates a pool, and those of its cluster members and mirrors. They share their occupants, so
-    /// that all of them are in use or none.
+    /// that either all of them are in use or none.
     fn create(
         &self,
         state: &mut DirectoryState,
@@ -373,7 +375,7 @@ impl Directory {
         state.pools[id.index()] = Some(Arc::clone(&entry));
         state.by_key.insert(key.clone(), id);
         if !settings.clusters.is_empty() || !settings.mirrors.is_empty() {
-            // Built a second time: owner pool and members refer to each other by ID.
+            // Build it a second time: owner pool and members refer to each other by ID.
             self.create_parts(state, current, key, &settings, occupants);
             let greeting = Arc::clone(&entry.spec.welcome);
             let mut home = make(state);
@@ -464,14 +466,14 @@ impl DirectoryState {
         Arc::clone(self.admin_states.entry(database.to_owned()).or_default())
     }
 
-    /// The pool of a key, even if it is retired.
+    /// Returns the pool of a key, even if it is retired.
     fn find(&self, key: &PoolKey) -> Option<PoolId> {
         let is_it = |pool: &&Arc<PoolEntry>| pool.key == *key && !self.reaper.is_closing(pool.id);
         let open = self.by_key.get(key).copied();
         open.or_else(|| self.pools.iter().flatten().find(is_it).map(|pool| pool.id))
     }
 
-    /// The monitor of a shard. Changed cluster settings start a new one.
+    /// Returns the monitor of a shard. Changed cluster settings start a new one.
     fn monitor(
         &mut self,
         name: &str,
@@ -494,8 +496,8 @@ impl DirectoryState {
         monitor
     }
 
-    /// The shared routing settings: the same object while they are unchanged, so that caches stay
-    /// valid.
+    /// Returns the shared routing settings: the same object while they are unchanged, so that
+    /// caches stay valid.
     fn routes(
         &mut self,
         name: &str,
@@ -509,7 +511,8 @@ impl DirectoryState {
         routes
     }
 
-    /// The shared limit of a key, set to `max`. Permits taken before a change stay counted.
+    /// Returns the shared limit of a key, set to `max`. Permits acquired before a change stay
+    /// counted.
     fn limit(&mut self, of: LimitKey, max: u32) -> Arc<ConnectionLimit> {
         let limit = self.limits.entry(of).or_insert_with(|| ConnectionLimit::new(max));
         limit.set_max(max);

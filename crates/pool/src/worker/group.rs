@@ -4,11 +4,11 @@ use std::fs;
 
 use super::PoolerStartError;
 
-/// The GID of a group, given by name or GID.
+/// Returns the GID of a group, given by name or GID.
 ///
 /// # Errors
 ///
-/// `/etc/group` has no such group. Groups of a directory service are not looked up; they can be
+/// `/etc/group` has no such group. Groups of a directory service are not looked up, but can be
 /// given by GID.
 pub(super) fn gid(name: &str) -> Result<u32, PoolerStartError> {
     let wrong =

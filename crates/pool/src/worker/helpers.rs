@@ -1,5 +1,5 @@
 //! [`Helpers`]: threads outside the data path for the slow steps of logins. Steps that wait for a
-//! server or a resolver have their own threads, so that they do not delay those that only compute.
+//! server or a resolver have separate threads, so that they do not delay those that only compute.
 
 use std::{
     sync::{
@@ -39,16 +39,16 @@ pub(super) struct LoginJob {
 /// The kind of a login step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobKind {
-    /// A TLS handshake or SCRAM: takes CPU time.
+    /// A TLS handshake or SCRAM, which takes CPU time.
     Heavy,
-    /// Waits for a server. These steps have their own threads: the server connection for the query
-    /// may itself need a helper to log in.
+    /// An auth query, which waits for a server. Has separate threads: the server connection for the
+    /// query may itself need a helper to log in.
     AuthQuery,
-    /// Waits for the system's resolver.
+    /// A DNS lookup, which waits for the system's resolver.
     Resolve,
 }
 
-/// Threads of each kind. A step may block for seconds while others proceed.
+/// Number of threads of each kind. A step may block for seconds while others proceed.
 const THREADS: usize = 4;
 
 impl Helpers {

@@ -1,10 +1,9 @@
-//! [`HostResolver`]: resolves host names of servers; and a thread that watches the host names of
-//! databases with `hosts`.
+//! [`HostResolver`]: resolves host names of servers. Its thread checks whether the host names of
+//! databases with `hosts` resolve to other addresses.
 //!
-//! Connections go to the address that a name has at the time. When it resolves to another address
-//! later, as in a failover by DNS, existing connections are replaced as they become idle, as by
-//! `RECONNECT`. The host names of databases with `servers` are watched by
-//! [`super::cluster_monitor`].
+//! Connections are opened to the address that a name has at the time. When it resolves to another
+//! address later, as in a failover by DNS, existing connections are replaced as they become idle,
+//! as by `RECONNECT`. [`super::cluster_monitor`] does the same for databases with `servers`.
 
 mod resolved_addresses;
 
@@ -27,10 +26,10 @@ use self::resolved_addresses::host_and_port;
 use super::control::PoolerHandle;
 use crate::console::DatabaseSelector;
 
-/// Longest interval of checks whether a lookup is due.
+/// Maximum interval of checks whether a lookup is due.
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Shortest interval of these checks.
+/// Minimum interval of these checks.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// A function that resolves a host and port.
@@ -43,19 +42,19 @@ type FirstAddresses = HashMap<(String, u16), Vec<SocketAddr>>;
 #[derive(Clone)]
 pub struct HostResolver {
     resolve: Arc<ResolveFn>,
-    /// The addresses of each name's first lookup: connections may go to them.
+    /// The addresses of each name's first lookup, which connections may have used.
     first: Arc<Mutex<FirstAddresses>>,
 }
 
 impl HostResolver {
-    /// A resolver that calls this function.
+    /// Creates a resolver that calls this function.
     pub fn new(
         resolve: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
         Self { resolve: Arc::new(resolve), first: Arc::default() }
     }
 
-    /// The addresses of a host, in the order to try them; blocks.
+    /// Returns the addresses of a host, in the order to try them; blocks.
     ///
     /// # Errors
     ///
@@ -67,7 +66,7 @@ impl HostResolver {
         Ok(found)
     }
 
-    /// The addresses of a name's first lookup; empty if there was none.
+    /// Returns the addresses of a name's first lookup; empty if there was none.
     fn first_addresses(&self, host: &str, port: u16) -> Vec<SocketAddr> {
         let first = self.first.lock();
         first.get(&(host.to_owned(), port)).cloned().unwrap_or_default()
@@ -121,7 +120,7 @@ impl PoolerHandle {
                         server = %endpoint,
                         "host name resolves to another address"
                     );
-                    // Fails only if the database was removed meanwhile.
+                    // The only possible failure: the database was removed meanwhile.
                     let _ = self.reconnect(&DatabaseSelector::One(database));
                 }
             }

@@ -1,4 +1,4 @@
-//! [`ListenSockets`]: the sockets a pooler listens on, opened as configured or passed to it.
+//! [`ListenSockets`]: the sockets that a pooler listens on, opened as configured or passed to it.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
@@ -7,7 +7,7 @@ use howdah_net::Listener;
 use super::{PoolerStartError, group};
 use crate::config::Config;
 
-/// The sockets a pooler listens on.
+/// The listening sockets of a pooler.
 #[derive(Debug)]
 pub(super) struct ListenSockets {
     /// The listeners of each worker.
@@ -18,7 +18,8 @@ pub(super) struct ListenSockets {
     pub(super) owned_unix: Vec<Listener>,
     /// A handle to each socket, for a process that takes over.
     pub(super) handles: Vec<Listener>,
-    /// Whether they were passed to the process: then the configured addresses are not used.
+    /// Whether the sockets were passed to the process, so that the configured addresses are not
+    /// used.
     pub(super) are_passed: bool,
 }
 
@@ -93,7 +94,8 @@ fn listen_tcp(
                 found = listener.tcp_address().unwrap_or(found);
                 worker_listeners.push(listener);
             }
-            // More inherited listeners than workers: all are used, since connections wait at each.
+            // There are more inherited listeners than workers. All are used, since connections wait
+            // at each.
             ready
                 .zip((0..listeners.len()).cycle())
                 .for_each(|(it, worker)| listeners[worker].push(it));

@@ -6,7 +6,8 @@ use tracing::level_filters::LevelFilter;
 
 use super::control::PoolerHandle;
 
-/// Changes the log level, if the program allows it: the log belongs to the process.
+/// The function that changes the log level, if the program allows it: the log belongs to the
+/// process.
 static LOG_LEVEL: OnceLock<LogLevelControl> = OnceLock::new();
 
 /// Changes the log level of the process.
@@ -17,7 +18,7 @@ struct LogLevelControl {
     change: fn(LevelFilter),
 }
 
-/// The log level was not changed.
+/// The reason why the log level was not changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LogLevelError {
     #[error("{name}: {value:?} is {expected}")]
@@ -38,11 +39,12 @@ impl PoolerHandle {
         matches!(name, "verbose" | "log-level")
     }
 
-    /// Sets the log level by one of these keys. Returns the change; `None` if there is none.
+    /// Sets the log level by one of these keys. Returns the change; `None` if the level stays the
+    /// same.
     ///
     /// # Errors
     ///
-    /// There is no such level, or the program does not allow changes.
+    /// The level does not exist, or the program does not allow changes.
     pub(super) fn set_log_level(name: &str, value: &str) -> Result<Option<String>, LogLevelError> {
         let fixed = || LogLevelError::Fixed { name: name.to_owned() };
         let log = LOG_LEVEL.get().ok_or_else(fixed)?;
@@ -82,7 +84,7 @@ fn parse_level(
     found.ok_or_else(|| wrong("not one of off, error, warn, info, debug, trace"))
 }
 
-/// The value of `verbose` in SHOW CONFIG, and whether it can be changed.
+/// Returns the value of `verbose` in SHOW CONFIG, and whether it can be changed.
 pub(crate) fn verbosity() -> (&'static str, bool) {
     let number = match LevelFilter::current() {
         LevelFilter::TRACE => "2",

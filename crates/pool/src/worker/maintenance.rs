@@ -1,4 +1,4 @@
-//! The maintenance thread: removes idle pools, and logs when mirrors fall behind.
+//! The maintenance thread: removes idle pools, and logs when mirrors cannot keep up.
 
 use std::{
     collections::HashMap,
@@ -16,10 +16,10 @@ use super::{
 };
 use crate::{PoolId, PoolStats};
 
-/// Longest interval of checks: pools retired by new settings are removed within it.
+/// Maximum interval of checks: pools retired by new settings are removed within it.
 const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Shortest interval of checks.
+/// Minimum interval of checks.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// Interval of checks whether the pooler has stopped.
@@ -41,7 +41,7 @@ impl PoolerHandle {
         }
     }
 
-    /// A quarter of the shortest idle timeout.
+    /// Returns the interval of checks: a quarter of the shortest idle timeout.
     fn check_interval(&self) -> Duration {
         let times = self.config().timeouts;
         let shortest = [times.pool_idle, times.autodb_idle].into_iter().flatten().min();
@@ -49,7 +49,7 @@ impl PoolerHandle {
         (shortest / 4).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)
     }
 
-    /// Has workers remove closing pools. A pool that a worker does not confirm is tried again the
+    /// Makes workers remove closing pools. A pool that a worker does not confirm is tried again the
     /// next time.
     fn remove_idle_pools(&self, pools: &[PoolId]) {
         let (to, replies) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! Messages to workers from other threads, and the mailbox that holds them.
+//! Messages to workers from other threads, and the mailboxes that hold them.
 
 use std::{
     net::SocketAddr,
@@ -28,7 +28,7 @@ use crate::{Channel, ClientHandover, ClientId, Permits, PoolId, PoolStats, Trans
 /// A message to a worker from another thread.
 #[derive(Debug)]
 pub(super) enum WorkerMessage {
-    /// Takes over an idle server connection.
+    /// Hands over an idle server connection to this worker.
     HandOver(Box<Transfer>, Stream, ServerRoute),
     /// Worker `by` has clients starving for a server of this pool.
     RequestServer { pool: PoolId, by: WorkerId },
@@ -47,7 +47,7 @@ pub(super) enum WorkerMessage {
         slot: usize,
         generation: u32,
     },
-    /// A client of the pooler's own that needs no login: it runs an auth query.
+    /// A client of the pooler itself that needs no login: it runs an auth query.
     LocalClient(Box<LoggedIn>, Stream),
     /// Requests a report.
     Report { with_peers: bool, to: Sender<WorkerReport> },
@@ -58,7 +58,7 @@ pub(super) enum WorkerMessage {
     Suspend { until: Option<Instant>, done: Sender<()> },
     /// Starts recording clients into this buffer; `done` confirms it.
     StartRecording { buffer: Box<CaptureBuffer>, done: Sender<()> },
-    /// Stops recording.
+    /// Ends the recording started by [`WorkerMessage::StartRecording`].
     StopRecording,
     /// Ends a suspension.
     Resume,
@@ -69,7 +69,8 @@ pub(super) enum WorkerMessage {
     ListenResult { client: ClientId, result: Result<(), String> },
     /// Notifications with the clients that receive them.
     Notifications(NotificationBatch),
-    /// The LISTEN multiplexer has resumed this client. What it missed was sent before.
+    /// The LISTEN multiplexer has resumed this client. The notifications that it missed were sent
+    /// before.
     ListenResumed(ClientId),
     /// These clients may have missed notifications.
     NotificationsMissed(Vec<ClientId>),
@@ -84,11 +85,11 @@ pub(super) enum WorkerMessage {
     SettingsChanged(Sender<()>),
     /// Accepts no clients and hands each one over to another process as soon as possible.
     StartHandover(Sender<Outgoing>),
-    /// The other process is gone: serves as before.
+    /// The other process is gone: serves clients as before.
     CancelHandover,
     /// Adds a client received from another process, or returned by one.
     AdoptClient(Box<IncomingClient>),
-    /// Closes all clients and servers: the time for handing clients over is up.
+    /// Closes all clients and servers, because the time for handing clients over has passed.
     CloseAllPools,
     /// A CancelRequest received by another process, or for a client that came from one. Its key
     /// does not identify a worker of this process.
@@ -113,18 +114,19 @@ pub(super) struct IncomingClient {
     pub(super) pool: PoolId,
     pub(super) handover: ClientHandover,
     pub(super) stream: Stream,
-    /// Permits of the client limits.
+    /// Permits of the limits on clients.
     pub(super) permits: Permits,
-    /// The positions of the last notifications that the other process sent it.
+    /// The positions of the last notifications that the other process sent to the client.
     pub(super) positions: Positions,
 }
 
 /// The message queue of a worker.
 #[derive(Debug)]
 pub(super) struct Mailbox {
-    /// `None` once its worker has ended.
+    /// The queued messages; `None` once the worker has ended.
     messages: Mutex<Option<Vec<WorkerMessage>>>,
-    /// Whether there may be messages. Checked in every iteration of the event loop, without a lock.
+    /// Whether messages may be queued. Checked in every iteration of the event loop, without a
+    /// lock.
     has_messages: AtomicBool,
     waker: Waker,
 }
@@ -156,7 +158,7 @@ impl Mailbox {
         messages.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Drops all messages, now and from now on: the worker has ended.
+    /// Drops all messages, now and from now on, because the worker has ended.
     pub(super) fn close(&self) {
         let unread = self.messages.lock().take();
         // Dropped without the lock: destructors may send messages.
@@ -168,7 +170,7 @@ impl Mailbox {
     }
 }
 
-/// Closes a mailbox when its worker ends, also by a panic.
+/// Closes a mailbox when its worker ends, including by a panic.
 pub(super) struct CloseOnDrop(pub(super) Arc<Mailbox>);
 
 impl Drop for CloseOnDrop {

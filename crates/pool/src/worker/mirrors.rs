@@ -13,7 +13,7 @@ use crate::{
     core::mirror::target::DropReason,
 };
 
-/// All configured mirrors, with the totals over their pools.
+/// Returns all configured mirrors, with the totals over their pools.
 pub(super) fn views(
     directory: &Directory,
     entries: &[Arc<PoolEntry>],
@@ -52,7 +52,7 @@ pub(super) fn views(
 /// Time without drops after which a mirror counts as keeping up again.
 const QUIET_PERIOD: Duration = Duration::from_secs(5);
 
-/// Shortest interval between two log messages about a mirror.
+/// Minimum interval between two log messages about a mirror.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of all mirrors as last logged.
@@ -65,8 +65,8 @@ pub(super) struct MirrorLog {
 #[derive(Debug, Default)]
 struct MirrorLogState {
     dropped: u64,
-    /// The number of drops before the current ones started, once that was logged; then the last
-    /// drop.
+    /// The number of drops before the current ones started, once that was logged; then the time of
+    /// the last drop.
     dropped_before: Option<u64>,
     last_drop: Option<Instant>,
     /// The number of transactions run at the time of the last drop.
@@ -74,11 +74,11 @@ struct MirrorLogState {
     logged_at: Option<Instant>,
 }
 
-/// A change to log.
+/// A change of a mirror's state to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MirrorLogEvent {
     Dropping,
-    /// It keeps up again, after this many drops.
+    /// The mirror keeps up again, after this many drops.
     KeepingUp(u64),
 }
 
@@ -95,8 +95,8 @@ impl MirrorLog {
             let mirror = mirror.name;
             match known.next_event(&report, now) {
                 Some(MirrorLogEvent::Dropping) => {
-                    // Without the last error, which may contain a client's values: SHOW MIRRORS has
-                    // it.
+                    // The last error is left out, since it may contain a client's values: SHOW
+                    // MIRRORS has it.
                     let reasons = reasons(&report);
                     tracing::warn!(
                         database,
@@ -142,7 +142,7 @@ impl MirrorLogState {
     }
 }
 
-/// The drops that the mirror is responsible for, by reason.
+/// Returns the drops that the mirror is responsible for, by reason.
 fn drops_by_mirror(report: &MirrorReport) -> impl Iterator<Item = (DropReason, u64)> {
     const ITS: [DropReason; 4] = [
         DropReason::BufferFull,

@@ -1,4 +1,4 @@
-//! [`ListenMultiplexer`]: one dedicated connection per database that listens for all of its
+//! [`ListenMultiplexer`]: one dedicated connection per database that listens on behalf of all its
 //! clients.
 //!
 //! The connection has its own thread for as long as any client listens. Workers queue requests and
@@ -8,8 +8,8 @@
 //! The connection logs in as one of the users whose clients listen. In a cluster it connects to the
 //! primary, since a standby does not accept LISTEN. When it is lost, or the primary moves, it is
 //! opened again with growing delays and listens to all channels again. Then every listening client
-//! is told that it may have missed notifications. From that point on it receives all of them, so
-//! what it reads again from the database is complete.
+//! is warned that it may have missed notifications. From that point on it receives all of them, so
+//! a client that reads its data again from the database is up to date.
 
 mod channel_table;
 mod event_loop;
@@ -58,7 +58,7 @@ struct ListenMultiplexer {
 #[derive(Debug, Default)]
 struct MultiplexerInbox {
     requests: Vec<ListenRequest>,
-    /// Wakes the thread; `None` if none is running.
+    /// Wakes the thread; `None` if the thread is not running.
     waker: Option<Waker>,
     report: MultiplexerReport,
 }
@@ -76,7 +76,7 @@ pub(super) enum ListenRequest {
     },
     /// Stops listening to these channels; to all if `None`.
     Unlisten { client: ListeningClient, channels: Option<Vec<Channel>> },
-    /// Another process takes over and is to listen to the same channels.
+    /// Another process takes over and must listen to the same channels.
     StartHandover(Sender<Outgoing>),
     /// The successor listens to the channels of this round.
     ConfirmRound(u32),
@@ -85,14 +85,14 @@ pub(super) enum ListenRequest {
     /// Listens to these channels ahead of the clients of these pools that another process hands
     /// over.
     PinChannels { pools: Vec<PoolId>, round: u32, marker: Channel, channels: Vec<Channel> },
-    /// No more clients will be handed over.
+    /// All clients of the other process have been handed over.
     FinishTakeover,
 }
 
-/// The state of a multiplexer, for the console.
+/// The state of a multiplexer, for SHOW LISTENERS.
 #[derive(Clone, Debug, Default)]
 pub struct MultiplexerReport {
-    /// The database, by the name that clients use.
+    /// The database's name for clients.
     pub database: String,
     /// The login user of the current connection, or of the last one.
     pub user: String,
@@ -108,23 +108,23 @@ pub struct MultiplexerReport {
     pub received: u64,
     /// Number of connections lost.
     pub lost: u64,
-    /// The reason why there is no connection.
+    /// The reason why the connection is not open, if known.
     pub error: Option<String>,
 }
 
-/// A notification from the server.
+/// A NotificationResponse from the server.
 #[derive(Debug)]
 pub(super) struct ServerNotification {
     pub(super) channel: Channel,
     pub(super) message: Box<[u8]>,
-    /// Its number within the channel during a takeover; otherwise 0.
+    /// The notification's number within its channel during a takeover; otherwise 0.
     pub(super) position: u64,
 }
 
 /// Notifications on their way to a worker, each with the clients that receive it.
 #[derive(Debug)]
 pub(super) struct NotificationBatch {
-    /// The database, by the name that clients use.
+    /// The database's name for clients.
     pub(super) database: Arc<str>,
     pub(super) notifications: Vec<(Arc<ServerNotification>, Arc<[ClientId]>)>,
     in_flight: Arc<AtomicUsize>,
@@ -173,7 +173,7 @@ impl ListenMultiplexers {
         multiplexer.handle_request(request, shared, mailboxes);
     }
 
-    /// Starts a takeover: the successor is to listen to all channels before clients move there.
+    /// Starts a takeover: the successor must listen to all channels before clients move there.
     pub(super) fn start_handover(&self, outgoing: &Sender<Outgoing>) {
         *self.outgoing.lock() = Some(outgoing.clone());
         self.send_to_running(|| ListenRequest::StartHandover(outgoing.clone()));
@@ -193,7 +193,7 @@ impl ListenMultiplexers {
         self.send_to_running(|| ListenRequest::CancelHandover);
     }
 
-    /// Reports that no more clients come from the predecessor process.
+    /// Reports that the predecessor process has handed over all its clients.
     pub(super) fn finish_takeover(&self) {
         self.send_to_running(|| ListenRequest::FinishTakeover);
     }
@@ -212,7 +212,7 @@ impl ListenMultiplexers {
             .for_each(|waker| waker.wake());
     }
 
-    /// The state of every multiplexer, sorted by database.
+    /// Returns the state of every multiplexer, sorted by database.
     pub(super) fn reports(&self) -> Vec<MultiplexerReport> {
         let multiplexers = self.by_database.lock();
         let mut reports: Vec<_> = multiplexers

@@ -10,15 +10,15 @@ use crate::{Backlog, PeerId};
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     pub(super) stream: Stream,
-    /// `None` once the core has closed it and only the backlog is left to send.
+    /// The peer; `None` once the core has closed it and only the backlog must still be sent.
     pub(super) peer: Option<PeerId>,
-    /// Unsent bytes; allocates nothing while empty.
+    /// Unsent bytes; no memory is allocated while empty.
     backlog: Vec<u8>,
     /// Whether the core has paused reading.
     pub(super) paused: bool,
-    /// Whether there may be bytes for which no further event will be reported.
+    /// Whether bytes may be available for which no further event will be reported.
     pub(super) unread: bool,
-    /// Whether the peer has closed its side: then the stream is read to its end.
+    /// Whether the peer has closed its side, so that the stream must be read to its end.
     pub(super) hung_up: bool,
     /// Whether a send has failed; further output is discarded.
     pub(super) broken: bool,

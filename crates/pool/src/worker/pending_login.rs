@@ -1,9 +1,9 @@
-//! [`PendingLogin`]: a connection that is not logged in yet: a client that logs in, a server that
-//! the pooler logs in to, or a CancelRequest that it sends.
+//! [`PendingLogin`]: a connection that is not logged in yet: of a client that logs in, to a server
+//! that the pooler logs in to, or for a CancelRequest that it sends.
 //!
-//! It owns its socket and advances as far as the socket allows. Before a step that takes more than
-//! a few microseconds (TLS handshakes, SCRAM, auth queries, host names) it returns to the worker,
-//! which can have the step done by a helper thread.
+//! A pending login owns its socket and advances as far as the socket allows. Before a step that
+//! takes more than a few microseconds (TLS handshakes, SCRAM, auth queries, host names) it returns
+//! to the worker, which can have a helper thread do the step.
 
 mod cancel;
 mod client;
@@ -31,18 +31,18 @@ use crate::{
 /// A connection that is not logged in yet.
 #[derive(Debug)]
 pub(super) struct PendingLogin {
-    /// `None` before a server is dialled.
+    /// The stream; `None` before a server is dialled.
     pub(super) stream: Option<Stream>,
     /// Whether the peer has closed its side.
     pub(super) hung_up: bool,
-    /// What the worker's poller watches the stream for; `None` if it is not registered.
+    /// Events that the worker's poller watches the stream for; `None` if it is not registered.
     pub(super) watched: Option<Interest>,
     /// Whether the last read emptied the socket: another read before the next event is useless.
     pub(super) drained: bool,
     pub(super) kind: PendingKind,
-    /// When the login times out.
+    /// Time at which the login times out.
     pub(super) deadline: Option<Instant>,
-    /// When a client's login times out, once its startup packet has arrived.
+    /// Time at which a client's login times out, once its startup packet has arrived.
     login_deadline: Option<Instant>,
     /// A client's entry among the connections that have not logged in.
     startup: Option<StartupGuard>,
@@ -55,10 +55,10 @@ pub(super) enum PendingKind {
     Cancel(PendingCancel),
 }
 
-/// What a pending login waits for, or its result.
+/// The event that a pending login waits for, or its result.
 #[derive(Debug)]
 pub(super) enum LoginProgress {
-    /// It waits for its socket.
+    /// Waits for its socket.
     Waiting,
     /// The next step takes CPU time.
     Heavy,
@@ -66,19 +66,19 @@ pub(super) enum LoginProgress {
     AuthQuery,
     /// The next step waits for a host name: see [`PendingLogin::host`].
     Resolve,
-    /// A client has logged in.
+    /// A client's login is complete.
     Client(Box<LoggedIn>),
     /// An administrator has logged in to the console.
     Admin(Box<AdminClient>),
     /// The client sent a CancelRequest; its connection is done.
     CancelRequest(CancelKey),
-    /// The login to a server has succeeded, by this route.
+    /// The login to a server has succeeded, over this route.
     Server(ServerId, Box<ServerReady>, ServerRoute),
     /// The login to a server has failed.
     NoServer(ServerId, ServerFailure),
     /// A CancelRequest to a server has been sent or has failed.
     Cancelled(ServerId),
-    /// The connection is to be closed. The client has been sent the reason if possible.
+    /// The connection must be closed. The client has been sent the reason if possible.
     Close,
 }
 
@@ -89,22 +89,22 @@ impl LoginProgress {
     }
 }
 
-/// A client that has logged in.
+/// A client that has logged in, ready to be added to a worker.
 #[derive(Debug)]
 pub(super) struct LoggedIn {
     pub(super) login: ClientLogin,
-    /// Permits of the client limits.
+    /// Permits of the limits on clients.
     pub(super) permits: Permits,
     /// Output to send before the welcome message, in the same write.
     pub(super) output: Vec<u8>,
-    /// Bytes that it sent after its login.
+    /// Bytes that the client sent after its login.
     pub(super) received: Vec<u8>,
-    /// Whether to log its login.
+    /// Whether to log the client's login.
     pub(super) is_logged: bool,
 }
 
 impl PendingLogin {
-    /// The login of a client that has connected.
+    /// Starts the login of a client that has connected.
     pub(super) fn client(
         stream: Stream,
         startup: StartupGuard,
@@ -132,7 +132,7 @@ impl PendingLogin {
         Self { stream: None, hung_up, watched, drained, kind, deadline, login_deadline, startup }
     }
 
-    /// Records that it waits for its peer.
+    /// Records that the login waits for its peer.
     pub(super) fn set_waiting(&mut self) {
         if let (Some(startup), PendingKind::Client(client)) = (&mut self.startup, &self.kind) {
             startup.set_stage(if client.has_startup_packet() {
@@ -143,14 +143,14 @@ impl PendingLogin {
         }
     }
 
-    /// Records that it waits for the pooler.
+    /// Records that the login waits for the pooler.
     pub(super) fn set_busy(&mut self) {
         if let Some(startup) = &mut self.startup {
             startup.set_stage(StartupStage::Busy);
         }
     }
 
-    /// Whether its deadline has passed.
+    /// Whether the login's deadline has passed.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
@@ -166,7 +166,7 @@ impl PendingLogin {
         has_more
     }
 
-    /// The host and port that it needs an address for.
+    /// Returns the host and port that must be resolved for the next attempt.
     pub(super) fn host(&self) -> Option<(String, u16)> {
         match &self.kind {
             PendingKind::Client(_) => None,
@@ -175,7 +175,7 @@ impl PendingLogin {
         }
     }
 
-    /// Provides that address, or the reason why there is none.
+    /// Provides the resolved address, or the reason why it is unknown.
     pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
         match &mut self.kind {
             PendingKind::Client(_) => {}
@@ -213,13 +213,14 @@ impl PendingLogin {
         }
     }
 
-    /// What to watch its stream for: outgoing connections also for writability, to learn when they
-    /// are connected. A client's login output is short and fits into the empty socket buffer.
+    /// Returns the events to watch the stream for. Outgoing connections also watch for writability,
+    /// to learn when they are connected. A client's login output is short and fits into the empty
+    /// socket buffer.
     pub(super) fn interest(&self) -> Interest {
         if matches!(self.kind, PendingKind::Client(_)) { Interest::Read } else { Interest::Both }
     }
 
-    /// The pool and the last tried endpoint of a server login.
+    /// Returns the pool and the endpoint tried last of a login to a server.
     pub(super) fn target(&self) -> Option<(&PoolEntry, String)> {
         match &self.kind {
             PendingKind::Server(server) => Some(server.target()),
@@ -227,7 +228,7 @@ impl PendingLogin {
         }
     }
 
-    /// Ends the login: its deadline has passed.
+    /// Ends the login because its deadline has passed.
     pub(super) fn timed_out(&mut self, shared: &SharedState) -> LoginProgress {
         match &mut self.kind {
             PendingKind::Client(_) => self.refuse(Rejection::Timeout, shared),
@@ -250,8 +251,8 @@ impl PendingLogin {
 /// Refuses a connection before its login starts.
 pub(super) fn refuse_unread(mut stream: Stream, why: &Rejection, shared: &SharedState) {
     client::record_refusal(None, why, &stream, shared);
-    // Read what it has sent already, usually its startup packet: with unread bytes the kernel would
-    // reset the connection, and the client would not see the error.
+    // Read the bytes that were sent already, usually a startup packet: with unread bytes the kernel
+    // would reset the connection, and the client would not see the error.
     let _ = stream.receive(&mut [0; READ_BYTES]);
     let mut bytes = Vec::new();
     why.write(&mut bytes);
@@ -259,7 +260,7 @@ pub(super) fn refuse_unread(mut stream: Stream, why: &Rejection, shared: &Shared
     stream.close();
 }
 
-/// The origin of a client.
+/// Returns the origin of a client: its address, or the UID at a unix socket.
 fn origin(stream: &Stream) -> ClientOrigin {
     match stream.peer_address() {
         None if stream.is_unix() => ClientOrigin::Unix { uid: stream.peer_uid() },
@@ -267,5 +268,5 @@ fn origin(stream: &Stream) -> ClientOrigin {
     }
 }
 
-/// Read size during a login; its packets are short.
+/// Size of reads during a login, whose packets are short, in bytes.
 const READ_BYTES: usize = 1024;

@@ -20,17 +20,17 @@ use super::{
 };
 use crate::{WorkerId, config::Config};
 
-/// Problems that would prevent a start.
+/// Problems with settings that a start would have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preflight {
-    /// Keys below `[pool]`, and why their values cannot be used.
+    /// Keys below `[pool]`, and the reasons why their values cannot be used.
     pub errors: Vec<(String, String)>,
-    /// The same for problems that may be intended: a port in use by a pooler that is to be taken
-    /// over.
+    /// Keys and reasons of problems that may be intended: a port in use by a pooler that is to be
+    /// taken over.
     pub warnings: Vec<(String, String)>,
 }
 
-/// Longest path of a unix socket: `sun_path` in unix(7), without its final zero byte.
+/// Maximum length of a unix socket's path: `sun_path` in unix(7), without its final zero byte.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Checks everything that a start with these settings opens: certificates and keys, addresses,
@@ -146,7 +146,7 @@ impl Preflight {
         }
     }
 
-    /// Checks that a path is free, or a socket, which is replaced.
+    /// Checks that a path does not exist, or is a socket, which would be replaced.
     fn socket(&mut self, key: &str, path: &Path) {
         let found = fs::symlink_metadata(path);
         if found.is_ok_and(|it| !it.file_type().is_socket()) {

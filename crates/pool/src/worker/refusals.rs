@@ -1,6 +1,6 @@
 //! [`Refusals`]: refused logins, counted by reason and logged at a limited rate.
 //!
-//! While there are few, each gets its own warning. Beyond that a reason is summarized once a
+//! While refusals are rare, each is logged as a warning. Beyond that a reason is summarized once a
 //! second, so that password guessing or garbage input does not fill the log.
 
 use std::{
@@ -21,10 +21,10 @@ use crate::auth::{RefusalReason, Rejection};
 /// Interval of summaries of refusals that were not logged individually.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Warnings of one reason before it is summarized; one more is allowed each second.
+/// Number of warnings for one reason before it is summarized; one more is allowed each second.
 const LOGIN_BURST: u32 = 10;
 
-/// The same for reasons that name no user: one line a second is enough.
+/// Like [`LOGIN_BURST`], for reasons that name no user: one line a second is sufficient.
 const UNNAMED_BURST: u32 = 1;
 
 const REASONS: usize = RefusalReason::ALL.len();
@@ -36,21 +36,21 @@ pub(super) struct Refusals {
     rates: Mutex<[LogRateLimit; REASONS]>,
 }
 
-/// A refused login: the names as far as the client has sent them.
+/// A refused login, with the names that the client has sent so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RefusedLogin<'a> {
     pub(super) user: Option<&'a str>,
     pub(super) database: Option<&'a str>,
-    /// `unix` for a unix socket.
+    /// The client's address; `unix` for a unix socket.
     pub(super) from: &'a str,
 }
 
 /// The rate limit of a reason's log messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct LogRateLimit {
-    /// Lines written in the current burst.
+    /// Number of lines written in the current burst.
     written: u32,
-    /// When `written` was last decremented.
+    /// Time at which `written` was last decremented.
     refilled: Option<Instant>,
     suppressed: u64,
 }
@@ -131,7 +131,7 @@ impl Refusals {
         }
     }
 
-    /// The counts by reason.
+    /// Returns the number of refused logins, by reason.
     pub(super) fn counts(&self) -> Vec<(RefusalReason, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         RefusalReason::ALL.into_iter().zip(counts).collect()
@@ -151,7 +151,7 @@ impl Refusals {
     }
 }
 
-/// A client's address, for the log.
+/// Returns a client's address, for the log.
 pub(super) fn client_address(stream: &Stream) -> String {
     address_text(stream.peer_address())
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::config::{Config, ConfigChange, ConfigReadError, Diagnostic, SetError};
 
-/// Where settings came from, for reloading them.
+/// The source of the settings, for reloading them.
 #[derive(Clone, Debug)]
 pub struct ConfigOrigin {
     /// The configuration file.
@@ -23,7 +23,7 @@ pub struct ConfigOrigin {
     pub workers: Option<NonZeroUsize>,
 }
 
-/// Settings could not be reloaded; the previous ones stay in effect.
+/// The reason why settings could not be reloaded; the previous ones stay in effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
@@ -84,8 +84,8 @@ impl PoolerHandle {
         Ok(ReloadReport { changes: self.apply_config(config)?, warnings: read.warnings })
     }
 
-    /// Sets one key until the next reload. TLS keys are valid only together: one that conflicts
-    /// with the others is held back until they fit, and dropped by RELOAD. Returns notices for the
+    /// Sets one key until the next reload. TLS keys are valid only together: a value that conflicts
+    /// with the others waits until they match, and is dropped by RELOAD. Returns notices for the
     /// administrator.
     ///
     /// # Errors
@@ -193,7 +193,7 @@ fn check_tls_file(config: &mut Config, key: &str, name: &str) -> Result<(), SetE
     checked.map_err(wrong)
 }
 
-/// A SET command failed.
+/// The reason why a SET command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SetFailure {
     #[error(transparent)]
@@ -202,7 +202,7 @@ pub(super) enum SetFailure {
     Use(#[from] PoolerStartError),
 }
 
-/// An error with its causes, in one line.
+/// Formats an error with its causes in one line.
 pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

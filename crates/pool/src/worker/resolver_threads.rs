@@ -20,10 +20,10 @@ use super::{
     shared_state::SharedState,
 };
 
-/// Number of names resolved at a time.
+/// Number of names resolved at the same time.
 const THREADS: usize = 4;
 
-/// A host and a port.
+/// Host name and port of a server.
 type HostPort = (String, u16);
 
 /// Handles to the resolver threads.
@@ -91,7 +91,7 @@ fn resolve_names(
     }
 }
 
-/// Resolves the name that a pending login needs on this thread.
+/// Resolves the host name that a pending login needs, on the calling thread.
 pub(super) fn resolve_blocking(pending: &mut PendingLogin, shared: &SharedState) {
     if let Some(name) = pending.host() {
         pending.set_address(resolve_address(&name, shared));

@@ -1,4 +1,4 @@
-//! [`PoolWorker`]: one event loop.
+//! [`PoolWorker`]: the event loop of one worker.
 //!
 //! # Cost
 //!
@@ -40,13 +40,13 @@ use crate::{
 /// Size of the read buffer that all connections of the worker share.
 const RECEIVE_BYTES: usize = 64 << 10;
 
-/// Most reads of one connection before other connections are served.
+/// Maximum number of reads of one connection before other connections are served.
 const READS_MAX: usize = 8;
 
-/// Time for the last output of a connection to be sent before it is closed.
+/// How long a closed connection may take to accept its last output.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One event loop.
+/// A worker: one event loop with its core and sockets.
 #[derive(Debug)]
 pub(super) struct PoolWorker {
     number: WorkerId,
@@ -58,8 +58,8 @@ pub(super) struct PoolWorker {
     listeners: Vec<Listener>,
     timers: Timers<(usize, u32)>,
     accept_retry_at: Option<Instant>,
-    /// How many connections to accept from a ready listener, and the iteration in which that many
-    /// were accepted.
+    /// Maximum number of connections to accept from a ready listener, and the iteration in which
+    /// that many were accepted.
     accept_batch: usize,
     accepted_iteration: u64,
     iteration: u64,
@@ -67,9 +67,9 @@ pub(super) struct PoolWorker {
     pub(super) started_at: Instant,
     pub(super) now: Time,
     pub(super) phase: WorkerPhase,
-    /// Present while the worker is suspended: it reads nothing.
+    /// The state of a suspension, during which the worker reads nothing.
     pub(super) suspended: Option<Suspended>,
-    /// Present while another process takes over the clients.
+    /// The state of a handover, in which another process takes over the clients.
     handover: Option<HandoverState>,
     /// Clients that listened in another process, until the LISTEN multiplexer has resumed them. The
     /// positions are those of the last notifications received there; empty once the request was
@@ -81,20 +81,20 @@ pub(super) struct PoolWorker {
 #[derive(Debug)]
 struct HandoverState {
     to: Sender<Outgoing>,
-    /// Until when listening clients wait for the other process to listen, too.
+    /// Time until which listening clients wait for the other process to listen, too.
     listens_until: Instant,
     /// The position of the last notification delivered here, by database and channel.
     positions: HashMap<Arc<str>, HashMap<Channel, u64>>,
 }
 
 /// How long a listening client waits, in a takeover, for the new process to listen to its channels.
-/// After that it is handed over anyway and told that it may have missed notifications.
+/// Then it is handed over anyway and warned that it may have missed notifications.
 const LISTEN_HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerPhase {
     Running,
-    /// Accepts no clients and hands them over to another process. Stops on request.
+    /// Accepts no clients and hands its clients over to another process. Stops on request.
     HandingOver,
     /// Accepts no new clients; stops after the last one has disconnected.
     WaitingForClients,
@@ -186,7 +186,7 @@ impl PoolWorker {
         Ok(())
     }
 
-    /// When the next timeout is due; in the past if there are deferred actions.
+    /// Returns when the next timeout is due; in the past if actions are deferred.
     fn deadline(&self) -> Option<Instant> {
         if !self.sockets.deferred.is_empty() {
             return Some(self.started_at);
@@ -268,7 +268,7 @@ impl PoolWorker {
             };
             let bytes = &self.buffer[..received];
             match connection.peer {
-                // The core has closed it: further input is ignored.
+                // The core has closed the peer: further input is ignored.
                 None => {}
                 Some(_) if bytes.is_empty() => {}
                 Some(PeerId::Client(id)) => {
@@ -352,7 +352,7 @@ impl PoolWorker {
         }
     }
 
-    /// Adds a pool to the core unless it is there.
+    /// Adds a pool to the core, unless it is already there.
     fn ensure_pool(&mut self, pool: PoolId) {
         if !self.core.has_pool(pool)
             && let Some(entry) = self.shared.directory.by_id(pool)
@@ -528,7 +528,7 @@ impl PoolWorker {
         }
     }
 
-    /// A login, a CancelRequest or a final flush has timed out.
+    /// Handles the timeout of a login, a CancelRequest or a final flush.
     fn handle_login_timeout(&mut self, slot: usize) {
         match self.sockets.table.get_mut(slot) {
             Some(SocketEntry::Login(pending)) => {

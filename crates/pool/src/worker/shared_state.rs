@@ -36,7 +36,7 @@ use crate::{
     config::{Config, TlsConfig},
 };
 
-/// Lower bound of the limit on connections that have not logged in, however low the client limit.
+/// Minimum of the limit on connections that have not logged in, however low the client limit is.
 const LOGINS_MIN: u32 = 128;
 
 /// The settings for accepting clients: authentication rules and TLS. A login keeps those that it
@@ -44,7 +44,7 @@ const LOGINS_MIN: u32 = 128;
 #[derive(Debug)]
 pub(super) struct AcceptSettings {
     pub(super) rules: Arc<ClientRules>,
-    /// `None` refuses TLS.
+    /// TLS for clients; `None` refuses it.
     pub(super) tls: Option<ClientTls>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct SharedState {
     pub(super) captures: Captures,
     /// The file that settings are reloaded from. Locked while settings are changed.
     pub(super) origin: Mutex<Option<ConfigOrigin>>,
-    /// TLS settings that were set at the console and are not consistent yet.
+    /// TLS settings that were set at the console and do not match yet.
     pub(super) pending_tls: Mutex<Option<TlsConfig>>,
     is_stopped: AtomicBool,
     /// The start of the workers' clocks.
@@ -85,7 +85,7 @@ pub(super) struct SharedState {
     suspended: AtomicBool,
     /// Whether there may be clients that came from another process.
     pub(super) has_foreign_clients: AtomicBool,
-    /// The LISTEN multiplexers.
+    /// The LISTEN multiplexers of all databases.
     pub(super) multiplexers: ListenMultiplexers,
     /// Counts of refused logins.
     pub(super) refusals: Refusals,
@@ -131,7 +131,7 @@ impl SharedState {
         })
     }
 
-    /// Handles to the listening sockets.
+    /// Locks the handles to the listening sockets.
     pub(super) fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
         self.listeners.lock()
     }
@@ -147,7 +147,7 @@ impl SharedState {
         self.shutting_down.load(Ordering::Relaxed)
     }
 
-    /// The limit on connections that have not logged in, for TCP and for unix sockets each.
+    /// Returns the limit on connections that have not logged in, for TCP and unix sockets each.
     pub(super) fn logins_max(&self) -> usize {
         let limits = self.directory.config().limits;
         let max = if limits.logins == 0 { limits.clients.max(LOGINS_MIN) } else { limits.logins };
@@ -159,7 +159,7 @@ impl SharedState {
         self.directory.names().lookup(host, port)
     }
 
-    /// The current settings for accepting clients.
+    /// Returns the current settings for accepting clients.
     pub(super) fn accept_settings(&self) -> Arc<AcceptSettings> {
         Arc::clone(&self.accept_settings.read())
     }
@@ -177,12 +177,12 @@ impl SharedState {
         *self.accept_settings.write() = settings;
     }
 
-    /// The totals of the last statistics periods.
+    /// Locks the totals of the last statistics periods.
     pub(super) fn history(&self) -> MutexGuard<'_, StatsHistory> {
         self.history.lock()
     }
 
-    /// The current time on the workers' clock.
+    /// Returns the current time on the workers' clock.
     pub(super) fn now(&self) -> Time {
         Time(u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -213,20 +213,20 @@ impl SharedState {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Random bytes for a login; `None` if the system has none. Logins are refused then: with a
-    /// predictable nonce an observed login could be replayed.
+    /// Returns random bytes for a login; `None` if the system provides none. Logins are refused
+    /// then: with a predictable nonce an observed login could be replayed.
     pub(super) fn entropy(&self) -> Option<Entropy> {
         let bytes: [u8; 22] = self.system.random_bytes()?;
         let (nonce, salt) = bytes.split_first_chunk()?;
         Some(Entropy { nonce: *nonce, salt: *salt.first_chunk()? })
     }
 
-    /// Random bytes for an unguessable name; `None` if the system has none.
+    /// Returns random bytes for an unguessable name; `None` if the system provides none.
     pub(super) fn random_bytes(&self) -> Option<[u8; 16]> {
         self.system.random_bytes()
     }
 
-    /// Random bytes for a client's cancel key; `None` if the system has none.
+    /// Returns random bytes for a client's cancel key; `None` if the system provides none.
     pub(super) fn cancel_secret(&self) -> Option<CancelSecret> {
         self.system.random_bytes().map(CancelSecret)
     }
@@ -261,7 +261,7 @@ impl std::fmt::Debug for SystemServices {
 }
 
 impl AcceptSettings {
-    /// The result of a client's TLS handshake.
+    /// Returns the result of a client's TLS handshake.
     pub(super) fn client_tls_info(&self, stream: &Stream) -> ClientTlsInfo {
         ClientTlsInfo {
             alpn: stream.alpn_protocol().map(<[u8]>::to_vec),

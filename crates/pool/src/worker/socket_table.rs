@@ -4,7 +4,7 @@ use howdah_net::{Interest, Stream, Token};
 
 use super::{peer_connection::PeerConnection, pending_login::PendingLogin};
 
-/// A polled socket.
+/// A polled socket, by its current use.
 #[derive(Debug)]
 pub(super) enum SocketEntry {
     /// A listener, by its index in the worker's list.
@@ -22,14 +22,14 @@ pub(super) enum SocketEntry {
 pub(super) struct LoginSocket {
     /// Whether the peer has closed its side.
     pub(super) hung_up: bool,
-    /// What the poller watches it for; `None` if it is not registered.
+    /// Events that the poller watches the stream for; `None` if it is not registered.
     pub(super) watched: Option<Interest>,
-    /// Whether the last read emptied it and no event was reported since.
+    /// Whether the last read emptied the socket and no event was reported since.
     pub(super) drained: bool,
 }
 
-/// A slab of sockets. A token contains slot and generation, so an event for a removed socket is not
-/// attributed to its successor.
+/// The sockets of a worker, in numbered slots. A token contains slot and generation, so an event
+/// for a removed socket is not attributed to its successor.
 #[derive(Debug, Default)]
 pub(super) struct SocketTable {
     slots: Vec<SocketSlot>,
@@ -86,7 +86,7 @@ impl SocketTable {
         Token((index as u64) << 32 | u64::from(self.generation(index)))
     }
 
-    /// The slot of a token, if its socket is still there.
+    /// Returns the slot of a token, if its socket still exists.
     pub(super) fn find(&self, token: Token) -> Option<usize> {
         let index = usize::try_from(token.0 >> 32).ok()?;
         let slot = self.slots.get(index)?;

@@ -23,9 +23,9 @@ pub(super) enum DeferredAction {
     SendCancel(ServerId, PoolId, CancelKey),
     /// Checks all servers of the cluster that this pool belongs to.
     CheckCluster(PoolId),
-    /// Checks the WAL position of that cluster's primary.
+    /// Checks the WAL position of the primary of the cluster that this pool belongs to.
     CheckPrimary(PoolId),
-    /// Listens to channels for a client. `again` if it listened to them in another process.
+    /// Listens to channels for a client. `again` if it already listened to them in another process.
     Listen {
         client: ClientId,
         home: PoolId,
@@ -38,11 +38,11 @@ pub(super) enum DeferredAction {
         home: PoolId,
         channels: Option<Vec<Channel>>,
     },
-    /// Reads again, if the socket is still there.
+    /// Reads again, if the socket still exists.
     Read(Token),
     /// Handles a failed send.
     SendFailed(Token),
-    /// Sends the backlog, then closes; at the latest after the flush timeout.
+    /// Sends the backlog, then closes the connection; at the latest after the flush timeout.
     FlushAndClose(Token),
 }
 
@@ -61,11 +61,11 @@ pub(super) struct WorkerSockets {
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
 }
 
-/// The socket of a peer, with what belongs to its connection.
+/// The socket of a peer, with the data of its connection.
 #[derive(Debug)]
 struct SocketRef {
     slot: usize,
-    /// How a server was connected to.
+    /// The route over which a server was connected to.
     route: Option<ServerRoute>,
     /// A client's permits, returned when this is dropped.
     permits: Option<Permits>,
@@ -158,7 +158,7 @@ impl WorkerSockets {
         self.socket_ref(PeerId::Server(server)).as_ref()?.route.clone()
     }
 
-    /// The addresses of a peer's connection, and its TLS version.
+    /// Returns the addresses of a peer's connection, and its TLS version.
     pub(super) fn addresses(&mut self, peer: PeerId) -> Option<SocketAddresses> {
         let (_, connection) = self.connection(peer)?;
         let stream = &connection.stream;
@@ -169,8 +169,8 @@ impl WorkerSockets {
         })
     }
 
-    /// Removes a client's connection in order to hand it over. Its permits go with it, so that its
-    /// pool is not removed before the client is gone for good.
+    /// Removes a client's connection in order to hand it over. Its permits move with it, so that
+    /// its pool is not removed before the client has disconnected.
     pub(super) fn take_client(&mut self, id: ClientId) -> Option<(Stream, Permits)> {
         let peer = PeerId::Client(id);
         let (slot, _) = self.connection(peer)?;
@@ -260,17 +260,17 @@ impl WorkerSockets {
     }
 }
 
-/// What the log says of a client.
+/// The facts about a client that the log contains.
 #[derive(Debug)]
 struct ClientLogFields {
     entry: Arc<PoolEntry>,
-    /// Its own user, if different from the pool's.
+    /// The user that the client logged in as, if different from the pool's.
     user: Option<Arc<str>>,
     from: String,
     connected_at: Instant,
-    /// Whether to log its disconnect.
+    /// Whether to log the client's disconnect.
     logs_disconnect: bool,
-    /// Why the pooler closed it; `None` if the client disconnected.
+    /// The reason why the pooler closed the connection; `None` if the client disconnected.
     close_reason: Option<String>,
 }
 

@@ -1,11 +1,11 @@
-//! [`Startups`]: the connections of all workers that have not logged in, and which of them is
-//! closed when there are too many.
+//! [`Startups`]: the connections of all workers that have not logged in, and the choice of one to
+//! close when the limit is reached.
 //!
 //! An attacker that opens sockets and sends nothing, or a byte now and then, must not lock others
 //! out. At the limit, each new connection replaces one that keeps the pooler waiting: at the
 //! address with the most connections, the oldest one without a startup packet (a TLS handshake
 //! counts as such); otherwise the oldest one that has not answered an authentication request, if
-//! its address has more connections than the new one's. If there is none, the new connection is
+//! its address has more connections than the new one's. If none qualifies, the new connection is
 //! refused.
 //!
 //! Unix sockets are counted separately, so that the console stays reachable during a flood of TCP
@@ -13,7 +13,7 @@
 //!
 //! # Cost
 //!
-//! A short lock at the start and the end of a login, and at each change of its stage.
+//! One short lock at the start and the end of a login, and at each change of its stage.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,28 +25,29 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::WorkerId;
 
-/// Most addresses searched for a connection to close; those with the most connections come first.
+/// Maximum number of addresses searched for a connection to close; those with the most connections
+/// come first.
 const ADDRESSES_MAX: usize = 64;
 
-/// Connections that have not logged in.
+/// The connections of all workers that have not logged in.
 #[derive(Debug, Default)]
 pub(super) struct Startups {
     tcp: Mutex<StartupGroup>,
     unix: Mutex<StartupGroup>,
 }
 
-/// How far a connection that has not logged in is.
+/// The progress of a connection that has not logged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartupStage {
-    /// Its startup packet has not arrived.
+    /// The startup packet has not arrived.
     Silent,
-    /// It has not answered an authentication request.
+    /// The client has not answered an authentication request.
     AwaitingResponse,
-    /// It waits for the pooler.
+    /// The client waits for the pooler.
     Busy,
 }
 
-/// The socket slot of a connection.
+/// Identifies a connection by its worker and socket slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StartupRef {
     pub(super) worker: WorkerId,
@@ -54,7 +55,7 @@ pub(super) struct StartupRef {
     pub(super) generation: u32,
 }
 
-/// A connection's entry, removed when this is dropped.
+/// The entry of a connection in [`Startups`], removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct StartupGuard {
     startups: Arc<Startups>,
@@ -66,7 +67,7 @@ pub(super) struct StartupGuard {
 #[derive(Debug, Default)]
 struct StartupGroup {
     last_id: u64,
-    /// By ID. IDs count up in order of arrival.
+    /// The connections by ID. IDs count up in order of arrival.
     entries: HashMap<u64, StartupEntry>,
     networks: HashMap<ClientNetwork, NetworkEntries>,
     /// Each network with its number of connections.
@@ -107,7 +108,7 @@ impl ClientNetwork {
 pub(super) struct StartupsFull;
 
 impl Startups {
-    /// Adds a connection, of at most `max`. Returns its entry, and the connection to close for it
+    /// Adds a connection, of at most `max`. Returns its entry, and the connection to close for it,
     /// if any.
     ///
     /// # Errors
@@ -135,7 +136,7 @@ impl Startups {
         Ok((startup, victim))
     }
 
-    /// The number of connections that have not logged in.
+    /// Returns the number of connections that have not logged in.
     pub(super) fn count(&self) -> usize {
         self.group(false).entries.len() + self.group(true).entries.len()
     }
@@ -204,7 +205,7 @@ impl StartupGroup {
         }
     }
 
-    /// The connection to close for a new one from `newcomer`.
+    /// Returns the connection to close for a new one from `newcomer`.
     fn victim(&self, newcomer: ClientNetwork) -> Option<u64> {
         let newcomers = self.networks.get(&newcomer).map_or(0, |entries| entries.count);
         self.by_count.iter().rev().take(ADDRESSES_MAX).find_map(|(count, network)| {

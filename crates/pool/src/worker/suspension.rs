@@ -1,5 +1,5 @@
-//! SUSPEND: a worker flushes its output, reads nothing, and stops the core's clock. What peers send
-//! stays in kernel buffers, and peers wait.
+//! SUSPEND: a worker flushes its output, reads nothing, and stops the core's clock. Bytes that
+//! peers send stay in kernel buffers, and peers wait.
 //!
 //! New clients can still log in, which needs no server, and then wait like all others. So an
 //! administrator can connect to the console and issue RESUME.
@@ -17,12 +17,12 @@ use crate::Backlog;
 #[derive(Debug)]
 pub(super) struct Suspended {
     since: Instant,
-    /// Present until all output is sent: a sender to drop then, and the deadline.
+    /// A sender to drop once all output is sent, and the deadline; `None` afterwards.
     flush: Option<(Sender<()>, Option<Instant>)>,
 }
 
 impl Suspended {
-    /// When connections that have not read their output are closed.
+    /// Returns when connections that have not read their output are closed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.flush.as_ref().and_then(|(_, until)| *until)
     }
@@ -46,10 +46,9 @@ impl PoolWorker {
         self.resume();
     }
 
-    /// Resumes the worker.
     pub(super) fn resume(&mut self) {
         let Some(Suspended { since, .. }) = self.suspended.take() else { return };
-        // The core's clock continues from where it stopped.
+        // The core's clock continues from the time at which it was stopped.
         self.started_at += since.elapsed();
         self.core.suspend(false, self.now, &mut self.sockets);
         for slot in self.sockets.table.slots() {

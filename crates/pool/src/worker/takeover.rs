@@ -49,8 +49,8 @@ pub(super) use self::{
 use super::shared_state::SharedState;
 use crate::config::Config;
 
-/// The path of the takeover socket: `listen.takeover`, or next to the first unix socket; `None` if
-/// there is neither.
+/// Returns the path of the takeover socket: `listen.takeover`, or next to the first unix socket;
+/// `None` if neither is configured.
 pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
     let listen = &config.listen;
     if listen.takeover.is_some() || listen.port == 0 {
@@ -86,7 +86,7 @@ pub(super) fn forward_cancel(key: &CancelKey, shared: &SharedState) {
     }
 }
 
-/// Tells the old process that this one listens to the channels of a round.
+/// Notifies the old process that this one listens to the channels of a round.
 pub(super) fn confirm_listening(database: &str, round: u32, shared: &SharedState) {
     let old = shared.predecessor.lock();
     if let Some(socket) = &*old {
@@ -96,7 +96,7 @@ pub(super) fn confirm_listening(database: &str, round: u32, shared: &SharedState
     }
 }
 
-/// The error for a frame that is invalid at this point of the protocol.
+/// Returns the error for a frame that is invalid at this point of the protocol.
 fn unexpected_frame() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the other process sent an unexpected message")
 }

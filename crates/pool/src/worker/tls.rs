@@ -14,7 +14,7 @@ use crate::config::{TlsConfig, TlsSideConfig};
 /// The ALPN protocol that direct TLS must negotiate.
 const ALPN: &[u8] = b"postgresql";
 
-/// TLS for connections from clients.
+/// The TLS configuration for connections from clients.
 #[derive(Debug)]
 pub(super) struct ClientTls {
     pub(super) config: Arc<ServerConfig>,
@@ -22,7 +22,7 @@ pub(super) struct ClientTls {
     pub(super) end_point_hash: Option<Vec<u8>>,
 }
 
-/// The TLS configuration for clients; `None` if TLS is disabled.
+/// Returns the TLS configuration for clients; `None` if TLS is disabled.
 ///
 /// # Errors
 ///
@@ -58,8 +58,8 @@ pub(super) fn server_config(tls: &TlsConfig) -> Result<Option<ClientTls>, Pooler
     Ok(Some(ClientTls { config: Arc::new(config), end_point_hash }))
 }
 
-/// The key of `[pool.tls.client]` or `[pool.tls.server]` that names the file with the error, such
-/// as `.key`; empty if the error is not about a file.
+/// Returns the key of `[pool.tls.client]` or `[pool.tls.server]` that names the file with the
+/// error, such as `.key`; empty if the error is not about a file.
 pub(super) fn setting_key(leg: &TlsSideConfig, error: &TlsError) -> &'static str {
     let files =
         [(".key", &leg.key), (".certificate", &leg.certificate), (".ca-file", &leg.ca_file)];

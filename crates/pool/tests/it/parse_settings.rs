@@ -93,7 +93,7 @@ const CASES: [SettingCase; 13] = [
     planned("quote_all_identifiers", "off", "on", "select quote_ident('a')"),
 ];
 
-/// What a client sends.
+/// A client's next request in a generated dialogue.
 #[derive(Clone, Copy)]
 enum TestStep {
     /// A query string; `VALUE` stands for the second value, and `SQL` for the query.

@@ -1,4 +1,4 @@
-//! A recording as one versioned JSON document.
+//! A recording as a versioned JSON document.
 //!
 //! Within a version fields are never renamed or removed; new ones may be added. Times are
 //! microseconds since 1970 or RFC 3339 as their names say, durations are microseconds, and unknown

@@ -61,14 +61,14 @@ const ALLOCATIONS_MIN: u64 = 1000;
 /// Wait events of sessions that requested the checkpoint; they wait for nothing else.
 const CHECKPOINT_REQUEST_WAITS: [&str; 2] = ["IPC:CheckpointStart", "IPC:CheckpointDone"];
 
-/// Summary of a recording.
+/// Findings of a recording, as text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordingSummary {
     /// The most expensive finding in one line.
     pub headline: String,
-    /// What stands out, most expensive first.
+    /// Notable observations, most expensive first.
     pub findings: Vec<RecordingFinding>,
-    /// What was checked and does not stand out, or has too little data.
+    /// Checks that found nothing notable or had too little data, one sentence each.
     pub remarks: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ pub struct RecordingFinding {
     pub text: String,
     /// The figures that support it.
     pub evidence: String,
-    /// Seconds that sessions waited beyond the usual.
+    /// Session seconds spent waiting, in excess of the usual.
     pub cost_s: f64,
 }
 
@@ -96,7 +96,7 @@ struct SecondsGroup {
     events: BTreeMap<String, (u64, usize)>,
 }
 
-/// Summarizes a recording.
+/// Compares the recording's seconds as described above, and words the findings.
 pub fn summarize(window: &RecordingWindow) -> RecordingSummary {
     let mut summary = RecordingSummary::default();
     let (outside, phases) = group_seconds(window);

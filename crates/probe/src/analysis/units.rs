@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use howdah_traffic::Timestamp;
 
-/// `35 µs`, `4.2 ms`, `1.50 s`, `95 s`.
+/// Formats a duration to two or three digits: `35 µs`, `4.2 ms`, `1.50 s`, `95 s`.
 pub fn duration(duration: Duration) -> String {
     match duration.as_secs_f64() {
         0.0 => "0".to_owned(),
@@ -17,22 +17,22 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// A duration in microseconds, as [`duration`].
+/// Formats a number of microseconds like [`duration`].
 pub fn micros(us: u64) -> String {
     duration(Duration::from_micros(us))
 }
 
-/// `3.4x`, `412x`.
+/// Formats a ratio: `3.4x`, `412x`.
 pub fn factor(factor: f64) -> String {
     if factor < 10.0 { format!("{factor:.1}x") } else { format!("{factor:.0}x") }
 }
 
-/// A share of a whole: `93 %`.
+/// Formats a part as a percentage of the whole: `93 %`.
 pub fn percent(part: f64, whole: f64) -> String {
     format!("{:.0} %", 100.0 * part / whole.max(1e-9))
 }
 
-/// Microseconds since 1970 as RFC 3339 in UTC, to the second.
+/// Formats microseconds since 1970 as RFC 3339 in UTC, to the second.
 pub fn timestamp(at_us: i64) -> String {
     let whole = at_us.div_euclid(1_000_000) * 1_000_000;
     let text = Timestamp::from_micros(whole).to_string();
@@ -42,7 +42,7 @@ pub fn timestamp(at_us: i64) -> String {
     }
 }
 
-/// Microseconds since 1970 as the time of day in UTC: `13:58:36`.
+/// Formats microseconds since 1970 as the time of day in UTC: `13:58:36`.
 pub fn time_of_day(at_us: i64) -> String {
     let seconds = at_us.div_euclid(1_000_000).rem_euclid(86_400);
     format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)

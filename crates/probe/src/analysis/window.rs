@@ -14,9 +14,9 @@ use crate::{
 /// A time span, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSpan {
-    /// Start.
+    /// Start, inclusive.
     pub from_us: i64,
-    /// End.
+    /// End, inclusive.
     pub to_us: i64,
 }
 
@@ -50,13 +50,13 @@ pub struct RecordingWindow {
 /// A phase of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseSpan {
-    /// Which phase.
+    /// Kind of the phase.
     pub phase: CheckpointPhase,
     /// Nesting depth: 0 is the checkpoint itself.
     pub depth: u32,
-    /// Its time span, up to the last recorded second if it is open.
+    /// Time span of the phase, up to the last recorded second if it is open.
     pub span: TimeSpan,
-    /// Its end is missing: recording or server ended before.
+    /// The end is missing, because the recording or the server ended first.
     pub is_open: bool,
     /// Buffers written, if they were counted.
     pub buffers: Option<u64>,
@@ -79,7 +79,8 @@ pub struct TimeBucket {
     pub waits: BTreeMap<(TimeCategory, String, String), f64>,
 }
 
-/// A gap this long separates an episode from what follows: the episode is from long before.
+/// Minimum gap, in microseconds, between an episode and the seconds that follow, from which the
+/// episode is considered to be from an earlier time.
 const EPISODE_GAP_US: i64 = 120_000_000;
 
 impl TimeSpan {
@@ -94,8 +95,8 @@ impl TimeSpan {
 }
 
 impl RecordingWindow {
-    /// Everything in a recording. In a full ring file episodes are older than the rest: they are
-    /// included only if they are contiguous with it, and otherwise available
+    /// Creates a window of the whole recording. In a full ring file episodes are older than the
+    /// rest: they are included only if they are contiguous with it, and otherwise available
     /// [separately](Self::from_episode).
     pub fn from_recording(recording: &FlightRecording) -> Self {
         let mut from_us = i64::MIN;
@@ -122,7 +123,7 @@ impl RecordingWindow {
         Some(Self::from_span(recording, span))
     }
 
-    /// Everything recorded in a time span.
+    /// Collects everything recorded in a time span.
     fn from_span(recording: &FlightRecording, span: TimeSpan) -> Self {
         let (max_bytes, unreadable) = (recording.max_bytes, recording.unreadable);
         let episodes = episodes(recording);
@@ -186,7 +187,7 @@ impl RecordingWindow {
         }
     }
 
-    /// From the start of the first second to the end of the last.
+    /// The time from the start of the first second to the end of the last.
     pub fn span(&self) -> TimeSpan {
         let end = |second: &RecordedSecond| second.at_us.saturating_add_unsigned(second.elapsed_us);
         TimeSpan {
@@ -313,8 +314,8 @@ fn episodes(recording: &FlightRecording) -> Vec<TimeSpan> {
     recording.episodes.iter().filter_map(moments).collect()
 }
 
-/// Whether its numbers are plausible. Files may come from anywhere; sums over plausible records do
-/// not overflow.
+/// Whether the numbers of a record are plausible. Files may come from anywhere, and sums over
+/// implausible records could overflow.
 fn is_plausible(record: &FlightRecord) -> bool {
     /// The year 3000.
     const LATEST_US: i64 = 32_503_680_000_000_000;

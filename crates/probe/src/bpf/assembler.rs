@@ -84,47 +84,47 @@ const LOAD_DOUBLE_IMMEDIATE: u8 = 0x18;
 const IS_MAP: u8 = 1;
 
 impl Assembler {
-    /// `to = from`
+    /// Emits a 64-bit move, `to = from`.
     pub(crate) fn copy(&mut self, to: Register, from: Register) -> &mut Self {
         self.push(ALU64 | MOVE | FROM_REGISTER, to, from, 0, 0)
     }
 
-    /// `to = value`
+    /// Emits `to = value`, sign-extended to 64 bits.
     pub(crate) fn set(&mut self, to: Register, value: i32) -> &mut Self {
         self.push(ALU64 | MOVE, to, Register::R0, 0, value)
     }
 
-    /// The same for a value of 64 bits.
+    /// Emits `to = value` for a value of 64 bits, which takes two instructions.
     pub(crate) fn set_wide(&mut self, to: Register, value: u64) -> &mut Self {
         self.wide(to, 0, value)
     }
 
-    /// `to = map`
+    /// Emits `to = map`; the verifier replaces the descriptor by the map's address.
     pub(crate) fn set_map(&mut self, to: Register, map: BorrowedFd<'_>) -> &mut Self {
         self.wide(to, IS_MAP, u64::from(map.as_raw_fd().unsigned_abs()))
     }
 
-    /// `to += value`
+    /// Emits a 64-bit addition, `to += value`; `value` is sign-extended.
     pub(crate) fn add(&mut self, to: Register, value: i32) -> &mut Self {
         self.push(ALU64 | ADD, to, Register::R0, 0, value)
     }
 
-    /// `to -= from`
+    /// Emits a 64-bit subtraction, `to -= from`.
     pub(crate) fn subtract(&mut self, to: Register, from: Register) -> &mut Self {
         self.push(ALU64 | SUBTRACT | FROM_REGISTER, to, from, 0, 0)
     }
 
-    /// `to >>= bits`, unsigned
+    /// Emits `to >>= bits`, unsigned, on 64 bits.
     pub(crate) fn shift_right(&mut self, to: Register, bits: i32) -> &mut Self {
         self.push(ALU64 | 0x70, to, Register::R0, 0, bits)
     }
 
-    /// `to <<= bits`
+    /// Emits `to <<= bits` on 64 bits.
     pub(crate) fn shift_left(&mut self, to: Register, bits: i32) -> &mut Self {
         self.push(ALU64 | 0x60, to, Register::R0, 0, bits)
     }
 
-    /// `to = *(base + offset)`
+    /// Emits `to = *(base + offset)`.
     pub(crate) fn load(
         &mut self,
         to: Register,
@@ -135,7 +135,7 @@ impl Assembler {
         self.push(0x61 | size.bits(), to, base, offset, 0)
     }
 
-    /// `*(base + offset) = from`
+    /// Emits `*(base + offset) = from`.
     pub(crate) fn store(
         &mut self,
         size: Size,
@@ -146,7 +146,7 @@ impl Assembler {
         self.push(0x63 | size.bits(), base, from, offset, 0)
     }
 
-    /// `*(base + offset) = value`
+    /// Emits `*(base + offset) = value`.
     pub(crate) fn store_value(
         &mut self,
         size: Size,
@@ -157,7 +157,7 @@ impl Assembler {
         self.push(0x62 | size.bits(), base, Register::R0, offset, value)
     }
 
-    /// `*(base + offset) += from`, atomically. Eight bytes.
+    /// Emits an atomic `*(base + offset) += from` of eight bytes.
     pub(crate) fn add_atomically(
         &mut self,
         base: Register,
@@ -167,7 +167,7 @@ impl Assembler {
         self.push(0xc3 | Size::Double.bits(), base, from, offset, 0)
     }
 
-    /// `to = R10 + offset`: an address on the stack.
+    /// Emits `to = R10 + offset`, an address on the stack.
     pub(crate) fn stack_address(&mut self, to: Register, offset: i16) -> &mut Self {
         self.copy(to, Register::R10).add(to, offset.into())
     }
@@ -176,7 +176,7 @@ impl Assembler {
         self.push(JUMP | 0x80, Register::R0, Register::R0, 0, helper as i32)
     }
 
-    /// Returns 0 from the program.
+    /// Emits a return of 0 from the program.
     pub(crate) fn exit(&mut self) -> &mut Self {
         self.set(Register::R0, 0).push(JUMP | 0x90, Register::R0, Register::R0, 0, 0)
     }
@@ -237,7 +237,7 @@ impl Assembler {
         self.push(JUMP | UNEQUAL | FROM_REGISTER, register, other, 0, 0)
     }
 
-    /// Jumps if it is less than `other`, unsigned.
+    /// Jumps if the register is less than `other`, unsigned.
     pub(crate) fn jump_if_below(
         &mut self,
         register: Register,

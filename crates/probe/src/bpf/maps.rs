@@ -118,5 +118,5 @@ impl StackMap {
 
 /// `BPF_F_USER_STACK`. Without `BPF_F_REUSE_STACKID`, a stack whose bucket is taken gets no id.
 const USER_STACK: i32 = 1 << 8;
-/// A power of two. Long waits occur in few places.
+/// Maximum number of distinct stacks, a power of two. Long waits occur in few places.
 const STACKS_MAX: u32 = 1 << 13;

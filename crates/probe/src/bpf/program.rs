@@ -8,12 +8,12 @@ use super::{
 };
 use crate::error::BpfError;
 
-/// A loaded program.
+/// A BPF program that is loaded into the kernel.
 #[derive(Debug)]
 pub(crate) struct Program {
     fd: OwnedFd,
     name: &'static str,
-    /// Loaded for uprobe-multi links.
+    /// Loaded for uprobe-multi links, which attach to many points at once.
     is_multi: bool,
 }
 
@@ -24,7 +24,7 @@ impl Program {
         Self::load_as(name, assembler, supports_uprobe_multi())
     }
 
-    /// As [`Program::load`], for one kind of link.
+    /// Like [`Program::load`], for one kind of link.
     pub(super) fn load_as(
         name: &'static str,
         assembler: Assembler,
@@ -65,7 +65,7 @@ impl Program {
     }
 }
 
-/// Enough for the verifier's log of a few hundred instructions.
+/// Size of the buffer for the verifier's log, enough for a few hundred instructions.
 const LOG_BYTES: usize = 64 << 10;
 
 /// Whether one link can attach a program to many points. Checked once with an empty program. False
@@ -83,7 +83,7 @@ pub(crate) fn supports_uprobe_multi() -> bool {
         let Ok(program) = sys::load_program("empty", &empty.finish(), UPROBE_MULTI, &mut []) else {
             return false;
         };
-        // There is no such file: a kernel that supports the link type looks it up and reports
+        // The path does not exist. A kernel that supports the link type looks it up and reports
         // ENOENT.
         let link = sys::attach_multi(program.as_fd(), c"/proc/self/no", &[0], &[], false);
         link.is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT))

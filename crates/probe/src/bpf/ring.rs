@@ -21,7 +21,7 @@ pub(crate) struct RingBuffer {
     memory: RingMemory,
 }
 
-/// `BPF_RB_NO_WAKEUP`: the ring is polled.
+/// `BPF_RB_NO_WAKEUP`: no wake-up is needed, because the ring is polled.
 const NO_WAKEUP: i32 = 1;
 /// The record is still being written.
 const IS_BUSY: u32 = 1 << 31;

@@ -83,7 +83,7 @@ struct LinkCreate {
     target_fd: u32,
     attach_type: u32,
     flags: u32,
-    /// For a perf event: the cookie. For many uprobes: the path.
+    /// The cookie for a perf event; the path for many uprobes.
     first: u64,
     offsets: u64,
     semaphores: u64,
@@ -113,9 +113,9 @@ struct PerfEvent {
     flags: u64,
     wakeup_events: u32,
     breakpoint_type: u32,
-    /// The path of the binary.
+    /// Address of the binary's path, in our memory.
     config1: u64,
-    /// The offset in the binary.
+    /// Offset of the instruction in the binary.
     config2: u64,
 }
 
@@ -142,7 +142,7 @@ fn address<T: ?Sized>(of: &T) -> u64 {
     ptr::from_ref(of).cast::<c_void>() as u64
 }
 
-/// Creates a map.
+/// Creates a map with keys and values of fixed size.
 pub(super) fn create_map(
     map_type: MapType,
     key_bytes: u32,
@@ -196,7 +196,7 @@ pub(super) fn load_program(
     into_owned_fd(bpf(BpfCommand::ProgramLoad, &mut attributes))
 }
 
-/// Hits at which the kernel did not run the program because another one was running on the
+/// Hits at which the kernel did not run the program, because another BPF program was running on the
 /// processor: `recursion_misses` of `struct bpf_prog_info`.
 pub(super) fn recursion_misses(program: BorrowedFd<'_>) -> io::Result<u64> {
     const MISSES_AT: usize = 208;
@@ -307,7 +307,7 @@ pub(super) struct RingMemory {
     data_bytes: usize,
 }
 
-// SAFETY: the mappings belong to the process, not to the thread that made them.
+// SAFETY: the mappings belong to the process, not to the thread that created them.
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {

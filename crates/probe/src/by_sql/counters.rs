@@ -11,7 +11,7 @@ use super::{SqlProbe, SqlSampleError};
 pub struct OperationCounts {
     /// Name of the operation.
     pub operation: &'static str,
-    /// How often it occurred; `None` if the server does not count it.
+    /// Number of calls; `None` if the server does not count them.
     pub calls: Option<u64>,
     /// Time of one call on average, in milliseconds; `None` if it was not measured.
     pub mean_ms: Option<f64>,
@@ -101,7 +101,7 @@ impl SqlProbe for SqlWal {
     }
 }
 
-/// Buffer allocations.
+/// Counts buffer allocations.
 #[derive(Debug, Default)]
 pub struct SqlSweep(CounterGrowth);
 
@@ -131,26 +131,33 @@ impl SqlProbe for SqlSweep {
     }
 }
 
-/// Completed checkpoints.
+/// Counts completed checkpoints.
 #[derive(Debug, Default)]
 pub struct SqlCheckpoints {
     growth: CounterGrowth,
     /// Buffers written by a checkpoint that may not be complete.
     written: f64,
+    until_checkpoint: bool,
+    has_completed: bool,
 }
 
-/// A checkpoint that was found to be complete, or several merged.
+/// A checkpoint that has completed since the last sample, or several merged into one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompletedCheckpoint {
-    /// Time of its write phase, in milliseconds.
+    /// Duration of the write phase, in milliseconds.
     pub write_ms: f64,
-    /// Time of its sync phase, in milliseconds.
+    /// Duration of the sync phase, in milliseconds.
     pub sync_ms: f64,
     /// Buffers written.
     pub buffers: u64,
 }
 
 impl SqlCheckpoints {
+    /// With `until_checkpoint`, the probe ends when a checkpoint is complete.
+    pub fn new(until_checkpoint: bool) -> Self {
+        Self { until_checkpoint, ..Self::default() }
+    }
+
     /// Drains the checkpoint that ended since the last call, if there is one.
     pub fn drain_completed(&mut self) -> Option<CompletedCheckpoint> {
         let grown = |name| self.growth.interval("checkpoints", name).unwrap_or_default();
@@ -160,6 +167,7 @@ impl SqlCheckpoints {
         // If it took less than a millisecond, the only sign is a buffer count that no longer grows.
         let has_ended = write_ms + sync_ms + done > 0.0 || written > 0.0 && written == self.written;
         self.written = written;
+        self.has_completed |= has_ended;
         has_ended.then(|| {
             self.growth.start_interval();
             CompletedCheckpoint { write_ms, sync_ms, buffers: written as u64 }
@@ -175,6 +183,10 @@ impl SqlProbe for SqlCheckpoints {
     fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError> {
         self.growth.update(counts(server)?);
         Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.until_checkpoint && self.has_completed
     }
 }
 

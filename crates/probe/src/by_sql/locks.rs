@@ -1,7 +1,7 @@
 //! Waits for heavyweight locks, from snapshots of `pg_locks`.
 //!
-//! A wait is identified by process and lock, and the server reports how long it has lasted. It has
-//! ended when it is no longer listed; its duration is the one last reported.
+//! A wait is identified by process and lock, and the server reports how long it has lasted. A wait
+//! that a snapshot does not list has ended; its duration is the last one reported.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,6 +18,8 @@ use crate::Distribution;
 #[derive(Debug, Default)]
 pub struct SqlLocks {
     snapshots: LockSnapshots,
+    /// Duration of waits that are reported each by itself.
+    threshold: Option<Duration>,
     subjects: BTreeMap<String, Distribution>,
     blockers: BTreeMap<String, Distribution>,
     all: Distribution,
@@ -30,9 +32,9 @@ pub struct EndedLockWait {
     pub pid: Option<u32>,
     /// The lock: its type and object.
     pub subject: String,
-    /// How long it waited when last seen.
+    /// Duration of the wait in the last snapshot that listed it.
     pub waited: Duration,
-    /// Process ids of those that held the lock; empty if unknown.
+    /// Process ids of the lock's holders; empty if unknown.
     pub blocked_by: String,
 }
 
@@ -40,6 +42,16 @@ pub struct EndedLockWait {
 const SUBJECTS_MAX: usize = 10_000;
 
 impl SqlLocks {
+    /// Waits of at least `threshold` are long.
+    pub fn new(threshold: Option<Duration>) -> Self {
+        Self { threshold, ..Self::default() }
+    }
+
+    /// Whether a wait is at or above the threshold.
+    pub fn is_long(&self, wait: &EndedLockWait) -> bool {
+        self.threshold.is_some_and(|threshold| wait.waited >= threshold)
+    }
+
     /// Drains the waits that ended since the last call.
     pub fn drain_ended(&mut self) -> Vec<EndedLockWait> {
         let ended = self.snapshots.drain_ended().into_iter();
@@ -66,17 +78,17 @@ impl SqlLocks {
         self.snapshots.finish_all();
     }
 
-    /// Durations by lock, of the waits already taken.
+    /// Durations by lock, of the waits drained so far.
     pub fn subjects(&self) -> &BTreeMap<String, Distribution> {
         &self.subjects
     }
 
-    /// Durations by the processes that blocked, of the waits already taken.
+    /// Durations by blocking processes, of the waits drained so far.
     pub fn blockers(&self) -> &BTreeMap<String, Distribution> {
         &self.blockers
     }
 
-    /// Durations of all waits already taken.
+    /// Durations of all waits drained so far.
     pub fn total(&self) -> &Distribution {
         &self.all
     }
@@ -119,12 +131,12 @@ impl SqlExtensions {
         self.snapshots.finish_all();
     }
 
-    /// Durations by relation, of the waits already taken.
+    /// Durations by relation, of the waits drained so far.
     pub fn relations(&self) -> &BTreeMap<String, Distribution> {
         &self.relations
     }
 
-    /// Durations of all waits already taken.
+    /// Durations of all waits drained so far.
     pub fn total(&self) -> &Distribution {
         &self.all
     }
@@ -149,14 +161,14 @@ fn add_limited(all: &mut BTreeMap<String, Distribution>, name: &str, waited: Dur
 /// Identifies a wait: pid, kind of lock, mode and object.
 type LockWaitKey = (String, String, String, String);
 
-/// Waits, with their durations as last seen.
+/// Open and ended waits, with their durations in the last snapshot.
 #[derive(Debug, Default)]
 struct LockSnapshots {
     open: HashMap<LockWaitKey, LockWaitSample>,
     ended: Vec<(LockWaitKey, LockWaitSample)>,
 }
 
-/// The last sample of a wait.
+/// A wait as the last snapshot listed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LockWaitSample {
     waited: Duration,

@@ -1,5 +1,5 @@
-//! Waits for lightweight locks as samples: how often processes were seen waiting. By SQL, or from
-//! memory where only BPF programs are not permitted.
+//! Waits for lightweight locks as samples: how often processes were found waiting. Taken by SQL, or
+//! from memory where BPF programs are not permitted.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ pub struct LwLockSamples {
     all: BTreeMap<String, SampledTime>,
 }
 
-/// Number of samples, and the time they stand for.
+/// Number of samples, and the time that they represent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledTime {
     /// Number of waiting processes, summed over all samples.
@@ -29,8 +29,8 @@ pub struct SampledTime {
 }
 
 impl LwLockSamples {
-    /// Adds a sample: the number of waiting processes by tranche. It stands for the time since the
-    /// last one.
+    /// Adds a sample: the number of waiting processes by tranche. It represents the time since the
+    /// previous sample.
     pub fn add(&mut self, now: Instant, waiting: impl IntoIterator<Item = (String, u32)>) {
         let elapsed =
             self.sampled_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
@@ -49,7 +49,7 @@ impl LwLockSamples {
         mem::take(&mut self.interval)
     }
 
-    /// All samples, by tranche.
+    /// All samples so far, drained or not, by tranche name.
     pub fn tranches(&self) -> &BTreeMap<String, SampledTime> {
         &self.all
     }

@@ -11,8 +11,8 @@ pub(super) struct PhaseTracker {
 }
 
 impl PhaseTracker {
-    /// Starts a phase. If one of the same kind is still open, its end was lost, and so were the
-    /// ends of all inside it.
+    /// Starts a phase. If one of the same kind is still open, its end was lost, as were the ends of
+    /// all phases inside it.
     pub(super) fn start(
         &mut self,
         phase: CheckpointPhase,
@@ -27,8 +27,8 @@ impl PhaseTracker {
         PhaseUpdate::Started { phase, pid, at, depth }
     }
 
-    /// Finishes a phase; `None` if its start was not seen. Phases still open inside it lost their
-    /// end.
+    /// Finishes a phase; `None` if its start was not observed. Phases still open inside it are
+    /// discarded, because their ends were lost.
     pub(super) fn finish(
         &mut self,
         phase: CheckpointPhase,

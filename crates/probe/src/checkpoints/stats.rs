@@ -33,10 +33,11 @@ pub(super) struct FromCheckpointStats {
     phases: PhaseTracker,
 }
 
-/// The statistics at one reading.
+/// The checkpointer's statistics at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CheckpointStats {
-    /// Start, first write, first sync, end of syncs, end. `None` while still to come.
+    /// Start, first write, first sync, end of syncs, end. `None` for those that have not happened
+    /// yet.
     times: [Option<SystemTime>; 5],
     counts: PhaseCounts,
 }
@@ -62,7 +63,8 @@ impl FromCheckpointStats {
             phases: PhaseTracker::default(),
         };
         let found = watch.read()?;
-        // A finished checkpoint is not reported; a running one is reported from its start.
+        // A checkpoint that has already finished is ignored; a running one is reported from its
+        // start.
         if found.times[END].is_some() {
             watch.last = found;
         }
@@ -135,7 +137,7 @@ impl FromCheckpointStats {
     }
 }
 
-/// Time allowed for a newly started server to set its process titles: until then, each process has
+/// Time allowed for a newly started server to set its process titles. Until then, each process has
 /// the postmaster's title.
 const PROCESS_TITLE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -176,7 +178,7 @@ impl CheckpointStats {
             };
         }
         let known = moments.iter().map_while(|moment| *moment);
-        // Times are filled in in order; only their values may decrease if the clock is set back.
+        // The server sets times in order; only their values may decrease if the clock is set back.
         if known.count() != moments.iter().flatten().count() {
             return None;
         }

@@ -11,7 +11,7 @@ use crate::{
     usdt::{UsdtEvent, UsdtListener},
 };
 
-/// What a USDT probe reports about a phase.
+/// The transition of a phase that a USDT probe marks.
 #[derive(Clone, Copy, Debug)]
 enum Edge {
     Begin(CheckpointPhase),
@@ -69,8 +69,8 @@ impl FromUsdt {
         marks.drain(|event| {
             let Some((_, edge)) = edges().nth(event.probe) else { return };
             let (pid, at) = (event.pid, clock.to_wall_clock(event.monotonic_ns));
-            // Probes are attached one after another, so a checkpoint that was running meanwhile
-            // would be incomplete.
+            // Probes are attached one by one, so a checkpoint that was already running would be
+            // incomplete.
             if at < *attached_at {
                 return;
             }

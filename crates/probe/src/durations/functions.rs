@@ -18,21 +18,20 @@ pub(super) struct TracedFunction {
     pub(super) span: TracedSpan,
     pub(super) operation: &'static str,
     pub(super) subject: SubjectSource,
-    /// The register of a boolean argument that makes the call do nothing if it is true.
+    /// The register of a boolean argument that turns the call into a no-op if true.
     pub(super) unless: Option<&'static str>,
 }
 
-/// Where a call starts and ends.
+/// The points where a call starts and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TracedSpan {
-    /// A function, from entry to return.
+    /// The time from the function's entry to its return.
     Call(&'static str),
-    /// From one USDT probe to another in the same function.
+    /// The time from one USDT probe to another in the same function.
     Between(&'static str, &'static str),
 }
 
-/// Where the subject of a call is found: what its first argument points to, unless stated
-/// otherwise.
+/// Location of a call's subject: the target of its first argument, unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SubjectSource {
     Nothing,
@@ -40,9 +39,9 @@ pub(super) enum SubjectSource {
     Lock,
     /// Tablespace, database and file, at the start of `SMgrRelationData`.
     File,
-    /// As `File`, for the second argument.
+    /// Like `File`, for the second argument.
     FileInSecondArgument,
-    /// Not an argument: the wait event that the process reports, if it is for a lightweight lock.
+    /// The wait event that the process reports, if it is for a lightweight lock.
     Wait,
 }
 
@@ -68,7 +67,7 @@ const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
                         subject: SubjectSource::Wait,
                         unless: None,
                     },
-                    // Where a process sleeps for a lightweight lock, and for a few other things.
+                    // The server sleeps for a lightweight lock here, and for a few other things.
                     // After a spurious wakeup it sleeps again, which counts as another call.
                     traced_call("PGSemaphoreLock", "lwlock", SubjectSource::Wait),
                 ]
@@ -116,7 +115,8 @@ const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
     }
 }
 
-/// In 17, the third argument of `ProcSleep` tells it not to sleep.
+/// The register of an argument that makes a call a no-op. In PostgreSQL 17, the third argument of
+/// `ProcSleep` states whether to return without sleeping.
 fn no_op_register(function: &TracedFunction, major: u32) -> Option<&'static str> {
     (function.span == TracedSpan::Call("ProcSleep") && major == 17).then_some("rdx")
 }
@@ -136,7 +136,7 @@ impl ProbeMetric {
             })
             .collect();
         if self == Self::LwLocks {
-            // The alternatives see the same waits.
+            // The remaining functions are alternatives that observe the same waits.
             functions.truncate(1);
         }
         if functions.is_empty() {
@@ -146,8 +146,8 @@ impl ProbeMetric {
         }
     }
 
-    /// The traced functions of a server, and the operation that a call of each is. A metric traced
-    /// by USDT probes is represented by an equivalent function.
+    /// The traced functions of a server, each with the operation that its calls represent. A metric
+    /// traced by USDT probes is represented by an equivalent function.
     pub(crate) fn traced_symbols(
         self,
         server: &RunningServer,
@@ -183,7 +183,8 @@ impl ProbeMetric {
                 // A USDT probe is a nop.
                 TracedSpan::Between(..) => hit.emulated,
             };
-            // The return probe costs the entry's breakpoint and an emulated one of the kernel.
+            // A return probe costs the breakpoint at the entry and an emulated one in the kernel's
+            // trampoline.
             cost = cost.max(begin + hit.emulated);
         }
         Ok(cost)
@@ -206,7 +207,7 @@ impl TracedSpan {
         }
     }
 
-    /// The points where it starts and ends.
+    /// The points where the span starts and ends.
     pub(super) fn points(self, traced: &TracedServer<'_>) -> Result<[Vec<Point>; 2], ProbeError> {
         match self {
             Self::Call(symbol) => {

@@ -34,13 +34,13 @@ pub(super) struct CallMaps {
 }
 
 const OPEN_BYTES: u32 = 32;
-/// One call per backend and function.
+/// Maximum number of open calls; there is one per backend and function.
 const OPEN_MAX: u32 = 1 << 16;
-/// Holds some 130,000 events.
+/// Size of the ring, enough for some 130,000 events.
 const RING_BYTES: u32 = 8 << 20;
 
 impl CallMaps {
-    /// With stacks of calls that take at least `stacks_from`.
+    /// Creates the maps. Stacks are captured of calls that take at least `stacks_from`.
     pub(super) fn new(stacks_from: Option<Duration>) -> Result<Self, BpfError> {
         Ok(Self {
             open: LruHashMap::new(OPEN_BYTES, OPEN_MAX)?,
@@ -57,7 +57,7 @@ impl CallMaps {
 
 pub(super) const EVENT_BYTES: usize = 56;
 
-/// A decoded event.
+/// An event as decoded from the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallEvent {
     started_ns: u64,
@@ -171,7 +171,7 @@ pub(super) fn start_program(
     tables.open.lookup(&mut program, KEY);
     program
         .jump_if(Register::R0, 0, fresh)
-        // Deeper in the stack than the open call: part of it.
+        // A deeper stack means that this call is a part of the open one.
         .load(Register::R1, Size::Double, Register::R0, STACK)
         .jump_if_below(Register::R7, Register::R1, end)
         .bind(fresh)

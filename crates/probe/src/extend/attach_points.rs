@@ -9,10 +9,11 @@
 //!   without                                   release
 //! ```
 //!
-//! If the kernel would single-step the instruction at the entry, the call inside is used instead,
-//! which it emulates. There the relation is identified by the lock's tag, which the first argument
-//! points to. Both calls are executed once by each call of the function, in the basic block at its
-//! entry.
+//! The kernel emulates some instructions, such as calls, and single-steps all others, which costs
+//! more. If it would single-step the instruction at a function's entry, the request or release is
+//! traced at the call shown above. The relation is then identified by the lock's tag, which the
+//! first argument of that call points to. Both calls are in the basic block at the function's
+//! entry, so every call of the function executes them once.
 
 use crate::{
     basic_block::{InstructionKind, instructions},
@@ -80,7 +81,7 @@ fn find_call(code: &[u8], target: i64) -> Option<u64> {
     instructions(code).find(|found| calls(found.kind)).map(|found| found.at as u64)
 }
 
-/// Offsets of that call and of the first emulated instruction after it.
+/// Offsets of the call of `target` and of the first emulated instruction after it.
 fn find_call_and_jump(code: &[u8], target: i64) -> Option<[u64; 2]> {
     let call = find_call(code, target)?;
     let mut following = instructions(code).filter(|found| found.at as u64 > call);

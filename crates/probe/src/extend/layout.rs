@@ -1,4 +1,4 @@
-//! Finds the relation's oid in `RelationData`.
+//! Finds the offset of the relation's oid in `RelationData`.
 
 use howdah_inspect::RunningServer;
 
@@ -19,7 +19,7 @@ pub(super) struct RelationIdOffset {
     pub(super) offset: u8,
 }
 
-/// Bytes of code to search: all of each function.
+/// Bytes of each function's code that are searched, which is all of it.
 const CODE_BYTES: usize = 48;
 
 const FUNCTIONS: [&str; 3] = [

@@ -35,17 +35,17 @@ pub(super) struct ExtensionMaps {
     pub(super) stacks: Option<SlowCallStacks>,
 }
 
-/// A backend has at most one open lock.
+/// Maximum number of open locks; a backend has at most one.
 const OPEN_MAX: u32 = 1 << 14;
 const OPEN_BYTES: u32 = 40;
-/// Holds some 65,000 events: the locks of a busy server in one second.
+/// Size of the ring, enough for some 65,000 events: the locks of a busy server in one second.
 const RING_BYTES: u32 = 4 << 20;
 
 const LOST: u32 = 0;
 const NO_START: u32 = 1;
 
 impl ExtensionMaps {
-    /// With stacks of backends that waited at least `stacks_from`.
+    /// Creates the maps. Stacks are captured of backends that waited at least `stacks_from`.
     pub(super) fn new(stacks_from: Option<Duration>) -> Result<Self, BpfError> {
         Ok(Self {
             open: LruHashMap::new(OPEN_BYTES, OPEN_MAX)?,
@@ -63,7 +63,7 @@ impl ExtensionMaps {
 
 pub(super) const EVENT_BYTES: usize = 56;
 
-/// A decoded event.
+/// An event as decoded from the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExtensionEvent {
     requested_ns: u64,
@@ -147,7 +147,7 @@ const THREAD: i16 = 48;
 /// The request and acquisition times of a lock.
 const TIMES: [i16; 2] = [ENTRY, ENTRY + ACQUIRED];
 
-/// Emits code that stores the thread as key, and in `R0`.
+/// Emits code that stores the thread id as the key, and in `R0`.
 fn store_key(program: &mut Assembler) {
     program.call(Helper::CurrentPidTgid).store(Size::Double, Register::R10, KEY, Register::R0);
 }
@@ -163,9 +163,9 @@ fn read_relation(program: &mut Assembler, relation_id: RelationIdOffset, lost: J
         .jump_unless(Register::R0, 0, lost);
 }
 
-/// Emits code that reads it from the lock's tag, which the first argument points to: database and
-/// relation, in this order, and in the 15th byte the type, which must be that of extension locks.
-/// Source: `LOCKTAG` in `lock.h`.
+/// Emits code that reads the relation from the lock's tag, which the first argument points to. The
+/// tag has the oids of database and relation, in this order, and its type in the 15th byte, which
+/// must be that of extension locks. Source: `LOCKTAG` in `lock.h`.
 fn read_tag(program: &mut Assembler, lost: JumpLabel) {
     const KIND_WORD: i32 = 12;
     /// `LOCKTAG_RELATION_EXTEND` and `DEFAULT_LOCKMETHOD`, the upper half of that word.
@@ -185,7 +185,7 @@ fn read_tag(program: &mut Assembler, lost: JumpLabel) {
         .jump_unless(Register::R1, KIND, lost);
 }
 
-/// The program at a request.
+/// Builds the program for the point where a lock is requested: it stores time and relation.
 fn request_program(
     tables: &ExtensionMaps,
     traced: &TracedServer<'_>,
@@ -211,7 +211,8 @@ fn request_program(
     program
 }
 
-/// The program at the acquisition. A conditional request succeeded only if its result is true.
+/// Builds the program for the acquisition. A conditional request succeeded only if its result is
+/// true.
 fn acquired_program(tables: &ExtensionMaps, is_conditional: bool) -> Assembler {
     let mut program = Assembler::default();
     let (not_acquired, end) = (program.label(), program.label());
@@ -248,7 +249,7 @@ fn acquired_program(tables: &ExtensionMaps, is_conditional: bool) -> Assembler {
     program
 }
 
-/// The program at the release.
+/// Builds the program for the release: it sends the open lock as an event.
 fn release_program(tables: &ExtensionMaps, traced: &TracedServer<'_>) -> Assembler {
     let mut program = Assembler::default();
     let (unpaired, lost, sent, end) =

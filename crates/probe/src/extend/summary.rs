@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::ExtensionLock;
 use crate::distribution::{Distribution, DurationStats};
 
-/// Summary of extension locks.
+/// Distributions of waits and holds, overall and by relation.
 #[derive(Clone, Debug, Default)]
 pub struct ExtensionSummary {
     all: LockHistograms,

@@ -10,14 +10,14 @@ pub(super) struct TraceBudget {
 }
 
 impl TraceBudget {
-    /// `share` is of all processors, 0 to 1.
+    /// Creates a budget. `share` is a fraction of the time of all processors, 0 to 1.
     pub(super) fn new(share: f64) -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let a_second = Duration::try_from_secs_f64(share.max(0.0) * processors as f64);
         Self { per_second: a_second.unwrap_or(Duration::MAX), spent: Duration::ZERO }
     }
 
-    /// Adds the cost of a hit.
+    /// Adds the cost of a hit to the current second.
     pub(super) fn spend(&mut self, cost: Duration) {
         self.spent = self.spent.saturating_add(cost);
     }

@@ -1,7 +1,10 @@
-//! Encodes and decodes values: LEB128 numbers, length-prefixed UTF-8, count-prefixed lists.
+//! Encodes and decodes values: numbers and texts as [`howdah_codec`] has them, lists after their
+//! count.
 //!
 //! A type lists its fields in order once, with [`packed!`]; encoder and decoder follow from that
 //! and cannot differ.
+
+use howdah_codec::{ByteReader, ByteWriter as _, CodecError};
 
 /// A record cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -21,13 +24,23 @@ pub enum RecordDecodeError {
     UnknownKind,
 }
 
+impl From<CodecError> for RecordDecodeError {
+    fn from(error: CodecError) -> Self {
+        match error {
+            CodecError::Truncated => Self::Truncated,
+            CodecError::NumberTooLarge | CodecError::CountTooLarge => Self::NumberTooLarge,
+            CodecError::InvalidUtf8 => Self::InvalidUtf8,
+        }
+    }
+}
+
 /// A value that can be part of a record.
 pub(super) trait Packed: Sized {
     /// Appends the encoded value.
     fn pack(&self, out: &mut Vec<u8>);
 
     /// Decodes a value from the front of `input`.
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError>;
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError>;
 }
 
 /// A structure is encoded as its fields, in order.
@@ -38,7 +51,7 @@ macro_rules! packed {
                 $( self.$field.pack(out); )*
             }
 
-            fn unpack(input: &mut &[u8]) -> Result<Self, $crate::recorder::bytes::RecordDecodeError> {
+            fn unpack(input: &mut howdah_codec::ByteReader<'_>) -> Result<Self, $crate::recorder::bytes::RecordDecodeError> {
                 Ok(Self { $( $field: $crate::recorder::bytes::Packed::unpack(input)?, )* })
             }
         }
@@ -54,8 +67,8 @@ macro_rules! packed_words {
                 (index.expect("all variants are in ALL") as u64).pack(out);
             }
 
-            fn unpack(input: &mut &[u8]) -> Result<Self, $crate::recorder::bytes::RecordDecodeError> {
-                let index = usize::try_from(u64::unpack(input)?).unwrap_or(usize::MAX);
+            fn unpack(input: &mut howdah_codec::ByteReader<'_>) -> Result<Self, $crate::recorder::bytes::RecordDecodeError> {
+                let index = usize::try_from(input.varint()?).unwrap_or(usize::MAX);
                 Self::ALL.get(index).copied().ok_or($crate::recorder::bytes::RecordDecodeError::UnknownKind)
             }
         }
@@ -66,81 +79,53 @@ pub(super) use {packed, packed_words};
 
 impl Packed for u64 {
     fn pack(&self, out: &mut Vec<u8>) {
-        let mut value = *self;
-        while value >= 0x80 {
-            out.push((value & 0x7f) as u8 | 0x80);
-            value >>= 7;
-        }
-        out.push(value as u8);
+        out.write_varint(*self);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = input.split_first().ok_or(RecordDecodeError::Truncated)?;
-            *input = rest;
-            let bits = Self::from(byte & 0x7f);
-            if shift == 63 && bits > 1 {
-                return Err(RecordDecodeError::NumberTooLarge);
-            }
-            value |= bits << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(RecordDecodeError::NumberTooLarge)
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
+        Ok(input.varint()?)
     }
 }
 
 impl Packed for u32 {
     fn pack(&self, out: &mut Vec<u8>) {
-        u64::from(*self).pack(out);
+        out.write_varint((*self).into());
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
-        u64::unpack(input)?.try_into().map_err(|_| RecordDecodeError::NumberTooLarge)
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
+        Ok(input.narrow()?)
     }
 }
 
-/// Zigzag encoding: small numbers of either sign are short.
 impl Packed for i64 {
     fn pack(&self, out: &mut Vec<u8>) {
-        (self << 1 ^ self >> 63).cast_unsigned().pack(out);
+        out.write_signed(*self);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
-        let value = u64::unpack(input)?;
-        Ok((value >> 1).cast_signed() ^ -(value & 1).cast_signed())
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
+        Ok(input.signed()?)
     }
 }
 
 impl Packed for bool {
     fn pack(&self, out: &mut Vec<u8>) {
-        u64::from(*self).pack(out);
+        out.write_varint((*self).into());
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
-        Ok(u64::unpack(input)? != 0)
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
+        Ok(input.varint()? != 0)
     }
 }
 
 /// Control characters are replaced on decoding, so that texts are safe to print on one line.
 impl Packed for String {
     fn pack(&self, out: &mut Vec<u8>) {
-        (self.len() as u64).pack(out);
-        out.extend_from_slice(self.as_bytes());
+        out.write_text(self);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
-        let bytes =
-            usize::try_from(u64::unpack(input)?).map_err(|_| RecordDecodeError::Truncated)?;
-        let (text, rest) = input.split_at_checked(bytes).ok_or(RecordDecodeError::Truncated)?;
-        *input = rest;
-        let text = str::from_utf8(text).map_err(|_| RecordDecodeError::InvalidUtf8)?;
-        Ok(text
-            .chars()
-            .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
-            .collect())
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
+        let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        Ok(input.text()?.chars().map(printable).collect())
     }
 }
 
@@ -152,24 +137,20 @@ impl<T: Packed> Packed for Option<T> {
         }
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
         bool::unpack(input)?.then(|| T::unpack(input)).transpose()
     }
 }
 
 impl<T: Packed> Packed for Vec<T> {
     fn pack(&self, out: &mut Vec<u8>) {
-        (self.len() as u64).pack(out);
+        out.write_count(self.len());
         self.iter().for_each(|item| item.pack(out));
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
-        let count = usize::try_from(u64::unpack(input)?).unwrap_or(usize::MAX);
-        // Every item has at least one byte, so the input bounds the allocation.
-        if count > input.len() {
-            return Err(RecordDecodeError::Truncated);
-        }
-        (0..count).map(|_| T::unpack(input)).collect()
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
+        // Every item has at least one byte.
+        (0..input.count()?).map(|_| T::unpack(input)).collect()
     }
 }
 
@@ -179,7 +160,7 @@ impl<A: Packed, B: Packed> Packed for (A, B) {
         self.1.pack(out);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
         Ok((A::unpack(input)?, B::unpack(input)?))
     }
 }
@@ -193,7 +174,7 @@ mod tests {
     fn round_trip<T: Packed>(value: &T) -> T {
         let mut out = Vec::new();
         value.pack(&mut out);
-        let mut input = &out[..];
+        let mut input = ByteReader::new(&out);
         let read = T::unpack(&mut input).unwrap();
         assert!(input.is_empty());
         read
@@ -210,14 +191,20 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
-            let _ = Vec::<(String, Option<u64>)>::unpack(&mut &bytes[..]);
+            let _ = Vec::<(String, Option<u64>)>::unpack(&mut ByteReader::new(&bytes));
         }
     }
 
     #[test]
     fn control_characters_are_replaced() {
         assert_eq!(round_trip(&"a\x1b[2Jb".to_owned()), "a\u{fffd}[2Jb");
-        assert_eq!(u32::unpack(&mut &[0xff; 9][..]), Err(RecordDecodeError::Truncated));
-        assert_eq!(u64::unpack(&mut &[0xff; 10][..]), Err(RecordDecodeError::NumberTooLarge));
+        assert_eq!(
+            u32::unpack(&mut ByteReader::new(&[0xff; 9])),
+            Err(RecordDecodeError::Truncated)
+        );
+        assert_eq!(
+            u64::unpack(&mut ByteReader::new(&[0xff; 10])),
+            Err(RecordDecodeError::NumberTooLarge)
+        );
     }
 }

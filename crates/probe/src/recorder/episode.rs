@@ -30,7 +30,7 @@ const BEFORE_US: i64 = 30_000_000;
 const AFTER_US: i64 = 30_000_000;
 
 impl Episodes {
-    /// `bytes_max` is the room for an episode in the file.
+    /// Creates the buffer. `bytes_max` is the size of an episode's slot in the file.
     pub(super) fn new(bytes_max: usize, cool_down_us: i64) -> Self {
         Self {
             recent: VecDeque::new(),
@@ -42,7 +42,7 @@ impl Episodes {
         }
     }
 
-    /// Adds a record.
+    /// Appends a record to the recent ones or to the open episode.
     pub(super) fn add(&mut self, at_us: i64, body: &RecordBody) {
         if let Some(open) = &mut self.open
             && open.bytes + body.len() <= self.bytes_max
@@ -73,7 +73,7 @@ impl Episodes {
         self.open = Some(OpenEpisode { until_us, bodies, bytes: self.recent_bytes });
     }
 
-    /// The records of the episode if it is over, or is cut short.
+    /// Returns the records of the episode once it has ended, or immediately to cut it short.
     pub(super) fn take_finished(
         &mut self,
         at_us: i64,

@@ -1,4 +1,4 @@
-//! Exact probes, attached for a few seconds after a trigger: they measure single calls.
+//! Probes attached for a few seconds after a trigger, which measure every single call.
 //!
 //! They run in a separate thread: attaching takes some milliseconds per function, which would delay
 //! sampling.
@@ -31,7 +31,7 @@ pub(super) struct ExactProbes {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A report of the probes.
+/// A message from the thread of the probes.
 #[derive(Debug)]
 pub(super) enum TraceReport {
     /// Calls of one second; the duration is the offset of its start from the trigger.
@@ -42,15 +42,16 @@ pub(super) enum TraceReport {
     Lost(u64),
 }
 
-/// How long the probes stay attached.
+/// Time that the probes stay attached.
 pub(super) const TRACE_DURATION: Duration = Duration::from_secs(10);
 /// Interval between polls of the kernel's rings.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// The traced metrics: none of their functions is called per row or per cached page.
+/// The traced metrics. None of their functions is called per row or per cached page.
 const METRICS: [ProbeMetric; 3] = [ProbeMetric::Io, ProbeMetric::Wal, ProbeMetric::Locks];
 /// Reports that may be queued.
 const QUEUE_DEPTH: usize = 1024;
-/// Distinct subjects per operation and second, and how many of them are reported.
+/// Maximum number of distinct subjects per operation and second, and how many of these are
+/// reported.
 const SUBJECTS_MAX: usize = 4096;
 const REPORTED_SUBJECTS_MAX: usize = 3;
 
@@ -80,7 +81,7 @@ impl ExactProbes {
         self.reports.try_iter()
     }
 
-    /// Detaches the probes now; returns true, as they are gone then.
+    /// Detaches the probes now and waits for it; always returns true.
     pub(super) fn detach(&mut self) -> bool {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -97,7 +98,7 @@ impl Drop for ExactProbes {
     }
 }
 
-/// An attached metric.
+/// A metric whose programs are attached, with its calls of the current second.
 struct AttachedMetric {
     metric: ProbeMetric,
     durations: CallDurations,
@@ -214,7 +215,7 @@ impl AttachedMetric {
     }
 }
 
-/// `extend 5/16384`, `5/file 16390`: by oid, since names are not looked up here.
+/// Formats a subject by its oids, as in `5/16384` or `5/file 16390`; names are resolved later.
 fn subject_label(subject: CallSubject) -> String {
     match subject {
         CallSubject::None => String::new(),

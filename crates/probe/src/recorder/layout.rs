@@ -14,25 +14,25 @@
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Bytes before the first slot.
+/// Size of the file header, in bytes.
 pub(super) const HEADER_BYTES: u64 = 4096;
-/// Slots for episodes; they come first.
+/// Number of slots for episodes, which come first.
 pub(super) const EPISODE_SLOTS: u32 = 8;
-/// Slots of the ring.
+/// Number of slots of the ring: when the last one is full, the first is overwritten.
 pub(super) const RING_SLOTS: u32 = 24;
-/// Bytes before a slot's first frame.
+/// Size of a slot's header, in bytes.
 pub(super) const SLOT_HEADER_BYTES: usize = 16;
-/// Bytes before a body.
+/// Size of a frame's header, in bytes.
 pub(super) const FRAME_HEADER_BYTES: usize = 12;
-/// The smallest maximum size.
+/// Lowest value allowed for the maximum size of a file.
 pub(super) const MAX_BYTES_MIN: u64 = 1 << 20;
-/// The largest maximum size.
+/// Highest value allowed for the maximum size of a file.
 pub(super) const MAX_BYTES_MAX: u64 = 4 << 30;
 
 const MAGIC: [u8; 8] = *b"HOWDAHFR";
 const VERSION: u32 = 1;
 const SLOT_UNIT: u64 = 512;
-/// Makes the checksum of a sequence number differ from that of a frame.
+/// Seed for the checksum of a sequence number, so that it differs from that of a frame.
 const SEQUENCE_SEED: u64 = 0x7365_7175_656e_6365;
 
 /// The layout of a file, determined by the size of its slots.
@@ -85,7 +85,7 @@ impl Layout {
     }
 }
 
-/// The header of a slot.
+/// Encodes a slot's header: its sequence number, and the checksum of that.
 pub(super) fn slot_header(sequence: u64) -> [u8; SLOT_HEADER_BYTES] {
     let mut head = [0; SLOT_HEADER_BYTES];
     let sequence = sequence.to_le_bytes();

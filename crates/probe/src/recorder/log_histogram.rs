@@ -1,6 +1,8 @@
-//! A mergeable histogram of durations: of a second, a phase, a whole recording.
+//! A mergeable histogram of durations, for a second, a phase or a whole recording.
 
 use std::{collections::BTreeMap, time::Duration};
+
+use howdah_codec::ByteReader;
 
 use super::bytes::{Packed, RecordDecodeError};
 
@@ -21,7 +23,7 @@ const SUB_BUCKET_BITS: u32 = 4;
 const BUCKETS: u32 = (64 - SUB_BUCKET_BITS + 1) << SUB_BUCKET_BITS;
 
 impl LogHistogram {
-    /// Adds a duration.
+    /// Counts a duration in its bucket, and in the exact sum and range.
     pub fn add(&mut self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.min_ns = if self.count == 0 { ns } else { self.min_ns.min(ns) };
@@ -51,22 +53,22 @@ impl LogHistogram {
         self.count
     }
 
-    /// Sum.
+    /// Sum of all durations, exact.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.total_ns)
     }
 
-    /// The shortest.
+    /// The shortest duration; zero if there are none.
     pub fn min(&self) -> Duration {
         Duration::from_nanos(self.min_ns)
     }
 
-    /// The longest.
+    /// The longest duration; zero if there are none.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// Their mean.
+    /// The mean duration, exact; zero if there are none.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.total_ns.checked_div(self.count).unwrap_or(0))
     }
@@ -118,7 +120,7 @@ impl Packed for LogHistogram {
         buckets.collect::<Vec<_>>().pack(out);
     }
 
-    fn unpack(input: &mut &[u8]) -> Result<Self, RecordDecodeError> {
+    fn unpack(input: &mut ByteReader<'_>) -> Result<Self, RecordDecodeError> {
         let mut number = || u64::unpack(input);
         let (count, total_ns, min_ns, max_ns) = (number()?, number()?, number()?, number()?);
         let (mut buckets, mut last) = (BTreeMap::new(), 0_u32);
@@ -164,7 +166,7 @@ mod tests {
             prop_assert_eq!(&merged, &histogram(&wide(&[one, other].concat())));
             let mut bytes = Vec::new();
             merged.pack(&mut bytes);
-            prop_assert_eq!(LogHistogram::unpack(&mut &bytes[..]), Ok(merged));
+            prop_assert_eq!(LogHistogram::unpack(&mut ByteReader::new(&bytes)), Ok(merged));
         }
     }
 

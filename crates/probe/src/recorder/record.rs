@@ -3,6 +3,8 @@
 //! All times are microseconds since 1970 by one clock: the kernel's `CLOCK_MONOTONIC`, with an
 //! offset to the wall clock that is measured once when recording starts or resumes.
 
+use howdah_codec::{ByteReader, ByteWriter as _};
+
 use super::{
     bytes::{Packed, RecordDecodeError, packed, packed_words},
     log_histogram::LogHistogram,
@@ -12,7 +14,7 @@ use crate::{
     waits::TimeCategory,
 };
 
-/// A record.
+/// One entry of a recording.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FlightRecord {
@@ -30,7 +32,7 @@ pub enum FlightRecord {
     TracedCalls(TracedCalls),
     /// An event in the life of the recording or the server.
     Note(RecordingNote),
-    /// The name of a relation.
+    /// The name of a relation, which other records identify by its oids.
     NamedRelation(NamedRelation),
     /// Recording ended in an orderly way.
     Ended(RecordingEnded),
@@ -39,7 +41,7 @@ pub enum FlightRecord {
 /// The recorded server, and the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingStarted {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
     /// The server's major version.
     pub major: u32,
@@ -62,26 +64,26 @@ pub struct RecordedSource {
     pub metric: String,
     /// `None`: the metric is not available.
     pub source: Option<ProbeSource>,
-    /// What the source does not show; empty if nothing.
+    /// Data that the source cannot provide, as text; empty if it is complete.
     pub limitation: String,
 }
 
-/// Observations of one second, which may be slightly longer or shorter.
+/// Observations of one second. Its actual length may differ slightly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedSecond {
-    /// Start time.
+    /// Start of the second, in microseconds since 1970.
     pub at_us: i64,
-    /// Its actual length.
+    /// Actual length, in microseconds.
     pub elapsed_us: u64,
-    /// Extension locks released in it. `None`: not traced.
+    /// Extension locks released in this second. `None`: not traced.
     pub extension: Option<ExtensionTotals>,
     /// The clock sweep. `None`: not sampled.
     pub sweep: Option<SweepTotals>,
-    /// Samples of waits.
+    /// Wait events of all processes, sampled in this second.
     pub waits: WaitSamples,
-    /// What was missed.
+    /// Events and samples missed in this second.
     pub lost: LostCounts,
-    /// Processor time of the whole recorder process.
+    /// Processor time used by the whole recorder process, in microseconds.
     pub cpu_us: u64,
 }
 
@@ -101,9 +103,9 @@ pub struct ExtensionTotals {
 /// Waits to extend one relation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelationWaits {
-    /// `pg_database.oid`
+    /// `pg_database.oid`.
     pub database: u32,
-    /// `pg_class.oid`
+    /// `pg_class.oid`.
     pub relation: u32,
     /// Number of waits.
     pub waits: u64,
@@ -116,11 +118,11 @@ pub struct RelationWaits {
 /// The clock sweep in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweepTotals {
-    /// Buffers of the server.
+    /// Total number of buffers of the server.
     pub buffers: u32,
-    /// Buffers examined.
+    /// Buffers examined by the sweep.
     pub examined: u64,
-    /// Buffers allocated.
+    /// Buffers allocated by the server.
     pub allocations: u64,
     /// Buffers examined per allocation, in thousandths: minimum and maximum over slices.
     pub slices_milli: Option<(u64, u64)>,
@@ -137,12 +139,12 @@ pub struct WaitSamples {
     pub rows: Vec<WaitRow>,
 }
 
-/// How often processes of one kind were seen in one event.
+/// Number of times that processes of one kind were sampled in one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitRow {
-    /// The sum it belongs to.
+    /// Whether the time is database time, background work or idle time.
     pub group: TimeCategory,
-    /// The kind of processes.
+    /// The kind of processes, as in `pg_stat_activity.backend_type`.
     pub kind: String,
     /// Class of the event.
     pub class: String,
@@ -152,14 +154,14 @@ pub struct WaitRow {
     pub samples: u64,
 }
 
-/// What was missed in one second.
+/// Events and samples missed in one second, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostCounts {
     /// Samples skipped because they were too late.
     pub missed_samples: u64,
     /// Extension locks lost on the way from the kernel.
     pub locks: u64,
-    /// Extension locks whose start was not seen.
+    /// Extension locks whose start was not observed.
     pub no_start: u64,
     /// Hits at which the kernel did not run a program.
     pub skipped: u64,
@@ -167,7 +169,7 @@ pub struct LostCounts {
     pub phases: u64,
     /// Lost calls of exact probes.
     pub calls: u64,
-    /// Observations for which there was no row.
+    /// Observations dropped because the second already had the maximum number of rows.
     pub uncounted_samples: u64,
     /// Records that could not be written to the file.
     pub records: u64,
@@ -176,11 +178,11 @@ pub struct LostCounts {
 /// A phase of a checkpoint started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseStarted {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
-    /// The phase.
+    /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// The process.
+    /// Process id, in our namespace.
     pub pid: u32,
     /// Number of enclosing phases.
     pub depth: u32,
@@ -189,13 +191,13 @@ pub struct PhaseStarted {
 /// A phase of a checkpoint ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseEnded {
-    /// Start time.
+    /// Start of the phase, in microseconds since 1970.
     pub at_us: i64,
-    /// How long it took.
+    /// Time from start to end, in microseconds.
     pub duration_us: u64,
-    /// The phase.
+    /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// The process.
+    /// Process id, in our namespace.
     pub pid: u32,
     /// Number of enclosing phases.
     pub depth: u32,
@@ -219,22 +221,22 @@ pub enum TriggerKind {
 /// A trigger fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdCrossed {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
-    /// The trigger.
+    /// The condition that was met.
     pub kind: TriggerKind,
     /// The measured value, in thousandths of its unit.
     pub value_milli: u64,
     /// The threshold, in thousandths of its unit.
     pub threshold_milli: u64,
-    /// Seconds since the previous trigger that would have fired but for the cool-down.
+    /// Seconds since the previous trigger in which the cool-down prevented another one.
     pub suppressed: u64,
 }
 
 /// Calls of one operation in one second, measured exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedCalls {
-    /// Start of the second.
+    /// Start of the second, in µs since 1970.
     pub at_us: i64,
     /// `io`, `wal` or `locks`.
     pub metric: String,
@@ -249,7 +251,7 @@ pub struct TracedCalls {
 /// A message about the recording or the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingNote {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
     /// The topic.
     pub kind: NoteKind,
@@ -260,7 +262,7 @@ pub struct RecordingNote {
 /// The topic of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoteKind {
-    /// The server ended.
+    /// The postmaster exited; recording pauses.
     ServerEnded,
     /// The server is running again.
     ServerBack,
@@ -270,23 +272,23 @@ pub enum NoteKind {
     File,
 }
 
-/// The name of a relation.
+/// Resolves the oids of a relation to its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedRelation {
-    /// `pg_database.oid`
+    /// `pg_database.oid`.
     pub database: u32,
-    /// `pg_class.oid`
+    /// `pg_class.oid`.
     pub relation: u32,
-    /// `shop.public.orders`
+    /// Qualified name, such as `shop.public.orders`.
     pub name: String,
 }
 
 /// Recording ended in an orderly way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingEnded {
-    /// Time of the event.
+    /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
-    /// The reason.
+    /// The reason, as given by the caller of `finish`.
     pub reason: String,
 }
 
@@ -338,7 +340,7 @@ macro_rules! kinds {
             /// Encodes the record: its number in the recording, its kind, its fields.
             pub(super) fn to_bytes(&self, number: u64) -> Vec<u8> {
                 let mut out = Vec::new();
-                number.pack(&mut out);
+                out.write_varint(number);
                 match self {
                     $( Self::$kind(record) => { out.push($number); record.pack(&mut out); } )*
                 }
@@ -346,12 +348,10 @@ macro_rules! kinds {
             }
 
             /// Decodes a record and its number. Fields appended by a later version are ignored.
-            pub(super) fn from_bytes(mut bytes: &[u8]) -> Result<(u64, Self), RecordDecodeError> {
-                let input = &mut bytes;
-                let number = u64::unpack(input)?;
-                let (kind, rest) = input.split_first().ok_or(RecordDecodeError::Truncated)?;
-                *input = rest;
-                Ok((number, match kind {
+            pub(super) fn from_bytes(bytes: &[u8]) -> Result<(u64, Self), RecordDecodeError> {
+                let input = &mut ByteReader::new(bytes);
+                let number = input.varint()?;
+                Ok((number, match input.byte()? {
                     $( $number => Self::$kind(Packed::unpack(input)?), )*
                     _ => return Err(RecordDecodeError::UnknownKind),
                 }))

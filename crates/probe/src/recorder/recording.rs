@@ -14,28 +14,28 @@ use super::{
     ring::read_slot,
 };
 
-/// A recording cannot be read.
+/// An error while reading a recording.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingReadError {
     /// A file operation failed.
     #[error("cannot read {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The system error.
         source: io::Error,
     },
     /// The file is not a recording.
     #[error("{} is not a probe recording, or was written by a later version", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The recording is empty.
     #[error("{} is still empty", path.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }
@@ -43,7 +43,7 @@ pub enum RecordingReadError {
 /// The contents of a recording, oldest first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlightRecording {
-    /// The records.
+    /// The records, without repetitions, in the order in which they were written.
     pub records: Vec<FlightRecord>,
     /// Episodes stored outside the ring: the indices in `records` of the first and last record of
     /// each, in chronological order.

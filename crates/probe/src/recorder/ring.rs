@@ -15,22 +15,22 @@ use super::{
     record::FlightRecord,
 };
 
-/// A file cannot be recorded to.
+/// An error while opening a file to record to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingFileError {
     /// A file operation failed.
     #[error("cannot record to {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The system error.
         source: io::Error,
     },
     /// The file is not a recording, and is left unchanged.
     #[error("{} is not empty and not a probe recording: choose another file", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file was created with another maximum size.
@@ -39,9 +39,9 @@ pub enum RecordingFileError {
         path.display(), found, requested
     )]
     Size {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its maximum size.
+        /// The maximum size of the existing file.
         found: u64,
         /// The requested maximum size.
         requested: u64,
@@ -49,7 +49,7 @@ pub enum RecordingFileError {
     /// Another process is recording to the file.
     #[error("{} is being written by another recorder: choose another file", path.display())]
     Busy {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }
@@ -203,7 +203,7 @@ impl SlotRing {
         Ok(SLOT_HEADER_BYTES)
     }
 
-    /// The oldest used slot of the ring, other than `than`.
+    /// The oldest used slot of the ring other than `than`.
     fn oldest_other(&self, than: u32) -> Option<u32> {
         let used = (EPISODE_SLOTS..EPISODE_SLOTS + RING_SLOTS)
             .filter(|slot| *slot != than && self.sequences[*slot as usize] > 0);

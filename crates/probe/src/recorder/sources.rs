@@ -1,4 +1,4 @@
-//! The probes of a recorded server, and how their results make up a second.
+//! The probes of a recorded server, and the assembly of their results into seconds.
 
 use std::{
     collections::HashMap,
@@ -50,14 +50,14 @@ struct SecondTotals {
     relations: HashMap<(u32, u32), RelationWaits>,
 }
 
-/// Losses already reported by earlier seconds.
+/// Losses that earlier seconds already include.
 #[derive(Clone, Copy, Debug, Default)]
 struct ReportedLosses {
     extension: [u64; 3],
     phases: u64,
 }
 
-/// The result of a poll.
+/// The results of polling all probes.
 #[derive(Debug, Default)]
 pub(super) struct PollOutput {
     /// Phases that started and finished.
@@ -138,7 +138,7 @@ impl Sources {
         Ok(output)
     }
 
-    /// The observations since the last call. `late` is the number of skipped samples.
+    /// Returns the observations since the last call. `late` is the number of skipped samples.
     pub(super) fn take_second(&mut self, now: Instant, late: u64) -> RecordedSecond {
         let report = self.profile.take_interval();
         let mut lost = LostCounts {
@@ -214,11 +214,11 @@ impl Sources {
 /// Time without tracing after the budget was exceeded.
 const BUDGET_COOL_DOWN: Duration = Duration::from_secs(60);
 const CHECKPOINTER_RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// Relations recorded per second; the sums include all.
+/// Maximum number of relations recorded per second; the sums include all.
 const RELATIONS_MAX: usize = 8;
-/// Relations counted within a second.
+/// Maximum number of relations counted within a second.
 const RELATIONS_COUNTED_MAX: usize = 10_000;
-/// Rows of wait samples per second.
+/// Maximum number of rows of wait samples per second.
 const ROWS_MAX: usize = 256;
 
 fn recorded_source(name: &str, source: Option<ProbeSource>, lacks: String) -> RecordedSource {
@@ -308,7 +308,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Microseconds since 1970.
+/// Converts a time to microseconds since 1970.
 pub(super) fn wall_us(at: SystemTime) -> i64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)

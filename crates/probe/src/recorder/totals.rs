@@ -1,10 +1,10 @@
-//! What a recorder reports to its user: events as they happen, totals at the end, losses as text.
+//! Reports of a recorder to its user: events as they happen, totals at the end, losses as text.
 
 use std::{fmt, time::Duration};
 
 use super::record::{LostCounts, RecordingNote, ThresholdCrossed};
 
-/// An event to report at once. It is also in the file.
+/// An event to report immediately. It is also in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecorderEvent {
@@ -12,11 +12,11 @@ pub enum RecorderEvent {
     ThresholdCrossed(ThresholdCrossed),
     /// Any other message.
     Note(RecordingNote),
-    /// A relation was seen whose [name](super::FlightRecorder::set_relation_name) is not known yet.
+    /// A relation whose [name](super::FlightRecorder::set_relation_name) is not known yet.
     Unnamed {
-        /// `pg_database.oid`
+        /// `pg_database.oid`.
         database: u32,
-        /// `pg_class.oid`
+        /// `pg_class.oid`.
         relation: u32,
     },
 }
@@ -28,15 +28,15 @@ pub struct RecordingTotals {
     pub elapsed: Duration,
     /// Number of recorded seconds. The first and the last may be short.
     pub seconds: u64,
-    /// Their total length.
+    /// Total length of the recorded seconds.
     pub recorded: Duration,
     /// Samples of the server.
     pub samples: u64,
-    /// What was missed in all seconds.
+    /// Events and samples missed in all seconds.
     pub lost: LostCounts,
-    /// How often triggers fired.
+    /// Number of triggers that fired.
     pub triggered: u64,
-    /// Seconds that would have fired a trigger but for the cool-down.
+    /// Number of seconds in which the cool-down prevented a trigger.
     pub suppressed: u64,
     /// Processor time of the whole process.
     pub cpu: Duration,
@@ -71,7 +71,7 @@ impl LostCounts {
         self.records = self.records.saturating_add(*records);
     }
 
-    /// Describes what was missed, each with its number. Empty if nothing was.
+    /// Describes each kind of loss that occurred, with its count. Empty without losses.
     pub fn descriptions(&self) -> Vec<(u64, &'static str)> {
         let all = [
             (self.missed_samples, "samples skipped because they were late"),

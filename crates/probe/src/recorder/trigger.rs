@@ -1,10 +1,10 @@
-//! Triggers: three conditions on what is recorded anyway.
+//! Triggers: three conditions on data that is recorded anyway.
 
 use std::{fmt, str::FromStr, time::Duration};
 
 use super::record::{RecordedSecond, TriggerKind};
 
-/// Thresholds from which triggers fire. `None`: never.
+/// Thresholds at which triggers fire. `None`: never.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
     /// The 99th percentile of waits for extension locks in a second that has at least [`WAITS_MIN`]
@@ -13,18 +13,18 @@ pub struct Thresholds {
     /// Buffers examined per allocation, over a second that has at least [`ALLOCATIONS_MIN`]
     /// allocations.
     pub sweep: Option<f64>,
-    /// How long a checkpoint has been syncing files.
+    /// Time that a checkpoint has spent syncing files.
     pub checkpoint_sync: Option<Duration>,
 }
 
-/// With fewer waits in a second, the 99th percentile is meaningless.
+/// Minimum number of waits in a second for which the 99th percentile is meaningful.
 pub const WAITS_MIN: u64 = 10;
-/// Fewer allocations in a second may all come from one backend.
+/// Minimum number of allocations in a second; fewer may all come from one backend.
 pub const ALLOCATIONS_MIN: u64 = 100;
 
 impl Default for Thresholds {
-    /// Values that users would notice: 100 ms for the lock, 50 buffers per allocation, 10 s of
-    /// syncs.
+    /// Values that users would notice: a wait of 100 ms for the lock, 50 buffers per allocation, 10
+    /// s of syncs.
     fn default() -> Self {
         Self {
             extend_p99: Some(Duration::from_millis(100)),
@@ -35,7 +35,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// No trigger at all.
+    /// All triggers are off.
     pub const NONE: Self = Self { extend_p99: None, sweep: None, checkpoint_sync: None };
 
     /// Sets one threshold.
@@ -61,7 +61,7 @@ impl Thresholds {
         .map(|(kind, value)| TriggerSetting { kind, value })
     }
 
-    /// The trigger that fires after a second, if any.
+    /// Evaluates the triggers after a second; returns the one that fires, if any.
     pub(super) fn evaluate(
         &self,
         second: &RecordedSecond,
@@ -93,10 +93,10 @@ pub(super) struct TriggerHit {
     pub(super) threshold: f64,
 }
 
-/// One trigger and its value: `extend-p99=100ms`, `sweep=50`, `checkpoint-sync=off`.
+/// The threshold of one trigger: `extend-p99=100ms`, `sweep=50`, `checkpoint-sync=off`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TriggerSetting {
-    /// The trigger.
+    /// The trigger to configure.
     pub kind: TriggerKind,
     /// The threshold, in its unit. `None`: never.
     pub value: Option<f64>,
@@ -117,7 +117,7 @@ pub enum SettingError {
     /// The value is not valid.
     #[error("invalid value {value:?} for {kind}: use {example}, or off")]
     Value {
-        /// The trigger.
+        /// The trigger that the value was given for.
         kind: TriggerKind,
         /// The value given.
         value: String,
@@ -155,7 +155,7 @@ impl FromStr for TriggerSetting {
 }
 
 impl TriggerKind {
-    /// Its name.
+    /// The name of the trigger in settings.
     pub fn name(self) -> &'static str {
         match self {
             Self::ExtendP99 => "extend-p99",
@@ -181,7 +181,7 @@ impl fmt::Display for TriggerKind {
     }
 }
 
-/// In the syntax that can be parsed.
+/// Formats the setting in the syntax that can be parsed.
 impl fmt::Display for TriggerSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.value, self.kind) {

@@ -24,12 +24,12 @@ pub(super) struct RecordingWriter {
     max_bytes: u64,
 }
 
-/// State of the file.
+/// Records that are missing from the file, and the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WriterStatus {
     /// Number of records that were not written.
     pub(super) lost: u64,
-    /// Why the last record was not written. `None`: it was.
+    /// Error for the last record, if it was not written.
     pub(super) trouble: Option<String>,
     /// Number of records omitted from an episode because its slot was full.
     pub(super) omitted: u64,
@@ -44,7 +44,7 @@ enum WriteRequest {
     Episode(Vec<RecordBody>),
 }
 
-/// Records that may be queued, some minutes of them. Further ones are lost and counted.
+/// Maximum number of queued records, which last some minutes. Further ones are lost and counted.
 const QUEUE_DEPTH: usize = 1024;
 
 impl RecordingWriter {

@@ -1,8 +1,8 @@
 //! Chooses when to poll next.
 //!
-//! The counters that only grow may be polled slowly. The allocation counter is reset to 0
-//! periodically, and allocations since the previous sample are lost then. So polls are frequent
-//! around the expected reset, whose interval is learnt from the last two resets.
+//! Most counters only grow and may be polled slowly. The allocation counter is periodically reset
+//! to 0, which loses the allocations since the previous sample. So polls are frequent around the
+//! expected reset, which is predicted from the last two.
 
 use std::time::{Duration, Instant};
 
@@ -54,10 +54,10 @@ impl AdaptivePoll {
         }
     }
 
-    /// How long to wait after a poll at `now`.
+    /// Time to wait after a poll at `now`.
     pub(super) fn next_interval(&self, now: Instant) -> Duration {
         if !self.is_moving {
-            // Nothing can be lost.
+            // Without allocations, a reset loses nothing.
             return self.seldom;
         }
         let (Some(reset_at), Some(gap)) = (self.reset_at, self.gap) else { return self.often };

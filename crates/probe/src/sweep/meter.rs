@@ -21,7 +21,7 @@ pub struct SweepRow {
     pub examined: u64,
     /// Buffers allocated.
     pub allocations: u64,
-    /// Buffers examined per allocation, if there was any.
+    /// Buffers examined per allocation, if there were allocations.
     pub per_allocation: Option<PerAllocation>,
     /// Whether free buffers are left at the end.
     pub has_free_buffers: bool,
@@ -33,11 +33,11 @@ pub struct SweepRow {
 /// with several allocations counts with its average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerAllocation {
-    /// In the slice with the fewest.
+    /// Minimum over the slices.
     pub min: f64,
     /// All examined buffers divided by all allocations.
     pub avg: f64,
-    /// In the slice with the most.
+    /// Maximum over the slices.
     pub max: f64,
 }
 
@@ -54,28 +54,28 @@ pub struct SweepSummary {
     pub examined: u64,
     /// Buffers allocated.
     pub allocations: u64,
-    /// Of these, allocated while no free buffers were left, which took a sweep.
+    /// Number of these allocations that found the list of free buffers empty, which took a sweep.
     pub swept: u64,
     /// Number of resets of the allocation counter.
     pub resets: u64,
-    /// Buffers examined per allocation, if there was any.
+    /// Buffers examined per allocation, if there were allocations.
     pub per_allocation: Option<PerAllocation>,
     /// Passes per second of the slowest and of the fastest row, if a row is complete.
     pub passes_per_s: Option<(f64, f64)>,
 }
 
-/// The hand remained before its earlier position for too long: the counters were reset.
+/// The hand was before its earlier position for too long, so the counters were reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockHandReset;
 
 /// Position of a sample relative to the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandMovement {
-    /// In the same pass, at the same position or further.
+    /// The hand is in the same pass, at the same position or further.
     Within,
-    /// In a later pass.
+    /// The hand is in a later pass.
     NextPass,
-    /// Behind it.
+    /// The hand is before its previous position.
     Backward,
 }
 
@@ -163,9 +163,9 @@ impl SweepMeter {
 
     /// Adds a sample; returns the row that it completes.
     ///
-    /// A hand that seems to have moved backward is tolerated: one of two writes is still to come,
-    /// and the next sample ahead includes all steps meanwhile. After [`HAND_RESET_TIMEOUT`] it is
-    /// an error.
+    /// A hand that seems to have moved backwards is tolerated, because one of two writes may still
+    /// be pending; the next valid sample includes the steps in between. After
+    /// [`HAND_RESET_TIMEOUT`] it is an error.
     pub(super) fn add(
         &mut self,
         now: Instant,
@@ -220,7 +220,7 @@ impl SweepMeter {
     fn count(&mut self, examined: u64, state: &SweepState) {
         let allocations = match state.allocations.checked_sub(self.last.allocations) {
             Some(more) => u64::from(more),
-            // The counter was reset to 0 meanwhile.
+            // The background writer has reset the counter to 0.
             None => {
                 self.resets += 1;
                 u64::from(state.allocations)

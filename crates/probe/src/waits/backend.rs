@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Source: `init_ps_display()` in `ps_status.c` and its callers. Names are not quoted in titles. So
-//! the cluster name is taken from the server's memory, and where user and database contain further
+//! the cluster name is taken from the server's memory, and if user and database contain further
 //! spaces, neither is reported.
 
 use std::fmt;
@@ -15,9 +15,9 @@ use std::fmt;
 /// A process of a server, as its title describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendInfo {
-    /// Process id, in our namespace.
+    /// Process id, in the caller's namespace.
     pub pid: u32,
-    /// The kind of process.
+    /// Role of the process in the server.
     pub kind: ProcessKind,
     /// The user of a client backend; `None` if the title is ambiguous.
     pub user: Option<Box<str>>,
@@ -25,13 +25,13 @@ pub struct BackendInfo {
     pub database: Option<Box<str>>,
 }
 
-/// Kinds of server processes. [`ProcessKind::name`] is as in `pg_stat_activity.backend_type`.
+/// Roles of server processes. [`ProcessKind::name`] is as in `pg_stat_activity.backend_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ProcessKind {
     /// Serves a client.
     Client,
-    /// Executes a part of a client backend's statement.
+    /// Executes a part of a client's statement.
     ParallelWorker,
     /// Sends WAL to a standby or a subscriber.
     WalSender,
@@ -94,7 +94,7 @@ impl BackendInfo {
 }
 
 impl ProcessKind {
-    /// As in `pg_stat_activity.backend_type`.
+    /// The kind's name, as in `pg_stat_activity.backend_type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client backend",
@@ -119,8 +119,8 @@ impl ProcessKind {
         }
     }
 
-    /// The kind with this `pg_stat_activity.backend_type`. Names of extensions are
-    /// [`ProcessKind::BackgroundWorker`].
+    /// The kind with this `pg_stat_activity.backend_type`. Any other text is a name chosen by an
+    /// extension: [`ProcessKind::BackgroundWorker`].
     pub fn from_name(word: &str) -> Self {
         match word {
             "client backend" => Self::Client,
@@ -129,7 +129,7 @@ impl ProcessKind {
         }
     }
 
-    /// Whether a client waits for it, so that its time is database time.
+    /// Whether a client waits for such a process, so that its time is database time.
     pub fn is_foreground(self) -> bool {
         matches!(self, Self::Client | Self::ParallelWorker)
     }
@@ -172,8 +172,8 @@ fn auxiliary_kind(title: &str) -> ProcessKind {
 }
 
 /// The words before the host in a client backend's title: user and database, unless their names
-/// contain spaces. A title without a host, or with fewer than two words before it, is not a
-/// client's.
+/// contain spaces. `None` for a title without a host, or with fewer than two words before it, which
+/// is not a client's.
 ///
 /// The host is `[local]`, or an address or name with a port: `10.0.0.7(51234)`.
 fn names_before_host<'a>(words: &'a [&'a str]) -> Option<&'a [&'a str]> {

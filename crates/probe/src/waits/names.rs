@@ -21,7 +21,7 @@ use super::tranches;
 /// The names of the wait events of a major version.
 #[derive(Clone, Debug)]
 pub struct WaitEventNames {
-    /// By the class's index in [`TABLES`], then by id.
+    /// Names by the class's index in [`TABLES`], then by id.
     names: [Vec<Option<&'static str>>; TABLES.len()],
     first_user_defined: u16,
     has_custom_events: bool,
@@ -53,7 +53,7 @@ pub enum Class {
     Extension,
     /// Another process of the server.
     Ipc,
-    /// A timeout.
+    /// A wait for a time to elapse, such as `pg_sleep`.
     Timeout,
     /// File I/O.
     Io,
@@ -154,7 +154,7 @@ impl WaitEvent {
         self.raw
     }
 
-    /// Its class. [`Class::Unknown`] also if the class is known but not the event.
+    /// The class of the event; [`Class::Unknown`] also if the class is known but not the event.
     pub fn class(self) -> Class {
         match (self.raw, self.name) {
             (0, _) => Class::NoWait,
@@ -176,7 +176,7 @@ impl WaitEvent {
     }
 }
 
-/// `Class:event`; `CPU*` for no wait.
+/// Formats `Class:event`, or `CPU*` for no wait.
 impl fmt::Display for WaitEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.class() {
@@ -207,11 +207,11 @@ impl Class {
         }
     }
 
-    /// Whether a process in such a wait is idle: it waits for its client, or in its main loop for
+    /// Whether a process in such a wait is idle: waiting for its client, or in its main loop for
     /// work.
     ///
-    /// All of `Client` counts as idle, even a client that is slow to read its rows: the server does
-    /// nothing meanwhile.
+    /// All of `Client` counts as idle, even a client that is slow to read its rows, because the
+    /// server does nothing meanwhile.
     pub fn is_idle(self) -> bool {
         matches!(self, Self::Activity | Self::Client)
     }
@@ -252,8 +252,8 @@ impl Class {
     }
 }
 
-/// An event's name and its id in each major version, from the first of [`MAJORS`]; [`ABSENT`] if it
-/// has none.
+/// An event's name, and its id in each major version, starting with the first of [`MAJORS`];
+/// [`ABSENT`] if it does not exist there.
 type EventRow = (&'static str, [u8; 5]);
 
 const ABSENT: u8 = u8::MAX;

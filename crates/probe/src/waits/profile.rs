@@ -1,8 +1,8 @@
-//! Adds up samples: how long processes of each kind were seen in each event.
+//! Adds up samples by kind of process and wait event.
 //!
-//! Every observation stands for the time since the previous round. Three sums are kept apart:
-//! database time, in which a client waited for its backend; work of the server's own processes; and
-//! idle time. Shares are of database time, since idle connections would drown everything else.
+//! Every observation represents the time since the previous round. Three sums are separate:
+//! database time, during which a client waits for its backend; work of the server's own processes;
+//! and idle time. Shares are of database time, since idle connections would dwarf everything else.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -24,9 +24,9 @@ pub struct Profile {
 /// Observations in a period.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WaitReport {
-    /// Length of the period.
+    /// Length of the period that the rounds cover.
     pub elapsed: Duration,
-    /// Number of rounds.
+    /// Number of sampling rounds.
     pub rounds: u64,
     /// Time in which clients waited for their backends: the sum over [`TimeCategory::Database`].
     pub database_time: Duration,
@@ -38,35 +38,36 @@ pub struct WaitReport {
     pub uncounted: u64,
 }
 
-/// How long processes of one kind were seen in one event.
+/// Number of times that processes of one kind were sampled in one event, and the time this
+/// represents.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileRow {
-    /// The sum it belongs to.
+    /// The category of time that the row belongs to.
     pub group: TimeCategory,
-    /// The kind of processes.
+    /// The kind of the sampled processes.
     pub kind: ProcessKind,
-    /// The wait event.
+    /// The event that the processes were waiting for.
     pub event: WaitEvent,
     /// The statement they worked on, if requested and readable.
     pub query: Option<QueryId>,
-    /// Number of observations.
+    /// Number of observations: each is one process in one round.
     pub samples: u64,
-    /// The time these stand for, summed over processes.
+    /// The time that the observations represent, summed over processes.
     pub time: Duration,
-    /// Its share of database time, 0 to 1, if it is part of it.
+    /// Fraction of database time, 0 to 1; `None` for other categories.
     pub share: Option<f64>,
     /// Average number of processes in this event.
     pub processes: f64,
 }
 
-/// Categories of time.
+/// The purpose of time spent by a process, for separate sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TimeCategory {
-    /// A client waited for it.
+    /// A client waits for the process.
     Database,
     /// Work of the server's own processes.
     Background,
-    /// Waiting for a client or for work.
+    /// The process waits for a client or for work.
     Idle,
 }
 
@@ -98,8 +99,8 @@ struct ProfileTotals {
 }
 
 impl Profile {
-    /// Adds the observations of a round. The first round of a sampler stands for no time and only
-    /// counts samples.
+    /// Adds the observations of a round. The first round of a sampler represents no time, and adds
+    /// only samples.
     pub fn add(&mut self, round: &SampleRound<'_>) {
         for span in [&mut self.whole, &mut self.interval] {
             span.checks.add(round.checks());
@@ -121,8 +122,8 @@ impl Profile {
             span.elapsed += elapsed;
             span.rounds += 1;
         }
-        // Neighbours are mostly in the same event, idle sessions above all: look up a row once per
-        // run.
+        // Neighbouring processes are mostly in the same event, especially idle ones, so a row is
+        // looked up once per run.
         let keys: Vec<ProfileKey> = observations
             .into_iter()
             .map(|(kind, event, query)| ProfileKey { kind, event, query })

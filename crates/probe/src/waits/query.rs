@@ -1,9 +1,9 @@
 //! Reads the statement that a process is executing from its memory.
 //!
-//! `debug_query_string` points to the text of the statement that a client sent last, and is 0
-//! between statements; a parallel worker has its leader's. The server may change both at any
-//! moment, so a text is accepted only if the pointer was the same before and after; what cannot be
-//! read is ignored.
+//! `debug_query_string` points to the text of the last statement from the client, and is 0 between
+//! statements; in a parallel worker, it is the leader's. The server may change both at any time, so
+//! a text is accepted only if the pointer was the same before and after. Unreadable texts are
+//! ignored.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -39,12 +39,12 @@ pub(super) struct QueryReader {
 }
 
 impl QueryId {
-    /// Every text beyond the maximum.
+    /// Stands for every text beyond the maximum number.
     pub const OTHER: Self = Self(u32::MAX);
 }
 
 impl Default for QueryOptions {
-    /// 1024 bytes of each text, unchanged; 10,000 texts.
+    /// Reads 1024 bytes of each text, unchanged, and at most 10,000 texts.
     fn default() -> Self {
         Self { text_bytes: 1024, normalise: Box::new(str::to_owned), texts_max: 10_000 }
     }
@@ -57,12 +57,13 @@ impl fmt::Debug for QueryOptions {
 }
 
 impl QueryReader {
-    /// `pointer` is the address of `debug_query_string`, the same in all processes of a server.
+    /// Creates a reader. `pointer` is the address of `debug_query_string`, the same in all
+    /// processes of a server.
     pub(super) fn new(pointer: u64, options: QueryOptions) -> Self {
         Self { pointer, texts: QueryTexts::new(options) }
     }
 
-    /// The statement a process is executing; three system calls.
+    /// Reads the statement that a process is executing, with three system calls.
     pub(super) fn read(&mut self, memory: ProcessMemory) -> Option<QueryId> {
         let address = memory.pointer(self.pointer).ok().filter(|&address| address != 0)?;
         let text = memory.text(address, self.texts.options.text_bytes).ok()?;
@@ -103,7 +104,8 @@ impl QueryTexts {
     }
 }
 
-/// Freed memory that now holds something else has bytes that no statement contains.
+/// Whether the bytes are a text: freed memory that was reused has bytes that statements never
+/// contain.
 fn is_text(text: &[u8]) -> bool {
     let is_control = |byte: &u8| *byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r' | b'\x0c');
     !text.is_empty() && !text.iter().any(is_control)

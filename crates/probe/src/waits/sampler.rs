@@ -51,7 +51,7 @@ pub struct WaitSampler {
     cluster_name: String,
     /// Address of the pointer in each process.
     pointer: u64,
-    /// Its value in a process without an entry in shared memory.
+    /// Target of the pointer in a process without an entry in shared memory.
     local_variable: u64,
     children: ChildList,
     backends: Vec<SampledBackend>,
@@ -76,7 +76,7 @@ pub struct SampleRound<'a> {
 /// One backend in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation<'a> {
-    /// The backend.
+    /// The process, as identified by its title.
     pub backend: &'a BackendInfo,
     /// The wait event, or no wait.
     pub event: WaitEvent,
@@ -89,22 +89,22 @@ pub struct Observation<'a> {
 pub struct ProcessCounts {
     /// All processes that have an entry in shared memory.
     pub processes: usize,
-    /// Idle: in a wait of class `Client` or `Activity`.
+    /// Idle processes, in a wait of class `Client` or `Activity`.
     pub idle: usize,
-    /// In any other wait.
+    /// Processes in any other wait.
     pub waiting: usize,
-    /// Reporting no wait.
+    /// Processes that report no wait.
     pub no_wait: usize,
 }
 
 /// Kernel states of processes that reported no wait both before and after the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NoWaitStates {
-    /// Running or runnable.
+    /// Processes that are running or runnable.
     pub running: u64,
-    /// In uninterruptible I/O that the server does not report.
+    /// Processes in uninterruptible I/O that the server does not report.
     pub blocked: u64,
-    /// In another sleep that the server does not report.
+    /// Processes in another sleep that the server does not report.
     pub sleeping: u64,
 }
 
@@ -113,7 +113,7 @@ pub struct NoWaitStates {
 pub struct SamplingCost {
     /// Number of rounds.
     pub rounds: u64,
-    /// Of these, rounds that also listed processes.
+    /// Number of these rounds that also listed processes.
     pub listings: u64,
     /// Processor time of this thread.
     pub cpu: Duration,
@@ -126,7 +126,7 @@ struct SampledBackend {
 }
 
 impl Default for SamplerOptions {
-    /// Ten listings per second; no statements.
+    /// Ten listings per second, without statements.
     fn default() -> Self {
         Self { listing_interval: Duration::from_millis(100), queries: None }
     }
@@ -170,8 +170,8 @@ impl WaitSampler {
         })
     }
 
-    /// Samples all backends once. `now` determines the next listing and the length of this round;
-    /// it must not go back.
+    /// Samples all backends once. `now` determines the next listing and the length of the round; it
+    /// must not decrease.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl WaitSampler {
         }
         let listed: HashSet<u32> = listed.into_iter().collect();
         let mut backends = mem::take(&mut self.backends);
-        // The list may omit processes while another exits; a missing one is checked by reading its
-        // pointer.
+        // The list may omit processes while another one exits, so a missing one is verified by
+        // reading its pointer.
         let is_there = |sampled: &SampledBackend| {
             listed.contains(&sampled.backend.pid)
                 || self.wait_event_address(sampled.backend.pid) == Some(sampled.address)
@@ -228,7 +228,7 @@ impl WaitSampler {
         let known: HashSet<u32> = backends.iter().map(|sampled| sampled.backend.pid).collect();
         let new: Vec<_> =
             listed.difference(&known).filter_map(|&pid| self.sampled_backend(pid)).collect();
-        // A new process may have the entry of one that is about to exit.
+        // A new process may have the entry of one that is exiting.
         backends.retain(|sampled| new.iter().all(|new| new.address != sampled.address));
         if !new.is_empty() || backends.len() < before {
             backends.extend(new);
@@ -290,9 +290,8 @@ impl WaitSampler {
         }
     }
 
-    /// Checks in the kernel what processes without a reported wait are doing. Limited to a few
-    /// processes per listing, starting with another one each time: a file in `/proc` costs more
-    /// than a whole round.
+    /// Checks in the kernel what processes without a reported wait are doing. Only a few processes
+    /// are checked per listing, in rotation: a file in `/proc` costs more than a whole round.
     fn check_no_waits(&self) -> NoWaitStates {
         let mut checks = NoWaitStates::default();
         let begin = self.cost.rounds as usize % self.backends.len().max(1);
@@ -331,7 +330,8 @@ impl WaitSampler {
 }
 
 impl SampleRound<'_> {
-    /// The time since the previous round, which the observations stand for. Zero for the first.
+    /// The time since the previous round, which the observations represent. Zero in the first
+    /// round.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
     }
@@ -341,7 +341,7 @@ impl SampleRound<'_> {
         self.counts
     }
 
-    /// Kernel states of processes that reported no wait; only rounds with a listing check.
+    /// Kernel states of processes that reported no wait; empty except in rounds with a listing.
     pub fn checks(&self) -> NoWaitStates {
         self.checks
     }
@@ -357,7 +357,7 @@ impl SampleRound<'_> {
     }
 }
 
-/// Longest `cluster_name` that is read: `MAXPGPATH`.
+/// Maximum length of `cluster_name`: `MAXPGPATH`.
 const NAME_BYTES: usize = 1024;
 
 const CHECKS_PER_LISTING: usize = 16;

@@ -46,7 +46,7 @@ impl TickSchedule {
     pub fn advance(&mut self, now: Instant) -> u64 {
         let late = now.saturating_duration_since(self.next_tick_at);
         let missed = u64::try_from(late.as_nanos() / self.period.as_nanos()).unwrap_or(u64::MAX);
-        // A delay of 2³² ticks or more means the clock jumped; the schedule restarts.
+        // A delay of 2³² ticks or more means that the clock jumped, so the schedule restarts.
         self.next_tick_at = match u32::try_from(missed) {
             Ok(missed) => self.next_tick_at + self.period * missed + self.period,
             Err(_) => now + self.period,

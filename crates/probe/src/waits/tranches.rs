@@ -1,13 +1,13 @@
 //! Reads the names of the lightweight lock tranches of extensions.
 //!
-//! An extension loaded at server start (`shared_preload_libraries`) requests its locks by name
-//! then. `NamedLWLockTrancheArray` points to `NamedLWLockTrancheRequests` entries of 16 bytes: the
-//! tranche id at 0 and a pointer to the name at 8, all in shared memory. Source:
+//! An extension loaded at server start (`shared_preload_libraries`) requests its locks by name at
+//! that time. `NamedLWLockTrancheArray` points to `NamedLWLockTrancheRequests` entries of 16 bytes:
+//! the tranche id at 0 and a pointer to the name at 8, all in shared memory. Source:
 //! `NamedLWLockTranche` in `lwlock.h`, identical in 14 to 18. Ids are assigned consecutively from
 //! the first free one (`InitializeLWLocks()` in `lwlock.c`), which serves to check the layout.
 //!
-//! Tranches registered later are named only in the processes that registered them, and stay numbers
-//! here.
+//! Tranches registered later have a name only in the processes that registered them, so they are
+//! reported by id.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ pub(super) fn extension_tranches(server: &RunningServer, first: u16) -> Vec<&'st
     read_tranches(server, first).ok().flatten().unwrap_or_default()
 }
 
-/// `None` if the memory cannot be that array.
+/// Reads the array; `None` if the memory is not such an array.
 fn read_tranches(
     server: &RunningServer,
     first: u16,
@@ -50,8 +50,8 @@ fn read_tranche(
     Ok(if is_name { intern(&name) } else { None })
 }
 
-/// Interns a name for the life of this process, so that an event is a small value whatever its
-/// server. At most [`NAMES_MAX`] names; `None` for further ones.
+/// Interns a name for the life of this process, so that an event is a small value even if its name
+/// is not built in. Returns `None` beyond [`NAMES_MAX`] names.
 pub(super) fn intern(name: &str) -> Option<&'static str> {
     static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut names = NAMES.lock();
@@ -67,10 +67,10 @@ pub(super) fn intern(name: &str) -> Option<&'static str> {
     })
 }
 
-/// More than any server has.
+/// Maximum number of interned names, more than any server has.
 const NAMES_MAX: u16 = 1000;
 
-/// `NAMEDATALEN`, including the NUL.
+/// Size of a tranche name, `NAMEDATALEN`, including the NUL.
 const NAME_BYTES: usize = 64;
 
 #[test]

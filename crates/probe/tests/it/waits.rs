@@ -153,8 +153,8 @@ impl BlockedConfigFile {
 impl Drop for BlockedConfigFile {
     fn drop(&mut self) {
         // First prevent further readers. Then a writer that writes nothing releases the blocked
-        // ones, which even a shutdown could not. Opening fails if there is no reader, and then none
-        // is blocked.
+        // ones, which even a shutdown could not. Opening fails if none is reading, and then none is
+        // blocked.
         fs::remove_file(&self.file).unwrap();
         let flags = OFlags::WRONLY | OFlags::NONBLOCK;
         drop(rustix::fs::open(&self.pipe, flags, Mode::empty()));
@@ -287,7 +287,7 @@ fn other_users_get_permission_hint() {
     let Some(cluster) = cluster("users") else { return };
     let owner = fs::metadata(cluster.data_dir()).unwrap();
     if owner.uid() == rustix::process::getuid().as_raw() {
-        // All tests run as the server's user then; there is no other user to test with.
+        // All tests run as the server's user, so another user to test with is not available.
         let server = RunningServer::in_data_dir(cluster.data_dir()).unwrap();
         assert!(sampled_waits(&mut open(&server)).len() >= 4);
         return;

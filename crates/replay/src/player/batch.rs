@@ -1,4 +1,4 @@
-//! Which events belong to one batch of messages, and which start and end transactions.
+//! Decides which events belong to one batch of messages, and which start and end transactions.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use howdah_traffic::{Action, Event, Kind, Text};
 /// logged within microseconds, drivers that prepare first add a round trip.
 const BATCH_GAP_MAX: Duration = Duration::from_millis(2);
 
-/// Whether `next` belongs to the same batch of messages as `last`, as far as the capture shows.
+/// Whether `next` belongs to the same batch of messages as `last`, as far as the capture shows
+/// that.
 pub(super) fn continues_batch(last: &Event, next: &Event) -> bool {
     if ends_without_sync(last)
         && matches!(next.action.kind(), Kind::Simple | Kind::Copy | Kind::Call)
@@ -44,7 +45,7 @@ pub(super) fn continues_batch(last: &Event, next: &Event) -> bool {
     );
     let worked = Duration::from_micros(last.outcome.duration_us.unwrap_or(0));
     let gap = next.time.saturating_since(last.time).saturating_sub(worked);
-    // A Bind alone has no effect, so it waits for its Execute however late that comes.
+    // A Bind alone has no effect, so it waits for its Execute however late that is.
     is_order_kept
         && name == next_name
         && last.action.sql() == next.action.sql()
@@ -66,12 +67,12 @@ fn statement_name(action: &Action) -> Option<&Text> {
     }
 }
 
-/// Whether it starts a transaction, so that it does not belong to an earlier one.
+/// Whether an action starts a transaction, so that it does not belong to an earlier one.
 pub(super) fn begins_transaction(action: &Action) -> bool {
     action.sql().is_some_and(|sql| SqlCommand::from_sql(sql.as_bytes()) == SqlCommand::Begin)
 }
 
-/// Whether every transaction that was open before it is closed after it.
+/// Whether every transaction that was open before the action is closed after it.
 pub(crate) fn ends_transaction(action: &Action) -> bool {
     let closes =
         |sql: &Text| TransactionBlock::after(sql.as_bytes()) == Some(TransactionBlock::Closed);

@@ -1,4 +1,4 @@
-//! [`InFlightBatch`]: the messages of one batch, from sending until the reply to their Sync.
+//! [`InFlightBatch`]: the messages of one batch, from sending until the reply to its Sync.
 
 use std::time::{Duration, Instant};
 
@@ -15,30 +15,30 @@ use crate::{
 /// before the statement, and the times in a log may be whole seconds.
 const CANCEL_GAP_MIN: Duration = Duration::from_millis(50);
 
-/// Messages in flight, up to one Sync.
+/// Sent messages up to one Sync, whose replies have not all arrived.
 pub(super) struct InFlightBatch {
     pub(super) parts: Vec<BatchPart>,
     pub(super) sent: Instant,
     pub(super) failure: Option<ReplayFailure>,
-    /// A trial of types that goes before the parts, which wait in the queue.
+    /// A trial of types that is sent first; the parts remain queued until its result.
     pub(super) trial: Option<(Box<TypeTrial>, TrialResult)>,
 }
 
 pub(super) struct BatchPart {
     pub(super) item: ScheduledEvent,
-    /// The message whose reply completes it.
+    /// The message whose reply completes the event.
     pub(super) request: Option<RequestId>,
     /// When that reply arrived.
     pub(super) completed: Option<Instant>,
     pub(super) rows: u64,
     /// Number of COPYs whose rows were sent.
     pub(super) copies: usize,
-    /// Whether the Bind of its portal was sent.
+    /// Whether the Bind of the event's portal was sent.
     pub(super) is_bound: bool,
-    /// The Bind of its Execute, and whether its reply has arrived.
+    /// The Bind of the event's Execute, and whether its reply has arrived.
     pub(super) bind: Option<RequestId>,
     pub(super) is_bind_done: bool,
-    /// Whether a Parse was sent before it that it has no event for.
+    /// Whether a Parse was sent first for which the capture has no event.
     pub(super) is_prepared: bool,
 }
 
@@ -51,7 +51,7 @@ impl InFlightBatch {
         Self { parts, sent, failure, trial: None }
     }
 
-    /// When to send the request that cancels this batch: a statement that was sent late gets as
+    /// Time to send the request that cancels this batch. A statement that was sent late gets as
     /// much time as it had when captured.
     pub(super) fn cancel_at(&self, cancel: &ScheduledEvent, paced: bool) -> Instant {
         let Some(BatchPart { item: cancelled, .. }) = self.parts.first() else { return cancel.due };
@@ -93,7 +93,7 @@ impl InFlightBatch {
         for (at, part) in parts.into_iter().enumerate() {
             let execution = executes(&part);
             let is_done = part.completed.is_some() || failure.is_none();
-            // The last one is complete when the server is ready for the next query.
+            // The last part is complete only when the server is ready for the next query.
             let is_early = execution && last.is_some_and(|last| at < last);
             let ended = part.completed.filter(|_| is_early).unwrap_or(now);
             finished.push(FinishedEvent {

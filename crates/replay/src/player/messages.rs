@@ -1,4 +1,4 @@
-//! Builds the messages of a batch, so that the target does what the captured server did.
+//! Builds the messages of a batch that make the target do what the captured server did.
 
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ impl Player {
                     return Ok(());
                 }
                 Action::Parse { statement, .. } => self.parse(statement, item, client)?,
-                // Its Execute binds; a Bind without an Execute is sent by itself.
+                // A Bind is sent together with its Execute, or alone if it has none.
                 Action::Bind(bound) => match rest_of_batch.next() {
                     Some(Action::Execute(executed)) if executed.portal == bound.portal => continue,
                     _ => {
@@ -89,7 +89,7 @@ impl Player {
         Ok(())
     }
 
-    /// Queues the messages around an event as its client sent them.
+    /// Queues the captured messages that the client sent before or after an event's own.
     fn queue_captured_messages(
         &mut self,
         parts: &mut [BatchPart],
@@ -125,7 +125,7 @@ impl Player {
         Ok(())
     }
 
-    /// Queues the message that the event itself stands for.
+    /// Queues the message that the event represents.
     fn queue_own_message(
         &mut self,
         item: &ScheduledEvent,
@@ -172,7 +172,7 @@ impl Player {
                 continue;
             }
             if !self.statements.get(&bound.statement).is_some_and(|it| it.matches(&part.item)) {
-                // It was prepared before the capture started, or was lost with a connection.
+                // The statement was prepared before the capture started, or lost with a connection.
                 self.parse(&bound.statement, &part.item, client)?;
                 part.is_prepared = true;
             }
@@ -187,8 +187,8 @@ impl Player {
         Ok(())
     }
 
-    /// Only the server knows which names remain after DEALLOCATE and DISCARD: prepare again when
-    /// used.
+    /// Forgets statements after DEALLOCATE and DISCARD, so that they are prepared again when used:
+    /// only the server knows which names remain.
     fn drop_deallocated(&mut self, sql: &Text) {
         let deallocates =
             |one| matches!(SqlCommand::from_sql(one), SqlCommand::Deallocate | SqlCommand::Discard);
@@ -220,8 +220,8 @@ impl Player {
         Ok(request)
     }
 
-    /// Queues a Bind, after a Parse unless the server has this text under this name. Also returns
-    /// whether it queued a Parse.
+    /// Queues a Bind, preceded by a Parse unless the server has this text under this name. Also
+    /// returns whether it queued a Parse.
     fn bind(
         &mut self,
         bound: &Bound,
@@ -230,8 +230,8 @@ impl Player {
     ) -> Result<(RequestId, bool), EncodeError> {
         let is_same = |prepared: &PreparedText| prepared.matches(item);
         let known = self.statements.get(&bound.statement).is_some_and(is_same);
-        // A client that uses the unnamed statement parses it each time, unless the capture has its
-        // Parse messages and none here.
+        // A client that uses the unnamed statement parses it each time. The exception is a capture
+        // that has Parse messages, but none here.
         let must_parse_again = bound.statement.is_empty() && !self.has_captured_parses;
         let prepares = !known || must_parse_again;
         if prepares {
@@ -269,8 +269,8 @@ impl Player {
     }
 
     /// Whether the client will fetch the rows of this portal in parts. Logs do not contain the row
-    /// limit of an Execute: a named portal inside a transaction is meant to be fetched from, and
-    /// for the unnamed one the next event shows it. `rest_of_batch`: the rest of the batch.
+    /// limit of an Execute. A named portal inside a transaction is assumed to be fetched from; for
+    /// the unnamed one, the next event in `rest_of_batch` or after it decides.
     fn will_fetch<'a>(
         &self,
         bound: &Bound,
@@ -305,14 +305,14 @@ fn call(
     )
 }
 
-/// The OID of a called function, which captures of the wire store as its name.
+/// The OID of a called function, which captures of the wire protocol store as its name.
 pub(super) fn function_oid(function: &Text) -> Option<u32> {
     function.to_str()?.parse().ok()
 }
 
-/// The text to send. Text captured on the wire is in the encoding that its session had chosen and
-/// is sent unchanged; text from a log is in the encoding of the database, and must not choose
-/// another.
+/// The text to send. Text captured on the wire is in the encoding that its session chose, and is
+/// sent unchanged. Text from a log is in the encoding of the database: if it would set another
+/// client encoding, that is replaced by the session's.
 pub(super) fn statement_text<'a>(
     event: &Event,
     sql: &'a Text,
@@ -324,7 +324,8 @@ pub(super) fn statement_text<'a>(
     }
 }
 
-/// Other codes were rejected by the captured server too, so they do not occur in captures.
+/// Converts a format code. Codes other than 0 and 1 do not occur in captures, because the captured
+/// server rejected them, too.
 fn value_format(code: u16) -> ValueFormat {
     if code == ValueFormat::Binary.code() { ValueFormat::Binary } else { ValueFormat::Text }
 }

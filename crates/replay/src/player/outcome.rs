@@ -11,12 +11,12 @@ use crate::link::ReplayFailure;
 pub(crate) struct ScheduledEvent {
     pub(crate) event: Event,
     pub(crate) due: Instant,
-    /// When it could be sent: when it was due, or later if its source was late.
+    /// Time at which the event could be sent: when due, or later if its source was late.
     pub(crate) available: Instant,
     pub(crate) bytes: usize,
-    /// Deduced types of its parameters, if its capture has none and it needs some.
+    /// Deduced types of the parameters, if the capture has none and the statement needs some.
     pub(crate) types: Option<Arc<[u32]>>,
-    /// Whether it was refused without types and is sent a second time.
+    /// Whether the event was refused without types and is now sent a second time.
     pub(crate) is_retried: bool,
 }
 
@@ -25,7 +25,7 @@ impl ScheduledEvent {
         Self { event, due, available: here, bytes, types: None, is_retried: false }
     }
 
-    /// Types for its Parse: those captured, or those deduced.
+    /// Types for the event's Parse: captured ones, or those deduced.
     pub(super) fn types(&self) -> &[u32] {
         match &self.event.wire {
             Some(wire) => &wire.types,
@@ -38,21 +38,21 @@ impl ScheduledEvent {
 #[derive(Debug)]
 pub(crate) struct FinishedEvent {
     pub(crate) item: ScheduledEvent,
-    /// When it was sent.
+    /// Time of sending; `None` if the event was not sent.
     pub(crate) sent: Option<Instant>,
-    /// When the server could start on it: when it was sent, or when the statement before it in its
-    /// pipeline was done.
+    /// Time at which the server could start on the event: when it was sent, or when the preceding
+    /// statement in its pipeline was done.
     pub(crate) started: Option<Instant>,
-    /// When its reply was complete.
+    /// Time of the last reply.
     pub(crate) ended: Instant,
-    /// When its session became free to send it.
+    /// Time at which the session became free to send the event.
     pub(crate) free_since: Instant,
     pub(crate) rows: Option<u64>,
     pub(crate) end: EventEnd,
 }
 
 impl FinishedEvent {
-    /// An event that ended at `now` without being sent.
+    /// An event that ended at `now` but was not sent.
     pub(super) fn unsent(item: ScheduledEvent, now: Instant, free: Instant, end: EventEnd) -> Self {
         Self { item, sent: None, started: None, ended: now, free_since: free, rows: None, end }
     }

@@ -1,4 +1,4 @@
-//! Parameter types that the capture lacks: when they are tried, and how.
+//! Decides when to try parameter types that the capture lacks, and sends the trials.
 
 use howdah_session::{ClientSession, EncodeError, TransactionStatus};
 use howdah_traffic::{Action, Bound, Event, Parameter, Text};
@@ -34,7 +34,7 @@ impl Player {
         match self.queue_trial(&probe, parts, client) {
             Ok(()) => Some(probe),
             Err(_) => {
-                // Messages queued so far get replies, which belong to no event.
+                // The messages queued so far get replies that belong to no event.
                 client.sync();
                 self.types.mark_untypable(&probe);
                 None
@@ -80,7 +80,7 @@ impl Player {
         None
     }
 
-    /// Queues Parse, Describe and Bind, which have no lasting effect.
+    /// Queues Parse, Describe and Bind, which have no lasting effect, in a trial of types.
     fn queue_trial(
         &self,
         probe: &TypeTrial,
@@ -104,7 +104,8 @@ impl Player {
         });
         client.bind_with_formats(name, name, &[], values, &[])?;
         client.sync();
-        // After a separate Sync, so that it runs even if one of the messages before has failed.
+        // Sent after a separate Sync, so that the statement is closed even if one of the previous
+        // messages failed.
         client.close_statement(name)?;
         client.sync();
         if is_in_block {
@@ -143,8 +144,9 @@ impl Player {
         }
     }
 
-    /// Returns a batch to the queue if its first execution was refused because of missing types, to
-    /// send it again with types. Otherwise, or if it was sent again before, gives the batch back.
+    /// Returns a batch to the queue if its first execution was refused because of missing types, so
+    /// that it is sent again with types. Otherwise, or if it is already the second attempt, returns
+    /// the batch to the caller.
     pub(super) fn retry_with_types(&mut self, flight: InFlightBatch) -> Option<InFlightBatch> {
         // In a transaction block, the refusal has aborted it.
         let Some(failure) = flight.failure.as_ref().filter(|_| !self.is_in_transaction()) else {
@@ -185,12 +187,12 @@ impl Player {
     }
 }
 
-/// Values that types can be deduced from.
+/// Bound values from which types can be deduced.
 fn parameter_values(bound: &Bound) -> Option<&[Parameter]> {
     bound.parameters.as_deref().filter(|values| !values.is_empty())
 }
 
-/// The values, if the event executes this prepared statement.
+/// The values with which the event executes this prepared statement, if it does.
 fn values_for<'a>(
     item: &'a ScheduledEvent,
     name: &Text,

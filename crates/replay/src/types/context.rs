@@ -2,16 +2,17 @@
 
 use howdah_sql::{Lexer, SqlToken, TokenKind};
 
-/// The information in a statement's text about the types of its placeholders, without a look at the
+/// Information in a statement's text about the types of its placeholders, without the help of
 /// system catalogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceholderContext {
-    /// Each is next to a column, a cast or a keyword that determines its type.
+    /// Each placeholder is next to a column, a cast or a keyword that determines its type.
     Typed,
-    /// Some may have no type or several, so the statement may be refused without types.
+    /// Some placeholders may have no type, or several, so the statement may be refused without
+    /// types.
     Open,
-    /// Some are compared with one another or with string constants, which PostgreSQL does as text
-    /// if no types are given.
+    /// Some placeholders are compared with one another or with string constants, which PostgreSQL
+    /// does as text if no types are given.
     Textual,
 }
 
@@ -53,7 +54,8 @@ impl Tokens<'_> {
         matches!(self.text(at), b"=" | b"<" | b">" | b"<=" | b">=" | b"<>" | b"!=")
     }
 
-    /// Whether this is a placeholder or a string constant without a cast: neither has a type.
+    /// Whether this token is a placeholder or a string constant without a cast, neither of which
+    /// has a type.
     fn is_untyped(&self, at: usize) -> bool {
         matches!(self.kind(at), Some(TokenKind::Placeholder | TokenKind::String))
             && self.kind(at + 1) != Some(TokenKind::Cast)
@@ -99,7 +101,7 @@ impl Tokens<'_> {
         if self.is_word(at, &["greatest", "least", "nullif"]) && self.text(at + 1) == b"(" {
             return self.is_list_of_untyped(at + 2);
         }
-        // A VALUES list as a table, whose columns are text then.
+        // A VALUES list used as a table has columns of type text.
         at > 0
             && self.is_word(at, &["values"])
             && self.text(at - 1) == b"("
@@ -142,7 +144,7 @@ impl Tokens<'_> {
         if self.is_word(before, &["between"]) && is_next_to_column(before) {
             return true;
         }
-        // The upper bound of a BETWEEN.
+        // This may be the upper bound of a BETWEEN.
         if self.is_word(before, &["and"])
             && at >= 4
             && self.is_word(at - 3, &["between"])
@@ -165,7 +167,7 @@ impl Tokens<'_> {
         }
     }
 
-    /// In `insert … values ($1, …), (…)` or `column in ($1, …)`.
+    /// Whether the placeholder is in `insert … values ($1, …), (…)` or `column in ($1, …)`.
     fn is_in_typed_list(&self, at: usize) -> bool {
         if !matches!(self.text(at + 1), b"," | b")") {
             return false;

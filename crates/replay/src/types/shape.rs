@@ -1,11 +1,11 @@
-//! [`ValueShape`]: the kind of a value in text form, and the type for it.
+//! [`ValueShape`]: the kind of a value in text format, and the type it suggests.
 
 use serde::de::IgnoredAny;
 
-/// The kind of the values of one parameter, in the text form in which PostgreSQL logs them.
+/// The kind of one parameter's values, in the text format in which PostgreSQL logs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueShape {
-    /// Nothing is known: SQL NULL, or an empty array.
+    /// No evidence yet: all values are NULL or empty arrays.
     Unknown,
     One(Scalar),
     /// An array with any number of dimensions; `None` while all of its elements are NULL.
@@ -29,7 +29,7 @@ pub(crate) enum Scalar {
     Uuid,
     Bytea,
     Json,
-    /// Anything else.
+    /// Any other value.
     Text,
 }
 
@@ -38,7 +38,8 @@ use Scalar::{
     TimestampTz, Uuid,
 };
 
-/// Longer values count as text: parsing them costs more than it reveals.
+/// Maximum length of a value that is parsed; longer ones count as text, because parsing them would
+/// cost more than it reveals.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
 impl ValueShape {
@@ -87,7 +88,7 @@ impl ValueShape {
         }
     }
 
-    /// The same shape with another scalar.
+    /// The same shape with its scalar replaced.
     pub(crate) fn with_scalar(self, change: impl Fn(Scalar) -> Scalar) -> Self {
         match self {
             Self::One(scalar) => Self::One(change(scalar)),
@@ -96,8 +97,8 @@ impl ValueShape {
         }
     }
 
-    /// The OID of its type in `pg_type.dat`; 0 where the server is to decide. Plain text is left to
-    /// the server, since it can be anything.
+    /// The OID of the shape's type in `pg_type.dat`; 0 where the server should decide. Plain text
+    /// is left to the server, since it can represent any type.
     pub(crate) fn oid(self) -> u32 {
         match self {
             Self::Unknown | Self::Array(None) | Self::One(Text) => 0,
@@ -200,7 +201,7 @@ fn is_uuid(bytes: &[u8]) -> bool {
         })
 }
 
-/// `2026-11-20`, with or without a time of day and a zone.
+/// Recognises `2026-11-20`, with or without a time of day and a zone.
 fn date_and_time(text: &str) -> Option<Scalar> {
     let (date, rest) = text.split_at_checked(10)?;
     let mut parts = date.split('-');
@@ -233,7 +234,7 @@ fn date_and_time(text: &str) -> Option<Scalar> {
     }
 }
 
-/// `hh:mm:ss`, with or without a fraction of a second.
+/// Whether a text is `hh:mm:ss`, with or without a fraction of a second.
 fn is_time(text: &str) -> bool {
     let mut parts = text.split(':');
     let mut part = |max: u32| {
@@ -250,8 +251,8 @@ fn is_time(text: &str) -> bool {
     parts.next().is_none() && whole.len() == 2 && digits(whole) && digits(fraction)
 }
 
-/// `1 year 2 mons -3 days +04:05:06.7`, as `IntervalStyle = postgres` writes it, or `1 hour`, as
-/// people write it.
+/// Whether a text is an interval: `1 year 2 mons -3 days +04:05:06.7`, as `IntervalStyle =
+/// postgres` writes it, or `1 hour`, as people write it.
 fn is_interval(text: &str) -> bool {
     const UNITS: [&str; 9] =
         ["year", "mon", "month", "week", "day", "hour", "min", "minute", "second"];
@@ -310,7 +311,7 @@ fn array(text: &str) -> Option<Option<Scalar>> {
     }
 }
 
-/// One element, whether it was quoted, and the rest of the text.
+/// Splits off one element; returns it, whether it was quoted, and the rest of the text.
 fn element(text: &str) -> Option<(String, bool, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', '}', '{', '"'])?;

@@ -1,8 +1,8 @@
-//! Admission: which events a worker pops from its inbox, and how far ahead of the players it reads.
+//! Admission: decides which events a worker pops from its inbox, and how far it reads ahead.
 //!
-//! Paced, it pops events that are due within [`LOOKAHEAD`]; if more are queued than the limits
-//! allow, events of sessions that are behind are skipped. So one slow session cannot keep the
-//! events of other sessions from being read.
+//! When paced, it pops events that are due within [`LOOKAHEAD`]; if more are queued than the limits
+//! allow, events of sessions that lag are skipped. So a slow session cannot keep the events of
+//! other sessions from being read.
 //!
 //! At the highest speed it stops reading while many events are queued. But a queued event may wait
 //! for a row lock that is released by an event not yet read, for example a COMMIT that follows a
@@ -15,7 +15,7 @@
 //! STALL_TIMEOUT         up to ReplayLimits::backlog_bytes, and opens more sessions than were
 //!                       open at once
 //! STARVATION_TIMEOUT    without a limit, while an idle session has no queued events: events of
-//!                       sessions that are behind are skipped and counted, as when paced
+//!                       sessions that lag are skipped and counted, as when paced
 //! ```
 //!
 //! So memory stays bounded, and the session that holds the lock gets its event.
@@ -88,7 +88,7 @@ impl ReplayWorker {
                 return false;
             }
             if queued.event.action.kind() == Kind::Connect {
-                // A session that has disconnected in the capture may not have come so far here.
+                // A session that has disconnected in the capture may not have got that far here.
                 if present >= queued.open_sessions.max(1) {
                     if !is_stalled || extra_sessions == SESSIONS_PER_STALL {
                         return false;
@@ -107,8 +107,8 @@ impl ReplayWorker {
         supply
     }
 
-    /// Whether the next event of some session may be one that unblocks the others. The sessions of
-    /// other workers are not known here, so with several workers this is always true.
+    /// Whether the next event of some session may unblock the others. The sessions of other workers
+    /// are not known here, so with several workers this is always true.
     fn has_session_without_events(&self) -> bool {
         let waits = |player: &Player| {
             matches!(player.link_state, LinkState::Connected)
@@ -174,13 +174,13 @@ impl ReplayWorker {
 }
 
 /// How far ahead of their due time events are popped: not at all while the backlog is full, so that
-/// events of sessions that are not behind still find room.
+/// there is room for events of sessions that do not lag.
 pub(super) fn lookahead(backlog_bytes: usize, limits: ReplayLimits) -> Duration {
     if backlog_bytes >= limits.backlog_bytes { Duration::ZERO } else { LOOKAHEAD }
 }
 
-/// Whether skipping it could block other sessions for good: locks are held until the transaction or
-/// the session ends.
+/// Whether skipping the event could block other sessions forever: locks are held until the
+/// transaction or the session ends.
 fn releases_locks(event: &Event) -> bool {
     event.action.kind() == Kind::Disconnect || ends_transaction(&event.action)
 }

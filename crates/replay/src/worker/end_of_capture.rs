@@ -1,4 +1,4 @@
-//! The end of the capture: closes sessions that no event ends.
+//! The end of the capture: closes sessions that have no Disconnect event.
 //!
 //! A capture may end anywhere: a log is truncated, a slice ends, `--until` is reached. A session
 //! without a Disconnect then has no further event but still holds its connection, and with it the

@@ -1,8 +1,9 @@
-//! Interruption: the replay is stopped before its end, for example by Ctrl-C.
+//! Interruption: stops a replay before its end, for example on Ctrl-C.
 //!
-//! Queued events are dropped at once. Statements running on the target are cancelled, because their
-//! results are not needed and they may hold locks or run for hours. A cancel request that arrives
-//! before its statement has no effect, so requests are repeated; the wait for replies is bounded.
+//! Queued events are dropped immediately. Statements running on the target are cancelled, because
+//! their results are not needed and they may hold locks or run for hours. A cancel request that
+//! arrives before its statement has no effect, so requests are repeated; the wait for replies is
+//! bounded.
 
 use std::{
     collections::VecDeque,
@@ -17,13 +18,14 @@ use crate::{
     player::{EventEnd, FinishedEvent, Player, SkipCause},
 };
 
-/// How long to wait for the replies of cancelled statements.
+/// Maximum wait for the replies of cancelled statements.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a cancel request may be without effect before it is repeated.
+/// Time after which a cancel request without effect is repeated.
 const CANCEL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Cancel requests in progress at once. Each is a connection, for which the server forks a process.
+/// Maximum number of cancel requests in progress at once. Each is a connection, for which the
+/// server forks a process.
 const REQUESTS_MAX: usize = 32;
 
 /// The state of an interrupted worker.
@@ -46,7 +48,7 @@ impl ReplayWorker {
         for index in 0..self.slots.len() {
             let slot_entry = &mut self.slots[index];
             if let Some((item, since)) = slot_entry.connecting.take() {
-                // Not logged in yet: there is no session to terminate.
+                // The session has not logged in, so it cannot be terminated.
                 if let Some(link) = slot_entry.link.take() {
                     link.close();
                 }
@@ -116,7 +118,7 @@ impl ReplayWorker {
     }
 }
 
-/// After an interruption, a cancelled statement did not fail: we cancelled it.
+/// Marks a statement that failed because of our cancel request as cancelled rather than failed.
 pub(super) fn mark_cancelled(one: &mut FinishedEvent) {
     if let EventEnd::Failed(failure) = &one.end
         && failure.sqlstate == Some(SqlState::QUERY_CANCELED)

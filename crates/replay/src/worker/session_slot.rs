@@ -18,7 +18,7 @@ pub(super) struct SessionSlot {
     /// The Connect event for the connection being opened, if any, and when the attempt started.
     pub(super) connecting: Option<(Option<ScheduledEvent>, Instant)>,
     pub(super) retries: u32,
-    /// The due time of the timer that is set.
+    /// The due time of the timer, if one is set.
     pub(super) timer: Option<Instant>,
 }
 

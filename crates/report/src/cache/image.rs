@@ -27,7 +27,7 @@ pub struct ImageInfoDocument {
     relations: Vec<ImageInfoRow>,
 }
 
-/// One relation, all its forks together.
+/// A relation with all its forks.
 #[derive(Debug, Serialize)]
 struct ImageInfoRow {
     database: String,

@@ -18,7 +18,7 @@ use crate::chart::{Axis, Svg, escaped, time_ticks};
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 16.0;
-/// Threshold flags are above the first lane's title.
+/// Space at the top, for threshold flags above the first lane's title.
 const TOP: f64 = 42.0;
 const GAP: f64 = 30.0;
 const PHASE_ROW: f64 = 17.0;
@@ -77,7 +77,8 @@ impl Canvas {
         (self.at(bucket.at_us), self.at(bucket.at_us + self.bucket_us))
     }
 
-    /// Starts a lane with its title above and its ticks on the left. Returns its top and bottom.
+    /// Starts a lane with its title above it and its ticks on the left. Returns the lane's top and
+    /// bottom.
     fn lane(&mut self, name: &str, height: f64, ticks: &[(f64, String)]) -> (f64, f64) {
         let (top, bottom) = (self.y, self.y + height);
         let above = top - 7.0;
@@ -100,7 +101,7 @@ impl Canvas {
         (top, bottom)
     }
 
-    /// Draws a lane that is empty, and why.
+    /// Draws an empty lane with the reason.
     fn empty_lane(&mut self, name: &str, why: &str) {
         self.lane(name, 16.0, &[]);
         let y = self.y - GAP + 2.0;
@@ -129,7 +130,7 @@ impl Canvas {
         self.svg.push(format_args!(
             r#"<rect class="phase {class}" x="{from:.1}" y="{y:.1}" width="{width:.1}" height="{height}" rx="2"><title>{title}</title></rect>"#
         ));
-        // A letter is about seven units wide.
+        // A character is about seven units wide.
         if width > 7.0 * class.len() as f64 + 8.0 {
             let (x, y) = (from + 4.0, y + height - 3.5);
             self.svg

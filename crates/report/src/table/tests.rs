@@ -1,5 +1,7 @@
 //! The renderings of a comparison with all kinds of results.
 
+use std::slice::from_ref;
+
 use howdah_compare::{CompareSettings, FailOn, QueryText, RunInfo, Samples, compare};
 use howdah_dataset::{Disposition, ReplayOutcome};
 use howdah_sql::Fingerprint;
@@ -103,9 +105,10 @@ pub(crate) fn sample_comparison() -> (Comparison, Vec<Violation>) {
     let slower = comparison.queries.iter_mut().find(|query| query.fingerprint.0 == 1);
     slower.expect("it was recorded").plan_change =
         Some("Index Scan using orders_customer_idx on orders became Seq Scan on orders".to_owned());
+    let (bases, runs) = (from_ref(&base), from_ref(&run));
     let conditions = ["p95>1.5x", "errors>1x"].map(|text| FailOn::parse(text).expect("sound"));
     let violations =
-        conditions.iter().flat_map(|condition| condition.violations(&comparison, &base, &run));
+        conditions.iter().flat_map(|condition| condition.violations(&comparison, bases, runs));
     let violations = violations.collect();
     (comparison, violations)
 }

@@ -34,7 +34,7 @@ impl CopyFrom {
     }
 }
 
-/// The options as written in the statement.
+/// The options of a COPY as written in the statement.
 #[derive(Default)]
 struct CopyOptions {
     format: Option<String>,
@@ -96,8 +96,8 @@ fn string(node: Option<&NodeEnum>) -> Option<String> {
     }
 }
 
-/// A boolean option, which is on if no value is given. `MATCH` checks a line that no single shard
-/// can check alone.
+/// Whether a boolean option is on, as it is without a value; `None` for other values. `MATCH` also
+/// yields `None`: it checks a header line that no single shard can check alone.
 fn is_on(arg: Option<Option<&NodeEnum>>) -> Option<bool> {
     match arg {
         None => Some(true),

@@ -1,4 +1,4 @@
-//! Reads without a key whose results can be merged.
+//! Reads that give no sharding key, but whose results can be merged.
 
 use pg_query::{
     NodeEnum,
@@ -17,7 +17,7 @@ use crate::{
 
 type NoMergeReason = &'static str;
 
-/// PostgreSQL's own functions, up to 18, that aggregate rows or refer to other rows.
+/// Functions of PostgreSQL itself, up to 18, that aggregate rows or refer to other rows.
 const MULTI_ROW_FUNCTIONS: &[&str] = &[
     "any_value",
     "array_agg",
@@ -88,7 +88,7 @@ pub(crate) fn is_multi_row_function(name: &str) -> bool {
 }
 
 impl<'a> Analysis<'a> {
-    /// How the results of several shards to a query are merged.
+    /// Returns how the results of several shards for a query are merged.
     pub(super) fn merge_plan(&mut self, select: &'a SelectStmt, scan: &StatementScan) -> MergePlan {
         let table = scan.first_sharded.clone().unwrap_or_default();
         let read = |why| NoShardKey::Read { table: table.clone(), why };
@@ -151,14 +151,14 @@ impl<'a> Analysis<'a> {
             return Err("cannot be merged for aggregates with ORDER BY");
         }
         let aggregates = select.target_list.iter().map(aggregate).collect::<Option<Vec<_>>>();
-        // No aggregate may be hidden in an argument or in a larger expression.
+        // An aggregate inside an argument or a larger expression cannot be merged.
         match aggregates {
             Some(aggregates) if aggregates.len() == multi_row => Ok(FanOut::Aggregate(aggregates)),
             _ => Err("cannot be merged for aggregates other than plain count, sum, min and max"),
         }
     }
 
-    /// The tables at the query's own level.
+    /// Returns the tables at the query's own level.
     fn level_scope(&mut self, select: &'a SelectStmt) -> Option<Scope<'a, 'a>> {
         let mut scope = Scope::new(None);
         for item in &select.from_clause {
@@ -169,7 +169,7 @@ impl<'a> Analysis<'a> {
         Some(scope)
     }
 
-    /// Rows in the requested order, or in any.
+    /// Returns a merge of rows in the requested order, or in any order.
     fn row_order(&mut self, select: &'a SelectStmt) -> Result<FanOut, NoMergeReason> {
         if select.sort_clause.is_empty() {
             return match select.limit_count {
@@ -196,7 +196,7 @@ fn groups_by_key(select: &SelectStmt, scope: &Scope<'_, '_>) -> bool {
     scope.has_key(&grouped)
 }
 
-/// An output column that is a plain call of one of the mergeable aggregates.
+/// Returns the aggregate if an output column is a plain call of a mergeable one.
 fn aggregate(target: &Node) -> Option<Aggregate> {
     let Some(NodeEnum::ResTarget(target)) = &target.node else { return None };
     let Some(NodeEnum::FuncCall(call)) = &target.val.as_deref()?.node else { return None };
@@ -248,7 +248,7 @@ fn sort_key(by: &Node, select: &SelectStmt) -> Option<SortKey> {
     Some(SortKey { column: sort_column(by, select)?, descending, nulls_first })
 }
 
-/// The output column that rows are ordered by, given by number or by name.
+/// Returns the output column that rows are ordered by, given by number or by name.
 fn sort_column(by: &SortBy, select: &SelectStmt) -> Option<SortColumn> {
     let by = by.node.as_deref()?;
     let targets = || select.target_list.iter().filter_map(output_column);
@@ -282,13 +282,13 @@ fn sort_column(by: &SortBy, select: &SelectStmt) -> Option<SortColumn> {
     }
 }
 
-/// An output column: its name, and the table column that it is.
+/// An output column: its name, and the table column that it shows.
 struct OutputColumn<'n> {
     name: Option<&'n str>,
     column: Option<Vec<&'n str>>,
 }
 
-/// `None` for `*`.
+/// Returns an output column; `None` for `*`.
 fn output_column(node: &Node) -> Option<OutputColumn<'_>> {
     let Some(NodeEnum::ResTarget(target)) = &node.node else { return None };
     let column = match &target.val.as_deref()?.node {

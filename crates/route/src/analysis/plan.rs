@@ -17,7 +17,7 @@ use crate::{
     settings::RouteSettings,
 };
 
-/// Plans a text.
+/// Analyzes a text, and returns the plan for requests with it.
 pub(crate) fn plan(
     sql: &[u8],
     parameterized: &ParameterizedText,
@@ -54,7 +54,7 @@ pub(crate) fn plan(
     plan
 }
 
-/// The combined scope of two statements in one text.
+/// Combines the scopes of two statements in one text.
 fn combine(one: ShardScope, other: ShardScope) -> ShardScope {
     const TOGETHER: NoShardKey =
         NoShardKey::FanOutNotAllowed("is not possible for several statements at once");
@@ -97,13 +97,14 @@ fn combine(one: ShardScope, other: ShardScope) -> ShardScope {
     }
 }
 
-/// Why a statement needs the primary.
+/// Returns the reason why a statement needs the primary, if it does.
 fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReason> {
     let node = statement.node.as_ref()?;
     let is_read = match node {
         NodeEnum::SelectStmt(_) | NodeEnum::ExplainStmt(_) | NodeEnum::CopyStmt(_) => true,
         NodeEnum::TransactionStmt(transaction) => return primary_for_transaction(transaction),
-        // Later requests must find what these leave in the session, so it is kept on one server.
+        // Later requests must find the changes that these make in the session, so it stays on one
+        // server.
         NodeEnum::VariableSetStmt(_)
         | NodeEnum::VariableShowStmt(_)
         | NodeEnum::ConstraintsSetStmt(_)
@@ -124,7 +125,7 @@ fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReas
     match grammar::statement_effect(statement, &only_reads) {
         Effect::ReadOnly if !is_read => Some(PrimaryReason::Writes),
         Effect::ReadOnly if names_temporary(statement) => Some(PrimaryReason::Temporary),
-        // EXPLAIN itself reads, and the statement it explains may be a prepared one.
+        // EXPLAIN itself only reads, and the statement it explains may be a prepared one.
         Effect::ReadOnly => match node {
             NodeEnum::ExplainStmt(explain) => {
                 let inner = explain.query.as_deref().and_then(|query| query.node.as_ref());
@@ -139,11 +140,12 @@ fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReas
     }
 }
 
-/// `BEGIN READ ONLY` promises not to write, but replicas do not support serializable transactions.
+/// Returns the reason why a transaction statement needs the primary. `BEGIN READ ONLY` does not,
+/// unless it is serializable, which replicas do not support.
 fn primary_for_transaction(transaction: &TransactionStmt) -> Option<PrimaryReason> {
     if !matches!(transaction.kind(), Transaction::TransStmtBegin | Transaction::TransStmtStart) {
-        // Inside a transaction they go where the transaction is, and `COMMIT AND CHAIN` starts
-        // another.
+        // Inside a transaction they go to the server of the transaction, and `COMMIT AND CHAIN`
+        // starts another.
         return Some(PrimaryReason::Transaction);
     }
     let mut reads_only = false;
@@ -182,8 +184,8 @@ fn names_temporary(statement: &Node) -> bool {
     found || !is_seen
 }
 
-/// Whether the statement creates a temporary object that outlives its transaction, or discards
-/// them.
+/// Whether the statement creates a temporary object that outlives its transaction, or discards such
+/// objects.
 fn temporary_change(statement: &Node) -> Option<Temporary> {
     if let Some(NodeEnum::DiscardStmt(discard)) = &statement.node {
         let forgets =

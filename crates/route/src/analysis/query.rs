@@ -8,7 +8,7 @@ use pg_query::{
 use super::{Analysis, AnalysisResult, UnsupportedStatement, scope::Scope};
 
 impl<'a> Analysis<'a> {
-    /// A query in which every table either has a known key or is not sharded.
+    /// Analyzes a query, in which every table must have a known key or not be sharded.
     pub(super) fn query(
         &mut self,
         select: &'a SelectStmt,
@@ -61,8 +61,8 @@ impl<'a> Analysis<'a> {
         Ok(before)
     }
 
-    /// Analyzes queries within expressions. Queries in places that are not visited are detected by
-    /// the count of references.
+    /// Analyzes queries within expressions. Those in places that are not visited are detected,
+    /// because the number of references then differs from the scan's.
     pub(super) fn expressions(
         &mut self,
         expressions: impl Iterator<Item = &'a Node>,

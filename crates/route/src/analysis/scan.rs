@@ -7,7 +7,7 @@ use pg_query::protobuf::Node;
 
 use crate::settings::{RouteSettings, TableClass};
 
-/// What a statement contains.
+/// Facts about a statement.
 #[derive(Debug, Default)]
 pub(super) struct StatementScan {
     /// Number of references to sharded tables.
@@ -16,32 +16,33 @@ pub(super) struct StatementScan {
     /// Number of references to unlisted tables or to CTEs.
     pub(super) unlisted: usize,
     pub(super) first_unlisted: Option<Box<str>>,
-    /// Names a table that is replicated to every shard.
+    /// Whether the statement names a table that is replicated to every shard.
     pub(super) has_replicated: bool,
-    /// Writes a table that is not sharded.
+    /// Whether the statement writes a table that is not sharded.
     pub(super) writes_unlisted: bool,
     /// The first table written that is replicated to every shard.
     pub(super) writes_replicated: Option<Box<str>>,
-    /// Writes or locks something.
+    /// Whether the statement writes or locks something.
     pub(super) writes: bool,
-    /// Calls a function that is not known to be read-only.
+    /// Whether the statement calls a function that is not known to be read-only.
     pub(super) calls_unknown: bool,
-    /// Calls a user-defined function, or one that aggregates rows.
+    /// Whether the statement calls a user-defined function, or one that aggregates rows.
     pub(super) calls_foreign: bool,
     /// Number of occurrences of each parameter, by its number from 0.
     pub(super) parameters: BTreeMap<u16, usize>,
-    /// Names a listed table other than as a relation, as DROP does.
+    /// Whether the statement names a listed table other than as a relation, as DROP does.
     pub(super) mentions_listed: bool,
     /// Names of functions, without schemas.
     pub(super) functions: Vec<String>,
-    /// Contains a construct, other than a plain call, that aggregates rows or refers to other rows.
+    /// Whether the statement contains a construct, other than a plain call, that aggregates rows or
+    /// refers to other rows.
     pub(super) is_special: bool,
-    /// Names a system catalog table.
+    /// Whether the statement names a system catalog table.
     pub(super) has_system: bool,
 }
 
 impl StatementScan {
-    /// `None` if the tree cannot be searched.
+    /// Scans a statement; `None` if its tree cannot be searched.
     pub(super) fn from_statement(statement: &Node, settings: &RouteSettings) -> Option<Self> {
         let mut scan = Self::default();
         let is_seen = grammar::visit(statement, &mut |kind, value| {
@@ -84,7 +85,7 @@ impl StatementScan {
                 }
                 _ => {}
             }
-            // A table name, whatever field holds it.
+            // An object with these fields is a table name, wherever it occurs.
             if let (Some(schema), Some(name), Some(_)) =
                 (field("schemaname"), field("relname"), field("relpersistence"))
             {

@@ -23,7 +23,7 @@ type TableSet = u64;
 /// A query level. `outer` is the enclosing level if its columns are visible.
 pub(super) struct Scope<'a, 'o> {
     pub(super) instances: Vec<TableInstance<'a>>,
-    /// Aliases of everything else that has columns.
+    /// Aliases of other FROM items that have columns.
     others: Vec<String>,
     conditions: Vec<(Condition<'a>, TableSet)>,
     /// Columns merged by joins.
@@ -31,7 +31,8 @@ pub(super) struct Scope<'a, 'o> {
     outer: Option<&'o Scope<'a, 'o>>,
     /// Tables on the nullable side of an outer join.
     nullable: TableSet,
-    /// Why the merged results of several shards would differ from the result of one server.
+    /// The reason why the merged results of several shards would differ from the result of one
+    /// server.
     pub(super) refusal: Option<&'static str>,
 }
 
@@ -39,13 +40,14 @@ pub(super) struct Scope<'a, 'o> {
 pub(super) struct TableInstance<'a> {
     alias: &'a str,
     pub(super) table: &'a RoutedTable,
-    /// For each key column, the values it is known to equal one of.
+    /// For each key column, a list of values, one of which it equals in each row; `None` if
+    /// unknown.
     bound: Vec<Option<Vec<KeyValueSource>>>,
-    /// All instances in one group are joined by their whole keys.
+    /// Group of each instance: instances in one group are joined by their whole keys.
     group: Vec<usize>,
 }
 
-/// A key column: the index of its instance, and its index in the key.
+/// Identifies a key column: the index of its instance, and its index in the key.
 pub(super) type KeyColumn = (usize, usize);
 
 enum Condition<'a> {
@@ -67,7 +69,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// All tables added so far.
+    /// Returns all tables added so far.
     pub(super) fn all(&self) -> TableSet {
         set(0..self.instances.len())
     }
@@ -186,7 +188,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// Applies all conditions until there is nothing new to derive.
+    /// Applies all conditions until nothing new can be derived.
     pub(super) fn solve(&mut self, analysis: &mut Analysis<'a>) {
         let conditions = std::mem::take(&mut self.conditions);
         let mut is_new = true;
@@ -221,7 +223,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// A key column equals an expression from outside this level.
+    /// Records that a key column equals an expression from outside this level.
     fn equal(
         &mut self,
         analysis: &mut Analysis<'a>,
@@ -288,7 +290,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         (0..self.instances.len()).any(has)
     }
 
-    /// The key column that an expression refers to, if it is one.
+    /// Returns the key column that an expression refers to, if it is one.
     pub(super) fn column(&self, expression: &Node) -> Option<KeyColumn> {
         let Some(NodeEnum::ColumnRef(column)) = &expression.node else { return None };
         match names(column)?[..] {
@@ -311,8 +313,8 @@ impl<'a, 'o> Scope<'a, 'o> {
         key.iter().position(|column| column == name).map(|column| (at, column))
     }
 
-    /// The known values of a column of an enclosing level. The column must be qualified with its
-    /// table name; otherwise it may be a column of any table at this level.
+    /// Returns the known values of a column of an enclosing level. The column must be qualified
+    /// with its table name; otherwise it may be a column of any table at this level.
     fn bound_outside(&self, expression: &Node) -> Option<Vec<KeyValueSource>> {
         let Some(NodeEnum::ColumnRef(column)) = &expression.node else { return None };
         let [alias, _] = names(column)?[..] else { return None };
@@ -353,12 +355,12 @@ fn set(instances: std::ops::Range<usize>) -> TableSet {
     instances.fold(0, |set, at| set | 1 << at)
 }
 
-/// The name of a table in its level: the alias if there is one.
+/// Returns the name of a table in its level: the alias if it has one.
 fn alias(relation: &RangeVar) -> &str {
     relation.alias.as_ref().map_or(&relation.relname, |alias| &alias.aliasname)
 }
 
-/// `["t", "id"]`; `None` if it is not a plain name.
+/// Returns the parts of a column's name, such as `["t", "id"]`; `None` if it is not a plain name.
 pub(super) fn names(column: &ColumnRef) -> Option<Vec<&str>> {
     column.fields.iter().map(text).collect()
 }

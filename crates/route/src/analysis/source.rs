@@ -10,7 +10,8 @@ use super::Analysis;
 use crate::keys::{ConstantPosition, KeyValueSource};
 
 impl<'a> Analysis<'a> {
-    /// The source of the value of key column `column`; `None` if the expression is not supported.
+    /// Returns the source of the value of key column `column`; `None` if the expression is not
+    /// supported.
     pub(super) fn source(
         &mut self,
         value: &Node,
@@ -39,7 +40,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// A constant, by its position in the text; a minus sign before a number is part of it.
+    /// Returns a constant, by its position in the text; a minus sign before a number is part of it.
     fn constant(&self, constant: &AConst) -> Option<KeyValueSource> {
         let at = usize::try_from(constant.location).ok()?;
         let found = self.constants.binary_search_by_key(&at, |place| place.start);

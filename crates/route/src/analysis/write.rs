@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl<'a> Analysis<'a> {
-    /// The error for a write without a known key.
+    /// Returns the error for a write without a known key.
     pub(super) fn why_no_key(&self, statement: &NodeEnum, scan: &StatementScan) -> NoShardKey {
         let table = |table: &RoutedTable| Box::from(table.name.as_str());
         match (self.target(statement), statement) {
@@ -34,7 +34,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// The sharded table that a statement writes.
+    /// Returns the sharded table that a statement writes.
     fn target(&self, statement: &NodeEnum) -> Option<&'a RoutedTable> {
         let relation = match statement {
             NodeEnum::InsertStmt(insert) => insert.relation.as_ref(),
@@ -115,7 +115,7 @@ impl<'a> Analysis<'a> {
         Ok(())
     }
 
-    /// The common part of UPDATE and DELETE: additional tables, and conditions.
+    /// Analyzes the common part of UPDATE and DELETE: additional tables, and conditions.
     fn update_or_delete(
         &mut self,
         scope: &mut Scope<'a, '_>,
@@ -139,7 +139,8 @@ fn changes_key(targets: &[Node], table: &RoutedTable) -> bool {
     targets.iter().any(|target| is_key(target_name(target)))
 }
 
-/// The column that is assigned; also if only a part of it (a field or an element) is assigned.
+/// Returns the column that is assigned; also if only a part of it (a field or an element) is
+/// assigned.
 fn target_name(target: &Node) -> Option<&str> {
     match &target.node {
         Some(NodeEnum::ResTarget(target)) => Some(target.name.as_str()),

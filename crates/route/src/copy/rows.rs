@@ -32,7 +32,7 @@ pub struct CopyRowSplitter {
     buffer: Vec<u8>,
     /// Start of the next row in `buffer`.
     start: usize,
-    /// How far the next row's end has been searched for, and whether that position is inside
+    /// Position up to which the end of the next row was searched for, and whether it is inside
     /// quotes.
     scanned: usize,
     is_quoted: bool,
@@ -44,15 +44,15 @@ pub struct CopyRowSplitter {
 /// The destination of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowTarget {
-    /// One shard.
+    /// The shard of the row's key.
     Shard(u32),
     /// Every shard: the row is the header.
     All,
 }
 
 impl CopyRowSplitter {
-    /// `None` for the binary format, which is not split. A row longer than `row_bytes_max` is
-    /// refused.
+    /// Creates a splitter; `None` for the binary format, which is not split. A row longer than
+    /// `row_bytes_max` is refused.
     pub fn new(copy: Arc<CopyFrom>, row_bytes_max: usize) -> Option<Self> {
         if copy.format == CopyRowFormat::Binary {
             return None;
@@ -78,8 +78,8 @@ impl CopyRowSplitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete row, with its line end. `same_encoding`: text has the same bytes on the
-    /// server.
+    /// Returns the next complete row, with its line end. `same_encoding` is whether text has the
+    /// same bytes on the server.
     ///
     /// # Errors
     ///
@@ -102,11 +102,11 @@ impl CopyRowSplitter {
         }
     }
 
-    /// The last row, if it lacks a line end; no more data follows.
+    /// Returns the last row, if it lacks a line end; no more data follows.
     ///
     /// # Errors
     ///
-    /// As for [`Self::next`]; or the row ends inside quotes.
+    /// Those of [`Self::next`]; or the row ends inside quotes.
     pub fn finish(
         &mut self,
         map: &ShardMap,
@@ -156,7 +156,7 @@ impl CopyRowSplitter {
         Ok(())
     }
 
-    /// The end of the next row.
+    /// Returns the end of the next row.
     fn row_end(&mut self) -> Option<usize> {
         match self.copy.format {
             CopyRowFormat::Csv { quote, escape, .. } => self.csv_row_end(quote, escape),
@@ -164,7 +164,7 @@ impl CopyRowSplitter {
         }
     }
 
-    /// A line feed after a backslash is data.
+    /// Finds the end of the next row in text format, where a line feed after a backslash is data.
     fn text_row_end(&mut self) -> Option<usize> {
         while let Some(found) = memchr::memchr2(b'\n', b'\\', &self.buffer[self.scanned..]) {
             let at = self.scanned + found;
@@ -180,7 +180,7 @@ impl CopyRowSplitter {
         None
     }
 
-    /// A line feed inside quotes is data.
+    /// Finds the end of the next row in CSV format, where a line feed inside quotes is data.
     fn csv_row_end(&mut self, quote: u8, escape: u8) -> Option<usize> {
         loop {
             let rest = &self.buffer[self.scanned..];
@@ -204,13 +204,13 @@ impl CopyRowSplitter {
     }
 }
 
-/// A row without its line end.
+/// Returns a row without its line end.
 fn trim_line_end(row: &[u8]) -> &[u8] {
     let line = row.strip_suffix(b"\n").unwrap_or(row);
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// The key of a line.
+/// Returns the key of a line.
 fn key(
     copy: &CopyFrom,
     line: &[u8],
@@ -269,10 +269,10 @@ fn has_bare_return(format: &CopyRowFormat, line: &[u8]) -> bool {
     })
 }
 
-/// The value of a column; `None` is NULL.
+/// The value of a column; `None` stands for NULL.
 type CopyCell<'l> = Option<Cow<'l, [u8]>>;
 
-/// The columns of a line up to `last`.
+/// Splits a line in text format into columns, up to column `last`.
 fn text<'l>(line: &'l [u8], delimiter: u8, null: &[u8], last: usize) -> Vec<CopyCell<'l>> {
     let mut cells = Vec::new();
     let mut rest = line;
@@ -333,7 +333,7 @@ fn unescaped(cell: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(value)
 }
 
-/// The columns of a line up to `last`.
+/// Splits a line in CSV format into columns, up to column `last`.
 fn csv<'l>(
     line: &'l [u8],
     delimiter: u8,

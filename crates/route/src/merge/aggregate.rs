@@ -10,7 +10,7 @@ use super::{
 };
 use crate::fan_out::Aggregate;
 
-/// A cell of the combined row: NULL as long as all inputs were.
+/// A cell of the combined row: NULL as long as all inputs were NULL.
 type AggregateCell = Option<Vec<u8>>;
 
 /// The running combination of rows of aggregates.
@@ -20,7 +20,7 @@ pub(super) struct AggregateRow {
 }
 
 impl AggregateRow {
-    /// Starts without rows. Fails for aggregates that cannot be combined regardless of the rows.
+    /// Starts without rows. Fails for aggregates that cannot be combined, whatever the rows.
     pub(super) fn new(
         aggregates: &[Aggregate],
         columns: &ResultColumns,
@@ -95,7 +95,7 @@ fn is_summed(of: Type) -> bool {
     matches!(of.oid, oid::INT8 | oid::NUMERIC | oid::FLOAT4 | oid::FLOAT8)
 }
 
-/// The sum of two cells in their type and format. `None` if it is out of range.
+/// Adds two cells in their type and format; `None` if the sum is out of range.
 fn sum(of: Type, one: Value, two: Value) -> Option<Vec<u8>> {
     let is_text = of.format == ValueFormat::Text;
     match (one, two) {
@@ -119,7 +119,7 @@ fn sum(of: Type, one: Value, two: Value) -> Option<Vec<u8>> {
     }
 }
 
-/// A sum with a range check: an infinite sum of two finite numbers is out of range. The sign of a
+/// Returns a sum unless it is out of range: the infinite sum of two finite numbers. The sign of a
 /// NaN is cleared.
 fn checked<F: Copy + Into<f64> + From<f32>>(sum: F, one: f64, two: f64) -> Option<F> {
     if sum.into().is_nan() {

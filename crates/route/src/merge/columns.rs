@@ -5,10 +5,10 @@ use howdah_wire::backend::{FieldDescription, RowDescription};
 use super::{MergeError, value::Type};
 use crate::fan_out::SortColumn;
 
-/// From this OID on, types are user-defined and may have different OIDs on each shard.
+/// OIDs from this one on are user-defined types, which may have different OIDs on each shard.
 const FIRST_OWN: u32 = 16_384;
 
-/// The columns of a result.
+/// Names, types and formats of a result's columns.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ResultColumns(Vec<ResultColumn>);
 
@@ -35,7 +35,7 @@ impl ResultColumns {
         self.0.get(index).map_or(String::new(), |it| String::from_utf8_lossy(&it.name).into_owned())
     }
 
-    /// The index and type of a column.
+    /// Returns the index and type of a column.
     pub(super) fn find(&self, column: &SortColumn) -> Result<(usize, Type), MergeError> {
         let index = match column {
             SortColumn::Position(index) => Some(*index),

@@ -1,8 +1,8 @@
-//! [`MergeError`]: why the replies of several shards cannot be merged.
+//! [`MergeError`]: the reasons why the replies of several shards cannot be merged.
 
 use howdah_wire::backend::{ErrorField, Severity, encode};
 
-/// Why replies cannot be merged.
+/// The reason why replies cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MergeError {
     #[error("shards returned different columns")]
@@ -19,7 +19,7 @@ pub(super) enum MergeError {
     Range(String),
     #[error("a shard sent a message of {0} bytes; the limit for merging is {1}")]
     Long(u32, u32),
-    #[error("a shard broke the protocol: {0}")]
+    #[error("a shard violated the protocol: {0}")]
     Protocol(String),
     #[error("the connection to a shard was lost")]
     Lost,

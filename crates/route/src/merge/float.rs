@@ -6,7 +6,7 @@
 
 use std::fmt::LowerExp;
 
-/// From this power of ten on, numbers are written with an exponent.
+/// Numbers from this power of ten on are written with an exponent.
 const DOUBLE_DIGITS: i32 = 15;
 const SINGLE_DIGITS: i32 = 6;
 

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use num_bigint::{BigInt, Sign};
 
-/// More digits than any value of the type has: 131,072 before the decimal point, 16,383 after it.
+/// Limit on digits, above that of the type: 131,072 before the decimal point, 16,383 after it.
 const DIGITS_MAX: usize = 150_000;
 
 const NEGATIVE: u16 = 0x4000;
@@ -14,7 +14,8 @@ const NAN: u16 = 0xC000;
 const INFINITY: u16 = 0xD000;
 const NEGATIVE_INFINITY: u16 = 0xF000;
 
-/// A value of the type. Its scale is the number of digits after the decimal point, zeros included.
+/// A value of type `numeric`. Its scale is the number of digits after the decimal point, zeros
+/// included.
 #[derive(Clone, Debug)]
 pub(super) enum Numeric {
     NegativeInfinity,
@@ -67,7 +68,7 @@ impl Numeric {
         if zeros >= 0 {
             digits.extend(std::iter::repeat_n('0', usize::try_from(zeros).ok()?));
         } else {
-            // After the scale there are only zeros.
+            // All digits after the scale are zeros.
             digits.truncate(digits.len().saturating_sub(usize::try_from(-zeros).ok()?));
         }
         let digits = if digits.is_empty() { "0" } else { &digits };
@@ -76,7 +77,7 @@ impl Numeric {
         Some(Self::Finite { unscaled, scale: scale.into() })
     }
 
-    /// The sum, at the greater of both scales, as in `numeric_add`.
+    /// Returns the sum, at the greater of both scales, as in `numeric_add`.
     pub(super) fn plus(&self, other: &Self) -> Self {
         match (self, other) {
             (Self::Finite { scale: one, .. }, Self::Finite { scale: two, .. }) => {
@@ -92,7 +93,8 @@ impl Numeric {
         }
     }
 
-    /// The unscaled integer at a scale not less than its own; 0 if the value is not finite.
+    /// Returns the unscaled integer at a scale not less than the value's own; 0 if it is not
+    /// finite.
     fn at_scale(&self, target: u32) -> BigInt {
         match self {
             Self::Finite { unscaled, scale } => {
@@ -116,7 +118,7 @@ impl Numeric {
         format!("{sign}{integer}{point}{fraction}").into_bytes()
     }
 
-    /// `None` if the type cannot hold it.
+    /// Encodes the value in binary format; `None` if the type cannot hold it.
     pub(super) fn write_binary(&self) -> Option<Vec<u8>> {
         let special =
             |sign: u16| Some([0, 0, sign, 0].iter().flat_map(|it| it.to_be_bytes()).collect());
@@ -150,7 +152,7 @@ impl Numeric {
 }
 
 impl Ord for Numeric {
-    /// PostgreSQL's order: NaN equals itself and is greater than all other values.
+    /// Compares in PostgreSQL's order: NaN equals itself and is greater than all other values.
     fn cmp(&self, other: &Self) -> Ordering {
         let rank = |it: &Self| match it {
             Self::NegativeInfinity => 0,

@@ -2,10 +2,11 @@
 
 use howdah_wire::{Frame, HeaderError, Tag};
 
-/// Above this many bytes, the caller stops reading from the shard until some are consumed.
+/// Number of buffered bytes above which the caller stops reading from the shard until some are
+/// consumed.
 const BYTES_HIGH: usize = 256 << 10;
 
-/// Bytes of one shard: complete messages and possibly the start of another.
+/// Unmerged bytes of one shard: complete messages and possibly the start of another.
 #[derive(Debug, Default)]
 pub(super) struct ReplyBuffer {
     bytes: Vec<u8>,
@@ -27,8 +28,8 @@ impl ReplyBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The tag of the next message if it is complete. A body longer than `body_bytes_max` is an
-    /// error.
+    /// Returns the tag of the next message if it is complete. A body longer than `body_bytes_max`
+    /// is an error.
     pub(super) fn peek(&mut self, body_bytes_max: u32) -> Result<Option<Tag>, HeaderError> {
         let rest = &self.bytes[self.start..];
         let Some((frame, behind)) = Frame::split(rest, body_bytes_max)? else { return Ok(None) };
@@ -36,7 +37,7 @@ impl ReplyBuffer {
         Ok(Some(frame.tag))
     }
 
-    /// The message last peeked at, with its header.
+    /// Returns the message last peeked at, with its header.
     pub(super) fn front(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.front]
     }

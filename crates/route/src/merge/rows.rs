@@ -14,7 +14,7 @@ use crate::fan_out::{Aggregate, FanOut};
 /// The state of the merge of a result's rows.
 #[derive(Debug)]
 pub(super) struct MergedRows {
-    /// Shards that have sent all their rows.
+    /// For each shard, whether it has sent all its rows.
     pub(super) is_finished: Vec<bool>,
     /// Number of rows forwarded, or combined into the aggregate row.
     count: u64,
@@ -29,7 +29,7 @@ enum MergeMethod {
 }
 
 impl MergedRows {
-    /// Starts without rows. Fails for what cannot be merged regardless of the rows.
+    /// Starts without rows. Fails for results that cannot be merged, whatever the rows.
     pub(super) fn new(
         method: &FanOut,
         columns: Option<&ResultColumns>,
@@ -79,7 +79,8 @@ impl MergedRows {
         matches!(&self.method, MergeMethod::Ordered { keys, .. } if keys[shard].is_some())
     }
 
-    /// The shard with the smallest row, once the next row of each unfinished shard is known.
+    /// Returns the shard with the smallest row, once the next row of each unfinished shard is
+    /// known.
     pub(super) fn next_shard(&mut self) -> Option<usize> {
         let MergeMethod::Ordered { order, keys, .. } = &mut self.method else { return None };
         let known = keys.iter().enumerate().filter_map(|(shard, key)| Some((shard, key.as_ref()?)));
@@ -88,7 +89,7 @@ impl MergedRows {
         Some(shard)
     }
 
-    /// Counts a row, unless the limit is reached.
+    /// Whether another row may be sent, which is then counted; false once the limit is reached.
     pub(super) fn has_capacity(&mut self) -> bool {
         let is_within =
             !matches!(self.method, MergeMethod::Ordered { limit, .. } if self.count >= limit);

@@ -6,7 +6,7 @@ use howdah_wire::ValueFormat;
 
 use super::numeric::Numeric;
 
-/// OIDs of PostgreSQL's own types, from `pg_type.dat`.
+/// OIDs of PostgreSQL's built-in types, from `pg_type.dat`.
 pub(super) mod oid {
     pub(crate) const BOOL: u32 = 16;
     pub(crate) const BYTEA: u32 = 17;
@@ -46,8 +46,8 @@ pub(super) enum Value {
 }
 
 impl Type {
-    /// Whether values of the type can be ordered. `text_by_byte`: text sorts bytewise, as in the
-    /// collations `C` and `C.UTF-8`.
+    /// Whether values of the type can be ordered. With `text_by_byte`, text sorts bytewise, as in
+    /// the collations `C` and `C.UTF-8`.
     pub(super) fn is_ordered(self, text_by_byte: bool) -> bool {
         match self.oid {
             oid::TEXT | oid::VARCHAR | oid::BPCHAR => text_by_byte,
@@ -60,7 +60,7 @@ impl Type {
         }
     }
 
-    /// `None` if the bytes are not a valid value, or the type has no known order.
+    /// Parses a cell; `None` if the bytes are not a valid value, or the type has no known order.
     pub(super) fn read(self, cell: &[u8]) -> Option<Value> {
         match self.format {
             ValueFormat::Text => self.read_text(cell),
@@ -121,8 +121,8 @@ impl Type {
 }
 
 impl Value {
-    /// PostgreSQL's order of two values of one type: NaN equals itself and is greater than all
-    /// others.
+    /// Compares two values of one type in PostgreSQL's order: NaN equals itself and is greater than
+    /// all others.
     pub(super) fn compare(&self, other: &Self) -> Ordering {
         match (self, other) {
             (Self::Integer(one), Self::Integer(two)) => one.cmp(two),
@@ -146,12 +146,12 @@ impl TrimEnd for [u8] {
     }
 }
 
-/// Microseconds per day.
+/// Number of microseconds per day.
 const DAY: i64 = 86_400_000_000;
 
-/// A date or a timestamp with or without time zone, in the format of `DateStyle = ISO`. The unit is
-/// such that a day has `day` of them, counted from an arbitrary day. Seconds count for timestamps
-/// only.
+/// Parses a date or a timestamp with or without time zone, in the format of `DateStyle = ISO`. The
+/// result counts from an arbitrary day, in units of which a day has `day`. The time of day counts
+/// for timestamps only.
 fn moment(text: &str, day: i64) -> Option<i64> {
     match text {
         "infinity" => return Some(i64::MAX),
@@ -179,7 +179,7 @@ fn moment(text: &str, day: i64) -> Option<i64> {
     days.checked_mul(day)?.checked_add(time(clock)?)?.checked_sub(offset(zone)?)
 }
 
-/// Days since 1 March of the year 0, in the proleptic Gregorian calendar.
+/// Returns days since 1 March of the year 0, in the proleptic Gregorian calendar.
 fn days(year: i64, month: i64, of_month: i64) -> Option<i64> {
     if !(1..=12).contains(&month) || !(1..=31).contains(&of_month) || year.abs() > 6_000_000 {
         return None;
@@ -190,7 +190,7 @@ fn days(year: i64, month: i64, of_month: i64) -> Option<i64> {
     Some(365 * year + leaps + (153 * month + 2) / 5 + of_month - 1)
 }
 
-/// `HH:MM:SS` with up to six fractional digits, in microseconds.
+/// Parses `HH:MM:SS` with up to six fractional digits, in microseconds.
 fn time(text: &str) -> Option<i64> {
     let (clock, part) = text.split_once('.').unwrap_or((text, ""));
     let mut micros: i64 = if part.is_empty() { 0 } else { format!("{part:0<6}").parse().ok()? };
@@ -202,7 +202,7 @@ fn time(text: &str) -> Option<i64> {
     (parts.next().is_none() && part.len() <= 6).then_some(micros)
 }
 
-/// `+HH`, `+HH:MM` or `+HH:MM:SS`, or nothing, in microseconds.
+/// Parses `+HH`, `+HH:MM` or `+HH:MM:SS`, or nothing, in microseconds.
 fn offset(zone: &str) -> Option<i64> {
     let Some(sign) = zone.bytes().next() else { return Some(0) };
     let parts = zone[1..].matches(':').count();
@@ -210,7 +210,7 @@ fn offset(zone: &str) -> Option<i64> {
     Some(if sign == b'-' { -micros } else { micros })
 }
 
-/// A `bytea` value in either format of `bytea_output`.
+/// Parses a `bytea` value in either format of `bytea_output`.
 fn bytea(cell: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: &u8, radix| char::from(*byte).to_digit(radix);
     if let Some(hex) = cell.strip_prefix(b"\\x") {

@@ -7,10 +7,10 @@
 
 use sha1::{Digest as _, Sha1};
 
-/// `HASH_PARTITION_SEED`.
+/// The seed for partitioning: `HASH_PARTITION_SEED`.
 const SEED: u64 = 0x7a5b_2236_7996_dcfd;
 
-/// The hash of an integer. Equal numbers of different widths have equal hashes.
+/// Returns the hash of an integer. Equal numbers of different widths have equal hashes.
 pub(crate) fn hash_int(value: i64) -> u64 {
     let [low, high] = [value as u32, (value >> 32) as u32];
     // A value that fits in 32 bits hashes like a 32-bit integer.
@@ -20,9 +20,9 @@ pub(crate) fn hash_int(value: i64) -> u64 {
     state.finish()
 }
 
-/// The hash of a byte string: text, the 16 bytes of a UUID, `bytea`.
+/// Returns the hash of a byte string: text, the 16 bytes of a UUID, `bytea`.
 pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
-    // PostgreSQL's values are at most 1 GB.
+    // PostgreSQL's values have at most 1 GB.
     let mut state = HashState::seeded(bytes.len() as u32);
     let mut chunks = bytes.chunks_exact(12);
     for chunk in &mut chunks {
@@ -37,7 +37,8 @@ pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     state.finish()
 }
 
-/// The last four bytes, big-endian, of the SHA-1 of a number's decimal digits: PgCat's `sha1`.
+/// Returns PgCat's `sha1`: the last four bytes, big-endian, of the SHA-1 of a number's decimal
+/// digits.
 pub(crate) fn sha1_shard(value: i64) -> u32 {
     let [.., a, b, c, d] = Sha1::digest(value.to_string()).0;
     u32::from_be_bytes([a, b, c, d])

@@ -9,9 +9,9 @@ pub enum KeyType {
     Int,
     /// `text`, `varchar`: bytes in the server's encoding, under a deterministic collation.
     Text,
-    /// `uuid`.
+    /// `uuid`: 16 bytes, however they are written.
     Uuid,
-    /// `bytea`.
+    /// `bytea`: the bytes, in either text format.
     Bytea,
 }
 
@@ -24,7 +24,7 @@ pub enum ShardKey {
     Bytes(Vec<u8>),
 }
 
-/// A value is not valid for the key type.
+/// The error for a value that is not valid for the key type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not a valid {of}", display_bytes(written))]
 pub struct ShardKeyError {
@@ -33,7 +33,7 @@ pub struct ShardKeyError {
     written: Vec<u8>,
 }
 
-/// Maximum number of bytes of a value that an error shows.
+/// Maximum length of a value in an error, in bytes.
 const SHOWN_MAX: usize = 64;
 
 fn display_bytes(written: &[u8]) -> String {
@@ -59,8 +59,8 @@ impl KeyType {
     ///
     /// # Errors
     ///
-    /// The input function would reject it; or it is an integer in another base or with underscores,
-    /// as 16 and later accept.
+    /// The input function would reject the text; or it is an integer in another base or with
+    /// underscores, as 16 and later accept.
     pub fn parse(self, text: impl AsRef<[u8]>) -> Result<ShardKey, ShardKeyError> {
         let text = text.as_ref();
         let key = match self {
@@ -77,7 +77,7 @@ impl KeyType {
     ///
     /// # Errors
     ///
-    /// It has the wrong length.
+    /// The value has the wrong length.
     pub fn decode(self, bytes: &[u8]) -> Result<ShardKey, ShardKeyError> {
         let key = match self {
             Self::Int => match *bytes {
@@ -113,7 +113,7 @@ fn int(text: &[u8]) -> Option<i64> {
     text.parse().ok()
 }
 
-/// A UUID: digits, optionally in braces, with optional hyphens after each group of four.
+/// Parses a UUID: digits, optionally in braces, with optional hyphens after each group of four.
 fn uuid(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.strip_prefix(b"{").map_or(Some(text), |inner| inner.strip_suffix(b"}"))?;
     let mut bytes = Vec::with_capacity(16);
@@ -132,8 +132,8 @@ fn uuid(text: &[u8]) -> Option<Vec<u8>> {
     (bytes.len() == 16 && rest.is_empty()).then_some(bytes)
 }
 
-/// A `bytea` value: `\x` and pairs of digits, with optional space between pairs; or the escape
-/// format with `\\` and `\ooo`.
+/// Parses a `bytea` value: `\x` and pairs of digits, with optional space between pairs; or the
+/// escape format with `\\` and `\ooo`.
 fn bytea(text: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     if let Some(mut rest) = text.strip_prefix(b"\\x") {

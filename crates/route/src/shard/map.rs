@@ -1,4 +1,4 @@
-//! Maps keys to shards.
+//! [`ShardMap`]: determines the shard of each key.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::shard::{
 /// Maximum number of shards.
 const SHARDS_MAX: u32 = 65_536;
 
-/// Maps each key to a shard.
+/// The distribution of keys over shards: by hash, by list, or by ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardMap {
     shards: u32,
@@ -26,7 +26,7 @@ enum ShardRule {
         entries: BTreeMap<Option<ShardKey>, u32>,
         otherwise: Option<u32>,
     },
-    /// Sorted by their lower bounds; `None` is the lowest. They do not overlap.
+    /// Ranges sorted by their lower bounds; `None` is the lowest. They do not overlap.
     Ranges(Vec<Range>),
 }
 
@@ -37,11 +37,11 @@ pub struct Range {
     pub from: Option<ShardKey>,
     /// The exclusive upper bound; `None` is `MAXVALUE`.
     pub to: Option<ShardKey>,
-    /// The shard of these keys.
+    /// The shard that has the keys of the range.
     pub shard: u32,
 }
 
-/// Why a map is invalid.
+/// The reason why a map is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
@@ -54,25 +54,25 @@ pub enum MapError {
     /// A shard number is out of range.
     #[error("shard {shard} does not exist: shards are numbered from 0 to {last}")]
     NoSuchShard {
-        /// The shard number.
+        /// The invalid shard number.
         shard: u32,
-        /// The highest shard number.
+        /// The highest valid shard number.
         last: u32,
     },
     /// A key in the list or a bound of a range has the wrong type.
     #[error("{key:?} is not a valid {of}")]
     Type {
-        /// The key.
+        /// The key or bound with the wrong type.
         key: ShardKey,
-        /// The expected type.
+        /// The type of the sharding key's column.
         of: KeyType,
     },
     /// A range contains no keys.
     #[error("the range from {from:?} to {to:?} is empty")]
     EmptyRange {
-        /// Its lower bound.
+        /// The lower bound, inclusive.
         from: Option<ShardKey>,
-        /// Its upper bound.
+        /// The upper bound, exclusive.
         to: Option<ShardKey>,
     },
     /// A key would be on two shards.
@@ -85,24 +85,24 @@ pub enum MapError {
     },
 }
 
-/// Why a row has no shard.
+/// The reason why a row has no shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoShard {
     /// The key has a different number of columns.
     #[error("the sharding key has {expected} columns, but {actual} values were given")]
     Columns {
-        /// In the map.
+        /// Number of columns of the map's key.
         expected: usize,
-        /// In the row.
+        /// Number of values that were given.
         actual: usize,
     },
     /// A value has the wrong type.
     #[error("{key:?} is not a valid {of}")]
     Type {
-        /// The value.
+        /// The value with the wrong type.
         key: ShardKey,
-        /// The expected type.
+        /// The type of the sharding key's column.
         of: KeyType,
     },
     /// No list entry or range contains the key.
@@ -111,27 +111,27 @@ pub enum NoShard {
 }
 
 impl ShardMap {
-    /// A map by PostgreSQL's hash partitioning over one or several columns.
+    /// Creates a map by PostgreSQL's hash partitioning over one or several columns.
     ///
     /// # Errors
     ///
-    /// No shards, too many, or no columns.
+    /// The number of shards is not from 1 to 65,536, or there are no columns.
     pub fn hash(shards: u32, columns: Vec<KeyType>) -> Result<Self, MapError> {
         Self { shards, columns, rule: ShardRule::Hash }.checked()
     }
 
-    /// A map by the last four bytes of the SHA-1 of an integer's decimal digits, like PgCat's
-    /// function `sha1`: for rows that were distributed by it. NULL has no shard.
+    /// Creates a map by the last four bytes of the SHA-1 of an integer's decimal digits, like
+    /// PgCat's function `sha1`: for rows that were distributed by it. NULL has no shard.
     ///
     /// # Errors
     ///
-    /// No shards, or too many.
+    /// The number of shards is not from 1 to 65,536.
     pub fn sha1(shards: u32) -> Result<Self, MapError> {
         Self { shards, columns: vec![KeyType::Int], rule: ShardRule::Sha1 }.checked()
     }
 
-    /// A map from individual keys; the key `None` is NULL, and `otherwise` is the shard of keys
-    /// that are not listed.
+    /// Creates a map from individual keys; the key `None` is NULL, and `otherwise` is the shard of
+    /// keys that are not listed.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl ShardMap {
         Self { shards, columns: vec![column], rule }.checked()
     }
 
-    /// A map by ranges, in any order. Keys outside all ranges, and NULL, have no shard.
+    /// Creates a map from ranges, in any order. Keys outside all ranges, and NULL, have no shard.
     ///
     /// # Errors
     ///
@@ -158,17 +158,17 @@ impl ShardMap {
         Self { shards, columns: vec![column], rule: ShardRule::Ranges(ranges) }.checked()
     }
 
-    /// Number of shards.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u32 {
         self.shards
     }
 
-    /// The types of the key's columns.
+    /// Returns the types of the key's columns.
     pub fn columns(&self) -> &[KeyType] {
         &self.columns
     }
 
-    /// The shard of a row with these key values; `None` is NULL.
+    /// Returns the shard of a row with these key values; `None` is NULL.
     ///
     /// # Errors
     ///
@@ -237,7 +237,7 @@ impl ShardMap {
                 }
                 for two in ranges.windows(2) {
                     let [first, second] = two else { continue };
-                    // `None` as upper bound is the highest, as lower bound the lowest.
+                    // `None` as an upper bound is above all keys, as a lower bound below all.
                     if first.to.is_none() || second.from < first.to {
                         let (first, second) = (first.from.clone(), second.from.clone());
                         return Err(MapError::Overlap { first, second });
@@ -249,7 +249,7 @@ impl ShardMap {
     }
 }
 
-/// NULL adds nothing to the hash: a row of NULLs has the hash 0.
+/// Returns the hash of a row's key. NULL adds nothing: a row of NULLs has the hash 0.
 fn hash_columns(values: &[Option<ShardKey>]) -> u64 {
     values.iter().flatten().fold(0, |row, key| {
         let column = match key {

@@ -18,16 +18,16 @@ use crate::SessionError;
 /// The user and credentials of a login.
 #[derive(Clone, Debug)]
 pub struct Login {
-    /// Name of the role.
+    /// Name of the role to log in as.
     pub user: String,
     /// Name of the database.
     pub database: String,
-    /// Its password, if it has one.
+    /// Password of the role, if it has one.
     pub password: Option<Secret>,
     /// Additional startup parameters: `application_name`, `client_encoding`, `options`, …
     pub parameters: Vec<(String, String)>,
-    /// Over TLS, the hash of the server's certificate that `tls-server-end-point` prescribes (RFC
-    /// 5929). Makes SCRAM fail if there is a man in the middle.
+    /// The hash of the server's certificate that `tls-server-end-point` prescribes (RFC 5929), over
+    /// TLS. With it, SCRAM detects a man in the middle.
     pub channel_binding: Option<Vec<u8>>,
 }
 
@@ -44,7 +44,7 @@ impl Login {
 }
 
 /// The state of the login. Each state accepts only valid next messages, so that a server can
-/// neither skip its own proof nor ask twice.
+/// neither skip its own proof nor send a request twice.
 #[derive(Debug)]
 pub(super) enum Handshake {
     /// The startup packet has been sent.
@@ -53,7 +53,7 @@ pub(super) enum Handshake {
     Scram(ClientFirst),
     /// The client's proof has been sent; the server's is outstanding.
     ProofSent(ClientFinal),
-    /// Waiting for AuthenticationOk.
+    /// The password was accepted or not needed; AuthenticationOk is expected.
     AwaitingOk,
     /// The login was accepted; the server reports its parameters.
     AwaitingReady,
@@ -103,7 +103,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Checks that a message comes after the server has accepted the login.
+    /// Checks that the server has accepted the login before it sent a message.
     pub(super) fn expect_awaiting_ready(&self, message: Backend) -> Result<(), SessionError> {
         match self {
             Self::AwaitingReady => Ok(()),
@@ -122,7 +122,7 @@ impl Handshake {
     }
 }
 
-/// Answers the first request.
+/// Replies to the first authentication request.
 fn first_reply(
     login: Login,
     nonce: [u8; 18],
@@ -162,7 +162,7 @@ fn first_reply(
     }
 }
 
-/// The strongest mechanism that both sides support.
+/// Returns the strongest mechanism that both sides support.
 fn choose(
     mechanisms: &Mechanisms<'_>,
     hash: Option<Vec<u8>>,

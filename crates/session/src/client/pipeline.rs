@@ -14,36 +14,36 @@ pub struct RequestId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Request {
-    /// Prepare a statement.
+    /// Prepares a statement.
     Parse,
-    /// Make a portal.
+    /// Makes a portal.
     Bind,
-    /// Describe a prepared statement.
+    /// Requests the description of a prepared statement.
     DescribeStatement,
-    /// Describe a portal.
+    /// Requests the description of a portal.
     DescribePortal,
-    /// Run a portal.
+    /// Runs a portal.
     Execute,
-    /// Close a prepared statement or a portal.
+    /// Closes a prepared statement or a portal.
     Close,
-    /// End a batch.
+    /// Ends a batch.
     Sync,
-    /// Run statements of the simple protocol.
+    /// Runs statements by the simple protocol.
     Query,
-    /// Call a function.
+    /// Calls a function by its OID.
     FunctionCall,
-    /// End of the client's COPY data. Answered by the end of the statement it belongs to.
+    /// Ends the client's COPY data. Answered by the end of the statement that the data belongs to.
     CopyEnd,
 }
 
 impl Request {
-    /// Whether ReadyForQuery completes it.
+    /// Whether the request is completed by ReadyForQuery.
     fn is_completed_by_ready(self) -> bool {
         matches!(self, Self::Sync | Self::Query | Self::FunctionCall)
     }
 }
 
-/// Capacity that an empty queue keeps.
+/// Capacity that an empty queue retains, in requests.
 const RETAINED_REQUESTS: usize = 32;
 
 /// The state of a COPY from the client.
@@ -60,16 +60,16 @@ enum CopyInState {
 /// A queue of requests, answered in order.
 ///
 /// After an error in a batch the server discards everything up to the next Sync (including
-/// Queries): those requests leave the queue immediately, and until a Sync is sent, later ones do
+/// Queries). Those requests leave the queue immediately, and until a Sync is sent, later ones do
 /// not enter it.
 #[derive(Debug, Default)]
 pub(super) struct Pipeline {
     outstanding: VecDeque<(RequestId, Request)>,
     pending_ready: usize,
     next: u64,
-    /// The server discards messages until a Sync that has not been sent yet.
+    /// Whether the server discards messages until a Sync that has not been sent yet.
     skipping: bool,
-    /// Something was sent that needs a Sync.
+    /// Whether a message was sent that requires a Sync.
     batch_open: bool,
     copy_in: CopyInState,
 }
@@ -85,7 +85,7 @@ impl Pipeline {
         if request == Request::Sync {
             self.skipping = false;
         }
-        // The server ignores an end of COPY data that no statement can be waiting for.
+        // The server ignores an end of COPY data if no statement can be waiting for it.
         if !(self.skipping || request == Request::CopyEnd && self.outstanding.is_empty()) {
             self.outstanding.push_back((id, request));
             self.pending_ready += usize::from(request.is_completed_by_ready());
@@ -180,8 +180,8 @@ impl Pipeline {
         Ok(Some(id))
     }
 
-    /// A statement of a Query has finished. If it was a COPY, its data has ended; the next
-    /// statement may start another.
+    /// Called when a statement of a Query has finished. If it was a COPY, its data has ended; the
+    /// next statement may start another.
     fn copy_ended(&mut self) {
         let ended = std::mem::take(&mut self.copy_in) != CopyInState::None;
         if ended && let Some((_, Request::CopyEnd)) = self.outstanding.get(1) {
@@ -189,8 +189,8 @@ impl Pipeline {
         }
     }
 
-    /// The server waits for COPY data. It ignores Syncs that it reads before the end of the data:
-    /// `CopyGetData` in `copyfromparse.c`.
+    /// Called when the server waits for COPY data. It ignores Syncs that it reads before the end
+    /// of the data: `CopyGetData` in `copyfromparse.c`.
     fn copy_began(&mut self, request: Request) {
         while let Some((_, Request::Sync)) = self.outstanding.get(1) {
             self.outstanding.remove(1);

@@ -1,4 +1,4 @@
-//! The state of a connection except its input: the effect of each message.
+//! The state of a connection except its input, and the effect of each message on it.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ use crate::{
 pub(super) struct Protocol {
     pub(super) state: ConnectionState,
     pub(super) output: TransmitBuffer,
-    /// Encoded requests made before the login was complete.
+    /// Encoded requests that were made before the login was complete.
     deferred: Vec<u8>,
     pub(super) pipeline: Pipeline,
     pub(super) answered: Option<RequestId>,
@@ -43,7 +43,7 @@ impl fmt::Debug for Protocol {
     }
 }
 
-/// See the diagram at [`super::ClientSession`].
+/// The state of the connection; see the diagram at [`super::ClientSession`].
 #[derive(Debug)]
 pub(super) enum ConnectionState {
     LoggingIn(Box<Handshake>),
@@ -72,7 +72,7 @@ impl Protocol {
         }
     }
 
-    /// The longest body to accept. Before the login is accepted, messages are short.
+    /// Returns the maximum body length to accept. Before the login is accepted, messages are short.
     pub(super) fn body_bytes_max(&self, kind: Backend) -> u32 {
         match &self.state {
             ConnectionState::LoggingIn(_) => Backend::Authentication.body_bytes_max(),
@@ -80,7 +80,7 @@ impl Protocol {
         }
     }
 
-    /// The buffer for new requests; `None` on a closed connection.
+    /// Returns the buffer for new requests; `None` on a closed connection.
     pub(super) fn request_buffer(&mut self) -> Option<&mut Vec<u8>> {
         match self.state {
             ConnectionState::LoggingIn(_) => Some(&mut self.deferred),
@@ -136,8 +136,8 @@ impl Protocol {
     /// Handles a message that produces an event.
     pub(super) fn event<'a>(&mut self, frame: Frame<'a>) -> Result<SessionEvent<'a>, SessionError> {
         let message = BackendMessage::parse(frame)?;
-        // These may come at any moment, or end a batch: they do not answer the oldest request. All
-        // others do, so `count_reply` checks first that one was expected.
+        // These messages may arrive at any moment, or end a batch: they do not answer the oldest
+        // request. All others do, so `count_reply` first checks that one was expected.
         match message {
             BackendMessage::ReadyForQuery(status) => return self.ready(status),
             BackendMessage::ErrorResponse(error) => return self.error(error),

@@ -7,8 +7,8 @@ use howdah_wire::{
 
 use super::{ClientSession, Request, RequestId};
 
-/// Requests. Each is appended to [`ClientSession::transmit`], or deferred until the login is
-/// complete; on a closed connection it is dropped.
+/// Requests to the server. Each is appended to [`ClientSession::transmit`], or deferred until the
+/// login is complete; on a closed connection it is dropped.
 ///
 /// An empty name refers to the unnamed statement or portal. A request that cannot be encoded,
 /// because of a zero byte in a text or a limit of the protocol, is an [`EncodeError`] and has no
@@ -24,7 +24,7 @@ impl ClientSession {
     }
 
     /// Prepares `sql` as `statement`. `types` holds the OIDs of its first parameters, 0 for those
-    /// that the server is to infer.
+    /// whose type the server should infer.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl ClientSession {
     }
 
     /// Binds `values` to `statement`, making `portal`. No format means text for all, one is for
-    /// all, else there is one for each value, or each column of the result.
+    /// all, otherwise there is one for each value, or each column of the result.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl ClientSession {
         })
     }
 
-    /// Asks the server to send what is ready, without ending the batch.
+    /// Asks the server to send pending output, without ending the batch.
     pub fn flush(&mut self) {
         if let Some(buf) = self.protocol.request_buffer() {
             encode::flush(buf);

@@ -68,7 +68,7 @@ impl TestConnection {
             parameters: vec![("application_name".into(), "session".into())],
             channel_binding: None,
         };
-        // Not random, but there is no eavesdropper.
+        // Not random, since the connection cannot be eavesdropped on.
         let client = ClientSession::new(login, [7; 18]);
         Self { stream: socket(cluster), client, sent: Vec::new(), received: Vec::new() }
     }

@@ -1,4 +1,5 @@
-//! Statements that undo `default_transaction_read_only`, with which a replay prevents writes.
+//! Detects statements that undo `default_transaction_read_only`, with which a replay prevents
+//! writes.
 //!
 //! ```text
 //! begin read write                                   set transaction read write
@@ -19,7 +20,7 @@ use super::tree::visit;
 /// The two settings, case-folded as the server does it.
 const SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
 
-/// Whether values of constants may matter: two texts of one shape can then differ.
+/// Whether values of constants may matter, so that two texts of one shape can differ.
 pub(super) fn depends_on_constants(sql: &[u8]) -> bool {
     contains(sql, b"read_only") || contains(sql, b"set_config") || contains(sql, b"u&")
 }
@@ -50,12 +51,12 @@ fn contains(sql: &[u8], word: &[u8]) -> bool {
     sql.windows(word.len()).any(|part| part.eq_ignore_ascii_case(word))
 }
 
-/// `READ WRITE` among the modes of a transaction.
+/// Whether an option of a transaction is `READ WRITE`.
 fn is_read_write_mode(option: &Value) -> bool {
     option["defname"] == SETTINGS[0] && !is_on(&option["arg"])
 }
 
-/// `SET` or `RESET` of one of the settings.
+/// Whether a statement is `SET` or `RESET` of one of the settings, and not to a read-only value.
 fn sets_read_write(set: &Value) -> bool {
     // Values of `VariableSetKind`.
     const VALUE: u64 = 1;
@@ -69,7 +70,8 @@ fn sets_read_write(set: &Value) -> bool {
     }
 }
 
-/// `set_config` of one of the settings, or of a setting whose name is not a constant.
+/// Whether a call is `set_config` of one of the settings, or of a setting whose name is not a
+/// constant.
 fn configures_read_write(call: &Value) -> bool {
     let parts = call["funcname"].as_array().map_or(&[][..], Vec::as_slice);
     if parts.last().is_none_or(|part| part["node"]["String"]["sval"] != "set_config") {
@@ -88,7 +90,7 @@ fn setting(name: &str) -> Option<&'static str> {
     SETTINGS.into_iter().find(|setting| name.eq_ignore_ascii_case(setting))
 }
 
-/// The text of a string constant, with or without a cast.
+/// Returns the text of a string constant, with or without a cast.
 fn constant(node: &Value) -> Option<&str> {
     let node = &node["node"];
     match &node["TypeCast"] {

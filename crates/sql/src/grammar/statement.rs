@@ -1,4 +1,4 @@
-//! The effect of whole statements by kind. Every kind not listed here writes.
+//! The effect of whole statements by kind. All kinds that are not listed here write.
 
 use pg_query::{
     NodeEnum,
@@ -13,7 +13,7 @@ use super::{
     tree::node_effect,
 };
 
-/// The effect of all statements of a text.
+/// Returns the effect of all statements of a text.
 pub(super) fn classify_all(tree: &ParseResult) -> StatementEffect {
     let mut judgement =
         StatementEffect { effect: Effect::ReadOnly, names: Vec::new(), allows_writes: false };
@@ -26,7 +26,7 @@ pub(super) fn classify_all(tree: &ParseResult) -> StatementEffect {
     judgement
 }
 
-/// The effect of one statement; its uses of names are appended to `names`.
+/// Returns the effect of one statement, and appends its uses of names to `names`.
 pub(super) fn classify_statement(
     statement: &Node,
     names: &mut Vec<NameUse>,
@@ -95,7 +95,7 @@ fn name(sort: NameKind, name: &str) -> SessionObject {
     SessionObject { kind: sort, name: name.into() }
 }
 
-/// `DEALLOCATE` and `CLOSE`; without a name they drop all.
+/// Returns the use of a name by `DEALLOCATE` or `CLOSE`, which drop all without a name.
 fn dropped(sort: NameKind, word: &str) -> NameUse {
     if word.is_empty() { NameUse::DropsAll(sort) } else { NameUse::Drops(name(sort, word)) }
 }
@@ -104,7 +104,8 @@ fn first_non_read(effects: impl Iterator<Item = Effect>) -> Effect {
     effects.into_iter().find(|effect| *effect != Effect::ReadOnly).unwrap_or(Effect::ReadOnly)
 }
 
-/// `COPY … TO STDOUT` reads; COPY to a file or program, or from anywhere, writes.
+/// Returns the effect of a COPY: `COPY … TO STDOUT` reads; COPY to a file or program, or from
+/// anywhere, writes.
 fn copy_effect(copy: &CopyStmt, harmless: SideEffectFree<'_>) -> Effect {
     if copy.is_from || copy.is_program || !copy.filename.is_empty() {
         return Effect::Writes;
@@ -115,7 +116,7 @@ fn copy_effect(copy: &CopyStmt, harmless: SideEffectFree<'_>) -> Effect {
         .map_or(Effect::ReadOnly, |query| classify_statement(query, &mut Vec::new(), harmless))
 }
 
-/// `EXPLAIN` plans; it runs the statement only with `ANALYZE`.
+/// Returns the effect of an `EXPLAIN`, which runs the statement only with `ANALYZE`.
 fn explain_effect(
     explain: &ExplainStmt,
     names: &mut Vec<NameUse>,
@@ -134,7 +135,7 @@ fn explain_effect(
     }
 }
 
-/// The value of a boolean option, as `defGetBoolean` reads it; on if in doubt.
+/// Returns the value of a boolean option, as `defGetBoolean` reads it; on if in doubt.
 fn is_on(option: &DefElem) -> bool {
     let off = |word: &str| ["false", "off"].iter().any(|no| word.eq_ignore_ascii_case(no));
     match option.arg.as_ref().and_then(|arg| arg.node.as_ref()) {
@@ -145,7 +146,7 @@ fn is_on(option: &DefElem) -> bool {
     }
 }
 
-/// `ACCESS SHARE` is the lock that every SELECT takes.
+/// Returns the effect of a LOCK. `ACCESS SHARE` is the lock that every SELECT takes.
 fn lock_effect(lock: &LockStmt) -> Effect {
     const ACCESS_SHARE: i32 = 1;
     if lock.mode == ACCESS_SHARE { Effect::ReadOnly } else { Effect::Locks }

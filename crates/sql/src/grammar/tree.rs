@@ -1,8 +1,8 @@
 //! Searches an expression or query for side effects, whatever nodes it consists of.
 //!
 //! The tree has some 270 kinds of nodes, and any of them may contain a function call or a query. A
-//! walk written out by kind would miss kinds that PostgreSQL adds later. So `serde` turns the tree
-//! into nested maps, and every key of every map is examined.
+//! walk written for each kind would miss kinds that PostgreSQL adds later. So `serde` converts the
+//! tree to nested maps, and every key of every map is examined.
 
 use pg_query::protobuf::Node;
 use serde_json::Value;
@@ -29,7 +29,7 @@ pub fn visit(node: &Node, see: &mut dyn FnMut(&str, &Value)) -> bool {
     true
 }
 
-/// The combined effect of everything in a query or expression.
+/// Returns the combined effect of everything in a query or expression.
 pub(super) fn node_effect(node: &Node, harmless: SideEffectFree<'_>) -> Effect {
     let mut worst = Effect::ReadOnly;
     let is_seen = visit(node, &mut |kind, inner| {
@@ -38,7 +38,7 @@ pub(super) fn node_effect(node: &Node, harmless: SideEffectFree<'_>) -> Effect {
     if is_seen { worst } else { Effect::Unreadable }
 }
 
-/// The effect of one map entry: a node by its kind, or a field by its name.
+/// Returns the effect of one map entry: a node by its kind, or a field by its name.
 fn entry_effect(kind: &str, value: &Value, harmless: SideEffectFree<'_>) -> Effect {
     match kind {
         "SelectStmt" => Effect::ReadOnly,
@@ -47,13 +47,13 @@ fn entry_effect(kind: &str, value: &Value, harmless: SideEffectFree<'_>) -> Effe
             Effect::Locks
         }
         "FuncCall" => call_effect(&value["funcname"], harmless),
-        // INSERT, UPDATE, DELETE and MERGE in a WITH; a query contains no other statements.
+        // An INSERT, UPDATE, DELETE or MERGE in a WITH; a query contains no other statements.
         kind if kind.ends_with("Stmt") => Effect::Writes,
         _ => Effect::ReadOnly,
     }
 }
 
-/// The effect of a function call by name: `["lower"]` or `["pg_catalog", "lower"]`.
+/// Returns the effect of a function call by name: `["lower"]` or `["pg_catalog", "lower"]`.
 fn call_effect(name: &Value, harmless: SideEffectFree<'_>) -> Effect {
     let parts: Vec<&str> = name
         .as_array()
@@ -64,7 +64,7 @@ fn call_effect(name: &Value, harmless: SideEffectFree<'_>) -> Effect {
     if harmless(&parts) { Effect::ReadOnly } else { Effect::UnknownFunction }
 }
 
-/// The effect that is further from read-only.
+/// Returns the effect that is further from read-only.
 fn worse(one: Effect, other: Effect) -> Effect {
     let rank = |effect: Effect| match effect {
         Effect::ReadOnly => 0,

@@ -7,17 +7,17 @@ use crate::keywords::Expectation;
 /// The form of the element being written so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
-    /// Nothing yet.
+    /// No token yet.
     Empty,
     /// Only names: possibly a type in front of a literal, as in `date '2026-01-01'`.
     Named,
-    /// `array`; its brackets follow.
+    /// The keyword `array`, whose brackets follow.
     Array,
-    /// A constant.
+    /// A constant, with or without a type name in front.
     Constant,
     /// A constant and a cast; the type name is being written.
     Cast,
-    /// `...`: more of the preceding element.
+    /// `...`, which stands for more of the preceding element.
     Ellipsis,
     /// Anything else.
     Mixed,
@@ -32,16 +32,16 @@ pub(super) struct ListState {
     bracket: u8,
     /// Position of the opening bracket.
     pub(super) start: usize,
-    /// Whether it is a row of VALUES.
+    /// Whether the bracket is a row of VALUES.
     pub(super) row: bool,
-    /// Whether runs of constants in it are folded.
+    /// Whether runs of constants in the bracket are folded.
     pub(super) folds: bool,
     /// The element being written.
     pub(super) element: Element,
     element_start: usize,
     /// The last row of a VALUES that is directly in this list.
     pub(super) row_before: Option<Range<usize>>,
-    /// The constant before the current element, without the comma after it.
+    /// The constant before the current element, without the comma between them.
     run: Option<Range<usize>>,
     /// Whether that constant represents several equal ones.
     run_folded: bool,
@@ -52,7 +52,7 @@ pub(super) struct ListState {
 }
 
 impl ListState {
-    /// The statement itself, which is never closed.
+    /// Creates the state for the statement itself, which is never closed.
     pub(super) fn statement() -> Self {
         Self::open(0, 0, false, false)
     }
@@ -123,7 +123,7 @@ impl ListState {
         };
     }
 
-    /// A bracketed group ended inside the element.
+    /// Called when a bracketed group ended inside the element.
     pub(super) fn group(&mut self, group: &Self) {
         let constant = group.folds && group.all_constant && group.elements > 0;
         self.element = match (self.element, group.bracket) {
@@ -165,7 +165,7 @@ impl ListState {
         }
     }
 
-    /// Marks a folded run before something else follows. Returns the number of bytes written.
+    /// Marks a folded run before something else follows, and returns the number of bytes written.
     fn finish_run(&mut self, out: &mut String) -> usize {
         const MARK: &str = ", ...";
         match self.run.take() {

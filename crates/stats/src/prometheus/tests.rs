@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::PrometheusNumber;
 use crate::{Description, MetricUnit, Registry};
 
 const STATEMENTS: Description = Description::counter(
@@ -52,20 +53,25 @@ t_wait_seconds_count{kind="simple"} 3
 }
 
 #[test]
-fn gauges_render_non_finite_values() {
-    let registry = Registry::new();
-    let gauge = registry.gauge(&LAG);
-    for (value, text) in
-        [(f64::INFINITY, "+Inf"), (f64::NEG_INFINITY, "-Inf"), (f64::NAN, "NaN"), (1e21, "1e21")]
-    {
-        gauge.set(value);
-        let rendered = registry.prometheus();
-        let (_, sample) = rendered.trim_end().rsplit_once(' ').unwrap();
-        if value.is_nan() || value.is_infinite() {
-            assert_eq!(sample, text);
-        } else {
-            assert!((sample.parse::<f64>().unwrap() - value).abs() < 1.0);
-        }
+fn numbers_are_shortest_and_round_trip() {
+    for (value, text) in [
+        (0.0, "0"),
+        (-0.0, "0"),
+        (-2.5, "-2.5"),
+        (0.1 + 0.2, "0.30000000000000004"),
+        (1e-6, "0.000001"),
+        (1.5e-7, "1.5e-7"),
+        (1e20, "100000000000000000000"),
+        (-1e21, "-1e21"),
+        (f64::MAX, "1.7976931348623157e308"),
+        (f64::INFINITY, "+Inf"),
+        (f64::NEG_INFINITY, "-Inf"),
+        (f64::NAN, "NaN"),
+    ] {
+        let rendered = PrometheusNumber(value).to_string();
+        assert_eq!(rendered, text);
+        let parsed: f64 = rendered.parse().unwrap();
+        assert!(parsed == value || parsed.is_nan() && value.is_nan(), "{text}");
     }
 }
 

@@ -36,17 +36,17 @@ pub struct ShardInterval {
     pub rejects: Rejects,
     /// Keys that got a cell since the last swap, in cell order.
     pub names: NewNames,
-    /// Counters.
+    /// Counters, with the cells of [`MetricType::Counter`].
     pub counters: CellTable<CounterCell>,
-    /// Timers.
+    /// Timers, histograms and distributions.
     pub timers: CellTable<TimerCell>,
-    /// Gauges.
+    /// Gauges; each cell holds the operations of the interval, not the resulting value.
     pub gauges: CellTable<GaugeCell>,
-    /// Sets.
+    /// Sets, with their distinct members.
     pub sets: CellTable<SetCell>,
     /// Keys known to the shard at the time of the swap.
     pub keys: usize,
-    /// Timer samples stored exactly.
+    /// Number of timer samples stored exactly, in all timers of the shard.
     pub(super) exact_samples: usize,
 }
 
@@ -63,7 +63,7 @@ impl ShardInterval {
     }
 }
 
-/// Keys that got a cell. All names share one buffer, because a million new keys at once is common.
+/// Keys that got a cell. All names share one buffer, because a million new keys at once are common.
 #[derive(Debug, Default)]
 pub struct NewNames {
     entries: Vec<NewNameEntry>,
@@ -81,7 +81,7 @@ struct NewNameEntry {
 /// One key that got a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewName<'t> {
-    /// The type of the cell.
+    /// The metric type, which determines the table of the cell.
     pub kind: MetricType,
     /// The name as received.
     pub name: &'t [u8],
@@ -92,7 +92,7 @@ pub struct NewName<'t> {
 }
 
 impl NewNames {
-    /// Memory for more entries than this is released, since steady traffic has few new keys.
+    /// Memory for more entries is released: steady traffic has few new keys.
     const RETAINED_ENTRIES: usize = 4096;
 
     pub(super) fn push(&mut self, new: NewName<'_>) {

@@ -2,9 +2,9 @@
 
 use crate::grammar::{BadLine, RejectReason};
 
-/// Maximum lines stored per interval and shard; further ones are only counted.
+/// Maximum lines stored per interval and shard; more lines are only counted.
 const RECENT_MAX: usize = 16;
-/// Maximum bytes stored of a line.
+/// Maximum length of a stored line, in bytes.
 const LINE_BYTES_MAX: usize = 256;
 
 /// Counts of rejected values by reason, with some of their lines.
@@ -15,10 +15,10 @@ pub struct Rejects {
     pub recent: Vec<RejectedLine>,
 }
 
-/// A rejected line.
+/// A line that was rejected, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedLine {
-    /// Why it was rejected.
+    /// Reason for the rejection.
     pub reason: RejectReason,
     /// The line, or its beginning. Invalid UTF-8 is replaced, control characters are escaped.
     pub line: String,
@@ -53,7 +53,7 @@ impl Rejects {
         self.recent.extend(other.recent.iter().take(room).cloned());
     }
 
-    /// The count for one reason.
+    /// Number of values rejected for this reason.
     pub fn count(&self, reason: RejectReason) -> u64 {
         self.counts[reason as usize]
     }

@@ -49,7 +49,7 @@ impl SampleShard {
         grammar::packet(packet, self.dialect, self);
     }
 
-    /// Adds one sample.
+    /// Adds one sample to its cell, or counts it as rejected.
     #[inline]
     pub fn apply(&mut self, sample: &StatsdSample<'_>) {
         self.interval.samples += 1;
@@ -82,8 +82,8 @@ impl SampleShard {
         mem::replace(&mut self.interval, spare)
     }
 
-    /// As [`swap`](Self::swap), and discards all keys: cells are numbered from 0 again. Used when
-    /// most keys are no longer sent.
+    /// Like [`swap`](Self::swap), but also discards all keys: cells are numbered from 0 again. Used
+    /// when most keys are no longer sent.
     pub fn swap_and_reset(&mut self, spare: ShardInterval) -> ShardInterval {
         let interval = self.swap(spare);
         self.keys = KeyTable::default();

@@ -17,7 +17,7 @@ use crate::{
     settings::{self, StatsdDialect},
 };
 
-/// Prints snapshots.
+/// Prints each snapshot to a writer.
 pub struct ConsoleOutput {
     dialect: StatsdDialect,
     pretty: bool,
@@ -83,7 +83,7 @@ impl MetricBackend for ConsoleOutput {
         "console"
     }
 
-    /// Never, because each interval is printed with its own time.
+    /// False, because each interval is printed with its own time.
     fn joins_intervals(&self) -> bool {
         false
     }

@@ -27,9 +27,9 @@ pub enum BackendOpenError {
     Postgres(#[from] PostgresError),
 }
 
-/// Creates all configured backends, in the order of the reference page. Only the port for
-/// Prometheus is opened yet. The repeater is not included, because it is fed by the readers
-/// ([`super::PacketRepeater`]).
+/// Creates all configured backends, in the order of the reference page. Only the Prometheus
+/// endpoint is opened here; the others connect when they first flush. The repeater is not included,
+/// because the readers feed it ([`super::PacketRepeater`]).
 ///
 /// # Errors
 ///

@@ -88,7 +88,7 @@ impl FileBackend {
     }
 }
 
-/// A flush that could not be written.
+/// A flush whose lines were not all written.
 #[derive(Debug, thiserror::Error)]
 #[error("{lost} lines lost")]
 struct WriteFailure {

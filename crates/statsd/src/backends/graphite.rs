@@ -168,7 +168,7 @@ impl MetricBackend for GraphiteBackend {
         "graphite"
     }
 
-    /// Never, because each interval is one point of every graph.
+    /// False, because each interval is one point of every graph.
     fn joins_intervals(&self) -> bool {
         false
     }

@@ -116,7 +116,7 @@ fn post(
     let reply = endpoint.post(&batch.bytes, deadline)?;
     *bytes += batch.bytes.len();
     if !reply.is_empty() {
-        // Accepted with a remark, such as OTLP's partial success.
+        // The receiver accepted the batch with a remark, such as OTLP's partial success.
         let reply = quote(&reply);
         tracing::debug!(
             receiver = endpoint.display_url(),

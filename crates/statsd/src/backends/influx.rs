@@ -102,12 +102,7 @@ fn encode(snapshot: &FlushSnapshot, precision: i64, sink: BatchSink<'_>) {
         lines.add(&set.name, "set", [("count", set.count as f64)].into_iter());
     }
     let self_metrics = &snapshot.self_metrics;
-    let fields = [
-        ("num_stats", self_metrics.num_stats as f64),
-        ("processing_time", self_metrics.processing_ms),
-    ];
-    let extra = self_metrics.extra.iter().copied();
-    lines.add(&MetricName::new(&self_metrics.prefix), "own", fields.into_iter().chain(extra));
+    lines.add(&MetricName::new(&self_metrics.prefix), "own", self_metrics.values());
     lines.flush_batch();
 }
 

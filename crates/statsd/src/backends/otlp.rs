@@ -147,11 +147,7 @@ fn encode(
         },
     );
     let self_metrics = &snapshot.self_metrics;
-    let fields = [
-        ("num_stats", self_metrics.num_stats as f64),
-        ("processing_time", self_metrics.processing_ms),
-    ];
-    for (field, value) in fields.into_iter().chain(self_metrics.extra.iter().copied()) {
+    for (field, value) in self_metrics.values() {
         let name = MetricName::new(&format!("{}.{field}", self_metrics.prefix));
         requests.gauge(name.base(), &[(&name, value)], &times);
     }
@@ -213,7 +209,7 @@ impl PointTimes<'_> {
         nanoseconds(self.snapshot.time)
     }
 
-    /// `AggregationTemporality`.
+    /// The number of the temporality in the enumeration `AggregationTemporality`.
     fn code(&self) -> u64 {
         match self.temporality {
             Temporality::Delta => 1,
@@ -326,7 +322,7 @@ impl OtlpEncoder<'_> {
     }
 }
 
-/// `NumberDataPoint`.
+/// Writes a `NumberDataPoint`.
 fn number(
     point: &mut ProtobufMessage,
     name: &MetricName,
@@ -341,7 +337,7 @@ fn number(
     name.tags().for_each(|(key, value)| attribute(point, 7, &key, &value));
 }
 
-/// `ExponentialHistogramDataPoint`.
+/// Writes an `ExponentialHistogramDataPoint`.
 fn exponential(
     point: &mut ProtobufMessage,
     name: &MetricName,
@@ -394,7 +390,7 @@ fn dense(message: &mut ProtobufMessage, buckets: &[(i32, u64)]) {
     message.sint(1, offset.into()).packed_uint(2, counts.into_iter());
 }
 
-/// `KeyValue`, with `AnyValue.string_value`.
+/// Writes a `KeyValue` with `AnyValue.string_value`.
 fn attribute(message: &mut ProtobufMessage, field: u32, key: &str, value: &str) {
     message.message(field, |pair| {
         pair.string(1, key).message(2, |any| {

@@ -86,7 +86,7 @@ struct BatchQueue {
 pub(super) struct DeliveryOutcome<E> {
     /// The last failure.
     error: Option<E>,
-    /// Whether it was the first of consecutive failures.
+    /// Whether the failure was the first of consecutive ones.
     first: bool,
     /// Values lost: refused, or evicted from the spool.
     pub(super) lost: u64,
@@ -260,7 +260,7 @@ impl BatchQueue {
 }
 
 impl<E> Default for DeliveryOutcome<E> {
-    /// Success.
+    /// A success: no error, and no lost values.
     fn default() -> Self {
         Self { error: None, first: false, lost: 0 }
     }

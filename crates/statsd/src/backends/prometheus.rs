@@ -11,7 +11,6 @@ mod mapping;
 mod names;
 mod protobuf;
 mod scrape;
-mod self_metrics;
 mod text;
 mod yaml;
 

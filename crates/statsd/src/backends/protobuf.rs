@@ -6,6 +6,8 @@
 //!
 //! Source: protobuf.dev, "Encoding".
 
+use howdah_codec::ByteWriter as _;
+
 /// A message being written.
 #[derive(Debug, Default)]
 pub(crate) struct ProtobufMessage {
@@ -29,28 +31,28 @@ impl ProtobufMessage {
     /// `int32`, `uint32`, `uint64`, `bool` or `enum`.
     pub(crate) fn uint(&mut self, field: u32, value: u64) -> &mut Self {
         self.tag(field, ProtobufWireType::Varint);
-        varint(&mut self.bytes, value);
+        self.bytes.write_varint(value);
         self
     }
 
     /// `sint32` or `sint64`, zigzag-encoded so that small negative numbers are short.
     pub(crate) fn sint(&mut self, field: u32, value: i64) -> &mut Self {
-        self.uint(field, zigzag(value))
+        self.uint(field, howdah_codec::zigzag(value))
     }
 
-    /// `fixed64`.
+    /// Appends a 64-bit integer of fixed size, `fixed64`, little-endian.
     pub(crate) fn fixed64(&mut self, field: u32, value: u64) -> &mut Self {
         self.tag(field, ProtobufWireType::Fixed64);
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
-    /// `double`.
+    /// Appends a 64-bit float, `double`, little-endian.
     pub(crate) fn double(&mut self, field: u32, value: f64) -> &mut Self {
         self.fixed64(field, value.to_bits())
     }
 
-    /// `string`.
+    /// Appends a length-delimited text, `string`.
     pub(crate) fn string(&mut self, field: u32, value: &str) -> &mut Self {
         self.bytes(field, value.as_bytes())
     }
@@ -69,39 +71,27 @@ impl ProtobufMessage {
         values: impl Iterator<Item = u64>,
     ) -> &mut Self {
         let mut inner = Vec::new();
-        values.for_each(|value| varint(&mut inner, value));
+        values.for_each(|value| inner.write_varint(value));
         self.bytes(field, &inner)
     }
 
     /// `bytes`, or an already encoded message.
     pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
         self.tag(field, ProtobufWireType::Bytes);
-        varint(&mut self.bytes, value.len() as u64);
+        self.bytes.write_count(value.len());
         self.bytes.extend_from_slice(value);
         self
     }
 
     fn tag(&mut self, field: u32, wire: ProtobufWireType) {
-        varint(&mut self.bytes, u64::from(field) << 3 | wire as u64);
+        self.bytes.write_varint(u64::from(field) << 3 | wire as u64);
     }
 
     /// Appends the message with its length prefix, as in a stream of messages.
     pub(crate) fn delimited_into(self, out: &mut Vec<u8>) {
-        varint(out, self.bytes.len() as u64);
+        out.write_count(self.bytes.len());
         out.extend_from_slice(&self.bytes);
     }
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push((value & 0x7f) as u8);
-}
-
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
 
 #[cfg(test)]
@@ -126,13 +116,5 @@ mod tests {
         let mut framed = Vec::new();
         message.delimited_into(&mut framed);
         assert_eq!(framed, [&[19][..], body].concat());
-    }
-
-    #[test]
-    fn zigzag_encodes_extremes() {
-        let pairs = [(0, 0), (-1, 1), (1, 2), (i64::MAX, u64::MAX - 1), (i64::MIN, u64::MAX)];
-        for (value, encoded) in pairs {
-            assert_eq!(zigzag(value), encoded);
-        }
     }
 }

@@ -11,10 +11,11 @@ use parking_lot::Mutex;
 use crate::{
     MetricName,
     flush::{
-        Calculation, CounterMetric, FlushSnapshot, GaugeMetric, MetricVariants, SelfMetrics,
-        SetMetric, TimerMetric, TimerSamples, TimerSummary,
+        Calculation, CounterMetric, FlushSnapshot, GaugeMetric, MetricVariants, SetMetric,
+        TimerMetric, TimerSamples, TimerSummary,
     },
     grammar::TimingUnit,
+    self_metrics::SelfMetrics,
     settings::StatsdSettings,
     sketch::Sketch,
 };

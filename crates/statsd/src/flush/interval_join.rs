@@ -54,7 +54,7 @@ impl FlushSnapshot {
 
 struct IntervalJoiner<'c> {
     calculation: &'c Calculation,
-    /// Length of both intervals together.
+    /// Length of both intervals together, in seconds.
     seconds: f64,
     /// How many more samples may be stored exactly.
     exact_left: usize,

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use crate::{MetricName, name::push_tag, settings::StatsdDialect};
 
-/// The key for a raw name and raw tags.
+/// Converts a raw name and raw tags to the metric's sanitised or unsanitised key.
 ///
 /// Tags are appended in Graphite's format and in the order sent: `;name=value`. InfluxDB tags in
 /// the name (`name,tag=value:1|c`) are also parsed as tags. With `sanitise`, characters invalid in
@@ -27,7 +27,8 @@ pub(super) fn canonical(
     if sanitise { MetricName::new(&sanitised(&key, dialect)) } else { MetricName::new(&key) }
 }
 
-/// The key for a raw name and raw tags with all characters as sent; invalid UTF-8 is replaced.
+/// Converts a raw name and raw tags to a key with all characters as sent; invalid UTF-8 is
+/// replaced.
 ///
 /// Accepts the same tag formats as [`canonical`]. A tag without a key is omitted.
 pub(super) fn as_sent(name: &[u8], tags: &[u8], dialect: StatsdDialect) -> MetricName {

@@ -23,13 +23,17 @@ pub(crate) use self::{
     deletion::DeleteOutcome,
     states::{CounterState, GaugeState, SetState, TimerState},
 };
-use super::{Calculation, FlushSnapshot, SelfMetrics, statistics::PrefixSums, table::MetricTable};
+use super::{Calculation, FlushSnapshot, statistics::PrefixSums, table::MetricTable};
 use crate::{
     MetricName,
     aggregate::{KINDS, RejectedLine, Rejects, ShardInterval, SharedShard, Stamps},
     backends::SnapshotRequirements,
     flush,
     ledger::LossAccount,
+    self_metrics::{
+        self, BAD_LINES_SEEN, ExtraMetrics, METRICS_RECEIVED, PACKETS_RECEIVED, SelfMetrics,
+        TIMESTAMP_LAG,
+    },
     settings::{Aggregation, StatsdDialect, StatsdSettings},
 };
 
@@ -103,7 +107,7 @@ pub struct ReceiveTotals {
     pub last_packet: Option<SystemTime>,
 }
 
-/// The time of a flush.
+/// When a flush happens, and how late it is.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushTime {
     /// The current time.
@@ -218,7 +222,7 @@ impl KeyRegistry {
             prefix: self.settings.aggregation.prefix.as_str().into(),
             processing_ms: started.elapsed().as_millis() as f64,
             num_stats: num_stats as u64,
-            extra: self.extra(num_stats, time.lag, &account),
+            extra: self.settings.aggregation.extra_metrics.then(|| self.extra(time.lag)),
             events_total: self.totals.events,
             checks_total: self.totals.checks,
             timestamps_total: self.totals.timestamps,
@@ -266,27 +270,14 @@ impl KeyRegistry {
         self.sets.iter().filter(|entry| entry.state.refused > 0).map(|entry| &entry.name)
     }
 
-    fn extra(
-        &self,
-        num_stats: usize,
-        lag: Duration,
-        account: &LossAccount,
-    ) -> Vec<(&'static str, f64)> {
-        if !self.settings.aggregation.extra_metrics {
-            return Vec::new();
+    fn extra(&self, flush_lag: Duration) -> ExtraMetrics {
+        let sketched = self.timers.iter().filter(|entry| entry.state.sketched.is_some());
+        ExtraMetrics {
+            overflow_keys: self.overflow_keys,
+            sketched_timers: sketched.count() as u64,
+            capped_sets: self.capped_sets().count() as u64,
+            flush_lag,
         }
-        let sketched = self.timers.iter().filter(|entry| entry.state.sketched.is_some()).count();
-        vec![
-            ("kernel_drops", account.drops_total() as f64),
-            ("backlog_drops", account.backlog_drops_total as f64),
-            ("keys", num_stats as f64),
-            ("overflow_keys", self.overflow_keys as f64),
-            ("sketched_timers", sketched as f64),
-            ("capped_sets", self.capped_sets().count() as f64),
-            ("events", self.totals.events as f64),
-            ("service_checks", self.totals.checks as f64),
-            ("flush_lag_ms", (lag.as_secs_f64() * 1000.0).round()),
-        ]
     }
 
     /// Resets values after a flush and removes idle metrics, as etsy's server does.
@@ -334,16 +325,13 @@ impl KeyRegistry {
 
 impl SelfMetricNames {
     fn new(settings: &StatsdSettings) -> Self {
-        let name = |name: &str| match settings.aggregation.prefix.as_str() {
-            "" => MetricName::new(name),
-            prefix => MetricName::new(&format!("{prefix}.{name}")),
-        };
+        let key = |metric| self_metrics::key(&settings.aggregation.prefix, metric);
         let etsy = settings.dialect != StatsdDialect::Perl;
         Self {
-            packets: name("packets_received"),
-            lines: etsy.then(|| name("metrics_received")),
-            bad: name("bad_lines_seen"),
-            lag: etsy.then(|| name("timestamp_lag")),
+            packets: key(&PACKETS_RECEIVED),
+            lines: etsy.then(|| key(&METRICS_RECEIVED)),
+            bad: key(&BAD_LINES_SEEN),
+            lag: etsy.then(|| key(&TIMESTAMP_LAG)),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct MetricTable<S> {
     hasher: DefaultHashBuilder,
 }
 
-/// The entry of one metric.
+/// A metric with its state and usage counts.
 #[derive(Debug)]
 pub(crate) struct MetricEntry<S> {
     pub(crate) name: MetricName,
@@ -124,7 +124,7 @@ impl<S: Default> MetricTable<S> {
         self.entries.iter().filter(|entry| entry.live)
     }
 
-    /// As [`iter`](Self::iter), mutably.
+    /// Like [`iter`](Self::iter), for changes.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut MetricEntry<S>> {
         self.entries.iter_mut().filter(|entry| entry.live)
     }

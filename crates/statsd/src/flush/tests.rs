@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     aggregate::SharedShard,
     backends::SnapshotRequirements,
+    ledger::LossAccount,
     settings::{Aggregation, StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
@@ -49,6 +50,11 @@ fn counter(snapshot: &FlushSnapshot, key: &str) -> Option<CounterMetric> {
 fn gauges(snapshot: &FlushSnapshot) -> Vec<(&str, f64)> {
     let gauges = snapshot.gauges.iter().map(|gauge| (gauge.name.key(), gauge.value));
     gauges.filter(|(key, _)| !key.contains("timestamp_lag")).collect()
+}
+
+#[track_caller]
+fn assert_extra(own: &SelfMetrics, name: &str, value: f64) {
+    assert_eq!(own.extra_values().find(|(found, _)| *found == name), Some((name, value)));
 }
 
 #[test]
@@ -154,7 +160,7 @@ fn shard_sketches_merge_with_exact_samples() {
     let summary = snapshot.timers[0].summary.clone().unwrap();
     assert!(matches!(snapshot.timers[0].samples, TimerSamples::Sketched(_)));
     assert_eq!((summary.samples, summary.sum, summary.lower, summary.upper), (6, 21.0, 1.0, 6.0));
-    assert!(snapshot.self_metrics.extra.contains(&("sketched_timers", 1.0)));
+    assert_extra(&snapshot.self_metrics, "sketched_timers", 1.0);
     server.send("t:1|ms");
     let next = server.flush();
     assert!(
@@ -299,16 +305,12 @@ fn capped_sets_are_counted_and_named() {
     server.shards[1].lock().apply_packet(b"s:a|s\ns:e|s\nfine:a|s");
     let snapshot = server.flush();
     assert_eq!(snapshot.sets.iter().map(|set| set.count).collect::<Vec<_>>(), [1, 2]);
-    assert!(
-        snapshot.self_metrics.extra.contains(&("capped_sets", 1.0)),
-        "{:?}",
-        snapshot.self_metrics.extra
-    );
+    assert_extra(&snapshot.self_metrics, "capped_sets", 1.0);
     assert_eq!(snapshot.self_metrics.capped_set, Some(MetricName::new("s")));
     let rejects = &server.registry.totals().rejects;
     assert_eq!(rejects.count(crate::grammar::RejectReason::SetFull), 3);
     assert!(server.registry.recent().any(|(_, recent)| recent.line == "s"));
-    assert!(server.flush().self_metrics.extra.contains(&("capped_sets", 0.0)));
+    assert_extra(&server.flush().self_metrics, "capped_sets", 0.0);
 }
 
 #[test]
@@ -317,7 +319,8 @@ fn self_metrics_count_events_checks_and_timestamps() {
     server.send("_e{1,1}:a|b\n_sc|db|0\n_sc|db|1\ng:1|g|T1656581400\nc:1|c|#a:b|T1656581400");
     let own = server.flush().self_metrics;
     assert_eq!((own.events_total, own.checks_total, own.timestamps_total), (1, 2, 2));
-    assert!(own.extra.contains(&("events", 1.0)) && own.extra.contains(&("service_checks", 2.0)));
+    assert_extra(&own, "events", 1.0);
+    assert_extra(&own, "service_checks", 2.0);
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn simple_line(line: &[u8]) -> Option<(&[u8], &[u8], ValueType)> {
     (line[colon] == b':' && simple).then_some((&line[..colon], value, kind))
 }
 
-/// The type of a value.
+/// The type of a value, as given after `|`.
 #[derive(Clone, Copy)]
 enum ValueType {
     Count,
@@ -249,7 +249,7 @@ fn sample_rate(text: &[u8]) -> Result<f64, RejectReason> {
     }
 }
 
-/// `_e{5,4}:title|text|…`, lengths in bytes.
+/// Whether a line is a valid event: `_e{5,4}:title|text|…`, with the lengths in bytes.
 fn is_event(line: &[u8]) -> bool {
     let lengths = || {
         let close = memchr(b'}', line)?;
@@ -269,7 +269,7 @@ fn length(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// `_sc|name|0|…`.
+/// Whether a line is a valid service check: `_sc|name|0|…`.
 fn is_check(line: &[u8]) -> bool {
     let mut fields = line.split(|byte| *byte == b'|').skip(1);
     fields.next().is_some_and(|name| !name.is_empty())

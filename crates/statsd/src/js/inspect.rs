@@ -12,21 +12,21 @@ use super::JsNumber;
 /// A JavaScript value, limited to the types in statsd's replies.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JsValue {
-    /// A number.
+    /// A double, like every number in JavaScript.
     Number(f64),
-    /// A string.
+    /// A string, printed in quotes.
     Text(Box<str>),
-    /// `null`.
+    /// JavaScript's `null`, not `undefined`.
     Null,
     /// An array of numbers.
     Numbers(Arc<[f64]>),
-    /// An array.
+    /// An array of values of any type.
     Array(Vec<JsValue>),
     /// An object, with its keys in insertion order.
     Object(Vec<(Box<str>, JsValue)>),
 }
 
-/// Options of [`inspect`].
+/// How [`inspect`] prints nested values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InspectOptions {
     /// Nested levels to print; deeper ones are printed as `[Object]` or `[Array]`.

@@ -15,6 +15,7 @@ use crate::{
         Spacing::{Compact, Spaced},
     },
     proxy::StatsdProxy,
+    self_metrics::{BAD_LINES_SEEN, EVENTS, SERVICE_CHECKS, TIMESTAMPS_IGNORED, short_name},
     server::ServerCore,
     settings::StatsdDialect,
 };
@@ -25,7 +26,7 @@ pub(super) struct ManagementSession {
     json: bool,
 }
 
-/// The reply to a command.
+/// The text to send after a command, and whether the connection stays open.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CommandReply {
     /// Send the text and continue.
@@ -139,15 +140,15 @@ fn stats(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
         rows.push((format!("{group}.{name}"), value));
     };
     row("messages", "last_msg_seen", last);
-    row("messages", "bad_lines_seen", totals.rejects.total() as f64);
+    row("messages", short_name(&BAD_LINES_SEEN), totals.rejects.total() as f64);
     // Etsy's server does not have these; they are included only if not zero.
     let dropped = [
-        ("events", totals.events),
-        ("service_checks", totals.checks),
-        ("timestamps_ignored", totals.timestamps),
+        (&EVENTS, totals.events),
+        (&SERVICE_CHECKS, totals.checks),
+        (&TIMESTAMPS_IGNORED, totals.timestamps),
     ];
-    for (name, count) in dropped.into_iter().filter(|(_, count)| *count > 0) {
-        row("messages", name, count as f64);
+    for (metric, count) in dropped.into_iter().filter(|(_, count)| *count > 0) {
+        row("messages", short_name(metric), count as f64);
     }
     for (name, status) in core.statuses() {
         let mut values = status.all();

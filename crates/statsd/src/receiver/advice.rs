@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::ledger::{LossAccount, SocketAccount};
 
-/// A cause of packet loss since the previous account.
+/// A cause of packet loss since the previous account, with the sysctl that helps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossAdvice {
@@ -14,9 +14,9 @@ pub enum LossAdvice {
     SocketBuffer {
         /// The socket's name.
         socket: String,
-        /// Packets lost.
+        /// Packets that this socket lost.
         dropped: u64,
-        /// The size of its buffer, without the kernel's doubling.
+        /// The size of the socket's buffer, without the kernel's doubling.
         buffer_bytes: u64,
         /// The current `net.core.rmem_max`, if readable.
         rmem_max: Option<u64>,

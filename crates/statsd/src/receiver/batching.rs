@@ -1,4 +1,4 @@
-//! Decides when a reader reads its socket again: at once, after a short pause, or once it is
+//! Decides when a reader reads its socket again: immediately, after a short pause, or once it is
 //! readable.
 //!
 //! A reader that is faster than its senders finds the buffer empty after every few packets. If it
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// When to read the socket again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadDecision {
-    /// Read at once: more packets are waiting.
+    /// Read immediately, because more packets are waiting.
     ReadNow,
-    /// Let packets accumulate for this long.
+    /// Let packets accumulate for this long before the next read.
     Pause(Duration),
     /// Wait until the socket is readable.
     Wait,
@@ -40,7 +40,8 @@ impl BatchPacer {
     pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
     /// Packets per read to aim for. More would exceed the processor's caches.
     const BATCH_TARGET: u64 = 256;
-    /// If fewer packets arrive in a maximum pause, the reader waits for readability instead.
+    /// Minimum number of packets per maximum pause; with fewer, the reader waits for readability
+    /// instead.
     const PACKETS_MIN: u64 = 4;
     /// Minimum time over which the rate is measured.
     const RATE_WINDOW: Duration = Duration::from_millis(2);

@@ -92,7 +92,7 @@ impl SocketCounts {
     }
 }
 
-/// The ledger of all sockets.
+/// Reads the counts of all sockets, for [`LossLedger`].
 #[derive(Debug)]
 pub(crate) struct SocketLedger {
     sockets: Vec<Arc<SocketCounts>>,

@@ -39,7 +39,7 @@ impl FlushClock {
         Duration::from_millis(wait)
     }
 
-    /// If it is time to flush, returns the delay and schedules the next flush.
+    /// Returns the delay and schedules the next flush, if it is time to flush.
     pub(super) fn poll_flush(&mut self, now: SystemTime) -> Option<Duration> {
         let now_ms = milliseconds(now);
         let set_back = self.next_flush_ms > now_ms + 2 * self.interval_ms;

@@ -12,9 +12,10 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::{
     backends::{BackendStatus, PacketRepeater},
-    flush::{BackendFigures, FlushSnapshot, FlushTime, KeyRegistry},
+    flush::{FlushSnapshot, FlushTime, KeyRegistry},
     ledger::{LossAccount, LossLedger},
     proxy::StatsdProxy,
+    self_metrics::BackendFigures,
     settings::StatsdSettings,
 };
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::flush::SelfMetrics;
+use crate::self_metrics::SelfMetrics;
 
 /// Minimum time between warnings about sets at their limit.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);

@@ -57,8 +57,8 @@ pub struct GraphiteSettings {
     pub flush_counts: bool,
     /// Use one persistent connection instead of one per flush.
     pub persistent: bool,
-    /// Maximum bytes spooled while the receiver is unreachable. 0 drops values at once, as etsy's
-    /// server does.
+    /// Maximum bytes spooled while the receiver is unreachable. With 0, values are dropped
+    /// immediately, as etsy's server does.
     pub spool_bytes: usize,
 }
 
@@ -119,14 +119,14 @@ pub struct FileSettings {
 pub struct RepeaterSettings {
     /// Host name or address.
     pub host: String,
-    /// Port.
+    /// UDP or TCP port of the receiver.
     pub port: u16,
     /// The protocol to use.
     #[serde(default)]
     pub protocol: RepeaterProtocol,
 }
 
-/// The protocol of the repeater.
+/// How the repeater sends packets to its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RepeaterProtocol {
@@ -270,7 +270,7 @@ pub struct PostgresSettings {
     /// Partitions older than this are dropped; never if zero.
     #[serde(default, deserialize_with = "super::duration")]
     pub retention: Duration,
-    /// The COPY format.
+    /// Format in which rows are copied.
     #[serde(default)]
     pub format: PostgresCopyFormat,
     /// Maximum bytes spooled while the server is unreachable.
@@ -294,16 +294,16 @@ impl fmt::Debug for PostgresSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Partition {
-    /// An hour.
+    /// One hour, from full hour to full hour.
     Hour,
-    /// A day.
+    /// One day, from midnight to midnight.
     #[default]
     Day,
     /// A calendar month.
     Month,
 }
 
-/// The format of COPY.
+/// How rows are encoded for COPY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PostgresCopyFormat {
@@ -337,7 +337,7 @@ fn check_interval() -> Duration {
     Duration::from_secs(10)
 }
 
-/// A node of the proxy.
+/// A statsd server to which the proxy distributes keys.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProxyNodeSettings {

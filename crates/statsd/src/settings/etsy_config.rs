@@ -156,7 +156,7 @@ impl EtsyConfigReader {
             "percentThreshold" => {
                 rules.percentiles = match &value.value {
                     Literal::List(values) => values.iter().map(number).collect::<Result<_, _>>()?,
-                    // In etsy's server 0 means not set.
+                    // For etsy's server, 0 means that percentiles are not set.
                     _ => vec![number(value)?].into_iter().filter(|p| *p != 0.0).collect(),
                 };
                 if rules.percentiles.is_empty() && !matches!(value.value, Literal::List(_)) {
@@ -546,7 +546,7 @@ fn number(value: &LiteralNode) -> Result<f64, ValueProblem> {
     }
 }
 
-/// An integer from 0 to `max`.
+/// Converts a whole number from 0 to `max`; `None` for any other number.
 fn integer(number: f64, max: u64) -> Option<u64> {
     (number.fract() == 0.0 && number >= 0.0 && number <= max as f64).then_some(number as u64)
 }

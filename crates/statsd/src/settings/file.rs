@@ -79,11 +79,11 @@ impl StatsdSettings {
         Self::read_with(text, host, &|_| None)
     }
 
-    /// As [`read`](Self::read), with environment variables for `process.env.NAME`.
+    /// Like [`read`](Self::read), with environment variables for `process.env.NAME`.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read).
+    /// As for [`read`](Self::read).
     pub fn read_with(
         text: &str,
         host: &str,

@@ -6,7 +6,8 @@
 //! sum     := product (("+" | "-") product)*        "+" also joins strings
 //! product := factor (("*" | "/" | "%") factor)*
 //! factor  := ("-" | "+") factor | "(" value ")" | object | list | string | number | true | false
-//!          | null | undefined | host | environment | (parseInt | Number) "(" value ("," value)? ")"
+//!          | null | undefined | host | environment
+//!          | (parseInt | Number) "(" value ("," value)? ")"
 //! object  := "{" (key ":" value ("," key ":" value)* ","?)? "}"     key: string, word or number
 //! list    := "[" (value ("," value)* ","?)? "]"
 //! string  := in ', " or `, with JavaScript's escapes; no ${}

@@ -2,11 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use howdah_codec::{ByteReader, ByteWriter as _};
 use howdah_collect::{BackendActivity, BackendState, BackendType, BackendWait, Blocker, SqlText};
 
 use super::{
-    bytes::{ByteReader, ByteWriter, CorruptFrame},
     delta::{self, DeltaField},
+    error::CorruptFrame,
     texts::{TextReader, TextWriter},
 };
 
@@ -14,7 +15,7 @@ use super::{
 /// `postmaster.h`).
 const ROWS_MAX: usize = 0x3ffff;
 
-/// Fields of a session. New ones are appended; older readers ignore them.
+/// Indexes of a session's fields. New ones are appended; older readers ignore them.
 const PID: usize = 0;
 const STARTED: usize = 1;
 const DATABASE: usize = 2;
@@ -39,7 +40,7 @@ const BLOCKED_SINCE: usize = 20;
 const CLIENT_PORT: usize = 21;
 const FIELDS: usize = 22;
 
-/// Fields that are timestamps of the server's clock.
+/// Fields that are timestamps of the server's clock, as a bit mask.
 const TIMESTAMP_FIELDS: u64 =
     1 << TRANSACTION_STARTED | 1 << QUERY_STARTED | 1 << STATE_CHANGED | 1 << BLOCKED_SINCE;
 
@@ -50,7 +51,7 @@ const EXACT: i64 = 8;
 
 pub(super) type BackendFields = [DeltaField; FIELDS];
 
-/// Writer state: the sessions of the previous frame.
+/// State of the writer: the sessions of the previous frame.
 #[derive(Debug, Default)]
 pub(super) struct BackendWriter {
     rows: Vec<BackendFields>,
@@ -58,10 +59,10 @@ pub(super) struct BackendWriter {
 }
 
 impl BackendWriter {
-    /// Encodes sessions, and keeps them for the next frame.
+    /// Encodes sessions as differences to those of the previous frame.
     pub(super) fn encode(
         &mut self,
-        out: &mut ByteWriter,
+        out: &mut Vec<u8>,
         backends: &[BackendActivity],
         taken_us: i64,
         texts: &mut TextWriter,
@@ -70,7 +71,7 @@ impl BackendWriter {
         let backends = &backends[..backends.len().min(ROWS_MAX)];
         let mut now = Self::default();
         let mut expected = 0;
-        out.count(backends.len());
+        out.write_count(backends.len());
         for (at, backend) in backends.iter().enumerate() {
             let row = to_fields(backend, &mut |text| texts.number(text, new_texts));
             let row_index = self.row_indexes.get(&backend.key()).copied();
@@ -84,15 +85,15 @@ impl BackendWriter {
     }
 }
 
-/// Decodes the output of [`BackendWriter::encode`]; `rows` are those of the previous frame, and are
-/// replaced by those of this one.
+/// Decodes the output of [`BackendWriter::encode`]. `rows` are the sessions of the previous frame,
+/// and are replaced by those of this frame.
 pub(super) fn decode(
     input: &mut ByteReader<'_>,
     rows: &mut Vec<BackendFields>,
     taken_us: i64,
     texts: &TextReader,
 ) -> Result<Vec<BackendActivity>, CorruptFrame> {
-    let count = input.count(ROWS_MAX.min(input.0.len()))?;
+    let count = input.count_up_to(ROWS_MAX.min(input.remaining()))?;
     let mut now = Vec::with_capacity(count);
     let mut backends = Vec::with_capacity(count);
     let mut expected = 0;

@@ -9,12 +9,13 @@ use zstd::{
     zstd_safe,
 };
 
-use super::bytes::CorruptFrame;
+use super::error::CorruptFrame;
 
-/// Higher levels gain little and cost much time.
+/// Higher levels compress little better and take much longer.
 const ZSTD_LEVEL: i32 = 3;
 
-/// A window of 512 kB covers many frames, and bounds the memory of both directions.
+/// Window size as a power of two. 512 KiB cover many frames, and bound the memory of both
+/// directions.
 const WINDOW_LOG: u32 = 19;
 
 /// Maximum decompressed size of a frame.
@@ -35,7 +36,7 @@ impl FramePacker {
         Ok(Self(encoder))
     }
 
-    /// Starts a segment.
+    /// Starts a segment with a new stream.
     pub(super) fn restart(&mut self) -> io::Result<()> {
         self.0.reinit()
     }

@@ -1,15 +1,17 @@
 //! Encodes rows of numbers as differences to the previous row.
 
-use super::bytes::{ByteReader, ByteWriter, CorruptFrame};
+use howdah_codec::{ByteReader, ByteWriter as _, unzigzag, zigzag};
+
+use super::error::CorruptFrame;
 
 /// A number, or none.
 pub(super) type DeltaField = Option<i64>;
 
 /// Encodes `now` as its difference to `before`: which fields differ, which of those have no value,
-/// then the values. Fields selected by `clock` are encoded relative to `clock_us`, because a new
-/// timestamp is unrelated to the previous one.
+/// then the values. Fields selected by the bit mask `clock` are encoded relative to `clock_us`,
+/// because a new timestamp is unrelated to the previous one.
 pub(super) fn encode(
-    out: &mut ByteWriter,
+    out: &mut Vec<u8>,
     now: &[DeltaField],
     before: &[DeltaField],
     clock: u64,
@@ -21,14 +23,14 @@ pub(super) fn encode(
         changed |= u64::from(now != before) << at;
         none |= u64::from(now != before && now.is_none()) << at;
     }
-    out.number(changed);
+    out.write_varint(changed);
     if changed == 0 {
         return;
     }
-    out.number(none);
+    out.write_varint(none);
     for (at, (now, before)) in now.iter().zip(before).enumerate() {
         if let Some(value) = now.filter(|_| changed >> at & 1 == 1) {
-            out.signed(match clock >> at & 1 {
+            out.write_signed(match clock >> at & 1 {
                 1 => clock_us.wrapping_sub(value),
                 _ => value.wrapping_sub(before.unwrap_or(0)),
             });
@@ -36,21 +38,22 @@ pub(super) fn encode(
     }
 }
 
-/// Decodes the output of [`encode`]: `fields` are the previous values, and are updated.
+/// Decodes the output of [`encode`]: `fields` holds the previous values, and is updated to the new
+/// ones.
 pub(super) fn decode(
     input: &mut ByteReader<'_>,
     fields: &mut [DeltaField],
     clock: u64,
     clock_us: i64,
 ) -> Result<(), CorruptFrame> {
-    let changed = input.number()?;
+    let changed = input.varint()?;
     if changed == 0 {
         return Ok(());
     }
     if fields.len() < 64 && changed >> fields.len() != 0 {
         return Err(CorruptFrame::Reference);
     }
-    let none = input.number()?;
+    let none = input.varint()?;
     for (at, field) in fields.iter_mut().enumerate() {
         if changed >> at & 1 == 0 {
             continue;
@@ -66,18 +69,14 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// Encodes which row of the previous sample a row corresponds to: 0 for none, else its distance
-/// from the position expected without insertions and removals.
-pub(super) fn encode_row_index(
-    out: &mut ByteWriter,
-    row_index: Option<usize>,
-    expected: &mut usize,
-) {
+/// Encodes the correspondence of a row to one of the previous sample: 0 for a new row, otherwise
+/// the distance from the position expected without insertions and removals.
+pub(super) fn encode_row_index(out: &mut Vec<u8>, row_index: Option<usize>, expected: &mut usize) {
     match row_index {
-        None => out.number(0),
+        None => out.write_varint(0),
         Some(row_index) => {
             let distance = row_index.cast_signed().wrapping_sub(expected.cast_signed()) as i64;
-            out.number((distance << 1 ^ distance >> 63).cast_unsigned() + 1);
+            out.write_varint(zigzag(distance) + 1);
             *expected = row_index + 1;
         }
     }
@@ -89,10 +88,9 @@ pub(super) fn decode_row_index(
     count: usize,
     expected: &mut usize,
 ) -> Result<Option<usize>, CorruptFrame> {
-    let Some(value) = input.number()?.checked_sub(1) else { return Ok(None) };
-    let distance = (value >> 1).cast_signed() ^ -(value & 1).cast_signed();
+    let Some(value) = input.varint()?.checked_sub(1) else { return Ok(None) };
     let row_index =
-        i64::try_from(*expected).ok().and_then(|expected| expected.checked_add(distance));
+        i64::try_from(*expected).ok().and_then(|expected| expected.checked_add(unzigzag(value)));
     let row_index = row_index
         .and_then(|row_index| usize::try_from(row_index).ok())
         .filter(|row_index| *row_index < count);
@@ -115,19 +113,19 @@ mod tests {
             clock in 0..32_u64,
             clock_us: i64,
         ) {
-            let mut out = ByteWriter::default();
+            let mut out = Vec::new();
             encode(&mut out, &now, &before, clock, clock_us);
             let mut fields = before;
-            decode(&mut ByteReader(&out.0), &mut fields, clock, clock_us).unwrap();
+            decode(&mut ByteReader::new(&out), &mut fields, clock, clock_us).unwrap();
             prop_assert_eq!(fields, now);
         }
 
         #[test]
         fn row_indexes_round_trip(row_indexes in proptest::collection::vec(proptest::option::of(0..50_usize), 0..30)) {
-            let mut out = ByteWriter::default();
+            let mut out = Vec::new();
             let mut expected = 0;
             row_indexes.iter().for_each(|row_index| encode_row_index(&mut out, *row_index, &mut expected));
-            let mut input = ByteReader(&out.0);
+            let mut input = ByteReader::new(&out);
             let mut expected = 0;
             for row_index in row_indexes {
                 prop_assert_eq!(decode_row_index(&mut input, 50, &mut expected).unwrap(), row_index);
@@ -137,8 +135,8 @@ mod tests {
 
     #[test]
     fn unchanged_row_takes_one_byte() {
-        let mut out = ByteWriter::default();
+        let mut out = Vec::new();
         encode(&mut out, &[Some(7), None], &[Some(7), None], 0, 0);
-        assert_eq!(out.0, [0]);
+        assert_eq!(out, [0]);
     }
 }

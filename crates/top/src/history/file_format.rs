@@ -3,12 +3,10 @@
 //! A reader that finds no valid frame searches for the next marker. A half-written frame of a
 //! killed writer is thus skipped, and the next writer may append without truncating it.
 
+use howdah_codec::{ByteReader, ByteWriter as _};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{
-    bytes::{ByteReader, ByteWriter, CorruptFrame},
-    server_history::PackedFrame,
-};
+use super::{error::CorruptFrame, server_history::PackedFrame, texts::read_line};
 use crate::waits::WaitSecond;
 
 /// File header: a name, a version, and reserved bytes.
@@ -17,7 +15,7 @@ pub(super) const FILE_HEADER: [u8; 16] = *b"HOWDAHTR\x01\0\0\0\0\0\0\0";
 /// Start of each frame. It is invalid UTF-8 and rare in compressed data.
 const MARKER: [u8; 4] = [0xf7, b'H', b'T', 0xfe];
 
-/// Bytes before a body: marker, length, checksum.
+/// Length of marker, length and checksum before a body.
 pub(super) const PREFIX_BYTES: usize = 16;
 
 /// Maximum body size.
@@ -38,7 +36,7 @@ pub(super) struct FrameHeader {
     pub(super) kind: FrameKind,
     pub(super) stream: u64,
     pub(super) at_us: i64,
-    /// Bytes of the header; the compressed data follows.
+    /// Length of the header in bytes; the compressed data follows.
     pub(super) bytes: usize,
 }
 
@@ -57,40 +55,39 @@ pub(super) fn encode_frame(name: &str, frame: &PackedFrame) -> Vec<u8> {
     let kind = if frame.number == 0 { SEGMENT } else { NEXT };
     let mut out = start_frame(kind, name, frame.at_us);
     match kind {
-        SEGMENT => out.text(name),
-        _ => out.number(frame.number.into()),
+        SEGMENT => out.write_text(name),
+        _ => out.write_varint(frame.number.into()),
     }
-    out.0.extend_from_slice(&frame.packed);
+    out.extend_from_slice(&frame.packed);
     finish_frame(out)
 }
 
 /// Encodes wait events as a frame.
 pub(super) fn encode_waits(name: &str, at_us: i64, seconds: &[WaitSecond]) -> Vec<u8> {
     let mut out = start_frame(WAITS, name, at_us);
-    out.count(seconds.len());
+    out.write_count(seconds.len());
     for second in seconds {
-        out.signed(second.second);
-        out.number(second.samples.into());
-        out.count(second.sums.len());
+        out.write_signed(second.second);
+        out.write_varint(second.samples.into());
+        out.write_count(second.sums.len());
         for (wait, sum) in &second.sums {
-            out.text(wait.as_ref().map_or("", |wait| &wait.class));
-            out.text(wait.as_ref().map_or("", |wait| &wait.event));
-            out.number((*sum).into());
+            out.write_text(wait.as_ref().map_or("", |wait| &wait.class));
+            out.write_text(wait.as_ref().map_or("", |wait| &wait.event));
+            out.write_varint((*sum).into());
         }
     }
     finish_frame(out)
 }
 
-fn start_frame(kind: u8, name: &str, at_us: i64) -> ByteWriter {
-    let mut out = ByteWriter(vec![0; PREFIX_BYTES]);
-    out.byte(kind);
-    out.0.extend_from_slice(&stream_id(name).to_le_bytes());
-    out.0.extend_from_slice(&at_us.to_le_bytes());
+fn start_frame(kind: u8, name: &str, at_us: i64) -> Vec<u8> {
+    let mut out = vec![0; PREFIX_BYTES];
+    out.push(kind);
+    out.extend_from_slice(&stream_id(name).to_le_bytes());
+    out.extend_from_slice(&at_us.to_le_bytes());
     out
 }
 
-fn finish_frame(out: ByteWriter) -> Vec<u8> {
-    let ByteWriter(mut bytes) = out;
+fn finish_frame(mut bytes: Vec<u8>) -> Vec<u8> {
     let length = u32::try_from(bytes.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
     let check = xxh3_64(&bytes[PREFIX_BYTES..]);
     bytes[..4].copy_from_slice(&MARKER);
@@ -129,39 +126,34 @@ pub(super) fn checksum_matches(body: &[u8], check: u64) -> bool {
 
 /// Parses the header of a body, and the server's name if present.
 pub(super) fn parse_header(body: &[u8]) -> Result<(FrameHeader, Option<&str>), CorruptFrame> {
-    let mut input = ByteReader(body);
+    let mut input = ByteReader::new(body);
     let kind = input.byte()?;
-    let mut eight = || -> Result<[u8; 8], CorruptFrame> {
-        input.take(8)?.try_into().map_err(|_| CorruptFrame::Truncated)
-    };
-    let stream = u64::from_le_bytes(eight()?);
-    let at_us = i64::from_le_bytes(eight()?);
+    let stream = u64::from_le_bytes(input.array()?);
+    let at_us = i64::from_le_bytes(input.array()?);
     let (kind, name) = match kind {
         SEGMENT => (FrameKind::Segment, Some(input.text()?)),
-        NEXT => {
-            (FrameKind::Next(input.number()?.try_into().map_err(|_| CorruptFrame::Number)?), None)
-        }
+        NEXT => (FrameKind::Next(input.narrow()?), None),
         WAITS => (FrameKind::Waits, None),
         _ => return Err(CorruptFrame::Kind),
     };
-    Ok((FrameHeader { kind, stream, at_us, bytes: body.len() - input.0.len() }, name))
+    Ok((FrameHeader { kind, stream, at_us, bytes: body.len() - input.remaining() }, name))
 }
 
 /// Parses the wait events after a header.
 pub(super) fn parse_waits(bytes: &[u8]) -> Result<Vec<WaitSecond>, CorruptFrame> {
     use howdah_collect::BackendWait;
-    let mut input = ByteReader(bytes);
+    let mut input = ByteReader::new(bytes);
     let mut seconds = Vec::new();
-    for _ in 0..input.count(input.0.len())? {
+    for _ in 0..input.count()? {
         let mut second = WaitSecond {
             second: input.signed()?,
-            samples: input.number()?.try_into().map_err(|_| CorruptFrame::Number)?,
+            samples: input.narrow()?,
             ..WaitSecond::default()
         };
-        for _ in 0..input.count(input.0.len())? {
-            let (class, event) = (input.line()?, input.line()?);
+        for _ in 0..input.count()? {
+            let (class, event) = (read_line(&mut input)?, read_line(&mut input)?);
             let wait = (!class.is_empty()).then_some(BackendWait { class, event });
-            let sum = input.number()?.try_into().map_err(|_| CorruptFrame::Number)?;
+            let sum = input.narrow()?;
             second.sums.insert(wait, sum);
         }
         seconds.push(second);

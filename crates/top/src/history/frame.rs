@@ -8,16 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_codec::{ByteReader, ByteWriter as _};
 use howdah_collect::{
     Activity, BackendProcess, MissingPrivilege, Overview, RateView, ServerInfo, ServerVersion,
 };
 
 use super::{
     backends,
-    bytes::{ByteReader, ByteWriter, CorruptFrame},
     delta::{self, DeltaField},
+    error::CorruptFrame,
     pooled_clients,
-    texts::{self, TextReader, TextWriter},
+    texts::{self, TextReader, TextWriter, read_line},
     views,
 };
 use crate::{ServerHealth, ServerSnapshot, host::HostFigures, waits::WaitHistory};
@@ -37,11 +38,11 @@ pub(super) struct FrameWriter {
     pooled: Vec<pooled_clients::ClientFields>,
     figures: FrameFigures,
     server: Option<(Arc<ServerInfo>, Arc<[MissingPrivilege]>)>,
-    /// Number of encoded sessions and view rows.
+    /// Number of sessions and view rows encoded in this segment.
     pub(super) rows: usize,
 }
 
-/// Numbers of a frame that do not belong to a session.
+/// Figures of a frame that do not belong to a session.
 #[derive(Clone, Debug, Default)]
 struct FrameFigures {
     now: [DeltaField; OVERVIEW_FIELDS],
@@ -58,33 +59,33 @@ impl FrameWriter {
 
     /// Encodes a server's state at `at_us`, by our clock.
     pub(super) fn write(&mut self, at_us: i64, health: &ServerHealth) -> Vec<u8> {
-        let mut body = ByteWriter::default();
+        let mut body = Vec::new();
         let mut new_texts = Vec::new();
         match health {
             ServerHealth::Read(snapshot) => {
-                body.byte(REACHED);
+                body.push(REACHED);
                 self.snapshot(&mut body, &mut new_texts, at_us, snapshot);
             }
             ServerHealth::Unreachable { reason, .. } => {
-                body.byte(UNREACHABLE);
-                body.text(reason);
+                body.push(UNREACHABLE);
+                body.write_text(reason);
                 // The next server to respond may have different counters.
                 self.views.clear();
             }
             ServerHealth::Connecting => {
-                body.byte(UNREACHABLE);
-                body.text("connecting");
+                body.push(UNREACHABLE);
+                body.write_text("connecting");
             }
         }
-        let mut out = ByteWriter::default();
+        let mut out = Vec::new();
         texts::encode(&mut out, &new_texts);
-        out.0.append(&mut body.0);
-        out.0
+        out.append(&mut body);
+        out
     }
 
     fn snapshot(
         &mut self,
-        out: &mut ByteWriter,
+        out: &mut Vec<u8>,
         new_texts: &mut Vec<Arc<str>>,
         at_us: i64,
         snapshot: &ServerSnapshot,
@@ -94,18 +95,18 @@ impl FrameWriter {
             .server
             .as_ref()
             .is_some_and(|(identity, missing)| **identity == *server.0 && **missing == *server.1);
-        out.byte(u8::from(!is_known));
+        out.push(u8::from(!is_known));
         if !is_known {
             encode_server(out, &server.0, &server.1);
             self.server = Some(server);
         }
         let taken_us = snapshot.activity.taken_us;
-        out.signed(taken_us.wrapping_sub(at_us));
-        out.number(snapshot.duration.as_micros().try_into().unwrap_or(u64::MAX));
-        out.text(snapshot.view_error.as_deref().unwrap_or_default());
+        out.write_signed(taken_us.wrapping_sub(at_us));
+        out.write_varint(snapshot.duration.as_micros().try_into().unwrap_or(u64::MAX));
+        out.write_text(snapshot.view_error.as_deref().unwrap_or_default());
         let before = snapshot.previous_overview.as_ref().map(overview_fields);
         // The previous overview usually equals that of the previous frame.
-        out.byte(match &before {
+        out.push(match &before {
             None => 0,
             Some(before) if *before == self.figures.now => 1,
             Some(_) => 2,
@@ -123,7 +124,7 @@ impl FrameWriter {
         self.backends.encode(out, rows, taken_us, &mut self.texts, new_texts);
         self.rows += rows.len();
         let views: Vec<&RateView> = snapshot.view.iter().chain(&snapshot.background_view).collect();
-        out.count(views.len());
+        out.write_count(views.len());
         for rate_view in views {
             let mut words = views::SegmentTexts { texts: &mut self.texts, new_texts };
             self.views.encode(out, rate_view, &mut words);
@@ -148,14 +149,14 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    /// Decodes the state at `at_us` and the views sampled then. The snapshot has no waits: they are
-    /// stored separately.
+    /// Decodes a server's state at `at_us`, and the views sampled at that time. The snapshot has no
+    /// wait events, because those are stored separately.
     pub(super) fn read(
         &mut self,
         at_us: i64,
         bytes: &[u8],
     ) -> Result<(ServerHealth, Vec<RateView>), CorruptFrame> {
-        let mut input = ByteReader(bytes);
+        let mut input = ByteReader::new(bytes);
         self.texts.decode(&mut input)?;
         match input.byte()? {
             REACHED => {
@@ -165,7 +166,7 @@ impl FrameReader {
                 Ok((ServerHealth::Read(snapshot), views))
             }
             UNREACHABLE => {
-                let reason = input.line()?.to_string();
+                let reason = read_line(&mut input)?.to_string();
                 let now = Instant::now();
                 let last = self.last.clone();
                 Ok((
@@ -187,8 +188,8 @@ impl FrameReader {
         }
         let (identity, missing) = self.server.clone().ok_or(CorruptFrame::Reference)?;
         let taken_us = at_us.wrapping_add(input.signed()?);
-        let cost = Duration::from_micros(input.number()?);
-        let view_error = Some(input.line()?.to_string()).filter(|error| !error.is_empty());
+        let cost = Duration::from_micros(input.varint()?);
+        let view_error = Some(read_line(input)?.to_string()).filter(|error| !error.is_empty());
         let has_before = input.byte()? != 0;
         if has_before {
             delta::decode(input, &mut self.figures.now, 0, 0)?;
@@ -198,7 +199,7 @@ impl FrameReader {
         delta::decode(input, &mut self.figures.host, 0, 0)?;
         let backends = backends::decode(input, &mut self.backends, taken_us, &self.texts)?;
         let mut views = Vec::new();
-        for _ in 0..input.count(howdah_collect::VIEWS.len().max(64))? {
+        for _ in 0..input.count_up_to(howdah_collect::VIEWS.len().max(64))? {
             views.extend(self.views.decode(input, &self.texts)?);
         }
         let pooled = pooled_clients::decode(input, &mut self.pooled, &self.texts)?;
@@ -222,38 +223,39 @@ impl FrameReader {
     }
 }
 
-fn encode_server(out: &mut ByteWriter, identity: &ServerInfo, missing: &[MissingPrivilege]) {
-    out.number(identity.version.0.into());
-    out.signed(identity.started_us);
-    out.text(&identity.host);
-    out.number(identity.port.into());
-    out.text(&identity.database);
-    out.signed(identity.max_connections);
-    out.text(identity.data_directory.as_deref().unwrap_or_default());
-    out.count(missing.len().min(MISSING_MAX));
+fn encode_server(out: &mut Vec<u8>, identity: &ServerInfo, missing: &[MissingPrivilege]) {
+    out.write_varint(identity.version.0.into());
+    out.write_signed(identity.started_us);
+    out.write_text(&identity.host);
+    out.write_varint(identity.port.into());
+    out.write_text(&identity.database);
+    out.write_signed(identity.max_connections);
+    out.write_text(identity.data_directory.as_deref().unwrap_or_default());
+    out.write_count(missing.len().min(MISSING_MAX));
     for missing in missing.iter().take(MISSING_MAX) {
-        out.text(&missing.what);
-        out.text(&missing.remedy);
+        out.write_text(&missing.what);
+        out.write_text(&missing.remedy);
     }
 }
 
 fn decode_server(
     input: &mut ByteReader<'_>,
 ) -> Result<(Arc<ServerInfo>, Arc<[MissingPrivilege]>), CorruptFrame> {
-    let version = input.number()?.try_into().map_err(|_| CorruptFrame::Number)?;
+    let version = input.narrow()?;
     let identity = ServerInfo {
         version: ServerVersion(version),
         started_us: input.signed()?,
-        host: input.line()?.to_string(),
-        port: input.number()?.try_into().map_err(|_| CorruptFrame::Number)?,
-        database: input.line()?.to_string(),
+        host: read_line(input)?.to_string(),
+        port: input.narrow()?,
+        database: read_line(input)?.to_string(),
         max_connections: input.signed()?,
-        data_directory: Some(input.line()?.to_string()).filter(|directory| !directory.is_empty()),
+        data_directory: Some(read_line(input)?.to_string())
+            .filter(|directory| !directory.is_empty()),
         backend: BackendProcess::default(),
     };
-    let missing = (0..input.count(MISSING_MAX)?).map(|_| {
-        let what = input.line()?.to_string().into();
-        Ok(MissingPrivilege { what, remedy: input.line()?.to_string() })
+    let missing = (0..input.count_up_to(MISSING_MAX)?).map(|_| {
+        let what = read_line(input)?.to_string().into();
+        Ok(MissingPrivilege { what, remedy: read_line(input)?.to_string() })
     });
     let missing = missing.collect::<Result<Vec<_>, CorruptFrame>>()?;
     Ok((Arc::new(identity), missing.into()))

@@ -1,18 +1,21 @@
-//! Encodes pooler clients as rows of fields. A client has no identity of its own, so a row is
-//! encoded relative to the row at the same position before: poolers keep the order of their lists.
+//! Encodes pooler clients as rows of fields.
+//!
+//! Nothing identifies a client across samples, so a row is encoded relative to the previous one at
+//! the same position: poolers keep the order of their lists.
 
 use std::sync::Arc;
 
+use howdah_codec::{ByteReader, ByteWriter as _};
 use howdah_collect::{PooledBackend, PoolerClient};
 
 use super::{
-    bytes::{ByteReader, ByteWriter, CorruptFrame},
     delta::{self, DeltaField},
-    texts::{TextReader, TextWriter},
+    error::CorruptFrame,
+    texts::{TextReader, TextWriter, read_line},
 };
 use crate::pooler::PooledClients;
 
-/// Maximum numbers of clients and of failed poolers; more are not recorded.
+/// Maximum numbers of clients and of failed poolers. Further ones are not recorded.
 const CLIENTS_MAX: usize = 100_000;
 const PROBLEMS_MAX: usize = 64;
 
@@ -20,20 +23,21 @@ const PROBLEMS_MAX: usize = 64;
 /// the linked server connection. New fields are appended.
 pub(super) type ClientFields = [DeltaField; 9];
 
-/// Encodes clients; `rows` are those of the previous frame, and are replaced by those of this one.
+/// Encodes clients. `rows` are those of the previous frame, and are replaced by those of this
+/// frame.
 pub(super) fn encode(
-    out: &mut ByteWriter,
+    out: &mut Vec<u8>,
     pooled: Option<&PooledClients>,
     rows: &mut Vec<ClientFields>,
     texts: &mut TextWriter,
     new_texts: &mut Vec<Arc<str>>,
 ) {
-    out.byte(u8::from(pooled.is_some()));
+    out.push(u8::from(pooled.is_some()));
     let Some(pooled) = pooled else { return };
-    out.count(pooled.problems.len().min(PROBLEMS_MAX));
-    pooled.problems.iter().take(PROBLEMS_MAX).for_each(|problem| out.text(problem));
+    out.write_count(pooled.problems.len().min(PROBLEMS_MAX));
+    pooled.problems.iter().take(PROBLEMS_MAX).for_each(|problem| out.write_text(problem));
     let clients = &pooled.clients[..pooled.clients.len().min(CLIENTS_MAX)];
-    out.count(clients.len());
+    out.write_count(clients.len());
     let mut now = Vec::with_capacity(clients.len());
     for (at, client) in clients.iter().enumerate() {
         let row = to_fields(client, &mut |text| texts.number(text, new_texts));
@@ -50,12 +54,12 @@ pub(super) fn decode(
     texts: &TextReader,
 ) -> Result<Option<PooledClients>, CorruptFrame> {
     // Older versions without pooler support end the frame here.
-    if input.0.is_empty() || input.byte()? == 0 {
+    if input.is_empty() || input.byte()? == 0 {
         return Ok(None);
     }
-    let problems = (0..input.count(PROBLEMS_MAX)?).map(|_| Ok(input.line()?.to_string()));
+    let problems = (0..input.count_up_to(PROBLEMS_MAX)?).map(|_| Ok(read_line(input)?.to_string()));
     let problems = problems.collect::<Result<_, CorruptFrame>>()?;
-    let count = input.count(CLIENTS_MAX.min(input.0.len()))?;
+    let count = input.count_up_to(CLIENTS_MAX.min(input.remaining()))?;
     rows.resize(count, ClientFields::default());
     let mut clients = Vec::with_capacity(count);
     for row in rows {
@@ -120,13 +124,13 @@ fn pooled_clients_round_trip() {
     for count in [3, 10, 2] {
         let mut pooled = PooledClients::new((0..count).map(client).collect());
         pooled.problems = vec!["no answer".to_owned()];
-        let (mut body, mut new_texts) = (ByteWriter::default(), Vec::new());
+        let (mut body, mut new_texts) = (Vec::new(), Vec::new());
         encode(&mut body, Some(&pooled), &mut before, &mut written, &mut new_texts);
-        let mut texts = ByteWriter::default();
+        let mut texts = Vec::new();
         super::texts::encode(&mut texts, &new_texts);
-        read.decode(&mut ByteReader(&texts.0)).unwrap();
-        let back = decode(&mut ByteReader(&body.0), &mut rows, &read).unwrap().unwrap();
+        read.decode(&mut ByteReader::new(&texts)).unwrap();
+        let back = decode(&mut ByteReader::new(&body), &mut rows, &read).unwrap().unwrap();
         assert_eq!((back.clients, back.problems), (pooled.clients, pooled.problems));
     }
-    assert!(decode(&mut ByteReader(&[]), &mut rows, &read).unwrap().is_none());
+    assert!(decode(&mut ByteReader::new(&[]), &mut rows, &read).unwrap().is_none());
 }

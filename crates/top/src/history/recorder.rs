@@ -17,7 +17,7 @@ use super::{
 };
 use crate::waits::WaitSecond;
 
-/// The recording cannot be written.
+/// The recording cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderError {
@@ -61,11 +61,11 @@ pub struct HistoryRecorder {
     path: PathBuf,
     file: File,
     limits: HistoryLimits,
-    /// End of the file.
+    /// Length of the file, in bytes.
     bytes: u64,
     frames: Vec<RecordedFrame>,
-    /// Servers whose current segment was started by this process. Frames of another process's
-    /// segment could not be continued.
+    /// Servers whose current segment was started by this process. Segments of other processes
+    /// cannot be continued, because their compressor state is lost.
     started: BTreeSet<u64>,
     /// Time of the last sync.
     synced_at: Instant,
@@ -126,8 +126,8 @@ impl HistoryRecorder {
         })
     }
 
-    /// Syncs the file and accepts nothing more: samples from threads that have not been stopped yet
-    /// are dropped.
+    /// Syncs the file and closes it for writing: samples from threads that are still running are
+    /// dropped.
     pub(super) fn finish(&mut self) -> Result<(), RecorderError> {
         self.is_finished = true;
         self.sync()
@@ -229,7 +229,7 @@ impl HistoryRecorder {
     fn trim(&mut self, now_us: i64) -> Result<(), RecorderError> {
         let age_us = i64::try_from(self.limits.age.as_micros()).unwrap_or(i64::MAX);
         let oldest_us = now_us.saturating_sub(age_us);
-        // Some tolerance, so that a file at its maximum age is not compacted all the time.
+        // Some tolerance, so that a file at its maximum age is not compacted with every frame.
         let is_old = self
             .frames
             .first()
@@ -252,8 +252,8 @@ impl HistoryRecorder {
         })
     }
 
-    /// Selects the frames to keep: per server the latest complete segments, and waits of the same
-    /// age.
+    /// Selects the frames to keep: for each server the latest complete segments, and wait events of
+    /// the same age.
     fn frames_to_keep(&self, oldest_us: i64) -> Vec<RecordedFrame> {
         let bytes_max = self.limits.bytes / 4 * 3;
         let mut bytes = FILE_HEADER.len() as u64;

@@ -41,7 +41,7 @@ pub enum OpenRecordingError {
     },
 }
 
-/// Bytes of a file that are not valid frames: a writer was killed, or the disk is damaged.
+/// Bytes of a file that are not valid frames, because a writer was killed or the disk is damaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingGap {
     /// Number of bytes.
@@ -53,9 +53,9 @@ pub struct RecordingGap {
 /// An opened recording.
 #[derive(Debug)]
 pub struct TopRecording {
-    /// Its contents.
+    /// Contents of the file, indexed but not yet decoded.
     pub history: SnapshotHistory,
-    /// Its unreadable parts.
+    /// Parts of the file that could not be read.
     pub gap: RecordingGap,
 }
 
@@ -146,7 +146,8 @@ impl ServerStream {
             FrameKind::Segment => 0,
             FrameKind::Next(number) => number,
         };
-        // A frame after a lost one cannot be decoded, nor is one accepted whose clock went back.
+        // A frame cannot be decoded after a lost one, and is rejected if its time is before the
+        // previous one.
         let fits = kind == FrameKind::Segment || self.next == Some(number);
         if !fits || self.last_us.is_some_and(|last_us| last_us > location.at_us) {
             self.next = None;
@@ -255,7 +256,8 @@ impl FileWindow<'_> {
             let looked_at = bytes.len() as u64;
             if let Some(at) = file_format::next_marker(bytes) {
                 let at = from + at as u64;
-                // A marker cut off by the end of the window is checked again from its first byte.
+                // A marker may be cut off by the end of the window, so the next window starts with
+                // it.
                 return Ok(at - offset);
             }
             from += looked_at;

@@ -1,4 +1,4 @@
-//! One server's history: segments of frames that are decoded from the first on.
+//! One server's history: segments of frames, each decoded from its first frame.
 
 use std::{
     collections::VecDeque, fs::File, io, os::unix::fs::FileExt as _, sync::Arc, time::Duration,
@@ -7,8 +7,8 @@ use std::{
 use howdah_collect::RateView;
 
 use super::{
-    bytes::CorruptFrame,
     compression::{FramePacker, FrameUnpacker},
+    error::CorruptFrame,
     file_format,
     frame::{FrameReader, FrameWriter},
 };
@@ -17,13 +17,13 @@ use crate::{
     waits::{SECONDS_MAX, WaitHistory},
 };
 
-/// Maximum number of frames, rows and decompressed bytes of a segment. They bound the time of a
-/// step back, which decodes a segment from its start.
+/// Maximum number of frames, rows and decompressed bytes of a segment. They bound the time for
+/// restoring a moment, which decodes a segment from its start.
 const SEGMENT_FRAMES_MAX: usize = 120;
 const SEGMENT_ROWS_MAX: usize = 50_000;
 const SEGMENT_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum age of a view sample that is shown for a moment.
+/// Maximum age of a view sample that may be shown for a moment, in microseconds.
 const VIEW_AGE_MAX_US: i64 = 300_000_000;
 
 /// Encodes and compresses frames.
@@ -38,9 +38,9 @@ pub(super) struct FrameEncoder {
 /// A compressed frame, as stored in memory and files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PackedFrame {
-    /// By our clock, in microseconds since 1970.
+    /// Time by our clock, in microseconds since 1970.
     pub(super) at_us: i64,
-    /// Position in its segment.
+    /// Position in the segment, from 0.
     pub(super) number: u32,
     pub(super) packed: Vec<u8>,
 }
@@ -68,7 +68,7 @@ impl FrameEncoder {
     }
 }
 
-/// Where the frames of a segment are stored.
+/// Location of a segment's frames: in memory or in a file.
 #[derive(Debug)]
 enum SegmentSource {
     Memory(Vec<u8>),
@@ -144,13 +144,13 @@ const HOUR_US: i64 = SECONDS_MAX.cast_signed() as i64 * 1_000_000;
 /// State of a server at a moment.
 #[derive(Clone, Debug)]
 pub struct PastState {
-    /// When it was recorded, by our clock, in microseconds since 1970.
+    /// Time of recording by our clock, in microseconds since 1970.
     pub at_us: i64,
-    /// The state.
+    /// The server's state, as its sampler reported it.
     pub health: ServerHealth,
 }
 
-/// The history of one server.
+/// Segments of frames and wait events of one server.
 #[derive(Debug, Default)]
 pub(super) struct ServerHistory {
     segments: VecDeque<FrameSegment>,
@@ -261,7 +261,7 @@ impl ServerHistory {
         })
     }
 
-    /// Drops the oldest segments until the limits are met, but never the one being written.
+    /// Drops the oldest segments until the limits are met, except for the one being written.
     pub(super) fn trim(&mut self, now_us: i64, age: Duration, bytes_max: usize) {
         let oldest_us = now_us.saturating_sub(age.as_micros().try_into().unwrap_or(i64::MAX));
         while self.segments.len() > 1 {
@@ -283,7 +283,7 @@ impl ServerHistory {
         self.segments.iter().flat_map(|segment| &segment.frames)
     }
 
-    /// First and last time.
+    /// Times of the first and last frame.
     pub(super) fn range(&self) -> Option<(i64, i64)> {
         Some((self.frames().next()?.at_us, self.frames().next_back()?.at_us))
     }
@@ -323,7 +323,7 @@ impl ServerHistory {
             if rate_view.is_some() || view.is_none() || segment.last_us() < oldest_us {
                 break;
             }
-            // A corrupt earlier segment simply provides no view.
+            // If an earlier segment is corrupt, it provides no view.
             let _ = segment.play(i64::MAX, |_, _, views| select_view(&mut rate_view, views, view));
         }
         let waits = self.waits_until(moment_us);

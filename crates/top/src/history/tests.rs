@@ -215,7 +215,7 @@ fn unreachable_server_is_unreachable_in_its_history() {
         last: Some(Arc::clone(last)),
     };
     history.push(0, &ServerHealth::Read(Arc::clone(&recorded[0])), None).unwrap();
-    // Of several failed attempts one is kept.
+    // Only one of several consecutive failures is stored.
     for _ in 0..3 {
         history.push(0, &unreachable(&recorded[0]), None).unwrap();
     }

@@ -2,17 +2,20 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::bytes::{ByteReader, ByteWriter, CorruptFrame};
+use howdah_codec::{ByteReader, ByteWriter as _};
+
+use super::error::CorruptFrame;
 
 /// Maximum total size of a segment's texts when reading: far more than a writer produces.
 const SEGMENT_TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// Texts written so far.
+/// Numbers of the texts written so far.
 #[derive(Debug, Default)]
 pub(super) struct TextWriter(HashMap<Arc<str>, i64>);
 
 impl TextWriter {
-    /// Number of a text. A new text is appended to `fresh`, which precedes the frame.
+    /// Returns the number of a text. A new text is appended to `new_texts`, which is written before
+    /// the frame.
     pub(super) fn number(&mut self, text: &Arc<str>, new_texts: &mut Vec<Arc<str>>) -> i64 {
         if let Some(number) = self.0.get(text) {
             return *number;
@@ -25,12 +28,17 @@ impl TextWriter {
 }
 
 /// Encodes the new texts of a frame.
-pub(super) fn encode(out: &mut ByteWriter, new_texts: &[Arc<str>]) {
-    out.count(new_texts.len());
-    new_texts.iter().for_each(|text| out.text(text));
+pub(super) fn encode(out: &mut Vec<u8>, new_texts: &[Arc<str>]) {
+    out.write_count(new_texts.len());
+    new_texts.iter().for_each(|text| out.write_text(text));
 }
 
-/// Texts read so far.
+/// Reads a text that is not shared, and sanitizes it to one line.
+pub(super) fn read_line(input: &mut ByteReader<'_>) -> Result<Arc<str>, CorruptFrame> {
+    Ok(howdah_collect::sanitized_line(input.text()?).into())
+}
+
+/// Texts read so far, by number.
 #[derive(Debug, Default)]
 pub(super) struct TextReader {
     texts: Vec<Arc<str>>,
@@ -40,7 +48,7 @@ pub(super) struct TextReader {
 impl TextReader {
     /// Decodes the output of [`encode`].
     pub(super) fn decode(&mut self, input: &mut ByteReader<'_>) -> Result<(), CorruptFrame> {
-        for _ in 0..input.count(input.0.len())? {
+        for _ in 0..input.count()? {
             let text = input.text()?;
             // Includes the approximate overhead of a stored text.
             self.bytes += text.len() + 32;
@@ -52,13 +60,13 @@ impl TextReader {
         Ok(())
     }
 
-    /// The text with that number, unchanged.
+    /// The text with this number, unchanged.
     pub(super) fn raw(&self, number: i64) -> Result<&Arc<str>, CorruptFrame> {
         let at = usize::try_from(number).map_err(|_| CorruptFrame::Reference)?;
         self.texts.get(at).ok_or(CorruptFrame::Reference)
     }
 
-    /// The text with that number, sanitized to one line.
+    /// The text with this number, sanitized to one line.
     pub(super) fn line(&self, number: i64) -> Result<Arc<str>, CorruptFrame> {
         let text = self.raw(number)?;
         Ok(match howdah_collect::sanitized_line(text) {

@@ -1,17 +1,20 @@
-//! Encodes view samples. A file names the columns it has, so that other versions can read it:
-//! unknown columns are ignored, missing ones are unavailable.
+//! Encodes samples of statistics views.
+//!
+//! A file names the columns of each view, so that other versions can read it: unknown columns are
+//! ignored, missing ones are unavailable.
 
 use std::{collections::HashMap, sync::Arc};
 
+use howdah_codec::{ByteReader, ByteWriter as _};
 use howdah_collect::{ColumnKind, RateView, StatsView, VIEWS, ViewCell, ViewSample, rates};
 
 use super::{
-    bytes::{ByteReader, ByteWriter, CorruptFrame},
     delta::{decode_row_index, encode_row_index},
+    error::CorruptFrame,
     texts::{TextReader, TextWriter},
 };
 
-/// Maximum numbers of cells and columns of a sample; more are not recorded.
+/// Maximum numbers of cells and columns of a sample. Further ones are not recorded.
 const CELLS_MAX: usize = 1 << 20;
 const COLUMNS_MAX: usize = 256;
 
@@ -21,11 +24,11 @@ const TEXT: u8 = 2;
 const INTEGER: u8 = 3;
 const REAL: u8 = 4;
 
-/// Writer state: the previous samples.
+/// State of the writer: the previous sample of each view.
 #[derive(Debug, Default)]
 pub(super) struct ViewWriter {
-    /// The last sample of each view, across segments: the first one of a segment needs it for its
-    /// rates.
+    /// The last sample of each view, across segments: rates of the first sample in a segment need
+    /// it.
     last: HashMap<&'static str, ViewSample>,
     /// Views already written in this segment.
     written: Vec<&'static str>,
@@ -37,36 +40,36 @@ impl ViewWriter {
         self.written.clear();
     }
 
-    /// Drops all samples: the server may be a different one.
+    /// Drops all samples, because the next ones may come from a different server.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Encodes a sample, and keeps it for the next frame.
+    /// Encodes a sample as the difference to the previous one.
     pub(super) fn encode(
         &mut self,
-        out: &mut ByteWriter,
+        out: &mut Vec<u8>,
         rate_view: &RateView,
         writer: &mut SegmentTexts<'_>,
     ) {
         let now = &rate_view.sample;
         let view = now.view;
         let number = writer.number(&view.name.into());
-        out.signed(number);
+        out.write_signed(number);
         let last = self.last.get(view.name).filter(|_| rate_view.seconds > 0.0);
         let is_new = !self.written.contains(&view.name);
-        // What follows: 0 a sample without a predecessor, 1 the predecessor and the sample, 2 the
-        // sample.
-        out.byte(match (last, is_new) {
+        // The byte states which samples follow. 0: one without a predecessor; 1: the predecessor
+        // and the sample; 2: the sample alone.
+        out.push(match (last, is_new) {
             (None, _) => 0,
             (Some(_), true) => 1,
             (Some(_), false) => 2,
         });
         if is_new || last.is_none() {
-            out.count(view.columns.len());
+            out.write_count(view.columns.len());
             for column in view.columns {
                 let number = writer.number(&column.name.into());
-                out.signed(number);
+                out.write_signed(number);
             }
         }
         match last {
@@ -97,7 +100,7 @@ impl SegmentTexts<'_> {
 }
 
 fn encode_rows(
-    out: &mut ByteWriter,
+    out: &mut Vec<u8>,
     now: &ViewSample,
     before: Option<&ViewSample>,
     writer: &mut SegmentTexts<'_>,
@@ -108,8 +111,8 @@ fn encode_rows(
     let row_indexes: HashMap<String, usize> =
         known.iter().enumerate().map(|(at, row)| (row_key(row, &keys), at)).collect();
     let rows = &now.rows[..now.rows.len().min(rows_max)];
-    out.signed(now.taken_us);
-    out.count(rows.len());
+    out.write_signed(now.taken_us);
+    out.write_count(rows.len());
     let mut expected = 0;
     for row in rows {
         let row_index = row_indexes.get(&row_key(row, &keys)).copied();
@@ -118,7 +121,7 @@ fn encode_rows(
         let same = |at: usize| before.is_some_and(|before| before[at] == row[at]);
         for first in (0..row.len()).step_by(8) {
             let last = row.len().min(first + 8);
-            out.byte((first..last).fold(0, |mask, at| mask | u8::from(!same(at)) << (at - first)));
+            out.push((first..last).fold(0, |mask, at| mask | u8::from(!same(at)) << (at - first)));
         }
         for (at, cell) in row.iter().enumerate().filter(|(at, _)| !same(*at)) {
             encode_cell(out, cell, before.map(|before| &before[at]), writer);
@@ -127,26 +130,26 @@ fn encode_rows(
 }
 
 fn encode_cell(
-    out: &mut ByteWriter,
+    out: &mut Vec<u8>,
     cell: &ViewCell,
     before: Option<&ViewCell>,
     writer: &mut SegmentTexts<'_>,
 ) {
     match cell {
-        ViewCell::Null => out.byte(NULL),
-        ViewCell::Unavailable => out.byte(UNAVAILABLE),
+        ViewCell::Null => out.push(NULL),
+        ViewCell::Unavailable => out.push(UNAVAILABLE),
         ViewCell::Text(text) => {
-            out.byte(TEXT);
+            out.push(TEXT);
             let number = writer.number(text);
-            out.signed(number);
+            out.write_signed(number);
         }
         ViewCell::Integer(value) => {
-            out.byte(INTEGER);
-            out.signed(value.wrapping_sub(integer_or_zero(before)));
+            out.push(INTEGER);
+            out.write_signed(value.wrapping_sub(integer_or_zero(before)));
         }
         ViewCell::Real(value) => {
-            out.byte(REAL);
-            out.0.extend_from_slice(&value.to_le_bytes());
+            out.push(REAL);
+            out.extend_from_slice(&value.to_le_bytes());
         }
     }
 }
@@ -166,7 +169,7 @@ fn row_key(row: &[ViewCell], keys: &[usize]) -> String {
     keys.iter().map(|&at| format!("{:?}\0", row[at])).collect()
 }
 
-/// Reader state: the previous samples.
+/// State of the reader: the previous sample of each view.
 #[derive(Debug, Default)]
 pub(super) struct ViewReader(HashMap<i64, PreviousView>);
 
@@ -178,7 +181,7 @@ struct PreviousView {
 }
 
 impl ViewReader {
-    /// Decodes the output of [`ViewWriter::encode`]; `None` if this version lacks the view.
+    /// Decodes the output of [`ViewWriter::encode`]. `None` if this version does not have the view.
     pub(super) fn decode(
         &mut self,
         input: &mut ByteReader<'_>,
@@ -192,7 +195,7 @@ impl ViewReader {
             return Err(CorruptFrame::Kind);
         }
         if has_before < 2 || known.columns.is_empty() {
-            let count = input.count(COLUMNS_MAX)?;
+            let count = input.count_up_to(COLUMNS_MAX)?;
             let columns = (0..count).map(|_| texts.line(input.signed()?));
             *known =
                 PreviousView { columns: columns.collect::<Result<_, _>>()?, ..Default::default() };
@@ -216,7 +219,7 @@ impl PreviousView {
     ) -> Result<(), CorruptFrame> {
         let width = self.columns.len();
         self.taken_us = input.signed()?;
-        let count = input.count((CELLS_MAX / width.max(1)).min(input.0.len()))?;
+        let count = input.count_up_to((CELLS_MAX / width.max(1)).min(input.remaining()))?;
         let mut rows: Vec<Box<[ViewCell]>> = Vec::with_capacity(count);
         let mut expected = 0;
         for _ in 0..count {
@@ -225,7 +228,7 @@ impl PreviousView {
                 Some(row_index) => self.rows[row_index].clone(),
                 None => vec![ViewCell::Null; width].into(),
             };
-            let mask = input.take(width.div_ceil(8))?;
+            let mask = input.bytes(width.div_ceil(8))?;
             for (at, cell) in row.iter_mut().enumerate() {
                 if mask[at / 8] >> (at % 8) & 1 == 1 {
                     *cell = decode_cell(input, cell, texts)?;
@@ -237,7 +240,7 @@ impl PreviousView {
         Ok(())
     }
 
-    /// Maps its rows to the columns that the view has in this version.
+    /// Maps the rows to the columns that the view has in this version.
     fn sample(&self, view: &'static StatsView) -> ViewSample {
         let row_indexes: Vec<Option<usize>> = view
             .columns
@@ -267,10 +270,7 @@ fn decode_cell(
         UNAVAILABLE => ViewCell::Unavailable,
         TEXT => ViewCell::Text(texts.line(input.signed()?)?),
         INTEGER => ViewCell::Integer(input.signed()?.wrapping_add(integer_or_zero(Some(before)))),
-        REAL => {
-            let bytes = input.take(8)?.try_into().map_err(|_| CorruptFrame::Truncated)?;
-            ViewCell::Real(f64::from_le_bytes(bytes))
-        }
+        REAL => ViewCell::Real(f64::from_le_bytes(input.array()?)),
         _ => return Err(CorruptFrame::Kind),
     })
 }

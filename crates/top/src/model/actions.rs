@@ -37,7 +37,7 @@ impl Model {
         }
     }
 
-    /// Handles a key while signals wait for confirmation.
+    /// Handles a key on the confirmation page.
     pub(super) fn answer_confirmation(
         &mut self,
         plan: SignalPlan,
@@ -54,7 +54,7 @@ impl Model {
                 Vec::new()
             }
             KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => Vec::new(),
-            // Other keys are ignored: losing the list to a typing error costs time.
+            // Other keys are ignored: losing the list to a mistyped key would be annoying.
             _ => {
                 self.overlay = Overlay::Confirm(plan);
                 Vec::new()
@@ -117,7 +117,7 @@ impl Model {
         let mut lines: Vec<(String, String)> = cells
             .map(|(head, cell)| (head.title.to_owned(), crate::units::format_cell(cell, head.unit)))
             .collect();
-        // The statement as written, with its line breaks.
+        // Use the original text of the statement, with its line breaks.
         if let Some(query) = self.row_backend(&row).and_then(|backend| backend.query.as_ref())
             && let Some(line) = lines.last_mut()
         {
@@ -129,7 +129,7 @@ impl Model {
 }
 
 impl StatusNotice {
-    /// Summarizes the outcomes: how many were sent, and each that was not.
+    /// Summarizes outcomes: the number of signals sent, and each failure.
     pub(super) fn from_outcomes(results: &[(SignalTarget, Result<SignalOutcome, String>)]) -> Self {
         let sent = results.iter().filter(|(_, result)| *result == Ok(SignalOutcome::Sent)).count();
         let mut text = format!("{sent} of {} signalled", results.len());

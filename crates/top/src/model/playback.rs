@@ -1,4 +1,4 @@
-//! Displays the past: the same screens as of an earlier time.
+//! Displays the past on the same screens.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ pub struct Playback {
 pub struct ReplayState {
     /// Name of the recording.
     pub name: String,
-    /// Whether it is playing.
+    /// Whether the replay is running rather than paused.
     pub is_playing: bool,
     /// Recorded seconds per real second.
     pub speed: f64,
@@ -68,7 +68,7 @@ impl Model {
         }
     }
 
-    /// Displays a time; the present if it is later than the history.
+    /// Displays the state at a time, or the present if the time is after the history's end.
     pub(super) fn travel(&mut self, at_us: i64) {
         let Some(history) = self.history.clone() else {
             self.notify_error("there is no history".to_owned());
@@ -111,7 +111,7 @@ impl Model {
         let step =
             self.history.as_ref().and_then(|history| history.step(self.current, from_us, by));
         match step {
-            // After the last sample comes the present.
+            // The step after the last sample leads to the present.
             Some(at_us) if by > 0 && at_us <= from_us => self.travel(i64::MAX),
             Some(at_us) => self.travel(at_us),
             None => self.notify_error("nothing has been sampled yet".to_owned()),

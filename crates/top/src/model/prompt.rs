@@ -33,7 +33,7 @@ impl PromptKind {
 /// An input line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// Purpose.
+    /// How the text is used once entered.
     pub kind: PromptKind,
     /// Text entered so far.
     pub text: String,

@@ -15,12 +15,12 @@ use super::{
 };
 use crate::{ServerHealth, units::format_duration};
 
-/// An alert.
+/// A value that has exceeded a rule's threshold for long enough.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alert {
     /// Name of the server.
     pub server: Arc<str>,
-    /// Subject of the rule.
+    /// Quantity that the rule watches.
     pub subject: RuleSubject,
     /// Text of the rule.
     pub rule: Arc<str>,
@@ -30,9 +30,9 @@ pub struct Alert {
     pub threshold: f64,
     /// Unit of both.
     pub measure: Measure,
-    /// The session, if it is about one.
+    /// The session that the value belongs to, for rules about sessions.
     pub session: Option<SessionInfo>,
-    /// When it was last evaluated, by the server's clock, in microseconds since 1970; `None` if the
+    /// Time of the last evaluation by the server's clock, in microseconds since 1970; `None` if the
     /// server is unreachable.
     pub sampled_us: Option<i64>,
 }
@@ -62,7 +62,7 @@ impl SessionInfo {
     }
 }
 
-/// Formats as `query > 5m: 6m12s, 4711 app@shop select …`.
+/// Formats the alert as `query > 5m: 6m12s, 4711 app@shop select …`.
 impl fmt::Display for Alert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.rule, self.measure.format_value(self.value))?;
@@ -80,27 +80,27 @@ impl fmt::Display for Alert {
 pub struct UncheckedRule {
     /// Name of the server.
     pub server: Arc<str>,
-    /// Subject of the rule.
+    /// Quantity that the rule watches.
     pub subject: RuleSubject,
     /// Text of the rule.
     pub rule: Arc<str>,
-    /// What is hidden, and the grant that helps.
+    /// The data that is hidden, and the grant that helps.
     pub reason: String,
 }
 
-/// Formats as `alert 'query > 5m' cannot be checked: …`.
+/// Formats the rule as `alert 'query > 5m' cannot be checked: …`.
 impl fmt::Display for UncheckedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "alert '{}' cannot be checked: {}", self.rule, self.reason)
     }
 }
 
-/// A change of an alert.
+/// The start or the end of an alert.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AlertChange {
-    /// The alert started.
+    /// The threshold has been exceeded for the rule's hold time.
     Started(Alert),
-    /// The alert ended after this time.
+    /// The alert ended; contains its duration.
     Ended(Alert, Duration),
 }
 
@@ -117,7 +117,7 @@ pub struct RuleEvaluator {
 struct ActiveAlert {
     since: Instant,
     alert: Alert,
-    /// Whether it has been above for long enough and was reported.
+    /// The value was above the threshold for long enough, and the alert was reported.
     is_firing: bool,
 }
 
@@ -127,7 +127,7 @@ impl RuleEvaluator {
         Self { server: server.into(), rules, active: BTreeMap::new() }
     }
 
-    /// Firing alerts.
+    /// Alerts that have started and not ended.
     pub fn firing(&self) -> impl Iterator<Item = &Alert> {
         self.active
             .values()
@@ -135,8 +135,8 @@ impl RuleEvaluator {
             .map(|active_alert| &active_alert.alert)
     }
 
-    /// Rules that a sample cannot answer. A rule with a firing alert is answered, whatever else is
-    /// hidden.
+    /// Rules that a sample cannot answer. A rule with a firing alert counts as answered, even if
+    /// more data is hidden.
     pub fn unchecked(&self, health: &ServerHealth) -> Vec<UncheckedRule> {
         let ServerHealth::Read(snapshot) = health else { return Vec::new() };
         let unchecked = |rule: &AlertRule| {
@@ -168,7 +168,7 @@ impl RuleEvaluator {
                 (_, ServerHealth::Read(snapshot)) => {
                     (values::values(rule, snapshot), Some(snapshot.activity.taken_us))
                 }
-                // Without a sample no alert ends.
+                // Without a sample, no alert can end.
                 (_, ServerHealth::Unreachable { .. }) => {
                     current.extend(self.active.keys().filter(|(rule, _)| *rule == at).copied());
                     continue;
@@ -250,7 +250,7 @@ impl AlertChange {
     }
 }
 
-/// Formats as `query > 5m: …`, or that it is over.
+/// Formats the change as `query > 5m: …`, or states that the alert is over.
 impl fmt::Display for AlertChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -38,8 +38,8 @@ pub(super) fn values(rule: &AlertRule, snapshot: &ServerSnapshot) -> Vec<RuleVal
     }
 }
 
-/// Input that the rule needs and the role cannot see, as a clause with the grant that helps; `None`
-/// if the rule can be evaluated. A rule that fires on what is visible needs no more: see
+/// Input that the rule needs but the role cannot see, as a clause with the grant that helps; `None`
+/// if the rule can be evaluated. A rule that already fires needs no hidden input: see
 /// [`super::RuleEvaluator::unchecked`].
 pub(super) fn hidden_input(rule: &AlertRule, snapshot: &ServerSnapshot) -> Option<String> {
     let backends = &snapshot.activity.backends;
@@ -86,7 +86,7 @@ fn grant_suffix(snapshot: &ServerSnapshot) -> String {
     missing.map_or_else(String::new, |missing| format!("; {}", missing.remedy))
 }
 
-/// A value of the whole server, if the rule is about one and it is known.
+/// The value for the whole server, if the rule is about one and the value is known.
 fn server_value(rule: &AlertRule, snapshot: &ServerSnapshot) -> Option<f64> {
     let overview = &snapshot.overview;
     match (rule.subject, rule.measure) {
@@ -131,8 +131,8 @@ fn session_value(
         RuleSubject::Transaction if counts => {
             (backend.transaction_age(now_us)?, backend.transaction_started_us?)
         }
-        // The start of a wait is known only after a moment, so it is left out of the key: the same
-        // wait must stay the same alert.
+        // The start of a wait becomes known only after a moment. It is not part of the key, so that
+        // the alert remains the same.
         RuleSubject::Blocked => (backend.blocked_for(now_us)?, 0),
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! Samples over one connection, each based on the previous one.
+//! Reads samples over one connection. Rates are relative to the previous sample.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
@@ -84,7 +84,7 @@ impl SamplerState {
         Ok(Some(rates(before.as_ref(), &reading)))
     }
 
-    /// Samples the next view in turn, unless it is on the screen. A view that cannot be read is
+    /// Samples the next of all views, unless it is on the screen. A view that cannot be read is
     /// skipped: its own screen reports the error.
     fn sample_next_view(
         &mut self,

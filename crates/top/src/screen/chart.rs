@@ -20,7 +20,7 @@ const AXIS_WIDTH: u16 = 7;
 /// Sessions per class.
 type ClassStack = [f64; WAIT_CLASSES.len()];
 
-/// Seconds that one column may stand for.
+/// Possible lengths of the period that one column covers, in seconds.
 const STEPS: [i64; 8] = [1, 2, 5, 10, 15, 30, 60, 120];
 
 /// Draws title, bars and legend. `now_us` is the displayed time.
@@ -54,10 +54,10 @@ fn title(chart: &Chart, waits: &WaitHistory, now_us: i64, theme: &Theme) -> Line
     Line::styled(text, theme.strong)
 }
 
-/// The bars.
+/// The chart's data and scale.
 #[derive(Debug)]
 struct Chart {
-    /// From oldest to latest; `None` where nothing was sampled.
+    /// One column per step, from oldest to latest; `None` where nothing was sampled.
     columns: Vec<Option<ClassStack>>,
     /// Seconds per column.
     step: i64,
@@ -114,7 +114,7 @@ impl Chart {
         Line::from(spans)
     }
 
-    /// Explains the letters of the classes in the chart, with their means.
+    /// Explains the symbols of the classes in the chart, with their means.
     fn legend(&self, theme: &Theme) -> Line<'static> {
         let sampled = self.columns.iter().flatten().count().max(1);
         let mut spans = vec![Span::raw(" ".repeat(usize::from(AXIS_WIDTH)))];
@@ -147,7 +147,7 @@ fn class_at(stack: &ClassStack, height: f64, row: usize) -> Option<&'static Wait
     if row == 0 { most() } else { None }
 }
 
-/// Rounds up to 1, 2, 5, 10, 20, 50, …
+/// Rounds up to 1, 2 or 5 times a power of ten, so that the axis has simple labels.
 fn round_up(value: f64) -> f64 {
     let mut unit = 1.0;
     while unit < 1e9 {

@@ -146,8 +146,8 @@ fn figures(snapshot: &ServerSnapshot, theme: &Theme, width: u16) -> Vec<Line<'st
     lines
 }
 
-/// Keeps the figures, separated by two spaces, that fit completely. A truncated figure would be
-/// misread.
+/// Returns the leading figures, separated by two spaces, that fit completely. A truncated figure
+/// could be misread.
 fn fit_figures(figures: &str, width: u16) -> String {
     let mut fitting = String::new();
     for figure in figures.split("  ") {
@@ -213,7 +213,7 @@ fn rates(snapshot: &ServerSnapshot) -> String {
     )
 }
 
-/// Why the figures are outdated, if they are.
+/// Reason why the figures are outdated, if they are.
 fn staleness(
     health: &ServerHealth,
     is_past: bool,
@@ -241,7 +241,7 @@ fn staleness(
             Some(Line::styled(text, theme.bad))
         }
         ServerHealth::Read(snapshot) => {
-            // Several samples should have arrived in that time.
+            // Several samples should have arrived by then.
             let age = Instant::now().saturating_duration_since(snapshot.sampled_at).as_secs_f64();
             (age > 10.0).then(|| {
                 Line::styled(format!("last sample {} ago", format_duration(age)), theme.bad)

@@ -35,7 +35,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &The
     hidden
 }
 
-/// Generated from the key bindings, so that it is always correct.
+/// Lists the key bindings, generated from the keymap in use.
 fn help<'a>(model: &Model, theme: &Theme) -> Vec<Line<'a>> {
     let settings = &model.settings;
     let mut lines: Vec<Line<'a>> = Vec::new();
@@ -99,7 +99,7 @@ fn generic_plan<'a>(
 fn confirm<'a>(plan: &'a SignalPlan, theme: &Theme, height: u16) -> Vec<Line<'a>> {
     let verb = plan.action.as_str();
     let mut lines = Vec::new();
-    // Leave space for the spared sessions and the question.
+    // Reserve lines for the spared sessions and the question.
     let room = usize::from(height).saturating_sub(9).max(3);
     for planned in plan.signals.iter().take(room) {
         lines.push(Line::from(vec![

@@ -1,4 +1,4 @@
-//! The line that marks the past.
+//! The line which shows that the past is displayed.
 
 use jiff::{Timestamp, tz::TimeZone};
 use ratatui::text::Line;
@@ -6,7 +6,8 @@ use ratatui::text::Line;
 use super::Theme;
 use crate::{Model, units::format_duration};
 
-/// The line, padded to the terminal's width, if the past is displayed.
+/// Time and controls of the displayed sample, padded to the terminal's width; `None` if the present
+/// is displayed.
 pub(super) fn line(model: &Model, theme: &Theme, width: u16) -> Option<Line<'static>> {
     let past = model.past.as_ref()?;
     let moment = Timestamp::from_microsecond(past.at_us).unwrap_or_default();

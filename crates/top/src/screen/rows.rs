@@ -1,4 +1,4 @@
-//! Draws the part of the table that fits.
+//! Draws the rows and columns of the table that fit on the screen.
 
 use howdah_collect::ColumnUnit;
 use ratatui::{
@@ -48,7 +48,7 @@ pub(super) fn draw(
     }
     let height = usize::from(area.height.saturating_sub(1));
     let selected = model.selected_at(&table);
-    // Keep the selection visible, and stay on the first page while it is there.
+    // Scroll only as far as needed to keep the selection visible.
     let first = if selected < height { 0 } else { selected + 1 - height };
     for (at, row) in table.rows.iter().enumerate().skip(first).take(height) {
         let is_selected = at == selected;
@@ -77,9 +77,9 @@ fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16,
 
 /// Selects the columns to display, in order, with their widths.
 ///
-/// The sort column is always included. Of the others as many as fit are included, lowest ranks
-/// first. With a `shift`, columns are taken in table order from there on, so that every column can
-/// be reached; the first one stays.
+/// The sort column is always included, and as many of the others as fit, lowest ranks first. With a
+/// `shift`, columns are instead taken in table order from there on, so that every column can be
+/// reached; the first one stays.
 fn columns(
     table: &ScreenTable,
     width: u16,

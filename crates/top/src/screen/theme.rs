@@ -1,9 +1,10 @@
-//! Colours: never the only sign of anything, and off where the terminal or the user wants none.
+//! Colours are never the only way to convey something, and are off where the terminal or the user
+//! wants none.
 //!
 //! Blue and orange replace green and red, which one man in twelve cannot distinguish. Rows use the
 //! terminal's sixteen colours, so that its own palette applies. The wait chart needs more: it uses
-//! the nearest of the 256 colours to the palette of Okabe and Ito ("Color Universal Design", 2008),
-//! and a letter in every cell.
+//! the 256 colours nearest to the palette of Okabe and Ito ("Color Universal Design", 2008), and a
+//! symbol in every cell.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -26,7 +27,7 @@ pub enum Palette {
 /// Styles of a screen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theme {
-    /// Column titles.
+    /// Titles of the table's columns.
     pub(crate) column_titles: Style,
     /// Emphasized text.
     pub(crate) strong: Style,
@@ -42,8 +43,8 @@ pub(crate) struct Theme {
     has_colours: bool,
 }
 
-/// Wait event classes as listed in the manual, with letter and colour in the chart. The last one
-/// takes all other classes.
+/// Wait event classes as listed in the manual, with the symbol and colour of each in the chart. The
+/// last entry stands for all other classes.
 pub(crate) const WAIT_CLASSES: [WaitClass; 11] = [
     WaitClass::new("cpu", 'c', 36),
     WaitClass::new("IO", 'i', 25),
@@ -122,7 +123,7 @@ impl Theme {
                     plain.fg(Color::Magenta),
                     plain.fg(Color::Blue),
                     bold.fg(Color::Blue),
-                    // Yellow letters are unreadable on white; black ones on yellow are readable.
+                    // Yellow text is unreadable on white; black text on yellow is readable.
                     bold.fg(Color::Black).bg(Color::Yellow),
                 ],
                 has_colours: true,
@@ -157,12 +158,12 @@ impl Theme {
         }
     }
 
-    /// Style of a row with that mark.
+    /// Style of a row with this mark.
     pub(crate) fn mark(&self, mark: RowMark) -> Style {
         self.marks[mark as usize]
     }
 
-    /// Style of a chart cell: the letter is readable on its colour.
+    /// Style of a chart cell, in which the symbol is readable on the class's colour.
     pub(crate) fn wait(&self, class: &WaitClass) -> Style {
         let is_dark = matches!(class.colour, 25 | 36 | 166 | 244);
         let letter = if is_dark { Color::White } else { Color::Black };

@@ -127,8 +127,8 @@ fn contains_pid(backends: &[BackendActivity], pid: i32) -> bool {
     backends.binary_search_by_key(&pid, |backend| backend.pid).is_ok()
 }
 
-/// Whether the session is active or may hold resources. Hidden sessions are included, because not
-/// seeing them matters.
+/// Whether a session is active or may hold resources. Hidden sessions are included, to show that
+/// there is something the role cannot see.
 fn is_of_interest(backend: &BackendActivity) -> bool {
     match backend.state {
         Some(BackendState::Idle) => false,
@@ -137,7 +137,7 @@ fn is_of_interest(backend: &BackendActivity) -> bool {
     }
 }
 
-/// The mark of a session.
+/// The mark for a session's state, the most urgent one first.
 pub(super) fn mark(backend: &BackendActivity, now_us: i64, slow_seconds: Option<f64>) -> RowMark {
     let runs = matches!(backend.state, Some(BackendState::Active | BackendState::FastPath));
     let lasted = backend.duration(now_us).unwrap_or(0.0);
@@ -150,8 +150,8 @@ pub(super) fn mark(backend: &BackendActivity, now_us: i64, slow_seconds: Option<
     }
 }
 
-/// Cells shared by many rows, each created once: ten thousand sessions must be ready for the next
-/// redraw.
+/// Cells shared by many rows, each created once, because building ten thousand rows must not delay
+/// a redraw.
 #[derive(Default)]
 struct SharedCells<'a> {
     states: HashMap<BackendState, ViewCell>,
@@ -222,7 +222,7 @@ fn row<'a>(
     }
 }
 
-/// Name of a blocker.
+/// Process id of a blocker, or a phrase for a prepared transaction.
 pub(super) fn blocker_name(blocker: Blocker) -> String {
     match blocker {
         Blocker::Process(pid) => pid.to_string(),

@@ -52,7 +52,7 @@ fn row(snapshot: &ServerSnapshot, node: &BlockingNode, options: &TableOptions) -
     let of = |cell: fn(&howdah_collect::BackendActivity, i64) -> ViewCell| {
         backend.map_or(ViewCell::Null, |backend| cell(backend, now_us))
     };
-    // An unprivileged role sees who blocks whom, but not what they do.
+    // An unprivileged role sees the relations between blockers and waiters, but not their activity.
     let is_hidden = backend.is_some_and(|backend| !backend.is_readable);
     let readable = |cell: ViewCell| match cell {
         ViewCell::Null if is_hidden => ViewCell::Unavailable,

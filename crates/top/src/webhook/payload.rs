@@ -1,4 +1,4 @@
-//! Message bodies in the formats that receivers understand.
+//! Formats messages for the supported kinds of receivers.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ use crate::{
 /// An event to report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WebhookEvent {
-    /// A slow statement.
+    /// A statement exceeded the slow threshold.
     Slow(SlowStatement),
     /// An alert started or ended.
     Alert(AlertChange),
@@ -34,7 +34,7 @@ pub struct WebhookMessage {
     pub dropped: u64,
 }
 
-/// Maximum number of events in a text; the rest is counted.
+/// Maximum number of events in a text; further ones are only counted.
 const TEXT_EVENTS_MAX: usize = 10;
 
 /// Maximum length of a statement in a text, in characters: Slack truncates texts at 40,000.
@@ -69,7 +69,7 @@ impl WebhookMessage {
         headers
     }
 
-    /// The text for a chat.
+    /// Formats the events as text for a chat.
     fn text(&self) -> String {
         let mut text = String::new();
         if self.events.len() > 1 {
@@ -96,7 +96,7 @@ impl WebhookMessage {
     }
 }
 
-/// Uses pgtop's wording.
+/// Formats a slow statement in pgtop's wording.
 fn slow_text(text: &mut String, slow: &SlowStatement) {
     let SlowStatement { server, database, user, pid, seconds, query, .. } = slow;
     let _ = write!(
@@ -155,9 +155,9 @@ fn truncated(query: &str) -> String {
     kept
 }
 
-/// Text inside code in Slack's mrkdwn: `&`, `<` and `>` are escaped, so that nothing becomes a link
-/// or notifies a channel; a backtick, which would end the code, becomes a similar letter; and
-/// terminal control characters are removed.
+/// Formats text inside code in Slack's mrkdwn: escapes `&`, `<` and `>`, so that nothing becomes a
+/// link or notifies a channel; replaces a backtick, which would end the code, by a similar
+/// character; and removes terminal control characters.
 struct SlackCode<'a>(&'a str);
 
 impl std::fmt::Display for SlackCode<'_> {

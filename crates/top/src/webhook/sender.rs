@@ -31,7 +31,7 @@ pub struct RetryPolicy {
     pub max_delay: Duration,
     /// Minimum time between messages. Slack accepts one per second.
     pub message_interval: Duration,
-    /// Time after which a message is given up because it is outdated.
+    /// Time after which a message is discarded because it is outdated.
     pub give_up_after: Duration,
 }
 
@@ -64,9 +64,9 @@ struct SenderQueue {
     queued: VecDeque<WebhookEvent>,
     dropped: u64,
     is_sending: bool,
-    /// Why messages cannot be delivered, in one sentence.
+    /// Reason why messages cannot be delivered, in one sentence.
     problem: Option<String>,
-    /// Set on shutdown: the thread ends once the queue is empty, or at this time at the latest.
+    /// Set on shutdown: the thread ends once the queue is empty, and at this time at the latest.
     deadline: Option<Instant>,
 }
 
@@ -96,12 +96,12 @@ impl WebhookSender {
         self.shared.changed.notify_all();
     }
 
-    /// Why messages cannot be delivered, if they cannot.
+    /// Reason why messages cannot be delivered, if they cannot.
     pub fn problem(&self) -> Option<String> {
         self.shared.state().problem.clone()
     }
 
-    /// Waits until the queue is empty, at most for `patience`, then stops the thread.
+    /// Waits until the queue is empty, at most for `timeout`, then stops the thread.
     pub fn finish(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         let mut state = self.shared.state();
@@ -198,7 +198,7 @@ impl WebhookWorker {
         }
     }
 
-    /// Retries until the message is accepted; fails if it never will be.
+    /// Retries until the message is accepted. Fails if it never will be.
     fn deliver(&self, message: &WebhookMessage) -> Result<(), ()> {
         let format = &self.webhook.format;
         let body = message.body(format);
@@ -240,7 +240,8 @@ impl WebhookWorker {
     }
 }
 
-/// Between half and all of a delay, so that senders that failed together do not retry together.
+/// A random duration between half and all of a delay, so that senders that failed together do not
+/// retry together.
 fn jittered(pause: Duration) -> Duration {
     let mut byte = [0];
     // Without random numbers the full delay is used.
@@ -248,11 +249,12 @@ fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + share / 2.0)
 }
 
-/// 32 random hexadecimal digits.
+/// Returns 32 random hexadecimal digits.
 fn id() -> String {
     let mut bytes = [0; 16];
     if SystemRandom::new().fill(&mut bytes).is_err() {
-        // Message ids differ even so: messages are never sent within the same nanosecond.
+        // Ids differ even without random numbers: no two messages are sent within the same
+        // nanosecond.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         return since.as_nanos().to_string();
     }

@@ -2,8 +2,8 @@
 //!
 //! The clock sweep evicts pages of usage count 0 and decrements the others as it passes, so a
 //! page's count is the number of further passes it survives. A smaller cache retains the pages with
-//! the highest counts. A larger one retains all present pages and others, about which the histogram
-//! knows nothing: it only shows whether there is pressure at all.
+//! the highest counts. A larger one retains all present pages and others, which the histogram does
+//! not include: it only shows whether there is pressure at all.
 
 /// A possible size of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,27 +12,27 @@ pub struct Alternative {
     pub buffers: u64,
     /// Pages of the present cache that it would retain, hottest first.
     pub kept: u64,
-    /// Of these, pages with a usage count of at least [`HOT_USAGE`].
+    /// The part of these pages that have a usage count of at least [`HOT_USAGE`].
     pub kept_hot: u64,
-    /// The assessment.
+    /// Likely effect of this size, judged by the histogram.
     pub assessment: SizeAssessment,
 }
 
 /// Assessment of a size by the histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeAssessment {
-    /// The present size.
+    /// The size that the server has now.
     Present,
-    /// Smaller, and retains every page that survives more than one pass: hardly a loss.
+    /// A smaller size that retains every page that survives more than one pass: hardly a loss.
     Enough,
-    /// Smaller, and evicts pages in steady use: causes reads.
+    /// A smaller size that evicts pages in steady use, which causes reads.
     TooSmall,
-    /// Larger, while the present cache has never been full.
+    /// A larger size, although the present cache has never been full.
     NeverFull,
-    /// Larger, and most present pages are in steady use: may help.
+    /// A larger size that may help, because most present pages are in steady use.
     MayHelp,
-    /// Larger, while the present cache holds many pages that were not used again: no benefit is
-    /// visible.
+    /// A larger size without a visible benefit, because the present cache holds many pages that
+    /// were not used again.
     NoBenefit,
 }
 
@@ -70,7 +70,7 @@ fn assess_size(size: u64, buffers: u64, usage: [u64; 6], free: u64) -> Alternati
 }
 
 impl SizeAssessment {
-    /// Its name in machine-readable output.
+    /// The assessment's name in machine-readable output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Present => "present",
@@ -82,7 +82,7 @@ impl SizeAssessment {
         }
     }
 
-    /// A description for people.
+    /// A phrase that describes the assessment to people.
     pub fn description(self) -> &'static str {
         match self {
             Self::Present => "present size",

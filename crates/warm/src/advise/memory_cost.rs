@@ -1,5 +1,5 @@
-//! Estimates the cost of shared memory itself: a page fault for each memory page that is touched
-//! the first time, and a page table in each session.
+//! Estimates the cost of shared memory itself: a page fault for each memory page when it is first
+//! touched, and a page table in each session.
 //!
 //! With pages of 4 kB, a newly started server takes two page faults per buffer it fills, and every
 //! session needs 8 bytes of page table for each 4 kB it has ever touched (x86-64:
@@ -26,13 +26,13 @@ pub struct MemoryCost {
     pub bytes: u64,
     /// Page faults, one per 4 kB, until the whole cache has been filled after a start.
     pub faults: u64,
-    /// Processor time of these, in seconds, at [`FAULT_US`] each.
+    /// Processor time of these page faults, in seconds, at [`FAULT_US`] each.
     pub fault_seconds: f64,
     /// Page table of a session that has touched all of it, in bytes.
     pub table_bytes_per_session: u64,
-    /// The same for all current sessions.
+    /// Page tables of all current sessions, if each has touched all of it, in bytes.
     pub table_bytes_now: u64,
-    /// The same for `max_connections` sessions.
+    /// Page tables of `max_connections` sessions, if each has touched all of it, in bytes.
     pub table_bytes_max: u64,
     /// Measured page tables of all processes of the server, if it runs on this host.
     pub table_bytes_measured: Option<u64>,

@@ -39,7 +39,7 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// Whether they are in use, if that is known.
+    /// Whether huge pages are in use, if that is known.
     pub fn in_use(&self) -> Option<bool> {
         match (self.status.as_deref(), &*self.setting) {
             (Some("on"), _) | (None, "on") => Some(true),

@@ -81,7 +81,7 @@ struct AccountRows {
     next: u64,
     rows: u64,
     line: Vec<u8>,
-    /// Bytes of `line` that were returned already.
+    /// Number of bytes of `line` that were returned already.
     position: usize,
 }
 

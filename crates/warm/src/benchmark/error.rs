@@ -1,11 +1,11 @@
-//! Why a benchmark failed.
+//! Errors that end a benchmark.
 
 use std::{io, process::ExitStatus};
 
 use crate::{dump::DumpError, load::LoadError, os_cache::OsCacheError};
 use howdah_connect::{ConnectError, QueryError, ResolveError};
 
-/// Why a benchmark failed.
+/// An error that ends a benchmark.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchmarkError {
@@ -21,7 +21,7 @@ pub enum BenchmarkError {
     /// A statement failed.
     #[error("a statement failed: {step}")]
     Query {
-        /// What the statement was for.
+        /// Purpose of the statement, such as `filling the tables`.
         step: &'static str,
         /// The server's error.
         source: QueryError,
@@ -29,7 +29,7 @@ pub enum BenchmarkError {
     /// The command that restarts the server could not be run.
     #[error("cannot run the command to restart the server: {command}")]
     Command {
-        /// The command.
+        /// The shell command, as configured.
         command: String,
         /// The operating system's error.
         source: io::Error,
@@ -37,15 +37,15 @@ pub enum BenchmarkError {
     /// The command that restarts the server failed.
     #[error("the command to restart the server failed ({status}): {command}")]
     CommandFailed {
-        /// The command.
+        /// The shell command, as configured.
         command: String,
-        /// Its exit status.
+        /// Exit status of the shell.
         status: ExitStatus,
     },
     /// The command that restarts the server succeeded, but the server was not restarted.
     #[error("the command to restart the server did not restart it: {command}")]
     NotRestarted {
-        /// The command.
+        /// The shell command, as configured.
         command: String,
     },
     /// The server's files could not be dropped from the operating system's cache.
@@ -70,7 +70,7 @@ pub enum BenchmarkError {
     Interrupted,
 }
 
-/// Adds to an error what the statement was for.
+/// Adds the purpose of a statement to its error.
 pub(crate) trait StepContext<T> {
     /// See [`BenchmarkError::Query`].
     fn step(self, step: &'static str) -> Result<T, BenchmarkError>;

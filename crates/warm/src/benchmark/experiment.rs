@@ -36,7 +36,7 @@ pub struct Benchmark {
     /// Size of the table in units of 100 000 rows, which are about 15 MiB with the index; at least
     /// 1.
     pub scale: u32,
-    /// How long the client reads after each restart.
+    /// Time that the client reads after each restart.
     pub duration: Duration,
     /// Length of a step of the results.
     pub step: Duration,
@@ -50,7 +50,7 @@ pub struct Benchmark {
     pub stop: Arc<AtomicBool>,
 }
 
-/// How the operating system's cache is made cold.
+/// How to make the operating system's cache cold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DropCaches {
     /// Drop the server's data files; other processes on the host keep theirs cached.
@@ -73,18 +73,18 @@ pub enum WarmMethod {
     Howdah,
 }
 
-/// The results of a benchmark.
+/// Throughput with and without warming, and the settings it was measured with.
 #[derive(Clone, Debug)]
 pub struct BenchmarkResults {
     /// `server_version` of the server.
     pub server: String,
-    /// See [`Benchmark`].
+    /// Copied from [`Benchmark`].
     pub scale: u32,
-    /// See [`Benchmark`].
+    /// Copied from [`Benchmark`].
     pub step: Duration,
-    /// See [`Benchmark`].
+    /// Copied from [`Benchmark`].
     pub duration: Duration,
-    /// See [`Benchmark`].
+    /// Copied from [`Benchmark`].
     pub skew: Option<f64>,
     /// Number of pages in the warm cache, and bytes per page.
     pub pages: (u64, u32),
@@ -96,14 +96,14 @@ pub struct BenchmarkResults {
     pub steady_p99_us: u64,
     /// One run per method, in the order of measurement.
     pub runs: Vec<BenchmarkRun>,
-    /// Why a method was skipped, and what was done to the operating system's cache.
+    /// Reasons for skipped methods, and how the operating system's cache was made cold.
     pub notes: Vec<String>,
 }
 
 /// The measurement of one method.
 #[derive(Clone, Debug)]
 pub struct BenchmarkRun {
-    /// The method.
+    /// How the cache was warmed.
     pub method: WarmMethod,
     /// The client's reads since the server accepted its connection.
     pub steps: Vec<ThroughputStep>,
@@ -117,7 +117,7 @@ pub struct BenchmarkRun {
     pub warming: Option<WarmingCost>,
 }
 
-/// The cost of warming.
+/// Time and resources that warming took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmingCost {
     /// Time since the server accepted connections until everything was loaded.
@@ -127,7 +127,7 @@ pub struct WarmingCost {
     /// CPU time of the server's processes except for the client's backend; `None` if they are not
     /// accessible.
     pub server_cpu: Option<Duration>,
-    /// CPU time of our own threads except for the client's.
+    /// CPU time of our own threads except the client's.
     pub own_cpu: Duration,
     /// Bytes read from disk by the same processes as in `server_cpu`.
     pub read_bytes: Option<u64>,
@@ -141,7 +141,7 @@ impl WarmMethod {
     /// All methods, in the order of measurement.
     pub const ALL: [Self; 3] = [Self::NoWarming, Self::Autoprewarm, Self::Howdah];
 
-    /// Its name in output and files.
+    /// The method's name in output and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoWarming => "no warming",
@@ -170,8 +170,8 @@ impl BenchmarkRun {
 
 /// Seed of the rows that the client reads, the same for every method.
 const SEED: u64 = 20_250_101;
-/// Seed of the steady phase. It differs, so that the runs do not read the very rows that this phase
-/// read.
+/// Seed of the steady phase. It differs from [`SEED`], so that the runs do not read the very rows
+/// that this phase has read.
 const STEADY_SEED: u64 = 4;
 
 impl Benchmark {
@@ -186,7 +186,8 @@ impl Benchmark {
         let mut server = ServerUnderTest::start(&self.server, self.scale)?;
         let results = self.measure(&mut server, &mut report);
         let restored = server.restore();
-        // The error of the benchmark is reported first; that of restoring may only follow from it.
+        // Report the benchmark's error first, because an error of restoring may only follow from
+        // it.
         let results = results?;
         restored?;
         Ok(results)
@@ -286,7 +287,7 @@ impl Benchmark {
             is_finished: AtomicBool::new(false),
         };
         let (measured, warming) = thread::scope(|scope| {
-            // Without warming, the sender is dropped and `recv` returns at once.
+            // Without warming, the sender is dropped and `recv` returns immediately.
             let (sender, receiver) = mpsc::channel();
             let context = &context;
             if method == WarmMethod::NoWarming {
@@ -360,7 +361,7 @@ impl WarmingContext<'_> {
     /// per database, one after another.
     fn wait_for_autoprewarm(&self) -> Result<WarmingCost, BenchmarkError> {
         const POLL_INTERVAL: Duration = Duration::from_millis(50);
-        /// After this number of polls without a worker, autoprewarm is finished.
+        /// Number of polls without a worker after which autoprewarm is considered finished.
         const IDLE_POLLS: u32 = 4;
         /// Limit for the first worker to appear. A small file may be loaded before the first poll.
         const WORKER_START_TIMEOUT: Duration = Duration::from_secs(2);
@@ -388,7 +389,7 @@ impl WarmingContext<'_> {
         Ok(self.cost_since(&before, own_backend, self.began.elapsed(), false, None, None))
     }
 
-    /// The usage so far, without the client's and with `excluded` without another backend's.
+    /// The usage so far, excluding the client's backend and the backend `excluded`.
     fn usage(&self, excluded: Option<i32>) -> UsageReading {
         let server = self.postmaster.and_then(|postmaster| {
             let all = resource_usage::server_usage(postmaster).ok()?;
@@ -425,12 +426,12 @@ impl WarmingContext<'_> {
     }
 }
 
-/// Records when a tenth of the pages was loaded, and stops the load at the end of the measurement.
+/// Records when a tenth of the pages was loaded, and stops the load when the measurement ends.
 struct TenthObserver<'a> {
     context: &'a WarmingContext<'a>,
     planned: AtomicU64,
     done: AtomicU64,
-    /// When a tenth was loaded, in microseconds; 0 until then.
+    /// Time when a tenth was loaded, in microseconds since the start; 0 until then.
     tenth: AtomicU64,
 }
 

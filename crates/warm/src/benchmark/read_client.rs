@@ -49,13 +49,13 @@ impl ReadClient {
         Ok(Self { client, rows })
     }
 
-    /// The process ID of its backend.
+    /// The process id of the client's backend.
     pub(crate) fn process_id(&self) -> Option<i32> {
         self.client.process_id()
     }
 
-    /// Reads for `duration`, rounded up to whole steps. A read that spans steps is counted in the
-    /// one it ends in.
+    /// Reads for `duration`, rounded up to whole steps. A read that spans several steps counts in
+    /// the one in which it ends.
     pub(crate) fn run(
         &mut self,
         step: Duration,

@@ -16,7 +16,7 @@ impl RowSequence {
         Self { state: seed, rows: rows.max(1), skew }
     }
 
-    /// The next row number.
+    /// Returns the next row number.
     pub(crate) fn next_row(&mut self) -> u64 {
         let unit = self.next_unit();
         match self.skew {
@@ -25,7 +25,7 @@ impl RowSequence {
         }
     }
 
-    /// A number from 0 up to but not including 1: the upper 53 bits of splitmix64.
+    /// Returns a number in [0, 1): the upper 53 bits of splitmix64.
     fn next_unit(&mut self) -> f64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

@@ -32,7 +32,8 @@ pub enum BenchmarkServer {
 pub struct TemporaryServer {
     /// Which PostgreSQL binaries to use.
     pub search: BinariesSearch,
-    /// Its `shared_buffers`. By default, the size of the table and its index plus a quarter.
+    /// `shared_buffers` of the server. By default, the size of the table and its index plus a
+    /// quarter.
     pub shared_buffers: Option<String>,
 }
 
@@ -40,7 +41,7 @@ pub struct TemporaryServer {
 /// dropped at the end.
 #[derive(Clone, Debug)]
 pub struct ExistingServer {
-    /// Its address.
+    /// Address of the server.
     pub target: ConnectTarget,
     /// A shell command that restarts the server and returns when that is done.
     pub restart_command: String,
@@ -57,7 +58,7 @@ enum ServerControl {
     Temporary(Box<Cluster>),
     Existing {
         restart_command: String,
-        /// Its data directory, if that is on this host and readable.
+        /// Data directory of the server, if it is on this host and readable.
         data_dir: Option<PathBuf>,
         /// A statement that restores `pg_prewarm.autoprewarm`.
         undo: Option<String>,
@@ -121,7 +122,7 @@ impl ServerUnderTest {
         &self.target
     }
 
-    /// Its postmaster, if it runs on this host.
+    /// Postmaster of the server, if it runs on this host.
     pub(crate) fn postmaster(&self) -> Option<OsProcess> {
         match &self.control {
             ServerControl::Temporary(cluster) => OsProcess::from_pid(cluster.pid()?).ok(),

@@ -1,4 +1,4 @@
-//! Summarizes steps: when throughput was back to normal, and how many reads were lost until then.
+//! Summarizes steps: when throughput was back to normal, and how many reads were lost by then.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ pub struct ThroughputSummary {
     /// Time from the start until throughput reached 90 % of the steady rate and stayed there for
     /// the next steps, in whole steps; `None` if it never did.
     pub time_to_90: Option<Duration>,
-    /// Transactions that a warm server would have served until then (or until the end), minus those
-    /// that this one served.
+    /// Transactions that a warm server would have served until that time (or until the end), minus
+    /// those that this server served.
     pub lost: u64,
     /// Transactions of the whole run.
     pub transactions: u64,
 }
 
-/// Throughput counts as reached in a step if the mean of it and the following ones is high enough,
-/// too: one lucky step is not sufficient.
+/// Number of steps whose mean must be high enough, too, for throughput to count as reached: a
+/// single good step may be luck.
 const WINDOW: usize = 3;
 const REACHED_SHARE: f64 = 0.9;
 

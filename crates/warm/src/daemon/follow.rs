@@ -24,7 +24,7 @@ use crate::daemon::{
     shutdown::ShutdownSignal,
 };
 
-/// Settings of [`follow`].
+/// Which servers to keep warm, how often, and how.
 #[derive(Clone, Debug)]
 pub struct FollowSettings {
     /// The servers, in any order: the primary is determined in each round.
@@ -40,11 +40,11 @@ pub struct FollowSettings {
     pub share: f64,
 }
 
-/// The role of a server when it was last queried.
+/// The role of a server when last queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeRole {
     Primary,
-    /// With the number of its buffers.
+    /// A standby, with its number of buffers.
     Standby(u64),
     Unreachable,
 }
@@ -200,7 +200,7 @@ impl FollowedServer {
 }
 
 impl NodeRole {
-    /// Whether both are the same role. A changed number of buffers is not a new role.
+    /// Whether both values are the same role. A changed number of buffers is not a new role.
     fn is_unchanged_since(self, other: Self) -> bool {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }

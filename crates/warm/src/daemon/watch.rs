@@ -49,10 +49,10 @@ use crate::daemon::{
 use postmaster::{HostEvent, LocalPostmaster, PostmasterStatus};
 use reachable_server::{CacheColdSince, ReachableServer, ServerAccessError};
 
-/// Settings of [`watch`].
+/// Which server to watch, where to store images, and how to take and load them.
 #[derive(Clone, Debug)]
 pub struct WatchSettings {
-    /// The server.
+    /// Address of the server to watch.
     pub target: ConnectTarget,
     /// Folder for the images: `newest.cache`, and older ones as `newest.cache.1` and so on.
     pub folder: PathBuf,
@@ -70,7 +70,7 @@ pub struct WatchSettings {
     pub data_dir: Option<PathBuf>,
 }
 
-/// Why a server cannot be watched.
+/// An error that makes it impossible to watch a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
@@ -156,12 +156,13 @@ struct WatchDaemon<'a> {
     /// The newest image. It is loaded after a restart, and has the names of relations when the
     /// server cannot be queried.
     newest: Option<CacheImage>,
-    /// An image that was loaded only in part, until the cache is as full as when it was taken.
+    /// An image that was only partly loaded, retained until the cache is as full as when it was
+    /// taken.
     aside: Option<CacheImage>,
     data_dir: Option<PathBuf>,
-    /// The start of the server for which files were read ahead.
+    /// Identifies the start of the server for which files were read ahead.
     read_ahead_start: Option<(u32, i64)>,
-    /// The cache that loads were attempted into, and their number.
+    /// The cache into which loads were attempted, and their number.
     load_attempts: Option<(CacheColdSince, u32)>,
     /// Whether the newest image could not be loaded into this start of the server.
     is_cold: bool,
@@ -177,7 +178,7 @@ struct UnreachablePeriod {
     logged_at: Instant,
 }
 
-/// Why a start of the server is no longer served.
+/// Reason why the daemon stops serving a start of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServeEnd {
     Shutdown,
@@ -233,7 +234,7 @@ impl WatchDaemon<'_> {
     }
 
     /// Loads the newest image if the server's cache was emptied after it was taken. Returns `false`
-    /// if the server has to be connected to again.
+    /// if a new connection to the server is needed.
     fn warm_up(&mut self, server: &ReachableServer) -> bool {
         self.is_cold = false;
         let Some(image) = &self.newest else { return true };
@@ -378,8 +379,9 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// When the first image is taken. At once, because the image of a shutdown takes names and
-    /// lengths of relations from the previous one; but a cold cache gets one interval to fill.
+    /// The time of the first image. It is taken immediately, because the image of a shutdown takes
+    /// names and lengths of relations from the previous one; but a cold cache gets one interval to
+    /// fill.
     fn first_dump(&self) -> Option<Instant> {
         let now = Instant::now();
         match (&self.newest, self.settings.interval) {
@@ -406,7 +408,7 @@ impl WatchDaemon<'_> {
         }
         match reachable_server::cold_since(&self.settings.target) {
             Ok(cold_since) if cold_since.matches(server.cold_since) => HostEvent::StatusChanged,
-            // It is running, but has no free connection slot or rejects our login.
+            // The server is running, but has no free connection slot or rejects our login.
             Err(failure) if !failure.is_server_down() => {
                 tracing::debug!(error = error_chain(&failure), "cannot check the server");
                 HostEvent::StatusChanged
@@ -415,7 +417,7 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// Finds out what a change of the lock file means.
+    /// Determines the meaning of a change of the lock file.
     fn check_status(&self, server: &ReachableServer) -> StatusChange {
         let Some(postmaster) = &server.postmaster else { return StatusChange::Unchanged };
         match postmaster.status() {
@@ -564,7 +566,7 @@ struct LoadFailure {
     is_retryable: bool,
 }
 
-/// What a change of the lock file means.
+/// The meaning of a change of the lock file.
 enum StatusChange {
     Unchanged,
     Stopping,

@@ -68,7 +68,7 @@ impl Write for CopyRowParser {
     }
 }
 
-/// Seven numbers take 75 bytes at most.
+/// Maximum length of a row in bytes; seven numbers take 75 at most.
 const MAX_ROW_BYTES: usize = 1000;
 
 fn parse_row(line: &[u8]) -> Option<(RelationFile, Fork, CachedPage)> {

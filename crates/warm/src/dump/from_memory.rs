@@ -26,7 +26,7 @@ pub enum NotLocal {
     Query(#[from] QueryFailure),
 }
 
-/// Reads the buffers of a known server. Needs no session, so it works even while the server stops.
+/// Reads the buffers of a known server, without a session, so it works even while the server stops.
 pub(super) fn read_buffers(server: &RunningServer) -> Result<BufferContents, InspectError> {
     let buffers = server.buffers()?.read()?;
     let unfinished = buffers.unfinished();

@@ -1,15 +1,15 @@
 //! Encodes and decodes the body of an image file, before compression.
 //!
-//! Numbers are LEB128, texts are length-prefixed UTF-8. The order is fixed (databases by oid,
+//! Numbers and texts are encoded by [`howdah_codec`]. The order is fixed (databases by oid,
 //! relations by file, forks by number, pages by block), so equal images have equal bytes.
 
 use std::collections::BTreeMap;
 
+use howdah_codec::{ByteReader, ByteWriter as _, CodecError};
+
 use super::{
     CacheImage, CachedFork, Fork, ImageOrigin, ImageSource, QualifiedName, Relation, RelationFile,
-    RelationName,
-    leb128::{self, ImageReader},
-    pages::CachedPages,
+    RelationName, pages::CachedPages,
 };
 
 /// The bytes are not a valid image.
@@ -22,9 +22,9 @@ pub enum BodyError {
     /// The format has a later version.
     #[error("its format has version {found}; this howdah reads up to version {known}")]
     Version {
-        /// Version of the file.
+        /// Format version of the file.
         found: u32,
-        /// Latest supported version.
+        /// The latest version that this program reads.
         known: u32,
     },
     /// The data ends early.
@@ -41,9 +41,9 @@ pub enum BodyError {
     /// The stated size exceeds the limit.
     #[error("its uncompressed size of {bytes} bytes exceeds the limit of {limit}")]
     TooLarge {
-        /// The stated size.
+        /// The uncompressed size that the file states.
         bytes: u64,
-        /// The limit.
+        /// The limit, in bytes.
         limit: u64,
     },
     /// Decompression failed.
@@ -61,25 +61,36 @@ pub enum BodyError {
     /// An enumeration has an unknown value.
     #[error("a {what} in it has the unknown value {found}")]
     Unknown {
-        /// The enumeration.
+        /// Name of the enumeration, such as `fork`.
         what: &'static str,
-        /// The value.
+        /// The number in the file.
         found: u8,
     },
+}
+
+impl From<CodecError> for BodyError {
+    fn from(error: CodecError) -> Self {
+        match error {
+            CodecError::Truncated => Self::Truncated,
+            CodecError::NumberTooLarge => Self::NumberOutOfRange,
+            CodecError::CountTooLarge => Self::InconsistentCounts,
+            CodecError::InvalidUtf8 => Self::InvalidUtf8,
+        }
+    }
 }
 
 impl CacheImage {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         write_origin(&mut out, &self.origin);
-        leb128::write_number(&mut out, self.databases.len() as u64);
+        out.write_count(self.databases.len());
         for (&oid, name) in &self.databases {
-            leb128::write_number(&mut out, u64::from(oid));
-            leb128::write_text(&mut out, name);
+            out.write_varint(u64::from(oid));
+            out.write_text(name);
         }
         let mut relations: Vec<_> = self.relations.iter().collect();
         relations.sort_by_key(|relation| relation.file);
-        leb128::write_number(&mut out, relations.len() as u64);
+        out.write_count(relations.len());
         for relation in relations {
             write_relation(&mut out, relation);
         }
@@ -87,12 +98,12 @@ impl CacheImage {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, BodyError> {
-        let mut reader = ImageReader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let origin = read_origin(&mut reader)?;
         let mut databases = BTreeMap::new();
         for _ in 0..reader.count()? {
-            let oid = reader.u32()?;
-            databases.insert(oid, reader.text()?);
+            let oid = reader.narrow()?;
+            databases.insert(oid, reader.text()?.to_owned());
         }
         let count = reader.count()?;
         let mut relations = Vec::new();
@@ -108,11 +119,11 @@ impl CacheImage {
 }
 
 fn write_origin(out: &mut Vec<u8>, origin: &ImageOrigin) {
-    leb128::write_number(out, u64::from(origin.server_version));
-    leb128::write_number(out, origin.system_identifier);
-    leb128::write_number(out, u64::from(origin.page_bytes));
-    leb128::write_number(out, u64::from(origin.buffers));
-    leb128::write_number(out, origin.taken_at_us.cast_unsigned());
+    out.write_varint(u64::from(origin.server_version));
+    out.write_varint(origin.system_identifier);
+    out.write_varint(u64::from(origin.page_bytes));
+    out.write_varint(u64::from(origin.buffers));
+    out.write_varint(origin.taken_at_us.cast_unsigned());
     out.push(match origin.source {
         ImageSource::Memory => 0,
         ImageSource::PgBuffercache => 1,
@@ -120,13 +131,13 @@ fn write_origin(out: &mut Vec<u8>, origin: &ImageOrigin) {
     });
 }
 
-fn read_origin(reader: &mut ImageReader<'_>) -> Result<ImageOrigin, BodyError> {
+fn read_origin(reader: &mut ByteReader<'_>) -> Result<ImageOrigin, BodyError> {
     Ok(ImageOrigin {
-        server_version: reader.u32()?,
-        system_identifier: reader.number()?,
-        page_bytes: reader.u32()?,
-        buffers: reader.u32()?,
-        taken_at_us: reader.number()?.cast_signed(),
+        server_version: reader.narrow()?,
+        system_identifier: reader.varint()?,
+        page_bytes: reader.narrow()?,
+        buffers: reader.narrow()?,
+        taken_at_us: reader.varint()?.cast_signed(),
         source: match reader.byte()? {
             0 => ImageSource::Memory,
             1 => ImageSource::PgBuffercache,
@@ -137,9 +148,9 @@ fn read_origin(reader: &mut ImageReader<'_>) -> Result<ImageOrigin, BodyError> {
 }
 
 fn write_relation(out: &mut Vec<u8>, relation: &Relation) {
-    leb128::write_number(out, u64::from(relation.file.database));
-    leb128::write_number(out, u64::from(relation.file.tablespace));
-    leb128::write_number(out, u64::from(relation.file.filenode));
+    out.write_varint(u64::from(relation.file.database));
+    out.write_varint(u64::from(relation.file.tablespace));
+    out.write_varint(u64::from(relation.file.filenode));
     out.push(u8::from(relation.is_logged));
     let (kind, name) = match &relation.name {
         None => (0, None),
@@ -149,23 +160,23 @@ fn write_relation(out: &mut Vec<u8>, relation: &Relation) {
     };
     out.push(kind);
     if let Some(QualifiedName { schema, name }) = name {
-        leb128::write_text(out, schema);
-        leb128::write_text(out, name);
+        out.write_text(schema);
+        out.write_text(name);
     }
-    leb128::write_number(out, relation.forks.len() as u64);
+    out.write_count(relation.forks.len());
     for fork in &relation.forks {
         // A fork number is at most 3.
         out.push(fork.fork.number() as u8);
-        leb128::write_number(out, fork.length.map_or(0, |length| u64::from(length) + 1));
+        out.write_varint(fork.length.map_or(0, |length| u64::from(length) + 1));
         fork.pages.write(out);
     }
 }
 
-fn read_relation(reader: &mut ImageReader<'_>) -> Result<Relation, BodyError> {
+fn read_relation(reader: &mut ByteReader<'_>) -> Result<Relation, BodyError> {
     let file = RelationFile {
-        database: reader.u32()?,
-        tablespace: reader.u32()?,
-        filenode: reader.u32()?,
+        database: reader.narrow()?,
+        tablespace: reader.narrow()?,
+        filenode: reader.narrow()?,
     };
     let is_logged = match reader.byte()? {
         0 => false,
@@ -173,7 +184,10 @@ fn read_relation(reader: &mut ImageReader<'_>) -> Result<Relation, BodyError> {
         found => return Err(BodyError::Unknown { what: "persistence", found }),
     };
     let kind = reader.byte()?;
-    let mut qualified = || Ok(QualifiedName { schema: reader.text()?, name: reader.text()? });
+    let mut qualified = || -> Result<_, CodecError> {
+        let (schema, name) = (reader.text()?, reader.text()?);
+        Ok(QualifiedName { schema: schema.to_owned(), name: name.to_owned() })
+    };
     let name = match kind {
         0 => None,
         1 => Some(RelationName::Own(qualified()?)),
@@ -188,11 +202,11 @@ fn read_relation(reader: &mut ImageReader<'_>) -> Result<Relation, BodyError> {
     Ok(Relation { file, name, is_logged, forks })
 }
 
-fn read_fork(reader: &mut ImageReader<'_>) -> Result<CachedFork, BodyError> {
+fn read_fork(reader: &mut ByteReader<'_>) -> Result<CachedFork, BodyError> {
     let number = reader.byte()?;
     let fork = Fork::from_number(u32::from(number))
         .ok_or(BodyError::Unknown { what: "fork", found: number })?;
-    let length = match reader.number()?.checked_sub(1) {
+    let length = match reader.varint()?.checked_sub(1) {
         None => None,
         Some(length) => Some(u32::try_from(length).map_err(|_| BodyError::NumberOutOfRange)?),
     };

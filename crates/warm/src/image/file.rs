@@ -23,7 +23,7 @@ use super::{BodyError, CacheImage, ImageError};
 #[derive(Debug, thiserror::Error)]
 #[error("{} could not be {action}", path.display())]
 pub struct FileError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The attempted action: `read`, `written`, …
     pub action: &'static str,
@@ -192,10 +192,10 @@ fn with_suffix(path: &Path, ending: &str) -> PathBuf {
 const MAGIC: &[u8; 8] = b"HOWDAHCI";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 28;
-/// Enough for 512 million pages, 4 TiB of buffers.
+/// Maximum size of an uncompressed body, enough for 512 million pages, 4 TiB of buffers.
 const MAX_BODY_BYTES: u64 = 1 << 30;
 const MAX_FILE_BYTES: u64 = MAX_BODY_BYTES;
-/// Fast enough not to slow down a dump; higher levels gain only a few percent.
+/// zstd level, fast enough not to slow down a dump; higher levels save only a few percent.
 const COMPRESSION_LEVEL: i32 = 3;
 
 #[cfg(test)]

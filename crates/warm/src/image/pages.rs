@@ -1,9 +1,8 @@
 //! The cached pages of a fork.
 
-use super::{
-    body::BodyError,
-    leb128::{self, ImageReader},
-};
+use howdah_codec::{ByteReader, ByteWriter as _};
+
+use super::body::BodyError;
 
 /// The cached pages of a fork: ascending and unique.
 ///
@@ -15,14 +14,14 @@ pub struct CachedPages {
     flags: Vec<u8>,
 }
 
-/// One cached page.
+/// One page of the fork that was in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CachedPage {
-    /// Its block number in the fork, from 0.
+    /// Block number in the fork, from 0.
     pub block: u32,
-    /// Its usage count, 0 to 5.
+    /// Usage count, 0 to 5.
     pub usage: u8,
-    /// Whether it was changed since it was read or written.
+    /// Whether the page was modified since it was read or written.
     pub is_dirty: bool,
 }
 
@@ -50,12 +49,12 @@ impl CachedPages {
     /// one dirty bit each. Repetition is left to the compression of the whole body.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let runs = self.runs();
-        leb128::write_number(out, self.len() as u64);
-        leb128::write_number(out, runs.len() as u64);
+        out.write_count(self.len());
+        out.write_count(runs.len());
         let mut next = 0;
         for (first, length) in runs {
-            leb128::write_number(out, u64::from(first) - next);
-            leb128::write_number(out, length - 1);
+            out.write_varint(u64::from(first) - next);
+            out.write_varint(length - 1);
             // The next run starts at least one block later; otherwise it would belong to this run.
             next = u64::from(first) + length + 1;
         }
@@ -69,15 +68,15 @@ impl CachedPages {
         }));
     }
 
-    pub(super) fn read(reader: &mut ImageReader<'_>) -> Result<Self, BodyError> {
+    pub(super) fn read(reader: &mut ByteReader<'_>) -> Result<Self, BodyError> {
         // Not `count()`: two pages share a byte of usage.
-        let count = usize::try_from(reader.number()?).map_err(|_| BodyError::NumberOutOfRange)?;
+        let count: usize = reader.narrow()?;
         let run_count = reader.count()?;
         let mut runs = Vec::with_capacity(run_count);
         let (mut next, mut sum) = (0_u64, 0_u64);
         for _ in 0..run_count {
-            let first = next.checked_add(reader.number()?).ok_or(BodyError::NumberOutOfRange)?;
-            let length = reader.number()?.checked_add(1).ok_or(BodyError::NumberOutOfRange)?;
+            let first = next.checked_add(reader.varint()?).ok_or(BodyError::NumberOutOfRange)?;
+            let length = reader.varint()?.checked_add(1).ok_or(BodyError::NumberOutOfRange)?;
             let end = first.checked_add(length).filter(|&end| end <= MAX_BLOCKS);
             next = end.ok_or(BodyError::NumberOutOfRange)? + 1;
             sum += length;
@@ -167,7 +166,7 @@ mod tests {
             let pages: CachedPages = pages.into_iter().collect();
             let mut out = Vec::new();
             pages.write(&mut out);
-            let mut reader = ImageReader::new(&out);
+            let mut reader = ByteReader::new(&out);
             prop_assert_eq!(CachedPages::read(&mut reader).unwrap(), pages);
             prop_assert!(reader.is_empty());
         }
@@ -192,22 +191,19 @@ mod tests {
     #[test]
     fn count_without_data_allocates_nothing() {
         let mut out = Vec::new();
-        leb128::write_number(&mut out, 1 << 40);
-        leb128::write_number(&mut out, 1);
-        leb128::write_number(&mut out, 0);
-        leb128::write_number(&mut out, (1 << 40) - 1);
+        out.write_varint(1 << 40);
+        out.write_varint(1);
+        out.write_varint(0);
+        out.write_varint((1 << 40) - 1);
         assert!(matches!(
-            CachedPages::read(&mut ImageReader::new(&out)),
+            CachedPages::read(&mut ByteReader::new(&out)),
             Err(BodyError::NumberOutOfRange)
         ));
         out.clear();
-        leb128::write_number(&mut out, 1 << 30);
-        leb128::write_number(&mut out, 1);
-        leb128::write_number(&mut out, 0);
-        leb128::write_number(&mut out, (1 << 30) - 1);
-        assert!(matches!(
-            CachedPages::read(&mut ImageReader::new(&out)),
-            Err(BodyError::Truncated)
-        ));
+        out.write_varint(1 << 30);
+        out.write_varint(1);
+        out.write_varint(0);
+        out.write_varint((1 << 30) - 1);
+        assert!(matches!(CachedPages::read(&mut ByteReader::new(&out)), Err(BodyError::Truncated)));
     }
 }

@@ -32,7 +32,7 @@ pub(super) struct Attempt<'a> {
     started: String,
 }
 
-/// The result of an attempt.
+/// Whether an attempt succeeded, or must be repeated.
 pub(super) enum AttemptResult {
     Done(Box<LoadReport>),
     /// The server restarted, so the loaded pages are lost.
@@ -195,7 +195,7 @@ impl<'a> Attempt<'a> {
 
 /// The blocks that should be in the cache after the load.
 struct TargetSets {
-    /// The blocks of the plan.
+    /// The blocks of the plan: requested, and with room for them.
     plan: TargetBlocks,
     /// The blocks of the image, including those without room.
     image: TargetBlocks,

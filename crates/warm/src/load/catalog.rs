@@ -1,8 +1,9 @@
 //! Locates the relations of an image on the server.
 //!
 //! On the image's own cluster, a relation is looked up by database oid, tablespace and file number
-//! first: it may have been renamed, and another relation may have its old name. If there is no such
-//! file any more, it was rewritten or dropped, and is looked up by name, as on other clusters.
+//! first: it may have been renamed, and another relation may have its old name. If the file no
+//! longer exists, the relation was rewritten or dropped, and is looked up by name, as on other
+//! clusters.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -18,21 +19,22 @@ use crate::{
     image::{CacheImage, Fork, QualifiedName, Relation, RelationFile, RelationName},
 };
 
-/// A relation of the image on the server.
+/// A relation of the image, found on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LocatedRelation {
     /// The database to connect to.
     pub(super) database: String,
     /// `pg_class.oid`.
     pub(super) oid: u32,
-    /// Its current file.
+    /// The relation's current file.
     pub(super) file: RelationFile,
     pub(super) kind: RelationKind,
     /// Pages of each fork, by fork number. Unknown while another session holds a lock on it.
     pub(super) lengths: [Option<u32>; Fork::ALL.len()],
-    /// Its current name.
+    /// The relation's current name.
     pub(super) name: QualifiedName,
-    /// The same, if it was found by its file and the image has another name.
+    /// The current name again, if the relation was found by its file and the image has another
+    /// name.
     pub(super) renamed: Option<RenamedRelation>,
 }
 
@@ -43,7 +45,7 @@ pub(super) enum RelationKind {
     Heap,
     /// A TOAST table.
     Toast,
-    /// A btree.
+    /// A btree index.
     Btree,
     /// An index or a table of another access method.
     Other,
@@ -118,7 +120,7 @@ impl<'a> CatalogLookup<'a> {
             (Some(same), ..) => Some(same),
             (None, Some(name), _) => by_name(name),
             (None, None, Some(name)) => by_name(name),
-            // The oid alone identified it.
+            // The image has no name for the database, only its oid.
             (None, None, None) if !is_same_cluster => return Err(RelationProblem::Nameless),
             (None, None, None) => None,
         };
@@ -244,7 +246,7 @@ LEFT JOIN LATERAL (
                       AND k.mode = 'AccessExclusiveLock' AND k.database IN (0, d.oid))
 ) l ON true";
 
-/// A TOAST table and its index are found through their table.
+/// Finds relations by name. A TOAST table and its index are found through their table.
 const BY_NAME: &str = "
 FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS w(at, kind, schema, name)
 JOIN pg_namespace n ON n.nspname = w.schema

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::dump;
 
-/// Everything the threads need.
+/// Shared data of the threads.
 pub(super) struct LoadThreads<'a> {
     pub(super) target: &'a ConnectTarget,
     pub(super) options: &'a LoadOptions,
@@ -85,7 +85,7 @@ impl LoadThreads<'_> {
         Some(LoadResult { outcomes, is_cut_short: !left.is_empty() })
     }
 
-    /// The databases of the chunks, and the chunks with the index of theirs.
+    /// Returns the databases of the chunks, and each chunk with the index of its database.
     fn assign_databases(&self, chunks: Vec<LoadChunk>) -> (Vec<String>, Vec<(usize, LoadChunk)>) {
         let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
         let mut databases = Vec::new();

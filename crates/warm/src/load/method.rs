@@ -22,16 +22,16 @@ use crate::image::Fork;
 /// A method of loading pages into the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LoadMethod {
-    /// `pg_prewarm()`: any fork of any relation, by blocks.
+    /// `pg_prewarm()`, for ranges of blocks in any fork of any relation.
     PgPrewarm,
-    /// A query for row pointers: pages of a table.
+    /// A query with a list of row pointers (`ctid`), for pages of a table.
     RowPointers,
-    /// An index-only scan: leaves of a btree, all of them.
+    /// An index-only scan, which reads all leaves of a btree.
     IndexOnlyScan,
 }
 
 impl LoadMethod {
-    /// Its name in output.
+    /// The method's name in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::PgPrewarm => "pg_prewarm",
@@ -64,7 +64,7 @@ impl PrewarmMode {
     }
 }
 
-/// A statement and its values.
+/// A statement and its parameter values.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LoadStatement {
     pub(super) sql: String,
@@ -145,7 +145,7 @@ pub(super) fn is_index_only_scan<'a>(mut plan: impl Iterator<Item = &'a str>, na
     })
 }
 
-/// What only `pg_prewarm` can load.
+/// Why pages of a fork can be loaded only by `pg_prewarm`.
 pub(super) fn unreachable_by_query(fork: Fork) -> &'static str {
     match fork {
         Fork::Main => "indexes of this kind",

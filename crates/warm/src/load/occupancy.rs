@@ -1,4 +1,4 @@
-//! The contents of a server's cache at one moment: its pages, and the free room.
+//! The contents of a server's cache at one moment: its pages, and its free buffers.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Plans what to load in which order: chunks of about equal size, the hottest usage class first,
-//! each class in disk order, as far as there is room. Pure computation, without queries.
+//! Plans what to load and in which order: chunks of about equal size, the hottest usage class
+//! first, each class in disk order, as far as there is room. Pure computation, without queries.
 
 mod usage_classes;
 
@@ -28,7 +28,7 @@ pub(super) struct LoadChunk {
     /// The relation's index in the image.
     pub(super) relation: usize,
     pub(super) fork: Fork,
-    /// Usage class of its pages: chunks of a higher one come first.
+    /// Usage class of the pages; chunks of a higher class come first.
     pub(super) class: u8,
     /// Runs of blocks, ascending; at most [`RUNS_MAX`].
     pub(super) runs: Vec<BlockRun>,
@@ -44,7 +44,7 @@ pub(super) struct BlockRun {
     pub(super) resident: u32,
 }
 
-/// Limits of a plan.
+/// Sizes that a plan must not exceed, in pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanLimits {
     /// Pages for which there is room, in addition to resident ones.
@@ -64,26 +64,26 @@ const RUNS_MAX: usize = 1024;
 const GAP_PAGES_MAX: u32 = 4;
 /// Maximum number of resident pages that a run continues over.
 const RESIDENT_GAP_MAX: u32 = 16;
-/// If runs are shorter on average, the operating system's read-ahead does not set in.
+/// Minimum average length of runs for which the operating system's read-ahead sets in, in pages.
 const SPARSE_PAGES: u64 = 16;
 
 impl BlockRun {
-    /// A run without resident blocks.
+    /// Creates a run without resident blocks.
     pub(super) fn new(first: u32, last: u32) -> Self {
         Self { first, last, resident: 0 }
     }
 
-    /// Pages to load.
+    /// Number of pages to load.
     pub(super) fn pages(self) -> u64 {
         self.blocks() - u64::from(self.resident)
     }
 
-    /// Pages that are touched, resident or not.
+    /// Number of pages that are touched, resident or not.
     fn blocks(self) -> u64 {
         u64::from(self.last - self.first) + 1
     }
 
-    /// Truncates it to end before `end`, which is after its first block.
+    /// Truncates the run to end before `end`, which is after its first block.
     fn truncate_at(&mut self, end: u32) {
         self.last = self.last.min(end - 1);
         self.resident = self.resident.min(self.last - self.first);
@@ -95,7 +95,8 @@ impl LoadChunk {
         self.runs.iter().map(|run| run.pages()).sum()
     }
 
-    /// Whether its pages are scattered, so that each would be waited for without prefetching.
+    /// Whether the pages are so scattered that the disk would be waited for at each one without
+    /// prefetching.
     pub(super) fn is_sparse(&self) -> bool {
         self.runs.len() > 1 && self.pages() < SPARSE_PAGES * self.runs.len() as u64
     }
@@ -108,7 +109,7 @@ impl LoadChunk {
         let run = self.runs[at];
         let (mut before, mut after) = (self.runs[..at].to_vec(), self.runs[at + 1..].to_vec());
         let blocks_before = block - run.first;
-        // The block itself is not resident, so the others have room for the resident ones.
+        // The omitted block is not resident, so the other blocks include all resident ones.
         let resident = run.resident.min(blocks_before);
         if blocks_before > resident {
             before.push(BlockRun { first: run.first, last: block - 1, resident });
@@ -275,7 +276,7 @@ fn map_pages(cached: &CachedFork, now: Option<u32>, is_rewritten: bool) -> Mappe
 }
 
 fn scale_pages(cached: &CachedFork, now: u32, old: u32) -> Vec<PlannedPage> {
-    // The product of two blocks fits in 64 bits, and the quotient is at most `now`.
+    // The product of two blocks fits into 64 bits, and the quotient is at most `now`.
     let scale = |block: u32| (u64::from(block) * u64::from(now) / u64::from(old)) as u32;
     let mut pages: Vec<PlannedPage> = Vec::new();
     for page in cached.pages.iter().filter(|page| page.block < old) {
@@ -385,7 +386,7 @@ fn scan_steps(
     let mut requested = pages.iter().filter(move |page| page.class >= class).peekable();
     let mut resident = resident.iter().copied().peekable();
     std::iter::from_fn(move || {
-        // No block is in both.
+        // No block is in both lists.
         let next = requested.peek().map(|page| page.block);
         match (next, resident.peek().copied()) {
             (None, None) => None,

@@ -35,7 +35,7 @@ pub(super) struct QueuedChunk {
     /// The index of its database.
     pub(super) database: usize,
     pub(super) chunk: LoadChunk,
-    /// Whether it was deferred before.
+    /// Whether the chunk was deferred before.
     pub(super) is_retry: bool,
 }
 

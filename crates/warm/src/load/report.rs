@@ -17,57 +17,60 @@ use crate::{
 pub struct LoadReport {
     /// The outcome of each relation, in the order of the image.
     pub outcomes: Vec<RelationOutcome>,
-    /// Whether it was stopped before all was loaded.
+    /// Whether the load was stopped before everything was loaded.
     pub is_cut_short: bool,
     /// How much of the plan and of the image is in the cache now.
     pub residency: Result<Residency, ResidencyError>,
-    /// Pages of the image that [`super::LoadOptions::limit`] excluded; the relations do not count
-    /// them.
+    /// Pages of the image that [`super::LoadOptions::limit`] excluded; they are not in the
+    /// relations' counts.
     pub limited: u64,
-    /// Buffers of the server.
+    /// Number of buffers of the server (`shared_buffers`).
     pub buffers: u32,
     /// Whether the image does not record its cluster, so that its file numbers had to be trusted.
     pub is_origin_unknown: bool,
-    /// Bytes of a page.
+    /// Block size of the server (`block_size`).
     pub page_bytes: u32,
-    /// Duration of the load.
+    /// Wall-clock time of the load.
     pub elapsed: Duration,
 }
 
 /// The outcome of one relation of the image.
 #[derive(Debug)]
 pub struct RelationOutcome {
-    /// Its database; `None` for the shared catalogs, or if unknown.
+    /// The relation's database; `None` for the shared catalogs, or if unknown.
     pub database: Option<String>,
-    /// Its name, or its file if no name is known.
+    /// The relation's name, or its file if no name is known.
     pub relation: RelationIdentity,
-    /// Its page counts.
+    /// Pages by outcome.
     pub pages: PageCounts,
-    /// Whether its file differs from the image, so that blocks were scaled to its length.
+    /// Whether the relation's file differs from the image, so that blocks were scaled to its
+    /// length.
     pub is_rewritten: bool,
-    /// Its current name, if it was found by its file and has another name than in the image.
+    /// The current name, if the relation was found by its file and has another name than in the
+    /// image.
     pub renamed: Option<RenamedRelation>,
     /// The methods by which pages were loaded.
     pub methods: Vec<LoadMethod>,
-    /// Why it was not loaded, or not entirely.
+    /// Why the relation was not loaded, or not completely.
     pub problem: Option<RelationProblem>,
 }
 
 /// The current name of a relation that was renamed, or whose schema or database was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenamedRelation {
-    /// Its database.
+    /// Current name of the database.
     pub database: String,
-    /// Its schema and name.
+    /// Current schema and name.
     pub name: QualifiedName,
     /// Whether another relation of its database has its former name.
     pub is_name_taken: bool,
 }
 
-/// Page counts of a relation, or of all: `requested` is the sum of the counts after it.
+/// Page counts of a relation, or of all relations.
 ///
-/// `in_image` is the sum of `beyond_end`, `not_found` and `requested`, except for rewritten
-/// relations, whose pages are scaled to their length.
+/// `requested` is the sum of the counts after it. `in_image` is the sum of `beyond_end`,
+/// `not_found` and `requested`, except for rewritten relations, whose pages are scaled to their
+/// length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCounts {
     /// Pages in the image.
@@ -88,7 +91,7 @@ pub struct PageCounts {
     pub failed: u64,
 }
 
-/// Why a relation was not loaded, or not entirely.
+/// Reason why a relation was not loaded, or not completely.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelationProblem {
@@ -141,7 +144,7 @@ pub struct Residency {
     pub planned: u64,
     /// Pages of the plan that are in the cache.
     pub resident: u64,
-    /// Pages of the image that are in the cache, whether there was room to load them or not.
+    /// Pages of the image that are in the cache, including those without room in the plan.
     pub of_image: u64,
     /// The source of the scan.
     pub source: ImageSource,
@@ -177,7 +180,8 @@ impl LoadReport {
         (pages.requested + pages.not_found).min(u64::from(self.buffers))
     }
 
-    /// Pages of the image in the cache: by the last scan, or else by the counts of the load.
+    /// Pages of the image in the cache, by the last scan or, without one, by the counts of the
+    /// load.
     pub fn resident(&self) -> u64 {
         match &self.residency {
             Ok(seen) => seen.of_image,
@@ -193,7 +197,8 @@ impl LoadReport {
         share(self.resident(), self.expected())
     }
 
-    /// Share of the plan in the cache, 0 to 1: of what was found and had room.
+    /// Share of the plan in the cache, 0 to 1. Pages that were not found or had no room do not
+    /// count.
     pub fn plan_share(&self) -> f64 {
         match &self.residency {
             Ok(seen) => share(seen.resident, seen.planned),

@@ -27,17 +27,17 @@ pub(super) struct LoadSession {
     names: BTreeMap<u32, String>,
 }
 
-/// The result of a chunk.
+/// How a chunk ended, which decides whether it is retried.
 pub(super) enum ChunkResult {
     Loaded(LoadMethod),
-    /// Blocked by another session; to be retried.
+    /// The chunk is blocked by another session and must be retried.
     Deferred,
     Failed(RelationProblem),
     /// The relation ends before the chunk.
     BeyondEnd(Box<SqlError>),
     /// A page cannot be read; the message, if in English, names it.
     Damaged(Box<SqlError>),
-    /// The connection was lost, the chunk is not done.
+    /// The connection was lost before the chunk was done.
     ConnectionLost(QueryFailure),
 }
 
@@ -74,7 +74,7 @@ impl LoadSession {
         crate::dump::parse_number("length of a relation", text)
     }
 
-    /// Loads a chunk of the relation `found`. `is_mostly_requested`: at least half of the fork is
+    /// Loads a chunk of the relation `found`. `is_mostly_wanted`: at least half of the fork is
     /// requested.
     pub(super) fn load(
         &mut self,
@@ -211,10 +211,10 @@ const LIMITS: &str = "
     SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout',
         'transaction_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout');";
 
-/// Parallel workers would distribute the pages arbitrarily, compilation costs more than the
-/// statements, and synchronized scans start in the middle. A standby does not support serializable
-/// transactions. Disabled scan types would bypass the pages to be loaded; they remain possible if
-/// there is no other plan.
+/// Settings that make plans load the requested pages. Parallel workers would distribute the pages
+/// arbitrarily, compilation costs more than the statements, and synchronized scans start in the
+/// middle. A standby does not support serializable transactions. Disabled scan types would bypass
+/// the pages to be loaded; the planner uses them only as a last resort.
 const PLANS: &str = "
     SET max_parallel_workers_per_gather = 0; SET jit = off; SET synchronize_seqscans = off;
     SET default_transaction_isolation = 'read committed';
@@ -232,8 +232,8 @@ const FORK_LENGTH: &str = "
     SELECT pg_relation_size($1::oid::regclass, $2) / current_setting('block_size')::int8";
 
 const IO_WORKERS_SINCE: u32 = 180_000;
-/// Without I/O concurrency the session reads synchronously: `read_stream_begin_impl()` in
-/// `read_stream.c`.
+/// Makes the session read synchronously, as it does without I/O concurrency:
+/// `read_stream_begin_impl()` in `read_stream.c`.
 const READ_DIRECTLY: &str = "SET maintenance_io_concurrency = 0";
 const READ_BY_WORKERS: &str = "RESET maintenance_io_concurrency";
 

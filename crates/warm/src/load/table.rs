@@ -31,7 +31,7 @@ pub struct TableLoadOptions {
     pub first: Option<u32>,
     /// Last block of a single relation; its last one by default.
     pub last: Option<u32>,
-    /// Only the named relations, without indexes, TOAST and partitions.
+    /// Whether to warm only the named relations, without indexes, TOAST and partitions.
     pub only: bool,
     /// Rate, connections and timeouts. Nothing is omitted for lack of room: the tables were
     /// requested explicitly.
@@ -54,7 +54,7 @@ impl Default for TableLoadOptions {
 /// The result for one relation.
 #[derive(Clone, Debug)]
 pub struct TableResult {
-    /// Its schema and name.
+    /// Schema and name of the relation.
     pub name: QualifiedName,
     /// Number of loaded blocks.
     pub blocks: u64,
@@ -62,7 +62,7 @@ pub struct TableResult {
     pub requested: u64,
     /// The methods by which they were loaded.
     pub methods: Vec<LoadMethod>,
-    /// Why it was not loaded, or not entirely.
+    /// Why the relation was not loaded, or not completely.
     pub problem: Option<RelationProblem>,
 }
 
@@ -76,13 +76,13 @@ pub enum TableError {
     /// No relation matches the pattern.
     #[error("no table, index, materialised view or sequence is named {pattern}")]
     NoMatch {
-        /// The pattern.
+        /// The pattern, as given.
         pattern: String,
     },
     /// A block range was given, but several relations match.
     #[error("a block range needs a single relation, but {count} relations match")]
     SeveralRanges {
-        /// Number of relations.
+        /// Number of matching relations.
         count: usize,
     },
     /// The block range is not within the relation.
@@ -90,7 +90,7 @@ pub enum TableError {
         "{name} has {length} blocks, numbered from 0: {first} to {last} is not a range within them"
     )]
     Range {
-        /// The relation.
+        /// Schema and name of the relation.
         name: QualifiedName,
         /// Length of its fork, in blocks.
         length: u32,

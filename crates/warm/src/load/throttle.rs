@@ -40,15 +40,15 @@ const SIXTEENTHS: u32 = 16;
 const PAUSE_FACTOR_MAX: u32 = 64;
 /// Interval of latency checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a chunk waits for an overdue check.
+/// Maximum wait of a chunk for an overdue check.
 pub(super) const LATE_CHECK_TIMEOUT: Duration = Duration::from_millis(500);
-/// After this time a check is given up, and the next one uses a new connection.
+/// Time after which a check is abandoned, and the next one uses a new connection.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long unused allowance is saved up: five chunks of a tenth of a second's bytes.
+/// Maximum unused allowance that is saved up: five chunks of a tenth of a second's bytes.
 const UNUSED_ALLOWANCE_MAX: Duration = Duration::from_millis(500);
-/// How often a sleeping thread checks whether to stop.
+/// Interval at which a sleeping thread checks whether to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// How often it checks whether a late check has finished.
+/// Interval at which a waiting chunk checks whether a late check has finished.
 const LATE_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 impl Throttle {
@@ -70,8 +70,8 @@ impl Throttle {
         let Some(rate) = self.bytes_per_second else { return };
         let until = {
             let mut due = self.due.lock();
-            // Unused allowance is saved up, but not for long: the overhead of statements and new
-            // connections does not reduce throughput, and a pause does not end in a burst.
+            // Unused allowance is saved up, so that overhead of statements and connections does not
+            // reduce throughput, but not for long, so that a pause does not end in a burst.
             let earliest = Instant::now().checked_sub(UNUSED_ALLOWANCE_MAX).unwrap_or(*due);
             let begin = (*due).max(earliest);
             *due = begin + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
@@ -130,7 +130,7 @@ impl Throttle {
         }
     }
 
-    /// Runs checks until one fails; whether the server is gone is determined elsewhere.
+    /// Runs checks until one fails. Other code determines whether the server is gone.
     fn run_checks(&self, client: &mut Client, limit: Duration, should_stop: impl Fn() -> bool) {
         if client.prepare("latency_check", CHECK_QUERY).is_err() {
             return;

@@ -40,11 +40,11 @@ pub(super) struct LoadContext<'a> {
     pub(super) queue: ChunkQueue,
     pub(super) throttle: Throttle,
     pub(super) outcomes: Mutex<Vec<RelationOutcome>>,
-    /// Relations that were read completely, whatever chunk was requested.
+    /// Relations that were read completely, whichever chunk was requested.
     pub(super) read_whole: Mutex<BTreeSet<usize>>,
     /// Number of errors about corrupted pages, by relation.
     pub(super) searches: Mutex<BTreeMap<usize, u32>>,
-    /// The server restarted: this attempt has failed.
+    /// The server restarted, so this attempt has failed.
     pub(super) is_restarted: AtomicBool,
     /// All chunks are done.
     pub(super) is_done: AtomicBool,
@@ -65,7 +65,8 @@ impl LoadContext<'_> {
     }
 }
 
-/// Every change of shared data is a single step, so it is consistent even if a thread panicked.
+/// Locks a mutex. Every change of shared data is a single step, so it is consistent even if a
+/// thread panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
@@ -163,8 +164,8 @@ fn defer_chunks(
     }
 }
 
-/// Whether to search further around corrupted pages of a relation. Each search causes an error in
-/// the server's log, and a file may be corrupted as a whole.
+/// Whether to continue searching around corrupted pages of a relation. Each search causes an error
+/// in the server's log, and a file may be corrupted as a whole.
 fn may_search_damage(shared: &LoadContext<'_>, relation: usize) -> bool {
     let mut searches = lock(&shared.searches);
     let count = searches.entry(relation).or_default();
@@ -172,7 +173,8 @@ fn may_search_damage(shared: &LoadContext<'_>, relation: usize) -> bool {
     *count <= DAMAGE_SEARCHES_MAX
 }
 
-/// Errors about corrupted pages of a relation before the rest of a chunk is given up.
+/// Maximum number of errors about corrupted pages of a relation before the rest of a chunk is
+/// skipped.
 const DAMAGE_SEARCHES_MAX: u32 = 100;
 
 /// Splits a chunk around the page named in an error: returns the number of lost pages, 1 or 0, and
@@ -207,7 +209,7 @@ fn damaged_block(message: &str) -> Option<u32> {
     rest[..digits].parse().ok()
 }
 
-/// Maximum number of lost connections per chunk. The server may crash because of what it reads.
+/// Maximum number of lost connections per chunk, since reading a chunk may crash the server.
 const CONNECTION_LOSSES_MAX: u32 = 3;
 
 fn try_load(

@@ -102,7 +102,7 @@ pub(crate) fn settings(cluster: &Cluster, folder: &Path) -> WatchSettings {
     WatchSettings {
         target: target(cluster),
         folder: folder.to_path_buf(),
-        // The first image is taken at once. Tests that need more set a shorter interval.
+        // The first image is taken immediately. Tests that need more set a shorter interval.
         interval: Some(Duration::from_secs(3600)),
         keep: Generations(2),
         source: DumpSource::Best,

@@ -1,9 +1,9 @@
-//! Preparing a password for SCRAM, the way PostgreSQL does it.
+//! Preparing a password for SCRAM as PostgreSQL does.
 
 use std::borrow::Cow;
 
-/// `password` after SASLprep, or unchanged if that is not possible: bytes that are not UTF-8 and
-/// characters that SASLprep forbids are used unprepared by server and libpq alike.
+/// Returns `password` after SASLprep, or unchanged if that is not possible: bytes that are not
+/// UTF-8 and characters that SASLprep forbids are used unprepared by server and libpq alike.
 ///
 /// Source: RFC 4013; `pg_saslprep` and its callers in `saslprep.c`, `fe-auth-scram.c`.
 pub(super) fn saslprep(password: &[u8]) -> Cow<'_, [u8]> {

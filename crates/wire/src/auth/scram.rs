@@ -11,9 +11,9 @@
 //!  server is known
 //! ```
 //!
-//! Each step consumes the one before, so the steps cannot be confused. PostgreSQL takes the user
-//! from the startup packet and ignores the name sent here, so it stays empty. Source: RFC 5802,
-//! RFC 7677, RFC 5929; PostgreSQL manual, "SASL Authentication".
+//! Each step consumes the previous one, so the steps cannot be confused. PostgreSQL takes the user
+//! from the startup packet and ignores the name sent here, so it stays empty. Source: RFC 5802, RFC
+//! 7677, RFC 5929; PostgreSQL manual, "SASL Authentication".
 
 mod client;
 mod keys;
@@ -34,32 +34,30 @@ pub const SCRAM_SHA_256: &[u8] = b"SCRAM-SHA-256";
 /// Name of the mechanism with channel binding.
 pub const SCRAM_SHA_256_PLUS: &[u8] = b"SCRAM-SHA-256-PLUS";
 
-/// Maximum number of iterations that a client computes. A server asks for 4,096 by default
-/// (`scram_iterations`); a hostile one could ask for two thousand million, which take half an hour.
+/// Maximum number of iterations that a client computes. A server requests 4,096 by default
+/// (`scram_iterations`); a hostile one could request two thousand million, which take half an hour.
 pub const ITERATIONS_MAX: u32 = 1_000_000;
 
 /// The only type of channel binding that PostgreSQL supports.
 const BINDING_TYPE: &str = "tls-server-end-point";
 
-/// An exchange that failed.
+/// The reason why an exchange failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScramError {
     /// The peer's message lacks a required attribute, or has an unexpected one.
     #[error("SCRAM message has no valid attribute '{}'", char::from(*attribute))]
     Malformed {
-        /// The attribute's name.
+        /// Name of the attribute.
         attribute: u8,
     },
     /// The peer did not repeat our nonce.
     #[error("SCRAM nonce of the peer does not belong to this exchange")]
     Nonce,
-    /// The server asks for more iterations than [`ITERATIONS_MAX`], or for none.
-    #[error(
-        "SCRAM server asks for {iterations} iterations, from 1 to {ITERATIONS_MAX} are allowed"
-    )]
+    /// The server requests more iterations than [`ITERATIONS_MAX`], or none.
+    #[error("SCRAM server requests {iterations} iterations; 1 to {ITERATIONS_MAX} are allowed")]
     Iterations {
-        /// The number of iterations.
+        /// The requested number of iterations.
         iterations: u32,
     },
     /// The server ended the exchange with its own error.
@@ -78,13 +76,14 @@ pub enum ScramError {
     /// The client's proof is wrong: wrong password.
     #[error("SCRAM client does not know the password")]
     ClientUnproven,
-    /// Client and server do not see the same TLS connection, or disagree on whether to bind: there
-    /// may be a man in the middle.
+    /// Client and server do not see the same TLS connection, or disagree on whether to bind,
+    /// possibly because of a man in the middle.
     #[error("SCRAM channel binding does not match")]
     ChannelBinding,
 }
 
-/// Reads `attribute=value` from the front of a message; values end at a comma.
+/// Removes `attribute=value` from the front of a message and returns the value, which ends at a
+/// comma.
 fn attribute<'a>(message: &mut &'a str, attribute: u8) -> Result<&'a str, ScramError> {
     let malformed = ScramError::Malformed { attribute };
     let Some(rest) =
@@ -102,12 +101,12 @@ fn base64_attribute(message: &mut &str, letter: u8) -> Result<Vec<u8>, ScramErro
     BASE64.decode(text).map_err(|_| ScramError::Malformed { attribute: letter })
 }
 
-/// The message as text; SCRAM messages are UTF-8.
+/// Converts a message to text; SCRAM messages are UTF-8.
 fn text(message: &[u8], first_attribute: u8) -> Result<&str, ScramError> {
     std::str::from_utf8(message).map_err(|_| ScramError::Malformed { attribute: first_attribute })
 }
 
-/// `SaltedPassword` of RFC 5802: equivalent to the password, for this salt.
+/// Computes `SaltedPassword` of RFC 5802: equivalent to the password, for this salt.
 fn salted_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Zeroizing<[u8; 32]> {
     let prepared = Zeroizing::new(super::saslprep::saslprep(password).into_owned());
     let mut salted = Zeroizing::new([0; 32]);

@@ -8,30 +8,30 @@ use crate::reader::{BodyReader, DecodeError};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Authentication<'a> {
-    /// 0: the login is accepted.
+    /// 0: the server has accepted the login.
     Ok,
     /// 2: Kerberos V5, which no supported server uses.
     KerberosV5,
-    /// 3: the password in clear text.
+    /// 3: the server requests the password in clear text.
     CleartextPassword,
-    /// 5: an md5 of password, user and salt; see [`crate::auth::md5`].
+    /// 5: the server requests an md5 of password, user and salt; see [`crate::auth::md5`].
     Md5Password {
-        /// Random for each login.
+        /// Random bytes, different for each login.
         salt: [u8; 4],
     },
     /// 6: credentials of a unix socket, which no supported server uses.
     ScmCredential,
-    /// 7: GSSAPI.
+    /// 7: the server requests GSSAPI authentication.
     Gss,
-    /// 8: more GSSAPI or SSPI data.
+    /// 8: the server sends further GSSAPI or SSPI data.
     GssContinue(&'a [u8]),
-    /// 9: SSPI.
+    /// 9: the server, on Windows, requests SSPI authentication.
     Sspi,
-    /// 10: SASL, with the offered mechanisms.
+    /// 10: the server requests SASL, and offers these mechanisms.
     Sasl(Mechanisms<'a>),
-    /// 11: a further message of the mechanism.
+    /// 11: the server sends a further message of the mechanism.
     SaslContinue(&'a [u8]),
-    /// 12: the last message of the mechanism; `Ok` follows.
+    /// 12: the server sends the last message of the mechanism; `Ok` follows.
     SaslFinal(&'a [u8]),
 }
 
@@ -53,7 +53,7 @@ impl<'a> Authentication<'a> {
         })
     }
 
-    /// The code on the wire.
+    /// Returns the code on the wire.
     pub const fn code(&self) -> u32 {
         match self {
             Self::Ok => 0,
@@ -70,7 +70,7 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// The common name of the method; the keyword of `pg_hba.conf` where it has one.
+    /// Returns the common name of the method; the keyword of `pg_hba.conf` where it has one.
     pub const fn method(&self) -> &'static str {
         match self {
             Self::Ok => "trust",

@@ -1,8 +1,8 @@
-//! Command tags: the result of a statement in words.
+//! Command tags: the result of a statement as short text.
 
 use crate::reader::{BodyReader, DecodeError};
 
-/// A command tag: `SELECT 5`, `INSERT 0 1`, `CREATE TABLE`.
+/// A command tag, such as `SELECT 5`, `INSERT 0 1` or `CREATE TABLE`.
 ///
 /// Source: PostgreSQL manual, "CommandComplete"; `cmdtaglist.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +13,12 @@ impl<'a> CommandTag<'a> {
         reader.string("command tag").map(Self)
     }
 
-    /// The whole tag, which is ASCII from every known server.
+    /// Returns the whole tag, which is ASCII from every known server.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 
-    /// The command without its numbers: `INSERT` of `INSERT 0 1`.
+    /// Returns the command without its numbers: `INSERT` for `INSERT 0 1`.
     pub fn command(&self) -> &'a [u8] {
         let mut command = self.0;
         while let Some((before, _)) = split_number(command) {
@@ -27,7 +27,7 @@ impl<'a> CommandTag<'a> {
         command
     }
 
-    /// Number of rows returned or changed, for commands that report it.
+    /// Returns the number of rows returned or changed, for commands that report it.
     pub fn rows(&self) -> Option<u64> {
         let (_, digits) = split_number(self.0)?;
         std::str::from_utf8(digits).ok()?.parse().ok()

@@ -10,7 +10,7 @@ use crate::{
     writer::{self, BodyWriter, EncodeError},
 };
 
-/// Messages without a body: ParseComplete and its like.
+/// Messages without a body, such as ParseComplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bare {
     /// Reply to Bind.
@@ -30,7 +30,7 @@ pub enum Bare {
 }
 
 impl Bare {
-    /// The kind of the message.
+    /// Returns the kind of the message.
     pub const fn kind(self) -> Backend {
         match self {
             Self::BindComplete => Backend::BindComplete,
@@ -55,18 +55,18 @@ pub fn bare(buf: &mut Vec<u8>, message: Bare) {
 pub enum AuthenticationRequest<'a> {
     /// The login is accepted.
     Ok,
-    /// The password in clear text.
+    /// Requests the password in clear text.
     CleartextPassword,
-    /// An md5 of password, user and salt.
+    /// Requests an md5 of password, user and salt.
     Md5Password {
-        /// Must be random for each login.
+        /// Random bytes, which must be different for each login.
         salt: [u8; 4],
     },
-    /// SASL, with the offered mechanisms, the preferred one first.
+    /// Requests SASL with one of these mechanisms, the preferred one first.
     Sasl(&'a [&'a [u8]]),
-    /// A further message of the mechanism.
+    /// Sends a further message of the mechanism.
     SaslContinue(&'a [u8]),
-    /// The last message of the mechanism.
+    /// Sends the last message of the mechanism.
     SaslFinal(&'a [u8]),
 }
 
@@ -107,7 +107,8 @@ pub fn authentication(
     })
 }
 
-/// Sends the cancel key. A secret of any length other than four bytes requires protocol 3.2.
+/// Appends BackendKeyData with the cancel key. A secret of any length other than four bytes
+/// requires protocol 3.2.
 pub fn backend_key_data(buf: &mut Vec<u8>, key: &CancelKey) {
     let body_bytes = u32::try_from(key.secret().len()).expect("a secret has at most 256 bytes") + 8;
     buf.push(Backend::BackendKeyData.tag().0);
@@ -116,7 +117,7 @@ pub fn backend_key_data(buf: &mut Vec<u8>, key: &CancelKey) {
     buf.extend_from_slice(key.secret());
 }
 
-/// Reports the result of a statement.
+/// Appends CommandComplete with the command tag.
 ///
 /// # Errors
 ///
@@ -125,11 +126,11 @@ pub fn command_complete(buf: &mut Vec<u8>, tag: &[u8]) -> Result<(), EncodeError
     writer::message(buf, Backend::CommandComplete.tag(), |body| body.string("command tag", tag))
 }
 
-/// Sends a piece of COPY data.
+/// Appends CopyData with a piece of COPY data.
 ///
 /// # Errors
 ///
-/// The piece is 2 GiB long.
+/// The piece has 2 GiB or more.
 pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Backend::CopyData.tag(), |body| {
         body.bytes(data);
@@ -140,15 +141,15 @@ pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
 /// The direction of a COPY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStart {
-    /// The frontend sends.
+    /// The frontend sends data.
     In,
-    /// The backend sends.
+    /// The backend sends data.
     Out,
-    /// Both may send.
+    /// Both sides may send data.
     Both,
 }
 
-/// Starts a COPY.
+/// Appends CopyInResponse, CopyOutResponse or CopyBothResponse, which starts a COPY.
 ///
 /// # Errors
 ///
@@ -173,11 +174,11 @@ pub fn copy_response(
     })
 }
 
-/// Sends one row.
+/// Appends DataRow with one row.
 ///
 /// # Errors
 ///
-/// There are over 65,535 cells, or a cell or the message would be 2 GiB long.
+/// There are over 65,535 cells, or a cell or the message would have 2 GiB or more.
 pub fn data_row<'v>(
     buf: &mut Vec<u8>,
     cells: impl IntoIterator<Item = Option<&'v [u8]>>,
@@ -187,8 +188,8 @@ pub fn data_row<'v>(
     })
 }
 
-/// The four fields that every error or notice has, severity in both its forms: the start of the
-/// fields for [`error_response`] and [`notice_response`].
+/// Returns the four fields that every error or notice has, severity in both its forms: the start of
+/// the fields for [`error_response`] and [`notice_response`].
 pub fn essentials<'v>(
     severity: Severity,
     sqlstate: &'v [u8],
@@ -203,7 +204,7 @@ pub fn essentials<'v>(
     ]
 }
 
-/// Sends an error: [`essentials`] and any other fields, as code bytes and texts.
+/// Appends ErrorResponse with [`essentials`] and any other fields, as code bytes and texts.
 ///
 /// # Errors
 ///
@@ -215,7 +216,7 @@ pub fn error_response<'v>(
     report(buf, Backend::ErrorResponse, fields)
 }
 
-/// Sends a notice; like [`error_response`].
+/// Appends NoticeResponse; like [`error_response`].
 ///
 /// # Errors
 ///
@@ -227,17 +228,17 @@ pub fn notice_response<'v>(
     report(buf, Backend::NoticeResponse, fields)
 }
 
-/// Sends the value of a function call; `None` is SQL NULL.
+/// Appends FunctionCallResponse with the value of a function call; `None` is SQL NULL.
 ///
 /// # Errors
 ///
-/// The value is 2 GiB long.
+/// The value has 2 GiB or more.
 pub fn function_call_response(buf: &mut Vec<u8>, value: Option<&[u8]>) -> Result<(), EncodeError> {
     writer::message(buf, Backend::FunctionCallResponse.tag(), |body| body.value(value))
 }
 
-/// Reports the supported version and the unsupported options. Send it once, before any
-/// authentication request.
+/// Appends NegotiateProtocolVersion with the supported version and the unsupported options. Send it
+/// once, before any authentication request.
 ///
 /// # Errors
 ///
@@ -257,7 +258,7 @@ pub fn negotiate_protocol_version(
     })
 }
 
-/// Forwards a NOTIFY.
+/// Appends NotificationResponse, which forwards a NOTIFY.
 ///
 /// # Errors
 ///
@@ -273,11 +274,11 @@ pub fn notification_response(
     })
 }
 
-/// Describes the parameter types of a statement.
+/// Appends ParameterDescription with the parameter types of a statement.
 ///
 /// # Errors
 ///
-/// There are over 65,535.
+/// There are over 65,535 types.
 pub fn parameter_description(buf: &mut Vec<u8>, types: &[u32]) -> Result<(), EncodeError> {
     writer::message(buf, Backend::ParameterDescription.tag(), |body| {
         body.list("parameter types", types, |body, oid| {
@@ -287,7 +288,7 @@ pub fn parameter_description(buf: &mut Vec<u8>, types: &[u32]) -> Result<(), Enc
     })
 }
 
-/// Reports the value of a session parameter.
+/// Appends ParameterStatus with the value of a session parameter.
 ///
 /// # Errors
 ///
@@ -299,12 +300,12 @@ pub fn parameter_status(buf: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<
     })
 }
 
-/// Reports that the server is ready for the next query.
+/// Appends ReadyForQuery: the server is ready for the next query.
 pub fn ready_for_query(buf: &mut Vec<u8>, status: TransactionStatus) {
     buf.extend_from_slice(&[Backend::ReadyForQuery.tag().0, 0, 0, 0, 5, status.byte()]);
 }
 
-/// Describes the columns of the rows to come.
+/// Appends RowDescription with the columns of the rows that follow.
 ///
 /// # Errors
 ///

@@ -5,7 +5,7 @@ use crate::{
     reader::{BodyReader, DecodeError},
 };
 
-/// The columns of the rows to come, in order. Iterating yields [`FieldDescription`]s.
+/// Descriptions of the columns of the rows that follow. Iterating yields [`FieldDescription`]s.
 ///
 /// Layout: `count: u16`, then each field.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ pub struct RowDescription<'a> {
     rest: BodyReader<'a>,
 }
 
-/// One column.
+/// The description of one column.
 ///
 /// Layout: name, `table: u32`, `column: i16`, `type_oid: u32`, `type_bytes: i16`,
 /// `type_modifier: i32`, `format: u16`.
@@ -22,17 +22,17 @@ pub struct RowDescription<'a> {
 pub struct FieldDescription<'a> {
     /// Name of the column.
     pub name: &'a [u8],
-    /// OID of the table it is a column of; 0 if none.
+    /// OID of the column's table; 0 if it is not a table's column.
     pub table: u32,
-    /// Its column number within that table; 0 if none.
+    /// The column's number in that table; 0 if it is not a table's column.
     pub column: i16,
-    /// OID of its type.
+    /// OID of the column's type in `pg_type`.
     pub type_oid: u32,
-    /// Bytes of a value of that type; negative for types of varying width.
+    /// Length of the type's values in bytes; negative for types of varying length.
     pub type_bytes: i16,
-    /// Type modifier, such as the length of `varchar(20)`; -1 for none.
+    /// Type modifier, such as that of the length in `varchar(20)`; -1 for none.
     pub type_modifier: i32,
-    /// Format of its values. In the description of a statement the formats are not known yet, and
+    /// Format of the values. In the description of a statement the formats are not known yet, and
     /// this is text.
     pub format: ValueFormat,
 }

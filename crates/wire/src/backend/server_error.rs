@@ -23,12 +23,12 @@ impl<'a> ServerError<'a> {
         Ok(Self { fields })
     }
 
-    /// The first field with a code byte, including codes that [`ErrorField`] does not list.
+    /// Returns the first field with a code byte, including codes that [`ErrorField`] does not list.
     pub fn field(&self, code: u8) -> Option<&'a [u8]> {
         self.fields().find_map(|(found, text)| (found == code).then_some(text))
     }
 
-    /// Every field, in the order sent.
+    /// Returns all fields, in the order sent.
     pub fn fields(&self) -> impl Iterator<Item = (u8, &'a [u8])> + use<'a> {
         let mut rest = self.fields.clone();
         std::iter::from_fn(move || {
@@ -37,18 +37,18 @@ impl<'a> ServerError<'a> {
         })
     }
 
-    /// The five-character SQLSTATE; empty if the server sent none.
+    /// Returns the five-character SQLSTATE; empty if the server sent none.
     pub fn sqlstate(&self) -> &'a [u8] {
         self.field(ErrorField::Sqlstate.code()).unwrap_or_default()
     }
 
-    /// The primary message, usually one line; empty if the server sent none.
+    /// Returns the primary message, usually one line; empty if the server sent none.
     pub fn message(&self) -> &'a [u8] {
         self.field(ErrorField::Message.code()).unwrap_or_default()
     }
 
-    /// The severity, if it is known: servers before 9.6 and some poolers send it only in their
-    /// language.
+    /// Returns the severity, if it is known: servers before 9.6 and some poolers send it only in
+    /// their language.
     pub fn severity(&self) -> Option<Severity> {
         let text = self
             .field(ErrorField::Severity.code())
@@ -56,23 +56,23 @@ impl<'a> ServerError<'a> {
         Severity::ALL.iter().copied().find(|severity| severity.as_str().as_bytes() == text)
     }
 
-    /// The detail field, perhaps several lines.
+    /// Returns the detail field, which may have several lines.
     pub fn detail(&self) -> Option<&'a [u8]> {
         self.field(ErrorField::Detail.code())
     }
 
-    /// The hint field.
+    /// Returns the hint field, a suggestion.
     pub fn hint(&self) -> Option<&'a [u8]> {
         self.field(ErrorField::Hint.code())
     }
 
-    /// Position in the query text, in characters from 1.
+    /// Returns the error's position in the query text, in characters from 1.
     pub fn position(&self) -> Option<u32> {
         let digits = self.field(ErrorField::Position.code())?;
         std::str::from_utf8(digits).ok()?.parse().ok()
     }
 
-    /// The context field: a call stack.
+    /// Returns the context field: a call stack.
     pub fn context(&self) -> Option<&'a [u8]> {
         self.field(ErrorField::Context.code())
     }
@@ -87,7 +87,7 @@ impl fmt::Debug for ServerError<'_> {
 }
 
 impl fmt::Display for ServerError<'_> {
-    /// `SEVERITY: message (SQLSTATE 12345)`, with U+FFFD where the text is not UTF-8.
+    /// Writes `SEVERITY: message (SQLSTATE 12345)`, with U+FFFD where the text is not UTF-8.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = self.field(ErrorField::LocalizedSeverity.code()).unwrap_or(b"ERROR");
         write!(
@@ -122,7 +122,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    /// Every severity.
+    /// All severities.
     pub const ALL: &[Self] = &[
         Self::Error,
         Self::Fatal,
@@ -134,7 +134,7 @@ impl Severity {
         Self::Log,
     ];
 
-    /// The keyword on the wire.
+    /// Returns the keyword on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Error => "ERROR",
@@ -148,7 +148,7 @@ impl Severity {
         }
     }
 
-    /// Whether the server closes the connection after sending it.
+    /// Whether the server closes the connection after it has sent such a message.
     pub const fn closes_connection(self) -> bool {
         matches!(self, Self::Fatal | Self::Panic)
     }
@@ -160,21 +160,21 @@ impl Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ErrorField {
-    /// Severity in the server's language.
+    /// Severity, translated to the server's language.
     LocalizedSeverity = b'S',
-    /// Severity in English, since 9.6.
+    /// Severity in English, sent since 9.6.
     Severity = b'V',
-    /// Code of the error.
+    /// The five-character SQLSTATE.
     Sqlstate = b'C',
     /// Primary message.
     Message = b'M',
-    /// Secondary message.
+    /// Secondary message, with more detail.
     Detail = b'D',
-    /// Suggestion.
+    /// Suggestion what to do.
     Hint = b'H',
-    /// Index into the query text, in characters from 1.
+    /// Position in the query text, in characters from 1.
     Position = b'P',
-    /// Index into the internal query, in characters from 1.
+    /// Position in the internal query, in characters from 1.
     InternalPosition = b'p',
     /// Text of a query that the server generated.
     InternalQuery = b'q',
@@ -190,16 +190,16 @@ pub enum ErrorField {
     DataType = b'd',
     /// Constraint concerned.
     Constraint = b'n',
-    /// Source file that raised it.
+    /// Source file of the server that raised the error.
     File = b'F',
-    /// Line in that file.
+    /// Line in the source file.
     Line = b'L',
-    /// Function in that file.
+    /// Function in the source file.
     Routine = b'R',
 }
 
 impl ErrorField {
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     pub const fn code(self) -> u8 {
         self as u8
     }

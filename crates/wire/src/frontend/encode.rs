@@ -10,21 +10,22 @@ use crate::{
     writer::{self, BodyWriter, EncodeError},
 };
 
-/// Runs the text of one or more statements.
+/// Appends Query, which runs the text of one or more statements.
 ///
 /// # Errors
 ///
-/// The text contains a zero byte or is 2 GiB long.
+/// The text contains a zero byte or has 2 GiB or more.
 pub fn query(buf: &mut Vec<u8>, sql: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::Query.tag(), |body| body.string("query", sql))
 }
 
-/// Prepares `sql` as `statement`; `types` contains the OIDs of its first parameters, 0 for those
-/// that the server is to infer.
+/// Appends Parse, which prepares `sql` as `statement`. `types` contains the OIDs of its first
+/// parameters, 0 for those whose type the server should infer.
 ///
 /// # Errors
 ///
-/// A string contains a zero byte, there are over 65,535 types, or the message would be 2 GiB long.
+/// A string contains a zero byte, there are over 65,535 types, or the message would have 2 GiB or
+/// more.
 pub fn parse(
     buf: &mut Vec<u8>,
     statement: &[u8],
@@ -41,15 +42,15 @@ pub fn parse(
     })
 }
 
-/// Binds `values` to `statement`, making `portal`.
+/// Appends Bind, which binds `values` to `statement` and creates `portal`.
 ///
-/// Formats follow the rule of [`crate::Formats`]: none means text for all, one is for all, else one
-/// for each. The server checks whether their number matches.
+/// Formats follow the rule of [`crate::Formats`]: no format means text for all values, one is for
+/// all, otherwise there is one for each. The server checks whether their number matches.
 ///
 /// # Errors
 ///
-/// A name contains a zero byte, a list has over 65,535 elements, or a value or the message would be
-/// 2 GiB long.
+/// A name contains a zero byte, a list has over 65,535 elements, or a value or the message would
+/// have 2 GiB or more.
 pub fn bind<'v>(
     buf: &mut Vec<u8>,
     portal: &[u8],
@@ -67,7 +68,7 @@ pub fn bind<'v>(
     })
 }
 
-/// Describes a prepared statement or portal.
+/// Appends Describe, for a prepared statement or portal.
 ///
 /// # Errors
 ///
@@ -76,7 +77,8 @@ pub fn describe(buf: &mut Vec<u8>, target: DescribeTarget<'_>) -> Result<(), Enc
     writer::message(buf, Frontend::Describe.tag(), |body| write_target(body, target))
 }
 
-/// Closes a prepared statement or portal. Closing one that does not exist is not an error.
+/// Appends Close, for a prepared statement or portal. Closing one that does not exist is not an
+/// error.
 ///
 /// # Errors
 ///
@@ -85,8 +87,8 @@ pub fn close(buf: &mut Vec<u8>, target: DescribeTarget<'_>) -> Result<(), Encode
     writer::message(buf, Frontend::Close.tag(), |body| write_target(body, target))
 }
 
-/// Runs a portal, for at most `max_rows` rows if that is not 0. The protocol's maximum is 2³¹ - 1;
-/// higher limits become that.
+/// Appends Execute, which runs a portal, for at most `max_rows` rows if that is not 0. The
+/// protocol's maximum is 2³¹ - 1; higher limits are reduced to that.
 ///
 /// # Errors
 ///
@@ -99,22 +101,22 @@ pub fn execute(buf: &mut Vec<u8>, portal: &[u8], max_rows: u32) -> Result<(), En
     })
 }
 
-/// Asks the server to send pending output, without ending the batch.
+/// Appends Flush: asks the server to send pending output, without ending the batch.
 pub fn flush(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Flush.tag());
 }
 
-/// Ends a batch. The server commits the implicit transaction, if there is one, and sends
-/// ReadyForQuery.
+/// Appends Sync, which ends a batch. The server commits the implicit transaction, if one is open,
+/// and sends ReadyForQuery.
 pub fn sync(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Sync.tag());
 }
 
-/// Sends a piece of COPY data. Pieces need not end at row boundaries.
+/// Appends CopyData with a piece of COPY data. Pieces need not end at row boundaries.
 ///
 /// # Errors
 ///
-/// The piece is 2 GiB long.
+/// The piece has 2 GiB or more.
 pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::CopyData.tag(), |body| {
         body.bytes(data);
@@ -122,12 +124,12 @@ pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     })
 }
 
-/// Ends the COPY data.
+/// Appends CopyDone, which ends the COPY data.
 pub fn copy_done(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::CopyDone.tag());
 }
 
-/// Makes the COPY fail; the server's error message quotes `reason`.
+/// Appends CopyFail, which makes the COPY fail; the server's error message quotes `reason`.
 ///
 /// # Errors
 ///
@@ -136,11 +138,13 @@ pub fn copy_fail(buf: &mut Vec<u8>, reason: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::CopyFail.tag(), |body| body.string("reason", reason))
 }
 
-/// Calls the function with OID `function`. Formats follow the rule of [`crate::Formats`].
+/// Appends FunctionCall, which calls the function with OID `function`. Formats follow the rule of
+/// [`crate::Formats`].
 ///
 /// # Errors
 ///
-/// There are over 65,535 arguments or formats, or an argument or the message would be 2 GiB long.
+/// There are over 65,535 arguments or formats, or an argument or the message would have 2 GiB or
+/// more.
 pub fn function_call<'v>(
     buf: &mut Vec<u8>,
     function: u32,
@@ -157,12 +161,12 @@ pub fn function_call<'v>(
     })
 }
 
-/// Ends the session.
+/// Appends Terminate, which ends the session.
 pub fn terminate(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Terminate.tag());
 }
 
-/// Answers a password request: with the password, or with [`crate::auth::md5`] of it.
+/// Appends the reply to a password request: the password, or [`crate::auth::md5`] of it.
 ///
 /// # Errors
 ///
@@ -171,7 +175,8 @@ pub fn password(buf: &mut Vec<u8>, password: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::Authentication.tag(), |body| body.string("password", password))
 }
 
-/// Chooses a SASL mechanism, with its initial data if it has any.
+/// Appends SASLInitialResponse, which chooses a SASL mechanism, with its initial data if it has
+/// any.
 ///
 /// # Errors
 ///
@@ -187,11 +192,11 @@ pub fn sasl_initial_response(
     })
 }
 
-/// Sends a later message of a SASL mechanism.
+/// Appends SASLResponse with a later message of a SASL mechanism.
 ///
 /// # Errors
 ///
-/// The message is 2 GiB long.
+/// The message has 2 GiB or more.
 pub fn sasl_response(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::Authentication.tag(), |body| {
         body.bytes(data);

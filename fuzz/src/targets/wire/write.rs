@@ -1,4 +1,4 @@
-//! Messages that were read, written again.
+//! Encodes parsed messages again, for the round trip.
 
 use howdah_wire::{
     EncodeError, ValueFormat,
@@ -6,7 +6,7 @@ use howdah_wire::{
     frontend::{self, encode as client},
 };
 
-/// A server's message; `None` for the requests of authentication that are only ever read.
+/// Encodes a server's message; `None` for authentication requests, which are only ever read.
 pub(super) fn backend(message: &backend::BackendMessage<'_>) -> Option<Vec<u8>> {
     use backend::BackendMessage;
     use server::{Bare, CopyStart};
@@ -89,7 +89,7 @@ fn copy(
     server::copy_response(out, start, format.format, &format.columns.collect::<Vec<_>>())
 }
 
-/// A client's message.
+/// Encodes a client's message.
 pub(super) fn frontend(message: &frontend::FrontendMessage<'_>) -> Vec<u8> {
     use frontend::FrontendMessage;
     let mut buf = Vec::new();

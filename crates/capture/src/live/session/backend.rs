@@ -94,9 +94,9 @@ impl SessionDecoder {
         }
     }
 
-    /// The messages of a Bind whose reply arrives before its Sync is sent. If a later request, at
-    /// or after this index of the pending ones, will have an event, the messages belong to that
-    /// one.
+    /// Returns the messages of a Bind whose reply arrives before its Sync is sent. If a later
+    /// request, at or after this index of the pending ones, will have an event, the messages belong
+    /// to that one.
     fn messages_so_far(&mut self, later: usize) -> Option<Text> {
         let later = self.pending.iter().skip(later);
         let mut later = later.take_while(|request| !request.ends_pipeline());
@@ -107,7 +107,6 @@ impl SessionDecoder {
         }
     }
 
-    /// Completes a statement.
     fn on_command_complete(
         &mut self,
         rows: Option<u64>,
@@ -152,7 +151,6 @@ impl SessionDecoder {
         self.emit_or_hold(event, context);
     }
 
-    /// Handles an error.
     fn on_error(&mut self, failure: CapturedOutcome, now: u64, context: &mut DecodeContext<'_>) {
         let Some(front) = self.pending.front_mut() else { return };
         match front.kind {
@@ -195,8 +193,8 @@ impl SessionDecoder {
         }
     }
 
-    /// The first pending request has failed: if the Sync after it was sent with an event that the
-    /// server will skip, the Sync belongs to this event instead.
+    /// Handles the Sync after the first pending request, which has failed: if it was sent with an
+    /// event that the server will skip, it belongs to this event instead.
     fn move_sync_to_front(&mut self) {
         let Some(sync) = self.pending.iter().position(PendingRequest::is_sync) else { return };
         let is_last = !self.pending.range(1..sync.max(1)).any(PendingRequest::will_be_event);
@@ -229,7 +227,7 @@ impl SessionDecoder {
         }
     }
 
-    /// The server waits for rows, and ignores the Syncs sent after the COPY.
+    /// Called when the server waits for rows, and ignores the Syncs sent after the COPY.
     fn copy_in(&mut self) {
         self.set_direction(CopyDirection::In);
         let copying = self.copy.get_or_insert_default();
@@ -255,7 +253,6 @@ impl SessionDecoder {
         }
     }
 
-    /// Handles ReadyForQuery.
     fn on_ready(
         &mut self,
         status: Option<TransactionStatus>,
@@ -272,9 +269,9 @@ impl SessionDecoder {
                     self.pending.pop_front();
                     break;
                 }
-                // It has ended, whatever the reply was.
+                // The request has ended, whatever the reply was.
                 AwaitedReply::Execute => self.finish_front(None, now, context),
-                // Its reply was not counted.
+                // The reply was not counted.
                 _ => self.complete_front(context),
             }
         }

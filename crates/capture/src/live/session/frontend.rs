@@ -44,7 +44,7 @@ impl SessionDecoder {
             | FrontendMessage::CopyFail { .. }
                 if self.pending.is_empty() =>
             {
-                return; // Belongs to a failed COPY; the server ignores it.
+                return; // The message belongs to a failed COPY; the server ignores it.
             }
             FrontendMessage::CopyData(data) => {
                 return self.on_copy_data(data, data.len(), context.rows);
@@ -60,7 +60,7 @@ impl SessionDecoder {
             _ => {}
         }
         match &message {
-            // These end a pipeline, as a Sync does.
+            // These messages end a pipeline, as a Sync does.
             FrontendMessage::Query { .. } | FrontendMessage::FunctionCall(_) => self.end_pipeline(),
             _ => self.has_begun_pipeline = true,
         }
@@ -125,7 +125,7 @@ impl SessionDecoder {
         self.pending.push_back(PendingRequest { kind, event, arrived: now, messages: None });
     }
 
-    /// Handles a message whose body was not kept, except perhaps its start.
+    /// Handles a message whose body was not recorded, or only its start.
     fn handle_omitted_message(
         &mut self,
         tag: Tag,
@@ -163,7 +163,7 @@ impl SessionDecoder {
                     _ => AwaitedReply::Call,
                 }
             }
-            // The previous object of that name is gone, and the new one is not known.
+            // The previous object of that name is gone, and the new one is unknown.
             Frontend::Bind => {
                 match &name {
                     Some(portal) => {
@@ -276,7 +276,7 @@ impl SessionDecoder {
             context.tally.unknown_statements += u64::from(!name.is_empty());
             return (AwaitedReply::Execute, None);
         };
-        // Without a limit nothing is left to be fetched.
+        // Without a limit no rows can remain.
         let bound = match rows_max {
             0 => Bound { parameters: portal.bound.parameters.take(), ..portal.bound.clone() },
             _ => portal.bound.clone(),

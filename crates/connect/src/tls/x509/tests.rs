@@ -65,7 +65,7 @@ fn fields_are_parsed() {
     assert_eq!(both.has_alternative_name(false), Some(true));
     assert_eq!(both.has_alternative_name(true), Some(true));
     // 2026-11-21 07:29:33 and 2126-10-28 07:29:33, a UTCTime and a GeneralizedTime.
-    assert_eq!(both.validity, (1_795_246_173, 4_948_846_173));
+    assert_eq!(both.validity(), Some((1_795_246_173, 4_948_846_173)));
 
     let address = Certificate::parse(certificate!("ec-sha384")).unwrap();
     assert_eq!(address.has_alternative_name(false), Some(false));
@@ -87,6 +87,19 @@ fn truncated_certificate_is_invalid() {
     assert!(Certificate::parse(b"").is_none());
     assert!(Certificate::parse(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]).is_none());
     assert!(Certificate::parse(&[0x30, 0x80, 0, 0]).is_none());
+}
+
+#[test]
+fn version_that_is_out_of_range_is_invalid() {
+    let valid = certificate!("ec-sha256");
+    let version = b"\xa0\x03\x02\x01\x02";
+    let at = valid.windows(version.len()).position(|bytes| bytes == version).unwrap() + 4;
+    for version in [0x7f, 0xff] {
+        let mut damaged = valid.to_vec();
+        damaged[at] = version;
+        let parsed = Certificate::parse(&damaged).map(|certificate| certificate.version);
+        assert_eq!(parsed, (version == 0x7f).then_some(0x80));
+    }
 }
 
 proptest::proptest! {

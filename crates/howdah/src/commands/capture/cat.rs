@@ -87,7 +87,7 @@ pub(super) fn write_hash(out: &mut impl Write, hash: &EventHash) -> io::Result<(
     writeln!(out, "hash       {hash}")
 }
 
-/// Column widths are fixed, because the output is a stream.
+/// Writes one row. Column widths are fixed, because the output is a stream.
 fn write_row(out: &mut impl Write, row: &[String; 7]) -> io::Result<()> {
     let [time, session, kind, identity, ms, state, text] = row;
     let row = format!(
@@ -111,7 +111,8 @@ fn cells(event: &Event) -> [String; 7] {
     ]
 }
 
-/// SQL and values on one line, and the messages if they go beyond those that execute it.
+/// The SQL text and values on one line, and the messages if they are not just those that execute
+/// it.
 fn summary(event: &Event) -> String {
     let text = match &event.action {
         Action::Call { function } => function.to_str_lossy(),
@@ -192,7 +193,7 @@ fn has_notable_messages(wire: Option<&WireDetail>) -> bool {
     syncs > 1 || !ClientMessage::all(messages.as_bytes()).all(is_implied)
 }
 
-/// A binary value in PostgreSQL's bytea hex format.
+/// Formats a binary value in PostgreSQL's bytea hex format.
 fn hex(bytes: &[u8]) -> String {
     let mut hex = String::from("\\x");
     for byte in bytes.iter().take(VALUE_CHARS / 2) {

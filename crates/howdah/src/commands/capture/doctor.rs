@@ -1,15 +1,28 @@
 //! `howdah capture doctor`: checks whether a server's log settings allow a complete capture.
 
-mod advice;
-mod log;
-mod render;
-mod server;
+use std::{
+    io::Write as _,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
 
-use std::path::{Path, PathBuf};
+use anyhow::Context as _;
+use howdah_collect::settings;
+use howdah_connect::ConnectTarget;
+use howdah_logs::{
+    ImportOptions, ReadFilesError,
+    diagnosis::{self, LoggingDiagnosis, ServerLogSettings, SettingOverride},
+};
+use howdah_report::logging;
 
-use self::advice::{Finding, Importance};
 use super::LogArgs;
-use crate::{connection::ConnectionArgs, context::CommandContext, errors, outcome::CommandOutcome};
+use crate::{
+    connection::{self, ConnectionArgs},
+    context::CommandContext,
+    errors, format,
+    outcome::CommandOutcome,
+};
 
 /// Check which logging settings a capture needs, and what is lost without each.
 ///
@@ -40,53 +53,68 @@ enum DiagnosisFormat {
     Json,
 }
 
-/// Result of the check.
-#[derive(Debug)]
-struct LoggingDiagnosis {
-    /// What was examined, as text.
-    subject: String,
-    findings: Vec<Finding>,
-    /// Remarks that are not about a single setting.
-    notes: Vec<String>,
-    remedy: Remedy,
-}
-
-/// Where the settings are changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Remedy {
-    /// postgresql.conf, edited by hand: only a log was examined.
-    File,
-    /// `ALTER SYSTEM`.
-    Sql,
-    /// The parameter group of Amazon RDS or Aurora.
-    Rds,
-    /// The flags of a Cloud SQL instance.
-    CloudSql,
-}
-
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let diagnosis = match &args.inputs[..] {
         [] if !args.connection.names_a_server() => {
             let error = errors::wrong_usage("no log and no server given");
             return Err(errors::with_hint(error, "name log files, or a server: postgresql://…"));
         }
-        [] => server::examine(&args.connection.target(None)?)?,
+        [] => diagnose_server(&args.connection.target(None)?)?,
         [conninfo] if is_conninfo(conninfo) => {
-            server::examine(&args.connection.target(Some(conninfo))?)?
+            diagnose_server(&args.connection.target(Some(conninfo))?)?
         }
         logs => {
             let logs: Vec<PathBuf> = logs.iter().map(PathBuf::from).collect();
-            log::examine(&logs, args.log.options()?, ctx)?
+            diagnose_logs(&logs, args.log.options()?, ctx)?
         }
     };
     let mut out = ctx.stdout();
     match args.format {
-        DiagnosisFormat::Table => render::table(&mut out, &diagnosis)?,
-        DiagnosisFormat::Json => render::json(&mut out, &diagnosis)?,
+        DiagnosisFormat::Table => write!(out, "{}", logging::table(&diagnosis))?,
+        DiagnosisFormat::Json => format::write_json(&mut out, &logging::document(&diagnosis))?,
     }
-    let missing =
-        diagnosis.findings.iter().any(|finding| finding.importance() == Importance::Required);
-    Ok(if missing { CommandOutcome::CheckFailed } else { CommandOutcome::Done })
+    let is_complete = !diagnosis.has_required_findings();
+    Ok(if is_complete { CommandOutcome::Done } else { CommandOutcome::CheckFailed })
+}
+
+fn diagnose_logs(
+    logs: &[PathBuf],
+    options: ImportOptions,
+    ctx: &CommandContext,
+) -> anyhow::Result<LoggingDiagnosis> {
+    let interrupted = ctx.interrupted();
+    let diagnosed = diagnosis::diagnose_logs(logs, options, |_| {
+        if interrupted.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    });
+    diagnosed.map_err(|error| match error {
+        ReadFilesError::Options(error) => errors::wrong_usage(error),
+        error => anyhow::Error::from(error).context("cannot read the log"),
+    })
+}
+
+/// Queries the settings. Works with any role: none of these settings is restricted.
+fn diagnose_server(target: &ConnectTarget) -> anyhow::Result<LoggingDiagnosis> {
+    let mut client = connection::connect(target)?;
+    let version = client.parameter("server_version").unwrap_or_default().to_owned();
+    let subject = format!("{}: PostgreSQL {version}", client.endpoint());
+    let names: Vec<_> = ServerLogSettings::names().collect();
+    let values = settings::installed(&mut client, &names, ServerLogSettings::PREFIXES)
+        .context("cannot read pg_settings")?;
+    let overrides =
+        settings::role_settings(&mut client, &names).context("cannot read pg_db_role_setting")?;
+    client.close();
+    let overrides = overrides.into_iter().map(|found| SettingOverride {
+        database: found.database,
+        role: found.role,
+        name: found.name,
+        value: found.value,
+    });
+    let settings = ServerLogSettings { values, overrides: overrides.collect() };
+    Ok(diagnosis::diagnose_server(subject, &settings))
 }
 
 /// Whether an argument is a connection string. An existing file of that name is a log.

@@ -94,7 +94,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         bar.finish_and_clear();
     }
     let output = output.into_inner();
-    // Without a folder nothing is written, so no error refers to it.
+    // Without a folder nothing is written, so errors do not refer to it.
     let dir = args.output.clone().unwrap_or_default();
     with_write_hint(&dir, idle)?;
     match read {
@@ -139,7 +139,7 @@ fn files(args: &Args) -> Vec<String> {
     args.logs.iter().map(|path| path.display().to_string()).collect()
 }
 
-/// Finishes the capture and reports what was read, what it contains and what was left out.
+/// Finishes the capture and reports what was read, written and excluded.
 fn finish(
     args: &Args,
     ctx: &CommandContext,
@@ -182,7 +182,7 @@ fn finish(
     Ok(CommandOutcome::Done)
 }
 
-/// Prints the output of `--discard`.
+/// Prints the counts and hash of the events, the only result of `--discard`.
 fn print_discarded(ctx: &CommandContext, output: &CaptureOutput) -> anyhow::Result<()> {
     let hash = &output.tally().hash;
     super::cat::write_hash(&mut ctx.stdout(), hash)?;

@@ -1,14 +1,9 @@
 //! `howdah capture merge`: merges several captures into one.
 
-use std::{
-    cmp::Reverse,
-    collections::BinaryHeap,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
 use howdah_capture::EventFilter;
-use howdah_dataset::{CaptureOrigin, CaptureSettings, Events, ReadError};
-use howdah_traffic::{Event, Timestamp};
+use howdah_dataset::{CaptureSettings, MergedCaptures, SameNameSessions};
 use serde_json::json;
 
 use super::{
@@ -41,100 +36,37 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    if args.captures.len() > CAPTURES_MAX {
-        return Err(errors::wrong_usage(format!(
-            "cannot merge {} captures at once: merge at most {CAPTURES_MAX}, then the \
-            results",
-            args.captures.len()
-        )));
-    }
-    let mut origin = CaptureOrigin::default();
-    let mut merged = MergedEvents::default();
+    let mut captures = MergedCaptures::default();
     let mut sources = Vec::new();
-    let mut total = 0;
     for dir in &args.captures {
         super::refuse_overwriting_input(dir, &args.output)?;
         let capture = super::open(dir)?;
-        let manifest = capture.manifest();
-        origin.files.extend(manifest.origin.files.iter().cloned());
-        for (database, encoding) in &manifest.origin.encodings {
-            let known = origin.encodings.insert(database.clone(), encoding.clone());
-            if let Some(other) = known.filter(|known| known != encoding) {
-                return Err(errors::wrong_usage(format!(
-                    "{} has database {database:?} in {encoding}, but an earlier capture has it in {other}: they \
-                    cannot be merged",
-                    dir.display()
-                )));
-            }
-        }
-        total += manifest.events;
-        let report = super::inherited_report(manifest);
+        let report = super::inherited_report(capture.manifest());
         sources.push(json!({ "capture": dir.display().to_string(), "report": report }));
-        merged.add(capture.events())?;
+        let added = captures.add(capture);
+        added.map_err(|error| errors::wrong_usage(format!("{}: {error}", dir.display())))?;
     }
+    let origin = captures.origin().clone();
     let settings = CaptureSettings { origin: origin.clone(), overwrite: args.force };
     let redactor = args.redact.redactor()?;
     let mut output =
         CaptureOutput::capture(&args.output, settings, EventFilter::default(), redactor);
-    let bar = ctx.progress(Total::Count(total), "merging");
+    let bar = ctx.progress(Total::Count(captures.event_count()), "merging");
     let interrupted = ctx.interrupted();
-    while let Some((number, mut event)) = merged.next()? {
+    let same_name =
+        if args.join_sessions { SameNameSessions::Joined } else { SameNameSessions::Separate };
+    for event in captures.events(same_name) {
         super::bail_if_interrupted(&interrupted)?;
-        if !args.join_sessions {
-            event.session = format!("{number}/{}", event.session).into();
-        }
-        with_write_hint(&args.output, output.push(event))?;
+        with_write_hint(&args.output, output.push(event?))?;
         bar.inc(1);
     }
     bar.finish_and_clear();
-    finish(args.output.as_path(), ctx, output, origin, json!({ "merged": sources }))
-}
-
-fn finish(
-    dir: &Path,
-    ctx: &CommandContext,
-    output: CaptureOutput,
-    origin: CaptureOrigin,
-    report: serde_json::Value,
-) -> anyhow::Result<CommandOutcome> {
     let open = output.tally().open_transactions();
-    if let Some(manifest) = with_write_hint(dir, output.finish(origin, report))? {
-        output::report_capture(ctx, dir, &manifest);
+    let finished = output.finish(origin, json!({ "merged": sources }));
+    if let Some(manifest) = with_write_hint(&args.output, finished)? {
+        output::report_capture(ctx, &args.output, &manifest);
         output::report_kinds(ctx, &manifest);
     }
     open.into_iter().for_each(|line| ctx.report(line));
     Ok(CommandOutcome::Done)
-}
-
-/// Each capture has open files and a few megabytes in memory.
-const CAPTURES_MAX: usize = 64;
-
-/// A k-way merge of captures by event time.
-#[derive(Default)]
-struct MergedEvents {
-    captures: Vec<(Option<Event>, Events)>,
-    /// Time of the next event of each capture, with the capture's index.
-    order: BinaryHeap<Reverse<(Timestamp, usize)>>,
-}
-
-impl MergedEvents {
-    fn add(&mut self, mut events: Events) -> Result<(), ReadError> {
-        let next = events.next().transpose()?;
-        if let Some(event) = &next {
-            self.order.push(Reverse((event.time, self.captures.len())));
-        }
-        self.captures.push((next, events));
-        Ok(())
-    }
-
-    /// The next event, with the number of its capture, from 1.
-    fn next(&mut self) -> Result<Option<(usize, Event)>, ReadError> {
-        let Some(Reverse((_, index))) = self.order.pop() else { return Ok(None) };
-        let (next, events) = &mut self.captures[index];
-        let after = events.next().transpose()?;
-        if let Some(event) = &after {
-            self.order.push(Reverse((event.time, index)));
-        }
-        Ok(std::mem::replace(next, after).map(|event| (index + 1, event)))
-    }
 }

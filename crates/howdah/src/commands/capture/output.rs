@@ -32,14 +32,14 @@ pub(super) struct CaptureOutput {
     interner: Interner,
 }
 
-/// Where the events go.
+/// Destination of the events.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 enum CaptureSink {
-    /// Only counted.
+    /// Events are only counted.
     Discard,
-    /// Written to a capture. It is created with the first event, so that unreadable input neither
-    /// replaces an existing capture nor leaves an empty one.
+    /// Events are written to a capture. It is created with the first event, so that unreadable
+    /// input neither replaces an existing capture nor leaves an empty one.
     Capture { dir: Box<Path>, settings: CaptureSettings, writer: Option<CaptureWriter> },
 }
 
@@ -56,7 +56,7 @@ pub(super) struct OutputTally {
     sessions: HashSet<u64, BuildHasherDefault<SessionHasher>>,
 }
 
-/// A hasher for keys that are hashes already.
+/// A hasher for keys that are already hashes.
 #[derive(Debug, Default)]
 struct SessionHasher(u64);
 
@@ -98,7 +98,7 @@ impl OutputTally {
 }
 
 impl CaptureOutput {
-    /// Only counts the events that pass.
+    /// Creates an output that only counts the events that pass.
     pub(super) fn discard(filter: EventFilter, redactor: Option<Redactor>) -> Self {
         Self {
             filter,
@@ -110,7 +110,7 @@ impl CaptureOutput {
         }
     }
 
-    /// Writes the events that pass to a capture in `dir`.
+    /// Creates an output that writes the events that pass to a capture in `dir`.
     pub(super) fn capture(
         dir: &Path,
         settings: CaptureSettings,
@@ -165,7 +165,7 @@ impl CaptureOutput {
         Ok(())
     }
 
-    /// Call while the input is idle: saves the events received so far.
+    /// Saves the events received so far. To be called while the input is idle.
     pub(super) fn on_idle(&mut self) -> Result<(), WriteError> {
         match &mut self.sink {
             CaptureSink::Capture { writer: Some(writer), .. } => writer.save_if_due(),

@@ -1,4 +1,4 @@
-//! The `report` of a capture's manifest: what an import read and left out, and its text form.
+//! The `report` in a capture's manifest: what an import read and omitted, and its text form.
 //!
 //! It is printed at the end of the import and by `howdah capture info`.
 

@@ -126,7 +126,7 @@ impl RedactArgs {
     }
 }
 
-/// Time span of a filter's input, and whether any event passed.
+/// Time span of a filter's input, and whether any event passed the filter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InputSpan {
     span: Option<(Timestamp, Timestamp)>,
@@ -145,7 +145,8 @@ impl InputSpan {
         self.has_passed = true;
     }
 
-    /// If no event passed, a line with the time span of the input: it may be the wrong day.
+    /// If no event passed, a line with the time span of the input, in case the filter names the
+    /// wrong day.
     pub(super) fn line(&self) -> Option<String> {
         let (first, last) = self.span.filter(|_| !self.has_passed)?;
         Some(format!("no events selected: the input covers {first} to {last}"))

@@ -53,7 +53,7 @@ pub(super) struct Args {
     redact: RedactArgs,
 }
 
-/// Maximum number of parts written at once: each buffers events in memory.
+/// Maximum number of parts written at once, because each buffers events in memory.
 const PARTS_MAX: usize = 64;
 /// Bytes of text buffered by all parts together.
 const MEMORY_BYTES: usize = 128 << 20;
@@ -153,7 +153,7 @@ impl SplitRule {
         }
     }
 
-    /// The name of the event's part, and the events to write there before it.
+    /// Returns the name of the event's part, and the events to write there first.
     fn assign(&mut self, event: &Event) -> anyhow::Result<(String, Vec<Event>)> {
         match self {
             Self::Time(slices) => {

@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let Args { file, output } = args;
     let cannot_read = || format!("cannot read {}", file.display());
     let text = fs::read_to_string(file).with_context(cannot_read)?;
-    // Relative paths in the file must still resolve wherever the result is put.
+    // Relative paths in the file must still resolve wherever the output is written.
     let path = fs::canonicalize(file).with_context(cannot_read)?;
     let toml = match FileFormat::detect(&text) {
         FileFormat::PgBouncer => Config::import_pgbouncer(&text, &path)?,
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     Ok(CommandOutcome::Done)
 }
 
-/// Lists what to review in the output: the number of remarks of each kind, and their lines.
+/// Summarises what to review in the output: the number of remarks of each kind, and their lines.
 fn summary(toml: &str) -> Vec<String> {
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
     let mut differences = Vec::new();
@@ -87,7 +87,7 @@ fn summary_counts_remarks_with_their_lines() {
 }
 
 fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
-    // It contains passwords of databases.
+    // The output contains passwords of databases.
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut file = file
         .with_context(|| format!("cannot write {}", path.display()))

@@ -7,7 +7,7 @@ use howdah_connect::{Client, ConnectTarget};
 use howdah_inspect::{ContainerId, InspectError, ProcessError, RunningServer};
 use howdah_warm::dump::{NotLocal, local_server};
 
-use super::common::SourceName;
+use super::source::SourceName;
 use crate::{
     connection::{self, ConnectionArgs},
     errors::{self, WithHint as _},
@@ -43,9 +43,9 @@ pub(super) struct LocalServer {
 /// How a server can be accessed.
 #[derive(Debug)]
 pub(super) enum ServerAccess {
-    /// Its processes are accessible.
+    /// The server's processes are accessible.
     Local(Box<LocalServer>),
-    /// Only by SQL.
+    /// The server is accessible only by SQL.
     Sql(SqlTarget),
 }
 

@@ -1,27 +1,24 @@
 //! `howdah probe waits`: samples what all backends wait for.
 
-mod sql;
-
-use std::{
-    io::{self, Write as _},
-    time::{Duration, Instant, SystemTime},
-};
+use std::time::Duration;
 
 use howdah_inspect::RunningServer;
 use howdah_probe::{
-    SampleError,
-    waits::{
-        Profile, ProfileRow, QueryId, QueryOptions, SamplerOptions, TimeCategory, WaitReport,
-        WaitSampler,
-    },
+    by_sql::SqlWaits,
+    live::{MemoryWaits, profile_waits},
+    waits::{QueryOptions, SamplerOptions, WaitSampler},
 };
-use serde_json::{Value, json};
+use howdah_report::probe::{WaitPrinter, sampling_remark};
 
 use super::{
-    common::{OpenedProbe, ServerWatch, SourceName, WatchArgs},
-    rows::{self, RowFormat, RowWriter},
+    by_sql,
+    common::{self, OpenedProbe, WatchArgs},
+    source::SourceName,
+    target::SqlTarget,
 };
-use crate::{context::CommandContext, errors::wrong_usage, outcome::CommandOutcome};
+use crate::{
+    context::CommandContext, errors::wrong_usage, outcome::CommandOutcome, terminal::StdoutWriter,
+};
 
 /// Sample what all backends wait for, from their memory, up to a thousand times per second.
 ///
@@ -49,191 +46,66 @@ Examples:
   howdah probe waits --data-dir /var/lib/postgresql/16/main --frequency 1000 --queries
   howdah probe waits --pid 4711 --all --format ndjson > waits.ndjson";
 
-const COLUMNS: &[&str] = &[
-    "source",
-    "kind",
-    "time",
-    "group",
-    "backend",
-    "class",
-    "event",
-    "query",
-    "samples",
-    "seconds",
-    "share",
-    "processes",
-    "limitation",
-];
-
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let pace = &args.watch.pace;
-    let every = Duration::from_secs(1) / args.frequency;
-    if pace.interval < every {
+    let watch = &args.watch;
+    let period = Duration::from_secs(1) / args.frequency;
+    if watch.interval < period {
         return Err(wrong_usage(
             "--interval is shorter than the time between two samples (--frequency)",
         ));
     }
     let open = |server: &RunningServer| {
-        let queries = args.queries.then(query_options);
-        Ok(WaitSampler::open(server, SamplerOptions { queries, ..SamplerOptions::default() })?)
+        let options = SamplerOptions { queries: args.query_options(), ..SamplerOptions::default() };
+        Ok(WaitSampler::open(server, options)?)
     };
-    let sources = &[SourceName::Memory, SourceName::Sql];
-    let (mut sampler, server) = match args.watch.open(sources, open)? {
+    let (sampler, server) = match watch.open(&[SourceName::Memory, SourceName::Sql], open)? {
         OpenedProbe::Local(sampler, found) => (sampler, found.server),
-        OpenedProbe::Sql(outside) => return sql::run(&outside, args, ctx),
+        OpenedProbe::Sql(outside) => return by_sql(&outside, args, ctx),
     };
-    let watched = ServerWatch::new(&server)?;
-    let mut profile = Profile::default();
-    let mut report = WaitsPrinter::new(ctx, args, ("memory", None));
-    let mut ticks = pace.start(ctx, every);
-    let mut due = Instant::now() + pace.interval;
-    let mut ended = None;
-    while ticks.tick() {
-        let now = Instant::now();
-        match sampler.sample(now) {
-            Ok(round) => profile.add(&round),
-            Err(error @ SampleError::ServerStopped { .. }) => {
-                ended = Some(error);
-                break;
-            }
-            Err(error) => return Err(error.into()),
-        }
-        if now >= due {
-            due += pace.interval;
-            report.interval(&profile.take_interval(), &|id| sampler.query(id))?;
-        }
-    }
-    report.end(&profile.total(), &|id| sampler.query(id))?;
-    let (cost, missed) = (sampler.cost(), ticks.missed());
-    let samples = cost.rounds;
-    ctx.report(format_args!(
-        "{samples} samples, {missed} missed; {} of CPU time",
-        rows::display(cost.cpu)
-    ));
-    match ended {
-        Some(error) => Err(watched.explain(error)),
-        None => Ok(CommandOutcome::Done),
-    }
+    let mut waits = MemoryWaits::new(sampler, &server)?;
+    let mut printer = args.printer(("memory", None), ctx);
+    let totals = profile_waits(&mut waits, (&watch.pace(ctx), period), &mut printer)
+        .map_err(common::live_error)?;
+    printer.totals(&totals.report, &waits)?;
+    ctx.report(sampling_remark(&waits.cost(), totals.missed));
+    common::outcome(totals.ended)
 }
 
-fn query_options() -> QueryOptions {
-    let normalise = |text: &str| howdah_sql::normalize(text.as_bytes()).to_string();
-    QueryOptions { text_bytes: 1024, normalise: Box::new(normalise), texts_max: 10_000 }
+fn by_sql(
+    outside: &SqlTarget,
+    args: &Args,
+    ctx: &CommandContext,
+) -> anyhow::Result<CommandOutcome> {
+    let server = by_sql::connect(outside)?;
+    by_sql::report_limitation(outside, SqlWaits::LIMITATION, ctx);
+    let mut waits = SqlWaits::new(server, args.query_options())?;
+    let mut printer = args.printer(("sql", Some(SqlWaits::LIMITATION)), ctx);
+    let pace = args.watch.pace(ctx);
+    let period = Duration::from_secs(1) / args.frequency.min(SqlWaits::FREQUENCY_MAX);
+    let limits = (&pace, period.min(pace.interval));
+    let totals = profile_waits(&mut waits, limits, &mut printer).map_err(common::live_error)?;
+    printer.totals(&totals.report, &waits)?;
+    let unreadable = waits.unreadable();
+    if unreadable > 0 {
+        ctx.report(format_args!(
+            "{unreadable} sessions are not visible to this role: grant it pg_monitor"
+        ));
+    }
+    common::outcome(totals.ended)
 }
 
-struct WaitsPrinter<'a> {
-    ctx: &'a CommandContext,
-    rows: RowWriter<'a>,
-    args: &'a Args,
-    source: &'static str,
-    limitation: Option<&'static str>,
-}
-
-/// Looks up the text of a statement.
-type TextOf<'t> = dyn Fn(QueryId) -> Option<&'t str> + 't;
-
-impl<'a> WaitsPrinter<'a> {
-    fn new(
-        ctx: &'a CommandContext,
-        args: &'a Args,
-        (source, limitation): (&'static str, Option<&'static str>),
-    ) -> Self {
-        let rows = RowWriter::new(ctx, args.watch.format, COLUMNS);
-        Self { ctx, rows, args, source, limitation }
+impl Args {
+    fn query_options(&self) -> Option<QueryOptions> {
+        let normalise = |text: &str| howdah_sql::normalize(text.as_bytes()).to_string();
+        self.queries
+            .then(|| QueryOptions { normalise: Box::new(normalise), ..QueryOptions::default() })
     }
 
-    /// Writes the events with most database time on one line.
-    fn interval(&mut self, report: &WaitReport, texts: &TextOf<'_>) -> io::Result<()> {
-        if self.args.watch.format != RowFormat::Table {
-            return self.write("interval", report, texts);
-        }
-        let time = rows::time(SystemTime::now());
-        let busy = report.database_time.as_secs_f64() / report.elapsed.as_secs_f64().max(1e-9);
-        let top: Vec<_> = self
-            .visible_rows(report)
-            .take(TOP)
-            .map(|row| format!("{} {:.0} %", row.event, 100.0 * row.share.unwrap_or_default()))
-            .collect();
-        writeln!(self.ctx.stdout(), "{time}  {busy:>6.2} active  {}", top.join(", "))
-    }
-
-    fn end(&mut self, report: &WaitReport, texts: &TextOf<'_>) -> io::Result<()> {
-        if self.args.watch.format != RowFormat::Table {
-            return self.write("end", report, texts);
-        }
-        let mut out = self.ctx.stdout();
-        let seconds = report.elapsed.as_secs_f64();
-        let database = report.database_time.as_secs_f64();
-        writeln!(out, "\n{seconds:.1} s, {database:.1} s of database time, by class:")?;
-        for (class, time) in report.classes() {
-            let share = 100.0 * time.as_secs_f64() / database.max(1e-9);
-            writeln!(out, "{share:>6.1} %  {:>9.3} s  {}", time.as_secs_f64(), class.name())?;
-        }
-        writeln!(out, "\n{:>8} {:>11} {:>9}  {:<24} event", "share", "time", "active", "backend")?;
-        for row in self.visible_rows(report).take(ROWS_SHOWN) {
-            let share = row.share.map_or_else(|| "-".to_owned(), |s| format!("{:.1} %", 100.0 * s));
-            let (time, kind) = (row.time.as_secs_f64(), row.kind.name());
-            let query = text(row.query, texts).map_or_else(String::new, |q| format!("  {q}"));
-            writeln!(
-                out,
-                "{share:>8} {time:>9.3} s {:>9.2}  {kind:<24} {}{query}",
-                row.processes, row.event
-            )?;
-        }
-        let more = self.visible_rows(report).count().saturating_sub(ROWS_SHOWN);
-        if more > 0 {
-            writeln!(out, "{:>8} and {more} more rows (--format csv has all)", "")?;
-        }
-        out.flush()
-    }
-
-    fn write(&mut self, kind: &str, report: &WaitReport, texts: &TextOf<'_>) -> io::Result<()> {
-        let time = rows::time(SystemTime::now());
-        let shown: Vec<_> = self.visible_rows(report).copied().collect();
-        for row in shown {
-            self.rows.write(&[
-                ("source", json!(self.source)),
-                ("kind", json!(kind)),
-                ("time", json!(time)),
-                ("group", json!(group(row.group))),
-                ("backend", json!(row.kind.name())),
-                ("class", json!(row.event.class().name())),
-                ("event", json!(row.event.to_string())),
-                ("query", text(row.query, texts).map_or(Value::Null, Value::from)),
-                ("samples", json!(row.samples)),
-                ("seconds", json!(row.time.as_secs_f64())),
-                ("share", json!(row.share)),
-                ("processes", json!(row.processes)),
-                ("limitation", json!(self.limitation)),
-            ])?;
-        }
-        Ok(())
-    }
-
-    fn visible_rows<'r>(
+    fn printer<'a>(
         &self,
-        report: &'r WaitReport,
-    ) -> impl Iterator<Item = &'r ProfileRow> + use<'r> {
-        let all = self.args.all;
-        report.rows.iter().filter(move |row| all || row.group == TimeCategory::Database)
+        source: (&'static str, Option<&'static str>),
+        ctx: &'a CommandContext,
+    ) -> WaitPrinter<StdoutWriter<'a>> {
+        WaitPrinter::new(ctx.output(), (self.watch.format.into(), self.all), source)
     }
-}
-
-/// Number of events in the line of an interval.
-const TOP: usize = 4;
-/// Number of rows in the table at the end.
-const ROWS_SHOWN: usize = 40;
-
-fn group(group: TimeCategory) -> &'static str {
-    match group {
-        TimeCategory::Database => "database",
-        TimeCategory::Background => "background",
-        TimeCategory::Idle => "idle",
-    }
-}
-
-/// A statement on one line, without control characters, because it is client text.
-fn text(query: Option<QueryId>, texts: &TextOf<'_>) -> Option<String> {
-    let text = texts(query?)?;
-    Some(text.split(|c: char| c.is_whitespace() || c.is_control()).collect::<Vec<_>>().join(" "))
 }

@@ -89,7 +89,7 @@ pub(super) fn interrupt_on_hangup(flag: &Arc<AtomicBool>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Makes the names unique: a recording distinguishes servers by them.
+/// Makes server names unique, because a recording distinguishes servers by name.
 fn unique_names(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut apart: Vec<String> = Vec::new();
     for name in names {

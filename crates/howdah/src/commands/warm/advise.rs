@@ -1,5 +1,5 @@
-//! `howdah warm advise`: reports what fills a server's cache, what would fit, and what memory
-//! costs.
+//! `howdah warm advise`: reports the contents of a server's cache, which relations would fit, and
+//! the cost of its memory.
 
 use std::io::Write as _;
 

@@ -123,7 +123,7 @@ fn exponent(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let server = server(args)?;
     if let Some(folder) = &args.output {
-        // Create it first, before minutes are spent on results that could not be saved.
+        // Create the folder now, before minutes are spent on results that could not be saved.
         howdah_files::create_dir_all(folder)
             .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     }

@@ -163,7 +163,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     Ok(if is_enough { CommandOutcome::Done } else { CommandOutcome::CheckFailed })
 }
 
-/// Parses `FROM=TO`; both must not be empty.
+/// Parses `FROM=TO`; neither part may be empty.
 fn database_names(word: &str) -> Result<(String, String), &'static str> {
     match word.split_once('=') {
         Some((from, to)) if !from.is_empty() && !to.is_empty() => {
@@ -178,7 +178,7 @@ struct LoadProgress {
     bar: ProgressBar,
     page_bytes: u64,
     messages: Messages,
-    /// Whether waiting for the server has been reported.
+    /// Whether it was reported that the load waits for the server.
     waits: AtomicBool,
     interrupted: Arc<AtomicBool>,
 }
@@ -257,7 +257,7 @@ struct LoadRow {
     #[serde(flatten)]
     pages: LoadPageCounts,
     rewritten: bool,
-    /// Its current database and name, if it was found by its file and has been renamed.
+    /// Current database and name, if the relation was found by its file and has been renamed.
     renamed_to: Option<String>,
     methods: Vec<&'static str>,
     problem: Option<String>,

@@ -115,7 +115,7 @@ pub(super) fn load_options(jobs: u16, bytes_per_second: Option<u64>) -> LoadOpti
     }
 }
 
-/// A shutdown signal triggered by SIGTERM and Ctrl-C. A second one stops the process at once.
+/// A shutdown signal triggered by SIGTERM and Ctrl-C. A second one stops the process immediately.
 pub(super) fn shutdown_signal(ctx: &CommandContext) -> anyhow::Result<ShutdownSignal> {
     let _ = ctx.interrupted();
     let (reader, writer) = UnixStream::pair()?;

@@ -33,11 +33,11 @@ pub(crate) struct CsvFramer {
     recent: RecentSessions<1>,
 }
 
-/// The start of a row, and its time if that was already read.
+/// The start of a row, and its time if that was already parsed.
 #[derive(Clone, Copy)]
 struct RowStart {
     at: usize,
-    /// The time and its length.
+    /// The time and its length in bytes.
     time: Option<(Timestamp, usize)>,
 }
 
@@ -177,7 +177,8 @@ impl CsvFramer {
         self.uncommon_row_start_at(chunk, at)
     }
 
-    /// The same for a row with an uncommon start.
+    /// Like [`row_start_at`](Self::row_start_at), for a row with an uncached second, or with an
+    /// empty or unusual user name.
     #[inline(never)]
     fn uncommon_row_start_at(&mut self, chunk: &[u8], at: usize) -> Option<RowStart> {
         self.clock.take_assumption();

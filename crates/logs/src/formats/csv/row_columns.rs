@@ -30,10 +30,10 @@ impl Default for RowColumns {
 }
 
 impl RowColumns {
-    /// Splits the row at `start`, whose time has `time_bytes` and a comma after it; 0 if that is
-    /// not known. `masks` are the quotes, commas and newlines of the chunk. Returns the row's end,
-    /// after its newline; `None` if the row is ambiguous: incomplete, with stray quotes, or with a
-    /// line inside quotes that starts like a row.
+    /// Splits the row at `start` and returns its end, after its newline. `time_bytes` is the length
+    /// of the row's time if a comma follows it, or 0 if unknown; `masks` are the quotes, commas and
+    /// newlines of the chunk. Returns `None` if the row is ambiguous: incomplete, with stray
+    /// quotes, or with a line inside quotes that starts like a row.
     #[inline]
     pub(super) fn split_row(
         &mut self,
@@ -121,13 +121,13 @@ impl RowColumns {
         Some(())
     }
 
-    /// Number of columns.
+    /// Number of columns in the row that was split.
     #[inline]
     pub(super) fn columns(&self) -> usize {
         self.columns
     }
 
-    /// The end of a column; the row's end if there is no such column.
+    /// Offset of the end of a column, or of the row if it has fewer columns.
     #[inline]
     pub(super) fn column_end(&self, column: usize) -> usize {
         self.ends[column.min(self.columns.saturating_sub(1)) % COLUMN_SLOTS] as usize

@@ -14,20 +14,20 @@ pub(super) struct ObjectFastPath {
     known: Vec<KeyName>,
 }
 
-/// A key as it is in a log: `"user":`.
+/// A key with the characters around it, as a log contains it: `"user":`.
 #[derive(Clone, Copy, Debug)]
 struct KeyName {
-    /// Its bytes as two numbers, and the masks for comparing the bytes of a log with them.
+    /// The key's bytes as two integers, and masks for comparing them with the bytes of a log.
     words: [u128; 2],
     masks: [u128; 2],
     len: usize,
-    /// Its index in [`KeySpans`]; beyond the end for a key that is not read.
+    /// Index of the key's value in [`KeySpans`]; out of range for a key that is not read.
     key: usize,
-    /// The last two keys that followed it.
+    /// Indexes of the last two keys that followed this one.
     next: [u8; 2],
 }
 
-/// Maximum number of known keys. Servers have 29.
+/// Maximum number of known keys; the server writes 29.
 const NAMES_MAX: usize = 64;
 
 impl Default for ObjectFastPath {
@@ -105,7 +105,7 @@ impl ObjectFastPath {
         }
     }
 
-    /// The number of the key at `at`, if it recently followed `before`.
+    /// Index of the key at `at`, if it recently followed the key `before`.
     #[inline]
     fn predicted(&self, chunk: &[u8], at: usize, before: usize) -> Option<usize> {
         // This may include bytes of the next line, which no key contains.
@@ -115,7 +115,7 @@ impl ObjectFastPath {
         next.into_iter().find(|next| *next > 0 && self.known[*next].is_at(text))
     }
 
-    /// Returns the number of the key at `at`, adding it if it is new.
+    /// Returns the index of the key at `at`, adding it if it is new.
     #[cold]
     fn add_name(
         &mut self,
@@ -146,7 +146,7 @@ impl ObjectFastPath {
     }
 }
 
-/// The value at `at`, and its end.
+/// Finds the value at `at`; returns its span and its end.
 #[inline]
 fn value(
     line: &[u8],
@@ -171,7 +171,7 @@ fn value(
     }
 }
 
-/// The same for a text with escapes.
+/// Like [`value()`], for a text with escapes.
 fn escaped(
     line: &[u8],
     at: usize,

@@ -102,8 +102,8 @@ impl JsonFramer {
     }
 }
 
-/// The bytes between time and session id, if they contain all session fields verbatim except those
-/// at the end of the line.
+/// The bytes from time to session id, if all session fields are verbatim in them, except those that
+/// the server writes at the end of the line.
 #[inline]
 fn head(keys: &KeySpans) -> Option<FieldSpan> {
     let span = |key: JsonLogKey| keys[key as usize];

@@ -1,4 +1,5 @@
-//! The fast path for typical lines: the second of the previous line, a cached prefix, and `LOG:`.
+//! The fast path for typical lines: the same time as in the previous line, to the second; a cached
+//! prefix; and `LOG:`.
 //!
 //! It only compares words at known offsets. Any other line goes through [`StderrFramer`], which
 //! returns the same result.
@@ -22,19 +23,19 @@ use crate::{
 const LABEL: &[u8] = b"LOG";
 const DETAIL: &[u8] = b"DETAIL";
 
-/// A line read by the fast path, which starts a message of severity LOG.
+/// A line that starts a message of severity LOG, as parsed by the fast path.
 pub(super) struct FastLine {
     time: Timestamp,
     assumption: Option<Assumption>,
-    /// Index of its session fields.
+    /// Index of the line's session fields in the chunk.
     session: u32,
     /// Offset of the label in the line.
     label_at: usize,
 }
 
 impl StderrFramer {
-    /// Reads time, prefix and label of a line that starts a message, if all of them are as
-    /// expected.
+    /// Reads time, prefix and label of a line that starts a message. Returns `None` unless all
+    /// three are as predicted.
     #[inline]
     pub(super) fn read_fast(
         &mut self,
@@ -57,8 +58,8 @@ impl StderrFramer {
 }
 
 impl OpenRecord {
-    /// Starts a record with this line. If it `is_simple`, its text is verbatim in the line, and its
-    /// frame is added at once.
+    /// Starts a record with this line. If it `is_simple`, the message is verbatim in the line, and
+    /// its frame is added immediately.
     #[inline]
     pub(super) fn start_fast(
         &mut self,
@@ -102,7 +103,7 @@ impl OpenRecord {
         });
     }
 
-    /// Reopens the last frame, so that another path can continue it.
+    /// Removes the last frame and continues its record, for a path that appends lines to it.
     pub(super) fn reopen(&mut self, out: &mut ChunkFrames) {
         if !std::mem::take(&mut self.is_framed) {
             return;
@@ -120,8 +121,8 @@ impl OpenRecord {
             (true, true, false, false);
     }
 
-    /// Appends a further line to the open record, if there is one and the line begins with the same
-    /// bytes as its first line, up to the label.
+    /// Appends a further line to the open record. Returns false if no record is open, or the line
+    /// does not begin with the same bytes as the record's first line up to the label.
     #[inline]
     pub(super) fn append_repeated(
         &mut self,
@@ -182,8 +183,8 @@ fn field_span(frame: &mut RecordFrame, field: MessageField) -> Option<&mut Field
     }
 }
 
-/// Whether a byte may be part of a label, so that a word containing it before a label is another
-/// word.
+/// Whether a byte may be part of a label. If one precedes the expected label, the line has a
+/// different, longer label.
 #[inline]
 pub(super) fn is_label_byte(byte: u8) -> bool {
     byte.is_ascii_uppercase() || byte.is_ascii_digit()

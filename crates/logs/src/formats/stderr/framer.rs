@@ -50,28 +50,28 @@ pub(super) struct StderrLine {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) newlines: u32,
-    /// Number of the first delimiter in it.
+    /// Index of the first delimiter in the line.
     pub(super) first_delimiter: usize,
-    /// It extends over several lines of the file.
+    /// A tab continues the line over several lines of the file.
     pub(super) is_folded: bool,
-    /// Offset of its first colon followed by two spaces: nearly always its label's.
+    /// Offset of the first colon followed by two spaces, nearly always that of the label.
     pub(super) colon: Option<usize>,
-    /// It contains another such colon.
+    /// The line contains another colon followed by two spaces, so the first may not be the label's.
     has_more_colons: bool,
 }
 
-/// The record that is being assembled, if any.
+/// The record that is being assembled.
 pub(super) struct OpenRecord {
     pub(super) is_open: bool,
     /// The record is already the last frame, except for its end. Only `start`, `newlines` and
     /// `label_at` are valid here.
     pub(super) is_framed: bool,
-    /// Its offset in the chunk, and the newlines before it.
+    /// The record's offset in the chunk, and the number of newlines before it.
     pub(super) start: u32,
     pub(super) newlines: u32,
-    /// Number of the first delimiter in it.
+    /// Index of the first delimiter in the record.
     pub(super) first_delimiter: usize,
-    /// Index of its session fields.
+    /// Index of the record's session fields.
     pub(super) session: u32,
     pub(super) severity: LogSeverity,
     pub(super) time: Timestamp,
@@ -82,20 +82,20 @@ pub(super) struct OpenRecord {
     /// The message, with its line end.
     pub(super) message: FieldSpan,
     pub(super) fields: ExtraFields,
-    /// At least one of the fields is present.
+    /// A further field, such as DETAIL, is present.
     pub(super) has_fields: bool,
     pub(super) is_folded: bool,
-    /// Length of its first line before the label. Further lines nearly always repeat these bytes.
+    /// Length of the first line before its label. Further lines nearly always repeat these bytes.
     pub(super) label_at: usize,
 }
 
-/// A parsed line. Other fields of its prefix than time and session are in the framer's
-/// [`prefix_frame`](StderrFramer::prefix_frame); repeated prefixes have none.
+/// A parsed line. Fields of its prefix other than time and session are in the framer's
+/// [`prefix_frame`](StderrFramer::prefix_frame); cached prefixes have none.
 pub(super) struct ParsedLine {
     /// `None` if the time is not valid.
     pub(super) time: Option<Timestamp>,
     pub(super) assumption: Option<Assumption>,
-    /// Index of its session fields.
+    /// Index of the line's session fields.
     pub(super) session: u32,
     pub(super) label: LineLabel,
     /// Offsets of the label in the line, and of the text after it.
@@ -172,7 +172,7 @@ impl StderrFramer {
         open.reopen(out);
     }
 
-    /// Parses prefix and label of a line.
+    /// Parses prefix and label of a line; returns `None` if it has none.
     #[inline(never)]
     fn read_line(
         &mut self,
@@ -218,7 +218,8 @@ impl StderrFramer {
         })
     }
 
-    /// The same for a line whose prefix may be cached.
+    /// Like [`read_line`](Self::read_line), for a prefix that is the same in many lines and may be
+    /// cached.
     #[inline]
     fn read_repeated(
         &mut self,
@@ -257,7 +258,7 @@ impl StderrFramer {
         Some(read)
     }
 
-    /// The same for a line with a typical prefix without padding.
+    /// Like [`read_line`](Self::read_line), for a prefix that has a time and no padding.
     #[inline]
     fn read_unpadded(
         &mut self,
@@ -387,7 +388,7 @@ impl StderrFramer {
         self.finish_rest(record, frame, chunk, index, out);
     }
 
-    /// The same for a record with more than a message of one line.
+    /// Finishes a record with more than a message of one line.
     fn finish_rest(
         &self,
         record: &OpenRecord,
@@ -537,7 +538,8 @@ fn is_same_session(first: &SessionFields, further: &SessionFields, chunk: &[u8])
     first.pid == further.pid && names(first) == names(further)
 }
 
-/// Whether another label follows the one that was found, so that longer names could end there.
+/// Whether another label follows the one found, where the prefix would end if its names were
+/// longer.
 fn is_ambiguous(line: &[u8], text: usize, within: usize) -> bool {
     let window = &line[..line.len().min(text + within)];
     if !has_colon_and_spaces(&window[text..]) {
@@ -568,7 +570,7 @@ fn has_colon_and_spaces(text: &[u8]) -> bool {
 struct StderrLines<'a> {
     chunk: &'a [u8],
     index: &'a StructuralIndex,
-    /// Number of the next delimiter.
+    /// Index of the next delimiter.
     next_delimiter: usize,
     at: usize,
     newlines: u32,

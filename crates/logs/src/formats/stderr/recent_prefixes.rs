@@ -25,23 +25,23 @@ impl Default for RecentPrefixes {
     }
 }
 
-/// A prefix.
+/// A cached prefix with its parsed fields.
 #[derive(Clone, Debug)]
 struct RecentPrefix {
-    /// The bytes between the time and the label; empty if the slot is free.
+    /// The prefix from the time to the label; empty if the slot is free.
     bytes: Vec<u8>,
-    /// Its fields, with spans relative to the bytes.
+    /// The prefix's fields, with spans relative to `bytes`.
     fields: SessionFields,
-    /// The chunk in which the prefix was found last, and the index of its fields there.
+    /// The last chunk in which the prefix occurred, and the index of its fields there.
     chunk: u64,
     number: u32,
 }
 
-/// Number of slots: about as many sessions have lines near each other; the cache fits in a
-/// processor's own cache.
+/// Number of slots: about as many sessions as have lines near each other. The table fits in the
+/// processor's second-level cache.
 const SLOTS: usize = 512;
 
-/// Longer prefixes are not cached.
+/// Longest prefix that is cached, in bytes.
 const BYTES_MAX: usize = 128;
 
 impl RecentPrefixes {
@@ -50,7 +50,8 @@ impl RecentPrefixes {
         self.chunk += 1;
     }
 
-    /// Returns the index of the session fields of a cached prefix, which is at `at` in the chunk.
+    /// Returns the index of the session fields of a prefix found at `at` in the chunk, if it is
+    /// cached.
     #[inline]
     pub(super) fn find(&mut self, prefix: &[u8], at: usize, out: &mut ChunkFrames) -> Option<u32> {
         if prefix.is_empty() {
@@ -71,7 +72,7 @@ impl RecentPrefixes {
         Some(entry.number)
     }
 
-    /// Caches a prefix, whose fields have this index in the chunk.
+    /// Caches a prefix whose session fields have this index in the chunk.
     pub(super) fn insert(&mut self, prefix: &[u8], fields: SessionFields, number: u32) {
         if prefix.len() <= BYTES_MAX {
             let (bytes, slot) = (prefix.to_vec(), slot(prefix));
@@ -83,7 +84,8 @@ impl RecentPrefixes {
     }
 }
 
-/// The slot of a prefix, by its ends, which contain names and numbers of sessions.
+/// The slot of a prefix, computed from its first and last bytes, which contain names and process
+/// ids.
 #[inline]
 fn slot(prefix: &[u8]) -> usize {
     let front = prefix.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));

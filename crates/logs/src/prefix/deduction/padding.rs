@@ -25,14 +25,14 @@ enum PaddingKind {
     Between { front: Option<usize>, end: Option<usize> },
 }
 
-/// The width of a padded column, and the number of the prefix's own spaces next to it.
+/// The width of a padded column, and the number of literal spaces next to it.
 struct PaddedColumn {
     width: usize,
     own: usize,
 }
 
 impl Padding {
-    /// No padding.
+    /// No padding for any token.
     pub(super) fn none(heads: &[&LineHead<'_>]) -> Self {
         Self { tokens: vec![PaddingKind::No; heads[0].tokens.len()] }
     }
@@ -100,7 +100,7 @@ impl Padding {
         }
     }
 
-    /// Literal text without the padding of its neighbours.
+    /// Literal text without the spaces that pad its neighbours.
     pub(super) fn strip_padding(&self, at: usize, text: &[u8]) -> Vec<u8> {
         let PaddingKind::Between { front, end } = self.tokens[at] else { return text.to_vec() };
         let mut text = text.to_vec();

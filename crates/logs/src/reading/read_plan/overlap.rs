@@ -1,5 +1,5 @@
-//! Compares two files: whether they contain the same log, or one the beginning of the other, in any
-//! envelope.
+//! Compares the logs in two files: whether they are equal, or one is the beginning of the other, in
+//! any envelope.
 
 use howdah_log_input::{LogInput, ReadResult};
 use std::{io, path::Path};
@@ -7,7 +7,7 @@ use std::{io, path::Path};
 /// The relation between the contents of two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogOverlap {
-    /// They differ.
+    /// The logs differ.
     Differ,
     Equal,
     /// The first is the beginning of the second.
@@ -63,7 +63,7 @@ impl ComparedLog {
         })
     }
 
-    /// Reads more data when all was compared, unless the log has ended.
+    /// Reads more data once all bytes were compared, unless the log has ended.
     fn fill(&mut self) -> io::Result<()> {
         while self.bytes.is_empty() && !self.is_ended {
             match self.input.read()? {

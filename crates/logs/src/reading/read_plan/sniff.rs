@@ -23,10 +23,11 @@ pub(super) struct FileSniff {
     pub(super) is_packed: bool,
 }
 
-/// Unpacked bytes that are examined.
+/// Number of unpacked bytes that are examined.
 const SAMPLE_BYTES: usize = 64 << 10;
 
-/// Bytes of a line in which a time is searched: it may follow a name and an address.
+/// Number of bytes at the front of a line in which a time is searched: it may follow a name and an
+/// address.
 const TIME_WINDOW_BYTES: usize = 200;
 
 impl FileSniff {

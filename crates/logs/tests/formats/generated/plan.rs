@@ -535,7 +535,7 @@ fn any_extended(style: LoggingStyle) -> impl Strategy<Value = ExtendedQuery> {
         prop_oneof![3 => Just(0_usize), 1 => 1_usize..3],
     )
         .prop_map(|(name, portal, mut sql, values, fetches)| {
-            // Without values there is no placeholder, and vice versa.
+            // Without values the text must not have placeholders, and vice versa.
             sql.retain(|byte| *byte != b'$');
             if !values.is_empty() {
                 sql = [&b"values ($1) /* "[..], &sql, b" */"].concat();

@@ -12,7 +12,7 @@ use super::{
     writer::ServerRecord,
 };
 
-/// What a record means.
+/// The meaning of a record.
 #[derive(Clone, Debug)]
 pub(super) enum RecordMeaning {
     Nothing,

@@ -21,7 +21,7 @@ use crate::{
     config::StoredSecret,
 };
 
-/// The connection's part of a SCRAM exchange.
+/// The facts about the client's connection that SCRAM channel binding depends on.
 pub(super) struct ScramContext {
     pub(super) end_point_hash: Option<Vec<u8>>,
     pub(super) nonce: [u8; 18],
@@ -30,13 +30,14 @@ pub(super) struct ScramContext {
 /// An authentication request that was sent to a client.
 #[derive(Debug)]
 pub(super) enum AuthRequest {
-    /// For the cleartext password, to compare with this secret. `None` never matches.
+    /// Requests a cleartext password, to be compared with this secret. `None` never matches.
     Plain(Option<StoredSecret>),
-    /// For an md5 hash, to compare with that of this stored hash. `None` never matches.
+    /// Requests an md5 hash, to be compared with one computed from this stored hash. `None` never
+    /// matches.
     Md5 { salt: [u8; 4], stored: Option<Secret> },
-    /// For the first SCRAM message.
+    /// Offers SASL mechanisms; the response is the first SCRAM message.
     Sasl { mechanisms: &'static [&'static [u8]], secret: Option<StoredSecret> },
-    /// For the final SCRAM message, with the proof.
+    /// Sends the server-first SCRAM message; the response is the final one, with the proof.
     ScramFinal(Box<ServerFirst>),
 }
 
@@ -63,7 +64,7 @@ pub(super) enum AuthOutcome {
 const AUTHENTICATED: AuthOutcome = AuthOutcome::Authenticated { last_word: None, keys: None };
 
 impl ClientRules {
-    /// The first authentication step.
+    /// Returns the first request for `requirement`, or the outcome if none is needed.
     pub(super) fn first_request(
         &self,
         request: &StartupRequest,
@@ -112,7 +113,7 @@ impl AuthRequest {
         Self::Md5 { salt, stored }
     }
 
-    /// Longest body of the response.
+    /// Returns the maximum body length of the response to this request, in bytes.
     pub(super) fn response_bytes_max(&self) -> u32 {
         match self {
             Self::Plain(_) => PASSWORD_BYTES_MAX,
@@ -120,7 +121,7 @@ impl AuthRequest {
         }
     }
 
-    /// Checks the response, the body of a message.
+    /// Checks the response; `body` is the body of the client's message.
     pub(super) fn check_response(
         self,
         body: &[u8],
@@ -205,7 +206,7 @@ fn check_cleartext(
                 password: Secret::from(sent),
                 salt: verifier.salt().to_vec(),
                 iterations: verifier.iterations(),
-                // A cache of its own: unverified passwords must not evict keys from the shared one.
+                // A separate cache: unverified passwords must not evict keys from the shared one.
                 keys: ClientKeys::default(),
             };
             return Ok(AuthOutcome::DeriveKeys(derivation, AuthResponse::Plain(verifier)));

@@ -10,15 +10,15 @@ use crate::{
 /// How a client must authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AuthRequirement {
-    /// Not at all, or not any more.
+    /// No authentication, or it was already done (by certificate, for example).
     None,
-    /// Without a password, but the user must exist.
+    /// No password, but the user must exist.
     KnownUser,
-    /// With the cleartext password.
+    /// A cleartext password.
     Plain,
-    /// With md5 or SCRAM, depending on the stored secret.
+    /// An md5 hash or SCRAM, depending on the stored secret.
     Md5,
-    /// With SCRAM.
+    /// SCRAM-SHA-256, with or without channel binding.
     Scram,
 }
 
@@ -31,7 +31,7 @@ impl ClientRules {
         is_named(&request.user) && is_named(&request.database) && self.owner == Some(uid)
     }
 
-    /// How a client must authenticate.
+    /// Determines how a client must authenticate, from the method or the HBA rules.
     pub(super) fn auth_requirement(
         &self,
         request: &StartupRequest,

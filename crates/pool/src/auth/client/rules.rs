@@ -18,14 +18,15 @@ pub struct ClientRules {
     pub(super) owner: Option<u32>,
     /// The SCRAM keys of plain passwords, so that each is derived only once.
     pub(super) keys: ClientKeys,
-    /// Whether unknown users appear to have a SCRAM secret, where md5 and SCRAM are accepted.
+    /// Whether authentication requests to unknown users imitate SCRAM, where the method accepts
+    /// both md5 and SCRAM.
     pub(super) mock_is_scram: bool,
 }
 
-/// The secret of an existing user.
+/// The secret of a user that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserSecret {
-    /// The secret; without one, logins that need it fail.
+    /// The stored secret. If `None`, logins that need a secret fail.
     pub secret: Option<StoredSecret>,
 }
 
@@ -39,13 +40,13 @@ impl std::fmt::Debug for MockSecret {
 }
 
 impl ClientRules {
-    /// The rules of a configuration. `mock_secret` must be random and stay the same across reloads:
-    /// it is the seed of authentication requests to unknown users. `keys` should be shared across
-    /// reloads and with server logins.
+    /// Creates the rules of a configuration. `mock_secret` must be random and stay the same across
+    /// reloads: it is the seed of authentication requests to unknown users. `keys` should be shared
+    /// across reloads and with server logins.
     pub fn new(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> Self {
         let secrets = || config.users.values().filter_map(|user| user.secret.as_ref());
         let scram = secrets().filter(|secret| matches!(secret, StoredSecret::Scram(_))).count();
-        // Unknown users look like the majority of the existing ones.
+        // Requests to unknown users look like those to the majority of the existing users.
         // With auth queries that is SCRAM, PostgreSQL's default since version 14.
         let mock_is_scram = scram * 2 > secrets().count() || config.uses_auth_query();
         Self { mock: MockSecret(mock_secret), owner: None, mock_is_scram, keys, config }
@@ -57,20 +58,21 @@ impl ClientRules {
         Self { owner: Some(uid), ..self }
     }
 
-    /// The configured secret of a user. An entry of `[pool.users]` with settings but without a
-    /// secret does not make the user known; an empty secret does, as in PgBouncer's user list.
+    /// Returns the configured secret of a user. An entry of `[pool.users]` with settings but
+    /// without a secret does not make the user known; an empty secret does, as in PgBouncer's user
+    /// list.
     pub(super) fn configured_secret(&self, user: &str) -> Option<UserSecret> {
         let secret = self.config.users.get(user)?.secret.as_ref()?;
         Some(UserSecret { secret: Some(secret.clone()).filter(|secret| !secret.is_empty()) })
     }
 
-    /// The auth query for a user, if one is configured and passwords matter.
+    /// Returns the auth query for a user, if one is configured and passwords matter.
     pub(super) fn auth_query(&self, request: &StartupRequest) -> Option<AuthQuery> {
         let is_open = self.config.auth.method == AuthMethod::Any;
         if is_open { None } else { self.config.auth_query(&request.database, &request.user) }
     }
 
-    /// The settings.
+    /// Returns the configuration that the rules were created from.
     pub fn config(&self) -> &Arc<Config> {
         &self.config
     }

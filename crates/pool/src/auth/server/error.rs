@@ -16,13 +16,14 @@ pub enum ServerLoginError {
     /// The server refused the login.
     #[error("{message}")]
     Refused {
-        /// The SQLSTATE.
+        /// SQLSTATE of the server's error.
         sqlstate: [u8; 5],
-        /// The message.
+        /// The server's primary message.
         message: String,
         /// The unchanged ErrorResponse, to send to clients of the pool.
         verbatim: Vec<u8>,
-        /// Whether the protocol version may be the reason.
+        /// Whether the requested protocol version may be the reason: the server is retried with
+        /// 3.0.
         may_be_version: bool,
     },
     /// The server requests a password, and neither a password nor matching keys are known.
@@ -71,7 +72,7 @@ pub enum ServerLoginError {
     /// A message is malformed.
     #[error(transparent)]
     Message(#[from] DecodeError),
-    /// A configured name or value cannot be sent.
+    /// A configured name or value contains a zero byte, which no message can carry.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }
@@ -108,7 +109,7 @@ impl ServerLoginError {
         matches!(self, Self::Refused { sqlstate, .. } if codes.contains(&sqlstate))
     }
 
-    /// The failure to report to the pool.
+    /// Returns the failure to report to the pool.
     pub fn failure(&self) -> ServerFailure {
         let sqlstate = match self {
             Self::Refused { sqlstate, .. } => *sqlstate,

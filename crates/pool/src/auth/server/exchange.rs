@@ -20,23 +20,23 @@ use crate::config::StoredSecret;
 /// skip its own proof nor send a request twice.
 #[derive(Debug)]
 pub(super) enum ServerAuthState {
-    /// No request has arrived yet.
+    /// No authentication request has arrived yet.
     Initial { keys: ClientKeys, nonce: [u8; 18] },
-    /// The first SCRAM message was sent. The password is present if keys may have to be derived.
+    /// The first SCRAM message was sent. The password is present if keys may need to be derived.
     ScramFirst { scram: Box<ClientFirst>, password: Option<Secret>, keys: ClientKeys },
     /// Keys are being derived for the response to this message.
     DerivingKeys { scram: Box<ClientFirst>, server_first: Vec<u8> },
     /// The client proof was sent; the server's signature is expected.
     ScramFinal(Box<ClientFinal>),
-    /// Authentication is complete except for AuthenticationOk.
+    /// The server has proven that it knows the password, or need not; AuthenticationOk is expected.
     Proven,
     /// The server has sent AuthenticationOk.
     Accepted,
-    /// A step has failed, and with it the connection.
+    /// A step has failed; the connection must be closed.
     Broken,
 }
 
-/// The next state after a request, and a key derivation to run first if any.
+/// The result of a step: the next state, and a key derivation to run first, if needed.
 pub(super) struct AuthProgress {
     pub(super) state: ServerAuthState,
     pub(super) key_derivation: Option<KeyDerivation>,
@@ -53,7 +53,6 @@ impl ServerAuthState {
         matches!(self, Self::Accepted)
     }
 
-    /// Responds to a request.
     pub(super) fn respond(
         self,
         request: &Authentication<'_>,

@@ -1,6 +1,6 @@
 //! Keys that behave differently from PgBouncer 1.25.
 
-/// Keys and how they differ, ordered by name.
+/// PgBouncer's keys, ordered by name, each with the way in which ours behaves differently.
 pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
     ("admin_users", "also with `auth_type = any`: other users have no access to the console"),
     (
@@ -61,7 +61,7 @@ pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
     ("unix_socket_dir", "`listen.unix-directories` can have several"),
 ];
 
-/// How a key differs from PgBouncer's, if it does.
+/// Returns the difference for a key; `None` if it behaves as in PgBouncer.
 pub(crate) fn difference(key: &str) -> Option<&'static str> {
     DIFFERENCES.iter().find(|(name, _)| *name == key).map(|(_, text)| *text)
 }

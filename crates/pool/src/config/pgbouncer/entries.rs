@@ -9,7 +9,8 @@ use super::{
     keys::{non_empty, number, pool_mode, port, seconds, timeout, unknown},
 };
 
-/// Keys of an entry of `[databases]`, and the keys of `[pool.databases.NAME]` that they set.
+/// Keys that an entry of `[databases]` may have, and the keys of `[pool.databases.NAME]` that they
+/// set.
 pub const DATABASE_KEYS: &[(&str, &str)] = &[
     ("application_name", "parameters"),
     ("auth_dbname", "auth-dbname"),
@@ -95,7 +96,7 @@ fn database_key(database: &mut DatabaseConfig, key: &str, value: &str) -> IniKey
     Ok(None)
 }
 
-/// Keys of an entry of `[users]`, and the keys of `[pool.users.NAME]` that they set.
+/// Keys that an entry of `[users]` may have, and the keys of `[pool.users.NAME]` that they set.
 pub const USER_KEYS: &[(&str, &str)] = &[
     ("client_idle_timeout", "client-idle-timeout"),
     ("idle_transaction_timeout", "idle-transaction-timeout"),
@@ -138,12 +139,12 @@ fn user_key(user: &mut UserConfig, key: &str, value: &str) -> Result<(), String>
     Ok(())
 }
 
-/// Parses a number; -1 means the value of `[pgbouncer]`.
+/// Parses a number; `None` for -1, which means that the value of `[pgbouncer]` applies.
 fn inherited(value: &str) -> Result<Option<u32>, String> {
     if value == "-1" { Ok(None) } else { number(value).map(Some) }
 }
 
-/// Removes the double quotes of an SQL identifier from a name, if it has them.
+/// Removes the double quotes around an SQL identifier, if there are any.
 pub(super) fn unquoted(name: &str) -> String {
     let inner = name.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inner.map_or_else(|| name.to_owned(), |inner| inner.replace("\"\"", "\""))

@@ -6,21 +6,21 @@ use howdah_connect::{SslMode, tls::TlsVersion};
 
 use super::super::{ApplicationName, AuthMethod, Config, PoolMode, TlsSideConfig, durations};
 
-/// A key of section `[pgbouncer]`.
+/// A row of the table of `[pgbouncer]` keys.
 #[derive(Clone, Copy, Debug)]
 pub struct PgbouncerKey {
-    /// Its name.
+    /// The key as written in a `pgbouncer.ini`.
     pub name: &'static str,
-    /// Its effect.
+    /// The `[pool]` key that it sets, or why it is ignored.
     pub effect: KeyEffect,
 }
 
-/// The effect of a key.
+/// The effect of a key on the configuration, if any.
 #[derive(Clone, Copy, Debug)]
 pub enum KeyEffect {
     /// The key sets a key of `[pool]`.
     Sets(
-        /// The key of `[pool]`.
+        /// Name of the `[pool]` key.
         &'static str,
         /// Parses the value and sets it.
         fn(&mut Config, &str) -> Result<(), String>,
@@ -29,7 +29,7 @@ pub enum KeyEffect {
     Ignored(&'static str),
 }
 
-/// Applies a pair of the section.
+/// Applies a key and its value to `config`.
 pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::IniKeyResult {
     match KEYS.iter().find(|key| key.name == name).map(|key| key.effect) {
         Some(KeyEffect::Sets(_, set)) => set(config, value).map(|()| None),
@@ -38,7 +38,7 @@ pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::IniK
     }
 }
 
-/// The error message for an unknown key.
+/// Returns the error message for an unknown key, with the nearest known one.
 pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> String {
     match nearest(name, known) {
         Some(key) => format!("unknown key (did you mean `{key}`?)"),
@@ -46,7 +46,7 @@ pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> 
     }
 }
 
-/// The key itself if it is valid, otherwise the one that was probably meant.
+/// Returns the key itself if it is valid, otherwise the one that was probably meant.
 pub(super) fn nearest(
     name: &str,
     known: impl Iterator<Item = &'static str>,
@@ -74,7 +74,7 @@ const DNS: &str =
     "names are resolved by the operating system for each new connection and every `dns_max_ttl`";
 const CIPHERS: &str = "the defaults of rustls are used, which include no weak ones";
 
-/// Every key of the section, ordered by name.
+/// All keys of the section, ordered by name.
 pub const KEYS: &[PgbouncerKey] = &[
     sets("admin_users", "admin-users", |config, value| list(&mut config.admin_users, value)),
     sets("application_name_add_host", "application-name", |config, value| {
@@ -370,7 +370,7 @@ pub const KEYS: &[PgbouncerKey] = &[
     ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs"),
 ];
 
-/// `None` if the value is empty.
+/// Returns `None` for an empty value.
 pub(super) fn non_empty<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
     (!value.is_empty()).then(|| value.into())
 }
@@ -398,7 +398,7 @@ pub(super) fn port(value: &str) -> Result<u16, String> {
     value.parse().map_err(|_| format!("{value:?} is not a port"))
 }
 
-/// Parses a limit; 0 means none.
+/// Parses a limit; 0 means no limit.
 fn limit(to: &mut Option<NonZeroU32>, value: &str) -> Result<(), String> {
     *to = NonZeroU32::new(number(value)?);
     Ok(())
@@ -408,7 +408,7 @@ pub(super) fn seconds(value: &str) -> Result<Duration, String> {
     durations::parse_seconds(value).ok_or_else(|| format!("{value:?} is not a number of seconds"))
 }
 
-/// Parses a timeout in seconds; 0 means none.
+/// Parses a timeout in seconds; 0 means no timeout.
 pub(super) fn timeout(to: &mut Option<Duration>, value: &str) -> Result<(), String> {
     *to = Some(seconds(value)?).filter(|duration| !duration.is_zero());
     Ok(())
@@ -436,7 +436,7 @@ fn ssl_mode(value: &str) -> Result<SslMode, String> {
     SslMode::parse(value).ok_or_else(|| format!("{value:?} is not {}", SslMode::EXPECTED))
 }
 
-/// Parses a list of TLS versions. Versions before 1.2 are not supported and ignored.
+/// Parses a list of TLS versions. Versions older than 1.2 are not supported and are ignored.
 fn protocols(side: &mut TlsSideConfig, value: &str) -> Result<(), String> {
     let names = value.split([',', ':']).map(str::trim).filter(|name| !name.is_empty());
     let mut versions = Vec::new();

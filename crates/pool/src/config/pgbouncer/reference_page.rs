@@ -1,4 +1,4 @@
-//! The page of the reference that is generated from the tables of keys.
+//! Generates the reference page of PgBouncer's keys from the tables of keys.
 
 use std::fmt::Write as _;
 

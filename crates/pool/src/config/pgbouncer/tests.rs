@@ -90,7 +90,7 @@ fn invalid_lines_are_reported_with_file_and_line() {
     ));
     let expected = [
         "p.ini:2: a: hots: unknown key (did you mean `host`?)",
-        "p.ini:3: b: `key=value` is expected",
+        "p.ini:3: b: expected `key=value`",
         "p.ini:4: c: pool_mode: \"fast\" is not one of session, transaction, statement",
         "p.ini:7: max_client_con: unknown key (did you mean `max_client_conn`?)",
         "p.ini:8: listen_port: \"70000\" is not a port",

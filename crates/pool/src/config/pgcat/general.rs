@@ -18,11 +18,11 @@ use super::{
     value::{flag, number, text},
 };
 
-/// The settings of all pools.
+/// The settings of `[general]`, which apply to all pools.
 #[derive(Debug)]
 pub(super) struct General {
     pub(super) config: Config,
-    /// For the clusters of all databases, as is `check_timeout`.
+    /// Ban duration; copied to the cluster of every database, as is `check_timeout`.
     pub(super) ban: Duration,
     pub(super) check_timeout: Duration,
     admin: Option<String>,
@@ -34,7 +34,7 @@ pub(super) struct General {
 }
 
 impl Default for General {
-    /// PgCat's defaults.
+    /// Returns PgCat's defaults.
     fn default() -> Self {
         let config = Config {
             listen: ListenConfig {
@@ -45,7 +45,7 @@ impl Default for General {
             },
             workers: NonZeroUsize::new(4),
             mode: PoolMode::Transaction,
-            // PgCat has no limit.
+            // PgCat itself has no such limit.
             limits: LimitConfig { clients: 10_000, ..LimitConfig::default() },
             timeouts: TimeoutConfig {
                 query_wait: timeout_millis(1000),
@@ -63,7 +63,8 @@ impl Default for General {
             round_robin: true,
             max_prepared_statements: 0,
             log: LogConfig { connections: false, disconnections: false, ..LogConfig::default() },
-            // PgCat ignores all parameters that it does not track.
+            // PgCat ignores all parameters that it does not track, so the usual ones must not be
+            // refused here.
             ignored_startup_parameters: ["extra_float_digits", "options"].map(str::to_owned).into(),
             ..Config::default()
         };
@@ -82,7 +83,7 @@ impl Default for General {
 }
 
 impl General {
-    /// The configuration, including settings that depend on several keys.
+    /// Returns the configuration, including settings that depend on several keys.
     pub(super) fn config(&self) -> Config {
         let mut config = self.config.clone();
         config.tls.server.mode = Some(match (self.server_tls, self.verifies_server) {
@@ -110,12 +111,12 @@ impl General {
 const DNS: &str = "names are resolved by the operating system for each new connection";
 const METRICS: &str = "metrics are enabled by the option `--metrics HOST:PORT`";
 
-/// Replaces the quoted placeholder for the user name, which PgCat substitutes, by a parameter.
+/// Replaces the quoted placeholder for the user name, which PgCat substitutes, with `$1`.
 pub(super) fn parameterized_query(query: &str) -> String {
     query.replace("'$1'", "$1")
 }
 
-/// Every key of the section, ordered by name.
+/// All keys of the section, ordered by name.
 pub(super) const KEYS: &[PgcatKey<General>] = &[
     dropped_if_on!("admin_auth_type", "`auth.type` also applies to administrators"),
     sets("admin_password", "users.NAME.secret", "for `admin_username`", |it, value| {

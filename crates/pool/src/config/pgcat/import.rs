@@ -46,7 +46,7 @@ impl Config {
     }
 }
 
-/// Remarks on every conversion.
+/// Remarks that apply to every conversion.
 const GENERAL_REMARKS: [&str; 3] = [
     "users can log in to every database, unless rules restrict them (auth.type = \"hba\")",
     "the number of clients is limited: limits.clients",
@@ -58,10 +58,10 @@ const SHARDS_MIRRORED: &str =
 const SESSIONS_MIRRORED: &str =
     "a database in session mode cannot be mirrored, only one in transaction mode";
 
-/// Differences: PgCat's key, the key of `[pool]`, and the difference.
+/// Keys that behave differently: PgCat's key, the key of `[pool]`, and the difference.
 type KeyDifferences = std::collections::BTreeSet<(&'static str, &'static str, &'static str)>;
 
-/// The settings, remarks, and differences.
+/// Reads the file; returns the settings, remarks, and differences.
 fn read(
     text: &str,
     path: &Path,
@@ -113,7 +113,7 @@ fn database(pool: &PgcatPool, general: &super::General) -> DatabaseConfig {
         RoutingConfig { primary_reads: pool.primary_reads, ..RoutingConfig::default() };
     routing.hints = pool.shard_hint.is_some() || pool.key_hint.is_some();
     if routing.hints {
-        // Hints that PgCat was not configured for stay off.
+        // Hints without a configured keyword in PgCat stay disabled.
         routing.hint_names.shard = pool.shard_hint.clone().unwrap_or_default();
         routing.hint_names.key = pool.key_hint.clone().unwrap_or_default();
         routing.hint_names.role = String::new();

@@ -4,18 +4,18 @@ use ::toml::de::DeValue;
 
 use super::PgcatKeyResult;
 
-/// A key of a `pgcat.toml`.
+/// A row of the tables of PgCat's keys, for a section with the settings `T`.
 #[derive(Debug)]
 pub(super) struct PgcatKey<T> {
     pub(super) name: &'static str,
-    /// The key of `[pool]` it is converted to; empty if it is dropped.
+    /// The `[pool]` key that it is converted to; empty if it is dropped.
     pub(super) ours: &'static str,
-    /// How the keys differ, or why the key is dropped.
+    /// The difference between the two keys, or the reason why the key is dropped.
     pub(super) difference: &'static str,
     pub(super) read: fn(&mut T, &DeValue<'_>) -> PgcatKeyResult,
 }
 
-/// A key that is converted to another.
+/// Describes a key that is converted to another.
 pub(super) const fn sets<T>(
     name: &'static str,
     ours: &'static str,
@@ -25,14 +25,14 @@ pub(super) const fn sets<T>(
     PgcatKey { name, ours, difference, read }
 }
 
-/// A key that is dropped, which is reported with this reason.
+/// Describes a key that is dropped; the reason is reported.
 macro_rules! dropped {
     ($name:literal, $why:expr) => {
         PgcatKey { name: $name, ours: "", difference: $why, read: |_, _| Ok(Some($why.to_owned())) }
     };
 }
 
-/// The same for a switch; not reported if the switch is off.
+/// Describes a switch that is dropped; reported only if it is on.
 macro_rules! dropped_if_on {
     ($name:literal, $why:expr) => {
         PgcatKey {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::cluster::Strategy;
 
-/// The settings of a pool.
+/// The settings of a section `[pools.NAME]`.
 #[derive(Debug, Default)]
 pub(super) struct PgcatPool {
     pub(super) mode: PgcatPoolMode,
@@ -37,7 +37,7 @@ pub(super) struct PgcatPool {
     pub(super) shards: BTreeMap<u32, PgcatShard>,
 }
 
-/// Pool mode, by default transaction.
+/// The pool mode of a user or pool; PgCat's default is transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PgcatPoolMode(pub(super) PoolMode);
 
@@ -47,7 +47,7 @@ impl Default for PgcatPoolMode {
     }
 }
 
-/// Target of requests without a shard.
+/// The shard for requests that name none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PgcatDefaultShard {
     One(u32),
@@ -60,7 +60,7 @@ impl Default for PgcatDefaultShard {
     }
 }
 
-/// A user of a pool.
+/// The settings of a user of a pool.
 #[derive(Debug, Default)]
 pub(super) struct PgcatUser {
     pub(super) line: usize,
@@ -75,7 +75,7 @@ pub(super) struct PgcatUser {
     pub(super) query_wait: Option<Option<Duration>>,
 }
 
-/// A shard of a pool.
+/// The settings of a shard of a pool.
 #[derive(Debug, Default)]
 pub(super) struct PgcatShard {
     pub(super) database: Option<String>,
@@ -90,7 +90,7 @@ const ACTIVITY: &str = "reads are not sent to the primary because of recent writ
                         that must see its own writes needs `SET SERVER ROLE TO 'primary'`, or must be \
                         in the same transaction";
 
-/// Every key of a pool, ordered by name.
+/// All keys of a pool, ordered by name.
 pub(super) const KEYS: &[PgcatKey<PgcatPool>] = &[
     sets(
         "auth_query",
@@ -266,7 +266,7 @@ fn read_hint(into: &mut Option<String>, regex: &str) -> Option<String> {
     }
 }
 
-/// Every key of a user, ordered by name.
+/// All keys of a user, ordered by name.
 pub(super) const USERS: &[PgcatKey<PgcatUser>] = &[
     PgcatKey {
         name: "auth_type",
@@ -349,7 +349,7 @@ pub(super) const USERS: &[PgcatKey<PgcatUser>] = &[
     }),
 ];
 
-/// Every key of a shard, ordered by name.
+/// All keys of a shard, ordered by name.
 pub(super) const SHARDS: &[PgcatKey<PgcatShard>] = &[
     sets("database", "dbname", "", |it, value| {
         it.database = Some(text(value)?);
@@ -412,7 +412,7 @@ pub(super) const SHARDS: &[PgcatKey<PgcatShard>] = &[
     ),
 ];
 
-/// Every plugin, ordered by name.
+/// All plugins, ordered by name.
 pub(super) const PLUGINS: &[PgcatKey<PgcatPool>] = &[
     PgcatKey {
         name: "intercept",

@@ -10,14 +10,14 @@ pub(super) fn flag(value: &DeValue<'_>) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| "must be true or false".to_owned())
 }
 
-/// A non-negative integer.
+/// Converts a non-negative integer.
 pub(super) fn number<T: TryFrom<u64>>(value: &DeValue<'_>) -> Result<T, String> {
     let found = value.as_integer().and_then(|it| u64::from_str_radix(it.as_str(), it.radix()).ok());
     let found = found.ok_or_else(|| "must be a non-negative number".to_owned())?;
     T::try_from(found).map_err(|_| "is too large".to_owned())
 }
 
-/// One of several keywords, case-insensitive.
+/// Converts one of several keywords, case-insensitive.
 pub(super) fn keyword<T: Copy>(value: &DeValue<'_>, keywords: &[(&str, T)]) -> Result<T, String> {
     let text = text(value)?;
     let found = keywords.iter().find(|(keyword, _)| text.eq_ignore_ascii_case(keyword));

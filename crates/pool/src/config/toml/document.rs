@@ -1,7 +1,7 @@
 //! [`PoolDocument`]: a TOML document, parsed with all of its errors and the lines of its keys.
 //!
-//! serde stops at the first error. Here the entry with each error is removed and the rest parsed
-//! again, until there are no more errors.
+//! serde stops at the first error. Here the entry with each error is removed and the rest is parsed
+//! again, until no error remains.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::super::{
     file::{ConfigErrors, Diagnostic},
 };
 
-/// Maximum number of reported errors: for each the document is parsed again.
+/// Maximum number of reported errors: the document is parsed again for each.
 const ERRORS_MAX: usize = 100;
 
 /// Maximum number of valid keys listed in the error for an unknown one.
@@ -33,7 +33,7 @@ pub(in crate::config) struct PoolDocument {
     pub(in crate::config) keys: Vec<(String, usize)>,
 }
 
-/// The pooler's section of the file that all commands share.
+/// The section of the shared `howdah.toml` that belongs to the pooler.
 #[derive(serde::Deserialize)]
 struct Sections {
     pool: Option<Config>,
@@ -44,7 +44,7 @@ impl PoolDocument {
     ///
     /// # Errors
     ///
-    /// It is not valid TOML, or has no section `[pool]`.
+    /// The document is not valid TOML, or has no section `[pool]`.
     pub(in crate::config) fn read(text: &str, file: &Path) -> Result<Self, ConfigErrors> {
         let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
         let (mut document, syntax) = DeTable::parse_recoverable(text);
@@ -90,7 +90,7 @@ impl PoolDocument {
     }
 }
 
-/// The path of the innermost entry that contains an offset.
+/// Returns the path of the innermost entry that contains an offset.
 fn path_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     let mut found = None;
     for (key, value) in table {
@@ -107,8 +107,8 @@ fn path_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     found
 }
 
-/// Like [`path_at`], within a value. Plain items of an array do not count as entries: without one
-/// of them the array would have another meaning.
+/// Like [`path_at`], within a value. Plain items of an array are not entries: the array would have
+/// another meaning without one of them.
 fn path_in_value(value: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
     match value.get_ref() {
         DeValue::Table(table) => path_at(table, at).map(|below| format!(".{below}")),
@@ -141,7 +141,7 @@ fn remove_entry(table: &mut DeTable<'_>, at: usize) -> bool {
     found.is_some_and(|name| table.remove(name.as_str()).is_some())
 }
 
-/// Like [`remove_entry`], within a value.
+/// Like [`remove_entry`], for the tables in a value, and for the items of an array.
 fn remove_from_value(value: &mut Spanned<DeValue<'_>>, at: usize) -> bool {
     match value.get_mut() {
         DeValue::Table(table) => remove_entry(table, at),
@@ -181,9 +181,9 @@ fn list_keys(value: &Spanned<DeValue<'_>>, path: &str, add: &mut dyn FnMut(Strin
     }
 }
 
-/// Replaces serde's message for an unknown key by the usual one; keeps all others.
+/// Replaces serde's message for an unknown key with the usual one; other messages are unchanged.
 ///
-/// A message may show an invalid value, but never that of a secret: any string is a valid secret.
+/// A message may show an invalid value, but never that of a secret: every string is a valid secret.
 fn rephrase_error(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown field `") else { return message.to_owned() };
     let mut quoted = rest.split('`');

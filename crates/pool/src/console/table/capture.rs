@@ -21,7 +21,8 @@ pub(super) const COLUMNS: &[(&str, ColumnType)] = &[
     ("error", Text),
 ];
 
-/// One row for the running capture, or the last one; none if there was no capture.
+/// Returns one row for the running capture, or for the last one; no row if nothing was captured
+/// yet.
 pub(super) fn rows(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let Some(capture) = &view.capture else { return Vec::new() };
     let state = match (&capture.error, capture.is_finished) {

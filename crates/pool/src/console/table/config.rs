@@ -1,4 +1,4 @@
-//! SHOW CONFIG: settings by PgBouncer's names, if they have an effect here.
+//! SHOW CONFIG: the settings that have an effect here, by PgBouncer's names.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{config::Config, worker::verbosity};
 pub(super) const COLUMNS: &[(&str, ColumnType)] =
     &[("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
 
-/// A setting: its name, its value, and whether it can be changed without a restart.
+/// A row: the setting's name, its value, and whether it can be changed without a restart.
 type ConfigRow = (&'static str, fn(&Config) -> String, bool);
 
 fn limit(limit: Option<std::num::NonZeroU32>) -> String {
@@ -118,7 +118,7 @@ pub(super) fn rows(config: &Config) -> Vec<Vec<CellValue>> {
         let changeable = if *changes { "yes" } else { "no" };
         vec![(*name).into(), value(config).into(), value(&default).into(), changeable.into()]
     };
-    // A setting of the process, not of the configuration.
+    // The log level is a setting of the process, not of the configuration.
     let (verbosity, changes) = verbosity();
     let changeable = if changes { "yes" } else { "no" };
     let verbose = vec!["verbose".into(), verbosity.into(), "0".into(), changeable.into()];

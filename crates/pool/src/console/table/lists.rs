@@ -32,7 +32,8 @@ pub(super) const PEER_POOLS: &[(&str, ColumnType)] = &[
     ("sv_login", Int4),
 ];
 
-/// The result of SHOW VERSION: our version, and the version of PgBouncer's console it follows.
+/// Returns the result of SHOW VERSION: our version, and that of PgBouncer whose console ours
+/// follows.
 pub(super) fn version() -> String {
     format!("howdah {} (console of PgBouncer 1.25)", env!("CARGO_PKG_VERSION"))
 }

@@ -1,4 +1,4 @@
-//! SHOW MIRRORS: other clusters that a sample of a database's traffic is mirrored to.
+//! SHOW MIRRORS: other clusters to which a sample of a database's traffic is mirrored.
 
 use super::{
     super::snapshot::{MirrorView, PoolerSnapshot},

@@ -56,7 +56,7 @@ const PEERS: &[ConnectionColumn] = &[
     ("id", Int8, |peer| peer.id.into()),
 ];
 
-/// Additional columns of SOCKETS. Always 0: positions in buffers are not recorded.
+/// Additional columns of SHOW SOCKETS. Always 0: positions in buffers are not recorded.
 pub(super) const SOCKET: &[(&str, ColumnType)] = &[
     ("recv_pos", Int4),
     ("pkt_pos", Int4),
@@ -155,12 +155,12 @@ fn port(address: Option<SocketAddr>) -> CellValue {
     address.map_or(0, |address| address.port()).into()
 }
 
-/// The id of a connection in the format of PgBouncer's memory addresses.
+/// Formats the id of a connection like PgBouncer's memory addresses.
 fn pointer(id: Option<u64>) -> CellValue {
     id.map(|id| format!("{id:#x}")).unwrap_or_default().into()
 }
 
-/// A time as text, in UTC.
+/// Formats a time as text, in UTC.
 pub(super) fn clock(time: SystemTime) -> CellValue {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -169,7 +169,7 @@ pub(super) fn clock(time: SystemTime) -> CellValue {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC").into()
 }
 
-/// Year, month and day for a number of days since 1970-01-01, in the Gregorian calendar.
+/// Converts a number of days since 1970-01-01 to year, month and day of the Gregorian calendar.
 fn civil(days: u64) -> (u64, u64, u64) {
     // Years start in March, so that the leap day is the last day of a year; 400 years have 146,097
     // days.

@@ -88,7 +88,7 @@ fn pool_row(view: &PoolerSnapshot, number: usize, pool: &PoolView) -> Vec<CellVa
         pool.user.as_str().into(),
         clients().filter(|client| client.phase == ClientPhase::Active).count().into(),
         waiting().count().into(),
-        // A CancelRequest is forwarded at once, over its own connection.
+        // None is queued: a CancelRequest is forwarded at once, over its own connection.
         cancels.into(),
         0_u32.into(),
         in_phase(ServerPhase::Active).into(),
@@ -105,7 +105,7 @@ fn pool_row(view: &PoolerSnapshot, number: usize, pool: &PoolView) -> Vec<CellVa
     ]
 }
 
-/// In a row for a paused database, `user` is null.
+/// Returns the rows of SHOW PAUSED. In a row for a paused database, `user` is null.
 pub(super) fn paused(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let rows = view.databases.iter().flat_map(|database| {
         let all = database.is_paused.then_some(CellValue::Null);
@@ -123,7 +123,7 @@ fn mode(mode: PoolingMode) -> &'static str {
     }
 }
 
-/// The order of hosts; null for a single host.
+/// Returns the order in which hosts are used; null for a single host.
 fn load_balance_hosts(settings: &PoolSettings) -> CellValue {
     if settings.servers.len() < 2 {
         return CellValue::Null;
@@ -150,7 +150,7 @@ pub(super) fn databases(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
         let servers = view.servers.iter();
         let servers = servers.filter(|it| is_its(it.pool) && is_there(it.pool)).count();
         let clients = view.clients.iter().filter(|client| is_its(client.pool)).count();
-        // The settings of a user without an entry.
+        // An empty user name yields the settings of a user without an entry.
         let mut settings = view.config.pool(name, "")?;
         if let Some((endpoint, dbname)) = member {
             settings.servers = vec![endpoint.clone()];
@@ -204,7 +204,7 @@ pub(super) fn host(endpoint: &Endpoint) -> String {
 pub(super) fn port(endpoint: &Endpoint) -> u16 {
     match endpoint {
         Endpoint::Tcp { port, .. } => *port,
-        // The extension of `.s.PGSQL.5432`.
+        // The port is the extension of the socket's name, as in `.s.PGSQL.5432`.
         Endpoint::Unix { path } => {
             path.extension().and_then(|end| end.to_str()?.parse().ok()).unwrap_or_default()
         }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::core::state::pool_stats::{PoolStats, micros};
 
-/// The columns of a table: totals, averages, or both.
+/// The columns that a table has: totals, averages, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StatColumns {
     Totals,
@@ -18,15 +18,15 @@ pub(super) enum StatColumns {
     Both,
 }
 
-/// What a count is divided by for its average over a period.
+/// The divisor of a count's average over a period.
 enum Average {
-    /// The seconds of the period.
+    /// The length of the period in seconds.
     Second,
-    /// Another count.
+    /// Another count, such as the number of transactions.
     Each(fn(&PoolStats) -> u64),
 }
 
-/// A count, with its column names in each table.
+/// A count, with its column names in each of the tables.
 struct StatCounter {
     in_stats: &'static str,
     average_in_stats: &'static str,
@@ -55,7 +55,7 @@ macro_rules! counter {
             average: $average,
         }
     };
-    // Newer columns, whose averages have the same name in all tables.
+    // Columns that PgBouncer added later have the same average name in all tables.
     (new $name:literal, $avg:literal, $value:expr) => {
         counter!($name, $name, $name, $avg, $name, $value, Average::Second)
     };
@@ -114,7 +114,7 @@ pub(super) fn columns(which: StatColumns) -> Vec<ShowColumn> {
     columns
 }
 
-/// Sums of counts, in total and over the last complete period.
+/// Sums of the counts of several pools, in total and over the last complete period.
 #[derive(Default)]
 struct StatTotals {
     all: PoolStats,
@@ -172,7 +172,7 @@ pub(super) fn rows(view: &PoolerSnapshot, which: StatColumns) -> Vec<Vec<CellVal
     sums.into_iter().map(row).collect()
 }
 
-/// The sums over all databases, one row per count.
+/// Returns the sums over all databases, one row per count.
 pub(super) fn totals(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let mut sum = StatTotals::default();
     view.removed.iter().for_each(|(_, tally)| sum.all += tally);

@@ -1,12 +1,12 @@
-//! [`ActiveFanOut`]: a client's request that runs on several shards. [`SubRequest`]: its part on
-//! one of them.
+//! [`ActiveFanOut`]: a client's request that runs on several shards. [`SubRequest`]: the part of it
+//! that runs on one shard.
 //!
 //! A sub-request is run by an internal client: it waits for a server, gets the client's parameters
-//! there, and its session state is reset afterwards, as for any client. Only its replies go to a
-//! [`Merger`] instead of a socket.
+//! there, and its session state is reset afterwards, as for any client. The only difference is that
+//! its replies go to a [`Merger`] instead of a socket.
 //!
-//! Sub-requests start one after another, in the order of their shards, each once the one before has
-//! its server. So a sub-request that waits for a shard never holds a later shard, and no two
+//! Sub-requests start one after another, in the order of their shards, each once the previous one
+//! has its server. So a sub-request that waits for a shard never holds a later shard, and no two
 //! clients deadlock. Where shards share a limit of servers, that order is not enough: only as many
 //! start as an [`AcquireGuard`] allows.
 
@@ -27,20 +27,20 @@ pub(crate) struct SubRequest {
     pub(crate) index: usize,
 }
 
-/// A request for several shards.
+/// A request to be run on several shards.
 #[derive(Debug)]
 pub(crate) struct FanOutRequest {
     pub(crate) shards: Vec<u32>,
     pub(crate) role: TargetRole,
     /// Whether the primary is also suitable while no replica has replayed the client's writes.
     pub(crate) can_use_primary: bool,
-    /// The messages that every shard is sent first.
+    /// The messages that each shard is sent first.
     pub(crate) messages: Vec<u8>,
-    /// The same messages, as far as they are answered.
+    /// The requests among `messages` that the shards reply to.
     pub(crate) expected_replies: Vec<ShardRequest>,
-    /// The rows that follow, for a COPY.
+    /// How to split the rows that follow, for a COPY.
     pub(crate) copy: Option<CopyRowRouting>,
-    /// How many bytes of the client's input it takes.
+    /// Number of bytes of the client's input that the request takes.
     pub(crate) bytes: usize,
     /// Whether text is sorted by its bytes on every shard.
     pub(crate) has_byte_collation: bool,
@@ -54,7 +54,7 @@ pub(crate) struct CopyRowRouting {
     pub(crate) has_same_encoding: bool,
 }
 
-/// A request in progress.
+/// The state of a fan-out request in progress.
 #[derive(Debug)]
 pub(crate) struct ActiveFanOut {
     pub(crate) request: FanOutRequest,
@@ -62,13 +62,13 @@ pub(crate) struct ActiveFanOut {
     /// The clients of sub-requests that have started; `None` for finished ones.
     pub(crate) sub_requests: Vec<Option<ClientId>>,
     pub(crate) copy: Option<FanOutCopy>,
-    /// The client has received an error, and the sub-requests are being ended.
+    /// Whether the client has received an error, and the sub-requests are being ended.
     pub(crate) is_aborting: bool,
-    /// Permission to hold servers of several shards, once granted.
+    /// Permission to hold servers of several shards at once, if granted.
     pub(crate) acquire_guard: Option<AcquireGuard>,
 }
 
-/// A COPY of a client's rows to several shards.
+/// The state of a COPY of a client's rows to several shards.
 ///
 /// ```text
 /// Starting ──► Receiving ──► Finishing ──► Committing
@@ -80,13 +80,13 @@ pub(crate) struct FanOutCopy {
     pub(crate) rows: CopyRowSplitter,
     pub(crate) map: ShardMap,
     pub(crate) has_same_encoding: bool,
-    /// Remaining bytes of the current CopyData.
+    /// Remaining bytes of the current CopyData message.
     pub(crate) data_left: u32,
-    /// The next bytes for each shard.
+    /// Rows collected for each shard, not sent yet.
     pub(crate) buffers: Vec<Vec<u8>>,
 }
 
-/// Progress of a COPY.
+/// Progress of a COPY to several shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyPhase {
     /// Not every shard accepts rows yet.
@@ -100,7 +100,7 @@ pub(crate) enum CopyPhase {
 }
 
 impl ActiveFanOut {
-    /// Whether its client's input consists of rows that can be processed now.
+    /// Whether the client's input consists of rows that can be processed now.
     pub(crate) fn accepts_copy_data(&self) -> bool {
         self.copy.as_ref().is_some_and(|copying| copying.phase == CopyPhase::Receiving)
     }

@@ -1,4 +1,4 @@
-//! Admission of fan-out requests under limits that several shards share, see [`AcquireGuard`].
+//! Admission of fan-out requests under limits that several shards share; see [`AcquireGuard`].
 
 use std::sync::Arc;
 
@@ -59,14 +59,14 @@ impl Core {
         self.wake_next_fan_out(owner);
     }
 
-    /// A fan-out request has been admitted or has ended: the next waiting one tries again, and
-    /// after its success the one after it.
+    /// Called when a fan-out request has been admitted or has ended: the next waiting one tries
+    /// again, and if it succeeds, the one after it.
     pub(super) fn wake_next_fan_out(&mut self, owner: PoolId) {
         let first = self.first_awaiting_fan_out(owner);
         self.deferred.extend(first.map(DeferredWork::Client));
     }
 
-    /// The fan-out request of a database that has waited longest.
+    /// Returns the client of a database whose fan-out request has waited longest.
     fn first_awaiting_fan_out(&mut self, owner: PoolId) -> Option<ClientId> {
         let clients = &self.clients;
         let is_waiting = |id: ClientId| {
@@ -97,7 +97,8 @@ impl Core {
         }
     }
 
-    /// Limits shared by servers of several of the `shards`, with the number of these shards.
+    /// Returns limits that servers of several of the `shards` share, with the number of these
+    /// shards.
     fn shared_limits(&self, owner: PoolId, shards: &[u32]) -> Vec<(Arc<ConnectionLimit>, u32)> {
         let mut needed: Vec<(Arc<ConnectionLimit>, u32)> = Vec::new();
         for shard in shards {
@@ -124,5 +125,5 @@ impl Core {
     }
 }
 
-/// `too_many_connections`.
+/// SQLSTATE `too_many_connections`.
 const TOO_MANY_CONNECTIONS: &[u8] = b"53300";

@@ -17,16 +17,16 @@ use crate::{
     },
 };
 
-/// Rows are collected up to this many bytes for one CopyData.
+/// Maximum bytes of rows collected for one CopyData message.
 const COPY_DATA_BYTES: usize = 32 << 10;
 
-/// Longest row.
+/// Maximum length of a row in bytes.
 const ROW_BYTES_MAX: usize = 64 << 20;
 
 const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";
 
 impl FanOutCopy {
-    /// Returns `None` for the binary format.
+    /// Creates the state of a COPY; `None` for the binary format, which cannot be split.
     pub(crate) fn new(rows: &CopyRowRouting, shards: usize) -> Option<Self> {
         Some(Self {
             phase: CopyPhase::Starting,
@@ -38,7 +38,7 @@ impl FanOutCopy {
         })
     }
 
-    /// Splits received data into rows by shard, or returns why a row cannot be routed.
+    /// Splits received data into rows by shard, or returns the reason why a row cannot be routed.
     fn split(&mut self, bytes: &[u8], is_last: bool) -> Result<(), Refusal> {
         self.rows.push(bytes);
         while let Some((place, row)) = self.rows.next(&self.map, self.has_same_encoding)? {
@@ -55,21 +55,21 @@ impl FanOutCopy {
 
 fn append_row(buffers: &mut [Vec<u8>], place: RowTarget, row: &[u8]) {
     match place {
-        // There is one sub-request per shard, in the order of shards.
+        // Sub-requests are in the order of shards, one per shard.
         RowTarget::Shard(shard) => buffers[shard as usize].extend_from_slice(row),
         RowTarget::All => buffers.iter_mut().for_each(|buffer| buffer.extend_from_slice(row)),
     }
 }
 
-/// The next part of a client's input while it sends rows.
+/// The next part of a client's input while it sends rows, up to a position in the input.
 enum CopyInput {
-    /// Rows, up to this position of the input.
+    /// Complete or partial rows.
     Data(usize),
     /// CopyDone or CopyFail.
     End {
         is_done: bool,
     },
-    /// A header or message to ignore, up to this position of the input.
+    /// A header or message to ignore.
     Ignored(usize),
     Terminate,
     Incomplete,
@@ -160,7 +160,7 @@ impl Core {
         }
     }
 
-    /// The client has sent all rows, or has aborted the COPY.
+    /// Handles the end of the client's rows; `is_done` is false if the client has aborted the COPY.
     fn finish_rows(&mut self, id: ClientId, is_done: bool, io: &mut dyn CoreIo) {
         let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
         let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else { return };
@@ -179,7 +179,7 @@ impl Core {
         self.update_pause(PeerId::Client(id), io);
     }
 
-    /// A row cannot be routed: fails the COPY with that error.
+    /// Fails the COPY because a row cannot be routed.
     fn refuse_rows(&mut self, id: ClientId, refusal: &Refusal, io: &mut dyn CoreIo) {
         let mut error = Vec::new();
         write_refusal(&mut error, refusal);
@@ -252,7 +252,8 @@ impl Core {
             .collect()
     }
 
-    /// The next step of a COPY, once all sub-requests have started. Returns whether there was one.
+    /// Takes the next step of a COPY, once all sub-requests have started. Returns whether there was
+    /// one.
     pub(super) fn advance_copy(&mut self, id: ClientId, io: &mut dyn CoreIo) -> bool {
         let Some(phase) = self.copy_phase(id) else { return false };
         let fan_out = self.clients.get(id).and_then(|client| client.fan_out.as_ref());
@@ -277,7 +278,7 @@ impl Core {
                 let Some(fan_out) = fan_out else { return false };
                 let mut out = Vec::new();
                 fan_out.merger.expect_replies(ShardRequest::Commit);
-                fan_out.merger.finish_disconnected(&mut out); // Without a remaining shard, no reply comes.
+                fan_out.merger.finish_disconnected(&mut out); // No shard remains to reply.
                 self.send_merged(id, &out, io);
                 let sql: &[u8] = if has_failed { b"ROLLBACK" } else { b"COMMIT" };
                 let mut message = Vec::new();
@@ -293,7 +294,7 @@ impl Core {
     }
 }
 
-/// The end of the message at `at`, if it is complete.
+/// Returns the end of the message at `at`, if it is complete.
 fn message_end(input: &[u8], at: usize) -> Option<usize> {
     let header = header_at(input, at).ok().flatten()?;
     let end = at + Header::BYTES + header.body_bytes as usize;

@@ -1,17 +1,17 @@
-//! LISTEN over shared connections: the pooler keeps per client what a server would keep per
-//! session.
+//! LISTEN over shared connections: the pooler tracks for each client the channels that a server
+//! would track for a session.
 //!
-//! Beside the pools, one dedicated connection per database listens to every channel that any client
-//! has asked for. Its notifications are delivered to the listening clients, each between two of its
-//! transactions.
+//! In addition to the pools, one dedicated connection per database listens to every channel that
+//! any client has requested. Its notifications are delivered to the listening clients, each between
+//! two of its transactions.
 //!
 //! PostgreSQL decides what LISTEN and UNLISTEN do. The client's statement runs on its server,
 //! followed by a LISTEN of the pooler to a marker channel with a number. After the transaction, the
-//! server is asked for its channels: a marker that is still there proves that its statement took
-//! effect, whatever was rolled back, to whichever savepoint. Then the server unlistens everything.
-//! So no text has to be understood to know the outcome of a transaction; the text only shows which
-//! channels the dedicated connection must listen to *before* the client's statement runs, so that
-//! nothing is lost in between.
+//! server is asked for its channels. If a marker is among them, its statement took effect,
+//! whichever savepoint was rolled back to. Then the server unlistens everything. So the outcome of
+//! a transaction is known without parsing any text; the text only shows which channels the
+//! dedicated connection must listen to *before* the client's statement runs, so that nothing is
+//! lost in between.
 
 use std::sync::Arc;
 
@@ -35,11 +35,11 @@ pub(crate) enum ListenAction {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListenStatement {
     pub(crate) action: ListenAction,
-    /// Offset where its last token ends.
+    /// Offset of the end of the statement's last token.
     pub(crate) end: usize,
 }
 
-/// Warnings to a client about its notifications.
+/// A loss of notifications that a client is warned about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MissedNotifications {
     /// The client did not read its notifications, and its buffer is full.
@@ -51,7 +51,7 @@ pub(crate) enum MissedNotifications {
 }
 
 impl MissedNotifications {
-    /// Class 01 (warning); `N` starts implementation-defined codes.
+    /// Returns a code of class 01 (warning); `N` starts implementation-defined codes.
     pub(crate) const fn sqlstate(&self) -> &'static [u8; 5] {
         match self {
             Self::Dropped { .. } => b"01N01",
@@ -76,18 +76,18 @@ impl MissedNotifications {
     }
 }
 
-/// The name of the marker channel for a statement. A client's own channel of that form is harmless:
-/// markers are matched by number.
+/// Returns the name of the marker channel for a statement. A client's own channel of that form is
+/// harmless: markers are matched by number.
 pub(crate) fn marker_channel(number: u32) -> String {
     format!("howdah listen {number}")
 }
 
-/// The number in the name of a marker channel.
+/// Returns the number in the name of a marker channel.
 pub(crate) fn marker_number(channel: &[u8]) -> Option<u32> {
     let digits = channel.strip_prefix(b"howdah listen ")?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Sent to a server after the transaction: lists its channels, then unlistens all.
+/// Query sent to a server after the transaction: lists its channels, then unlistens all.
 pub(crate) const LISTENING_CHANNELS_QUERY: &[u8] =
     b"SELECT pg_catalog.pg_listening_channels();UNLISTEN *";

@@ -7,58 +7,58 @@ use howdah_wire::backend::{Severity, encode};
 
 use crate::core::listen::channels::{Channel, ListenAction, MissedNotifications, marker_number};
 
-/// Most channels of one client.
+/// Maximum number of channels of one client.
 pub(crate) const CHANNELS_MAX: usize = 65_536;
 
 /// The channels that a client listens to.
 #[derive(Debug, Default)]
 pub(crate) struct ClientChannels {
-    /// By name, with whether a transaction has committed it; otherwise the dedicated connection
+    /// For each channel, whether a transaction has committed it; otherwise the dedicated connection
     /// listens to it in advance.
     channels: HashMap<Channel, bool>,
     queue: VecDeque<QueuedMessage>,
     queued_bytes: usize,
-    /// Notifications dropped since the client was last warned.
+    /// Number of notifications dropped since the client was last warned.
     dropped: u64,
-    /// Those of its channels that no transaction has committed.
+    /// The channels in `channels` that no transaction has committed.
     uncommitted: Vec<Channel>,
     /// Channels that the worker has yet to listen to.
     to_listen: Vec<Channel>,
     /// Channels that the worker has yet to unlisten.
     to_unlisten: Vec<Channel>,
-    /// Why its last request failed.
+    /// The reason why the last request to listen failed.
     pub(crate) refusal: Option<String>,
 }
 
-/// A message waiting to be sent.
+/// A message waiting to be sent to the client.
 #[derive(Debug)]
 struct QueuedMessage {
-    /// `None` for a warning of the pooler.
+    /// Channel of the notification; `None` for a warning of the pooler.
     channel: Option<Channel>,
     message: Box<[u8]>,
 }
 
-/// What happened to a notification.
+/// The result of offering a notification to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotificationOutcome {
     Queued,
     Dropped,
-    /// The client does not listen to its channel.
+    /// The client does not listen to the channel.
     NotListening,
 }
 
 impl ClientChannels {
-    /// Whether it has no channels and nothing is pending.
+    /// Whether the client has no channels and nothing is pending.
     pub(crate) fn is_idle(&self) -> bool {
         self.channels.is_empty() && self.queue.is_empty() && self.dropped == 0
     }
 
-    /// The channels that committed transactions listen to.
+    /// Returns the channels that committed transactions listen to.
     pub(crate) fn committed(&self) -> impl Iterator<Item = &Channel> {
         self.channels.iter().filter(|(_, committed)| **committed).map(|(channel, _)| channel)
     }
 
-    /// Restores the channels it had in another process.
+    /// Restores the channels that the client had in another process.
     pub(crate) fn restore(&mut self, channels: impl Iterator<Item = Channel>) {
         self.channels = channels.take(CHANNELS_MAX).map(|channel| (channel, true)).collect();
     }
@@ -90,7 +90,7 @@ impl ClientChannels {
         std::mem::take(&mut self.to_listen)
     }
 
-    /// Handles a failed request.
+    /// Handles the failure of a request to listen.
     pub(crate) fn refuse(&mut self, reason: String) {
         self.drop_uncommitted();
         self.refusal = Some(reason);
@@ -116,7 +116,6 @@ impl ClientChannels {
         self.drop_uncommitted();
     }
 
-    /// Stops listening to anything.
     pub(crate) fn unlisten_all(&mut self) {
         self.commit(std::iter::once(&ListenAction::UnlistenAll));
     }
@@ -145,7 +144,7 @@ impl ClientChannels {
         });
     }
 
-    /// Takes the channels to unlisten.
+    /// Takes the channels that the worker must unlisten.
     pub(crate) fn take_to_unlisten(&mut self) -> Vec<Channel> {
         std::mem::take(&mut self.to_unlisten)
     }
@@ -164,7 +163,7 @@ impl ClientChannels {
         if !self.channels.contains_key(channel) {
             return NotificationOutcome::NotListening;
         }
-        // Once some were dropped, the warning must come first, and later ones wait for it.
+        // Once some were dropped, the warning must precede later notifications, which wait for it.
         if self.dropped > 0 || self.queued_bytes + message.len() > bytes_max {
             self.dropped += 1;
             return NotificationOutcome::Dropped;
@@ -183,8 +182,8 @@ impl ClientChannels {
         self.queue.push_back(QueuedMessage { channel: None, message: message.into() });
     }
 
-    /// Appends what is pending, then the warning if some were dropped. Notifications of uncommitted
-    /// channels stay queued.
+    /// Appends pending messages, then the warning if some were dropped. Notifications of
+    /// uncommitted channels stay queued.
     pub(crate) fn write_pending(&mut self, to: &mut Vec<u8>) {
         let mut remaining = VecDeque::new();
         for queued in std::mem::take(&mut self.queue) {
@@ -216,15 +215,15 @@ pub(crate) fn write_warning(to: &mut Vec<u8>, warning: &MissedNotifications) {
 /// LISTEN and UNLISTEN statements in a server's current transaction.
 #[derive(Debug, Default)]
 pub(crate) struct PendingActions {
-    /// In order; the index is the number of the marker channel.
+    /// The statements in order; the index is the number of the marker channel.
     actions: Vec<ListenAction>,
-    /// Markers that the server listens to after the end of the transaction.
+    /// Numbers of the markers that the server listens to after the transaction.
     effective: Vec<u32>,
-    /// Command tags received for such statements.
+    /// Number of command tags received for LISTEN and UNLISTEN statements.
     pub(crate) tags: usize,
-    /// A portal with such a statement.
+    /// The portal bound to a LISTEN or UNLISTEN, with the statement.
     pub(crate) portal: Option<(Box<[u8]>, ListenAction)>,
-    /// The error to report in place of the statement that was made to fail.
+    /// The error to report instead of that of the statement that was made to fail.
     pub(crate) refusal: Option<Vec<u8>>,
 }
 
@@ -253,7 +252,7 @@ impl PendingActions {
         }
     }
 
-    /// The effective statements, in order.
+    /// Returns the statements that took effect, in order.
     pub(crate) fn into_effective(mut self) -> Vec<ListenAction> {
         self.effective.sort_unstable();
         self.effective.dedup();

@@ -2,10 +2,11 @@
 
 use crate::core::listen::channels::{Channel, ListenAction, ListenStatement};
 
-/// Longest name, in bytes: `NAMEDATALEN - 1`.
+/// Maximum length of a name, in bytes: `NAMEDATALEN - 1`.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Whether a text starts with LISTEN or UNLISTEN. Nearly none does, which the first letter shows.
+/// Whether a text starts with LISTEN or UNLISTEN. Checking the first byte rules out nearly all
+/// texts.
 #[inline]
 pub(crate) fn starts_with_listen(sql: &[u8]) -> bool {
     match sql.first() {
@@ -16,7 +17,7 @@ pub(crate) fn starts_with_listen(sql: &[u8]) -> bool {
     }
 }
 
-/// Parses a text that consists of one such statement only.
+/// Parses a text that is a single LISTEN or UNLISTEN and nothing else.
 pub(crate) fn parse(sql: &[u8]) -> Option<ListenStatement> {
     let found = parse_prefix(sql)?;
     let mut rest = &sql[found.end..];
@@ -48,19 +49,19 @@ fn parse_prefix(sql: &[u8]) -> Option<ListenStatement> {
     Some(ListenStatement { action, end: end(rest) })
 }
 
-/// The text after a keyword.
+/// Returns the text after a keyword.
 fn strip_keyword<'a>(sql: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (front, rest) = sql.split_at_checked(word.len())?;
     let is_whole = rest.first().is_none_or(|byte| !is_name_byte(*byte));
     (is_whole && front.eq_ignore_ascii_case(word)).then_some(rest)
 }
 
-/// The text after white space and comments; `None` if a comment does not end.
+/// Returns the text after white space and comments; `None` if a comment does not end.
 fn skip_whitespace(mut sql: &[u8]) -> Option<&[u8]> {
     loop {
         sql = sql.trim_ascii_start();
         if sql.first() == Some(&0x0b) {
-            sql = &sql[1..]; // Also white space in PostgreSQL.
+            sql = &sql[1..]; // The vertical tab is also white space in PostgreSQL.
         } else if sql.starts_with(b"--") {
             let end = memchr::memchr2(b'\n', b'\r', sql).unwrap_or(sql.len());
             sql = &sql[end..];
@@ -72,7 +73,7 @@ fn skip_whitespace(mut sql: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The text after a comment; comments nest.
+/// Returns the text after a comment; comments nest.
 fn skip_comment(sql: &[u8]) -> Option<&[u8]> {
     let (mut at, mut depth) = (0, 0_usize);
     loop {
@@ -89,7 +90,8 @@ fn skip_comment(sql: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// A name and the text after it. Unicode escapes (`U&"…"`) are not supported.
+/// Parses a name, and returns it with the text after it. Unicode escapes (`U&"…"`) are not
+/// supported.
 fn parse_name(sql: &[u8]) -> Option<(Channel, &[u8])> {
     let Some(mut rest) = sql.strip_prefix(b"\"") else {
         let end = sql.iter().position(|byte| !is_name_byte(*byte)).unwrap_or(sql.len());
@@ -119,7 +121,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | 0x80..)
 }
 
-/// Whether a byte may occur in a name, but not start it.
+/// Whether a byte may occur in a name, but not at its start.
 fn is_not_name_start(byte: u8) -> bool {
     byte.is_ascii_digit() || byte == b'$'
 }

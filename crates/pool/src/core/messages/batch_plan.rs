@@ -1,9 +1,8 @@
 //! Routing of extended-protocol batches: all messages of a batch are analyzed before the first one
-//! is sent, so one server is chosen for all of them, and a refused batch has had no effect.
+//! is sent, so that one server is chosen for all of them, and a refused batch has had no effect.
 //!
-//! A server need not answer before Sync or Flush, so a client that waits for an answer has sent one
-//! of them. A batch that is longer than the limit on bytes held for one client is analyzed in
-//! parts.
+//! A server need not reply before Sync or Flush, so a client that waits for a reply has sent one of
+//! them. A batch that is longer than the limit on bytes held for one client is analyzed in parts.
 
 use std::sync::Arc;
 
@@ -26,19 +25,19 @@ use crate::core::{
 
 /// The results of analyzing a batch so far.
 struct BatchInfo<'a> {
-    /// The route that suits all messages so far.
+    /// The route that is suitable for all messages so far.
     route: Option<Route>,
-    /// Statements that it parses: name, text, analysis.
+    /// Statements that the batch parses: name, text, analysis.
     parsed: Vec<(&'a [u8], &'a [u8], Parsed)>,
     binds: usize,
     executes: usize,
     /// The text of the statement bound last, if it is a plain BEGIN.
     begin: Option<Box<[u8]>>,
-    /// Portals of the pooler's own commands.
+    /// Portals bound to the pooler's own commands.
     portals: Vec<&'a [u8]>,
-    /// In the order of their Binds.
+    /// Portals to be run on several shards, in the order of their Binds.
     fan_outs: FanOutPlans<'a>,
-    /// Whether it has messages about the pooler's commands, and about other statements.
+    /// Whether the batch has messages about the pooler's commands, and about other statements.
     has_commands: bool,
     has_others: bool,
 }
@@ -87,7 +86,7 @@ impl RoutingContext<'_> {
         dispatch
     }
 
-    /// Dispatches a batch, or its next part, of a client that has a server because it is in a
+    /// Dispatches a batch, or its next part, for a client that has a server because it is in a
     /// transaction or in the middle of the batch.
     pub(in crate::core) fn dispatch_linked_batch(
         &mut self,
@@ -157,8 +156,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Whether a batch of a client without a server is a single BEGIN, which waits for the next
-    /// request to determine its shard. If so, stores it as the client's pending BEGIN.
+    /// Whether a batch of a client without a server is a single BEGIN, which waits until the next
+    /// request determines the shard. If so, stores it as the client's pending BEGIN.
     fn defer_begin(
         &self,
         client: &mut ClientConnection,
@@ -214,7 +213,7 @@ impl RoutingContext<'_> {
             };
             self.analyze_message(client, &mut info, message)?;
         }
-        // A batch of Close messages only goes to a server, too.
+        // A batch that only consists of Close messages goes to a server, too.
         info.has_others |= !info.has_commands;
         if info.route.is_none() && !info.has_commands {
             let Some(routing) = &mut client.routing else { return Ok(info) };
@@ -350,7 +349,7 @@ impl RoutingContext<'_> {
     }
 
     /// Calls `act` with a statement that the client prepared in an earlier batch. Returns `None` if
-    /// there is none of this name: the server reports that.
+    /// no statement has this name: the server reports that.
     fn with_prepared(
         &mut self,
         client: &mut ClientConnection,
@@ -398,7 +397,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Records what a name refers to, in modes where the pooler does not rewrite statement names.
+    /// Records the text that a name refers to, in modes where the pooler does not rewrite statement
+    /// names.
     fn record_name(&self, client: &mut ClientConnection, name: &[u8], sql: &[u8], parsed: &Parsed) {
         if self.pool.has_tracked_names {
             return;
@@ -423,10 +423,10 @@ impl RoutingContext<'_> {
     }
 }
 
-/// Portals, and how their results from several shards are merged.
+/// Names of portals, and how their results from several shards are merged.
 pub(in crate::core) type FanOutPlans<'a> = Vec<(&'a [u8], Arc<FanOut>)>;
 
-/// Most names recorded for one client where the pooler does not rewrite names.
+/// Maximum number of names recorded for one client where the pooler does not rewrite names.
 const NAMES_MAX: usize = 10_000;
 
 impl BatchInfo<'_> {
@@ -443,7 +443,7 @@ fn add_route(earlier: Option<Route>, route: Route) -> Result<Option<Route>, Refu
     }
 }
 
-/// The text of a statement that the client prepared in an earlier batch.
+/// Returns the text of a statement that the client prepared in an earlier batch.
 fn prepared_text<'a>(client: &'a ClientConnection, name: &[u8]) -> Option<&'a [u8]> {
     match name {
         b"" => Some(sql_text(&client.statements.unnamed)),
@@ -451,7 +451,7 @@ fn prepared_text<'a>(client: &'a ClientConnection, name: &[u8]) -> Option<&'a [u
     }
 }
 
-/// Analyzes what follows the name in a Parse.
+/// Analyzes the text of a Parse and the fields after it.
 fn parse_text(
     session: &mut howdah_route::RouteSession,
     router: &mut howdah_route::Router,
@@ -464,7 +464,7 @@ fn parse_text(
     session.parse(router, sql, types)
 }
 
-/// Where the complete messages of a batch end, and whether the batch is complete there.
+/// Returns the end of the complete messages of a batch, and whether the batch is complete there.
 fn batch_extent(input: &[u8], start: usize) -> (usize, bool) {
     let mut at = start;
     while let Ok(Some(header)) = header_at(input, at) {
@@ -489,6 +489,6 @@ fn batch_extent(input: &[u8], start: usize) -> (usize, bool) {
             _ => return (at, at > start),
         }
     }
-    // An invalid header is reported when it is processed itself.
+    // An invalid header is reported when it is processed.
     (at, header_at(input, at).is_err())
 }

@@ -1,5 +1,4 @@
-//! From client to server: messages are framed, requests are tracked, bytes are forwarded as they
-//! are.
+//! From client to server: frames messages, tracks requests, and forwards bytes unchanged.
 
 use std::ops::Range;
 
@@ -34,9 +33,9 @@ use crate::{
     },
 };
 
-/// Why processing a client's bytes stopped.
+/// The reason why processing a client's bytes stopped.
 pub(in crate::core) enum StopReason {
-    /// The rest is incomplete.
+    /// The rest of the input is an incomplete message.
     NeedsMoreInput,
     /// The next message needs a server.
     NeedsServer,
@@ -118,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Processes as much of `input` as possible, and returns how much that was.
+    /// Processes as many bytes of `input` as possible, and returns their number.
     fn process_input(&mut self, id: ClientId, input: &[u8], io: &mut dyn CoreIo) -> usize {
         let client = self.clients.get(id);
         if client.is_some_and(|client| client.state == ClientState::FanOut) {
@@ -153,8 +152,8 @@ impl Core {
                 stop => break stop,
             }
         };
-        // Only a request that went to one server, and of which the pooler answered nothing, can be
-        // rerouted.
+        // Only a request that went to a single server, and of which the pooler answered nothing,
+        // can be rerouted.
         can_buffer &= matches!(stop, StopReason::NeedsMoreInput) && self.to_client.is_empty();
         self.flush_client(id, input, io);
         let Some(client) = self.clients.get_mut(id) else { return at };
@@ -219,7 +218,7 @@ impl Core {
         };
         server.retry_buffer.discard_incomplete();
         if server.outstanding.is_empty() {
-            server.state_since = self.now; // It waited for the client until now.
+            server.state_since = self.now; // Until now, the server waited for the client.
             if server.is_quiescent() {
                 server.work_started = self.now;
             }
@@ -258,18 +257,18 @@ impl Core {
     }
 }
 
-/// Decides what happens to a client's messages.
+/// Decides what to do with a client's messages.
 pub(in crate::core) trait MessageHandler {
-    /// The client's position in its input.
+    /// Returns the cursor over the client's input.
     fn input(&mut self) -> &mut FrameCursor;
 
     /// Forwards a range of the input to the server.
     fn forward(&mut self, range: Range<usize>);
 
-    /// Tracks a message, and decides what is forwarded of it.
+    /// Tracks a message, and decides how much of it is forwarded.
     fn handle(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult;
 
-    /// Called after a message of `bytes` bytes, or its front, was handled.
+    /// Called after a message of `bytes` bytes, or its front, has been handled.
     #[inline]
     fn handled(&mut self, bytes: usize) {
         let _ = bytes;
@@ -332,7 +331,7 @@ fn handle_messages(
     StopReason::NeedsMoreInput
 }
 
-/// The next header and its kind, if they are complete and valid.
+/// Returns the next header and its kind, if they are complete and valid.
 #[inline]
 fn next_header(input: &[u8], at: usize, body_bytes_max: u32) -> Option<(Header, Frontend)> {
     let header = header_at(input, at).ok()??;
@@ -341,7 +340,7 @@ fn next_header(input: &[u8], at: usize, body_bytes_max: u32) -> Option<(Header, 
     may_be.then_some((header, kind))
 }
 
-/// Why [`next_header`] returned `None`.
+/// Returns the reason why [`next_header`] returned `None`.
 #[cold]
 fn header_error(input: &[u8], at: usize, body_bytes_max: u32) -> StopReason {
     let fault = |why: String| StopReason::Fault(ClientRefusal::ProtocolViolation(why));
@@ -359,14 +358,14 @@ fn header_error(input: &[u8], at: usize, body_bytes_max: u32) -> StopReason {
     }
 }
 
-/// Messages with bodies up to this size are held until they are complete.
+/// Maximum body length of messages that are held until they are complete.
 const SHORT_BYTES_MAX: u32 = 4096;
 
 /// Handles the messages of a client that has no server, up to one that needs a server.
 struct UnlinkedHandler<'a> {
     client: &'a mut ClientConnection,
     to_client: &'a mut GatherBuffer,
-    /// The routing of its database, if that has one.
+    /// The routing of the client's database, if that has one.
     routing: Option<RoutingContext<'a>>,
     input: &'a [u8],
 }
@@ -415,7 +414,7 @@ impl MessageHandler for UnlinkedHandler<'_> {
 }
 
 impl UnlinkedHandler<'_> {
-    /// The transaction status for ReadyForQuery.
+    /// Returns the transaction status for ReadyForQuery.
     fn transaction_status(&self) -> TransactionStatus {
         match &self.client.routing {
             Some(routing) if routing.deferred_begin.is_some() => TransactionStatus::InTransaction,
@@ -449,7 +448,7 @@ impl UnlinkedHandler<'_> {
             dispatch,
             Dispatch::Answered(_) | Dispatch::Refused(_) | Dispatch::DeferredBegin(_)
         ) {
-            // As on a server, any query string drops it.
+            // As on a server, any query string drops the unnamed statement.
             self.client.statements.clear_unnamed();
         }
         match dispatch {
@@ -472,7 +471,7 @@ impl UnlinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Answers a BEGIN, which is sent before the next request.
+    /// Replies to a BEGIN, which is sent to a server before the next request.
     fn defer_begin(&mut self, message: PartialMessage<'_>, route: Route) {
         let Some(routing) = &mut self.client.routing else { return };
         routing.deferred_begin = Some((message.body.into(), route));
@@ -520,7 +519,7 @@ impl UnlinkedHandler<'_> {
     }
 }
 
-/// A message that is invalid after the login.
+/// Returns the error for a message that is invalid after the login.
 pub(in crate::core) fn misplaced_message(kind: Frontend) -> RewriteResult {
     RewriteResult::Stop(StopReason::Fault(ClientRefusal::ProtocolViolation(format!(
         "unexpected {kind} after login"
@@ -528,7 +527,7 @@ pub(in crate::core) fn misplaced_message(kind: Frontend) -> RewriteResult {
 }
 
 impl ClientConnection {
-    /// Whether its input must be held for now.
+    /// Whether the client's input must be held for now.
     pub(in crate::core) fn must_buffer_input(&self) -> bool {
         matches!(self.state, ClientState::Waiting | ClientState::Welcome)
             || self.fan_out.as_ref().is_some_and(|fan_out| !fan_out.accepts_copy_data())

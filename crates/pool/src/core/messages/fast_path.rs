@@ -1,13 +1,13 @@
 //! A fast path for query strings that need no further inspection: nearly all that clients send.
 
-/// Whether a text is a single statement that cannot change the session in a way that has to be
-/// understood (SET, RESET, DISCARD, DEALLOCATE, LISTEN, UNLISTEN). True only if it starts with one
+/// Whether a text is a single statement that cannot change the session in a way that the pooler
+/// must track (SET, RESET, DISCARD, DEALLOCATE, LISTEN, UNLISTEN). True only if it starts with one
 /// of [`STATEMENT_PREFIXES`] and contains no semicolon except at its end; false negatives are
 /// possible.
 #[inline]
 pub(crate) fn is_simple(sql: &[u8]) -> bool {
     let Some(word) = sql.first_chunk::<4>() else { return false };
-    let word = u32::from_le_bytes(*word) | 0x2020_2020; // Lower case; no two letters become equal.
+    let word = u32::from_le_bytes(*word) | 0x2020_2020; // Lower case; no prefixes collide.
     if !STATEMENT_PREFIXES.contains(&word) {
         return false;
     }
@@ -23,7 +23,8 @@ pub(crate) fn is_non_transaction(sql: &[u8]) -> bool {
     is_simple(sql) && !sql.first_chunk().is_some_and(is_control)
 }
 
-/// First letters of such statements; no statement of the other kind starts like that.
+/// First four bytes, in lower case, of the statements that [`is_simple`] accepts. No statement that
+/// must be tracked starts like them.
 const STATEMENT_PREFIXES: [u32; 8] = [
     u32::from_le_bytes(*b"sele"),
     u32::from_le_bytes(*b"inse"),

@@ -5,13 +5,13 @@ use std::{io::IoSlice, ops::Range};
 
 use crate::{Backlog, CoreIo, core::state::ids::PeerId};
 
-/// Most slices of one [`CoreIo::send`].
+/// Maximum number of slices for one [`CoreIo::send`].
 const SLICES_MAX: usize = 64;
 
-/// A range of bytes.
+/// A range of the input, or of the buffer's own bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GatherSlice {
-    /// Whether it refers to the input; otherwise to the buffer's own bytes.
+    /// Whether the range refers to the input.
     is_input: bool,
     start: usize,
     end: usize,
@@ -52,8 +52,8 @@ impl GatherBuffer {
         }
     }
 
-    /// Sends everything in one call, or in as few as [`SLICES_MAX`] allows; `None` if there is
-    /// nothing.
+    /// Sends everything in one call, or in as few as [`SLICES_MAX`] allows; returns `None` if the
+    /// buffer is empty.
     pub(crate) fn send(
         &mut self,
         input: &[u8],
@@ -87,12 +87,12 @@ impl GatherBuffer {
         io.send(to, &slices[..pieces.len()])
     }
 
-    /// All own bytes, in order; the whole content if nothing refers to the input.
+    /// Returns all own bytes, in order; the whole content if nothing refers to the input.
     pub(crate) fn own_bytes(&self) -> &[u8] {
         &self.own_bytes
     }
 
-    /// Whether there is nothing to send.
+    /// Whether the buffer has nothing to send.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.slices.is_empty()
@@ -108,7 +108,6 @@ impl GatherBuffer {
         }
     }
 
-    /// Removes everything.
     pub(crate) fn clear(&mut self) {
         self.slices.clear();
         self.own_bytes.clear();
@@ -116,7 +115,7 @@ impl GatherBuffer {
     }
 }
 
-/// Memory for own bytes that is retained between uses.
+/// Maximum capacity for own bytes that is retained between uses.
 const RETAINED_BYTES: usize = 64 * 1024;
 
 impl GatherSlice {

@@ -1,4 +1,5 @@
-//! Extended-protocol batches that the pooler answers itself: its own commands, and refused batches.
+//! Extended-protocol batches that the pooler itself replies to: its own commands, and refused
+//! batches.
 
 use howdah_route::RouteCommand;
 use howdah_wire::{
@@ -25,7 +26,7 @@ use crate::core::{
     state::client::ClientConnection,
 };
 
-/// Answers the messages of such a batch.
+/// Replies to the messages of such a batch.
 pub(in crate::core) struct LocalBatchHandler<'a, 'r> {
     pub(in crate::core) client: &'a mut ClientConnection,
     pub(in crate::core) routing: &'a mut RoutingContext<'r>,
@@ -180,7 +181,7 @@ impl LocalBatchHandler<'_, '_> {
         self.store_statement(name, text);
     }
 
-    /// Stores the body of a Parse after its name as the client's statement of that name.
+    /// Stores the body of a Parse after its name as the client's statement with that name.
     fn store_statement(&mut self, name: &[u8], text: &[u8]) {
         let statements = &mut self.client.statements;
         if name.is_empty() {
@@ -263,5 +264,5 @@ impl LocalBatchHandler<'_, '_> {
     }
 }
 
-/// Most portals of commands in one batch.
+/// Maximum number of portals for commands in one batch.
 const PORTALS_MAX: usize = 1000;

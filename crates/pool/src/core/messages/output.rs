@@ -1,4 +1,4 @@
-//! Sending gathered bytes, and backpressure: a peer that does not read stops its counterpart.
+//! Sending of gathered bytes, and backpressure: a peer that does not read stops its counterpart.
 
 use crate::{
     Backlog, CoreIo,
@@ -44,7 +44,7 @@ impl Core {
         self.relay_to_client(id, input, io);
     }
 
-    /// Sends gathered bytes to a client without capturing them: they are captured already.
+    /// Sends gathered bytes to a client without capturing them: they were already captured.
     pub(in crate::core) fn relay_to_client(
         &mut self,
         mut id: ClientId,
@@ -79,7 +79,7 @@ impl Core {
         }
     }
 
-    /// A peer's send buffer is empty: resumes reading from its counterpart.
+    /// Called when a peer's send buffer is empty: resumes reading from its counterpart.
     pub(in crate::core) fn handle_drained(&mut self, peer: PeerId, io: &mut dyn CoreIo) {
         match peer {
             PeerId::Client(id) => {
@@ -103,8 +103,9 @@ impl Core {
         }
     }
 
-    /// Pauses or resumes reading from a peer. Not read are a client that waits or has not taken its
-    /// answers, or whose server takes no more bytes; and a server whose client takes no more bytes.
+    /// Pauses or resumes reading from a peer. Paused are a client that waits, has not read its
+    /// replies, or whose server does not accept more bytes; and a server whose client does not
+    /// accept more bytes.
     pub(in crate::core) fn update_pause(&mut self, peer: PeerId, io: &mut dyn CoreIo) {
         let (paused, pause) = match peer {
             PeerId::Client(id) => {
@@ -113,14 +114,15 @@ impl Core {
                     ClientKind::SubRequest(sub_request) => {
                         return self.update_pause(PeerId::Client(sub_request.parent), io);
                     }
-                    // It has no socket, and all its input was given at once.
+                    // A mirror client has no socket, and all its input was given at once.
                     ClientKind::MirrorClient(_) => return,
                     ClientKind::Plain | ClientKind::Mirrored(_) => {}
                 }
                 let server = client.server().and_then(|server| self.servers.get(server));
                 let waits = match &client.fan_out {
                     Some(fan_out) if self.has_backlogged_sub_request(fan_out) => true,
-                    // Up to a limit it is read even then, so that its disconnect is noticed.
+                    // Up to a limit the client is read even then, so that its disconnect is
+                    // noticed.
                     Some(fan_out) if !fan_out.accepts_copy_data() => {
                         client.input.buffered.len() >= READ_AHEAD_BYTES_MAX
                     }
@@ -153,5 +155,5 @@ impl Core {
     }
 }
 
-/// Bytes that a client may send ahead during a fan-out request.
+/// Maximum bytes that a client may send ahead during a fan-out request.
 const READ_AHEAD_BYTES_MAX: usize = 64 << 10;

@@ -1,8 +1,8 @@
 //! [`OutstandingRequests`]: the requests that a server has not answered yet, in order.
 //!
-//! Replies carry no ids; the request that a reply belongs to follows from the order alone. The
-//! pooler adds requests of its own, whose replies are discarded. Requests that were not sent to a
-//! server are answered by the pooler, in their turn.
+//! Replies carry no ids: only the order shows which request a reply belongs to. The pooler adds
+//! requests of its own, whose replies are discarded. Requests that were not sent to a server are
+//! answered by the pooler, when all earlier ones are.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -22,10 +22,10 @@ pub(crate) enum RequestKind {
     /// A Parse with a name that the client uses already. It is sent to the server for an error at
     /// the right position; the name goes into the error text.
     DuplicateParse(Box<[u8]>),
-    /// Answered by BindComplete. With the id of the shared statement, or 0.
+    /// Answered by BindComplete. Contains the id of the shared statement, or 0.
     Bind(u64),
-    /// Answered by RowDescription or NoData, after ParameterDescription for a statement. With the
-    /// id of the shared statement, or 0.
+    /// Answered by RowDescription or NoData, after ParameterDescription for a statement. Contains
+    /// the id of the shared statement, or 0.
     Describe(u64),
     /// Answered by rows, then CommandComplete, EmptyQueryResponse or PortalSuspended.
     Execute,
@@ -34,14 +34,14 @@ pub(crate) enum RequestKind {
     /// CopyDone or CopyFail: not answered, but ends the period in which Sync is not answered
     /// either.
     CopyEnd,
-    /// A Parse of a statement that the server holds already: the pooler answers.
+    /// A Parse of a statement that the server already holds: the pooler answers it.
     LocalParse(Box<RollbackAction>),
-    /// A Close of a client's name: the pooler answers.
+    /// A Close of a client's name: the pooler answers it.
     LocalClose(Option<Box<RollbackAction>>),
 }
 
 impl RequestKind {
-    /// The reply to a request that the pooler answers.
+    /// Returns the reply to a request that the pooler answers.
     pub(crate) fn local_reply(&self) -> Option<[u8; 5]> {
         match self {
             Self::LocalParse(_) => Some(*b"1\0\0\0\x04"),
@@ -51,20 +51,21 @@ impl RequestKind {
     }
 }
 
-/// What to roll back if a request failed or was skipped: the change was assumed when it was sent.
+/// The change to roll back if a request fails or is skipped: it was assumed when the request was
+/// sent.
 #[derive(Debug)]
 pub(crate) enum RollbackAction {
-    /// The client got the name.
+    /// The client received the name.
     RemoveName(Box<[u8]>),
-    /// The client got the name, and the server the statement with this id.
+    /// The client received the name, and the server the statement with this id.
     RemoveNameAndStatement(Box<[u8]>, u64),
-    /// The server got the statement with this id.
+    /// The server received the statement with this id.
     RemoveStatement(u64),
     /// The client lost the name of this statement.
     RestoreName(Box<[u8]>, Arc<PooledStatement>),
     /// The server lost the statement with this id.
     RestoreStatement(u64),
-    /// The client's unnamed statement was replaced or closed. A Parse that failed has removed the
+    /// The client's unnamed statement was replaced or closed. A Parse that fails has removed the
     /// previous one, a skipped Parse has not.
     RestoreUnnamed(PreviousUnnamed),
 }
@@ -74,13 +75,12 @@ pub(crate) enum RollbackAction {
 pub(crate) enum PreviousUnnamed {
     /// Irrelevant, because the request is the first of its batch and cannot be skipped.
     Any,
-    /// The one with this text; none if it is empty.
+    /// The statement with this text; none if it is empty.
     Text(Vec<u8>),
 }
 
 impl RollbackAction {
-    /// Whether this affects the client's statement of this name or the server's statement of this
-    /// id.
+    /// Whether this changes the client's statement `name` or the server's statement `id`.
     fn concerns(&self, name: &[u8], id: u64) -> bool {
         match self {
             Self::RemoveName(its) => **its == *name,
@@ -92,7 +92,7 @@ impl RollbackAction {
     }
 }
 
-/// A request in the queue.
+/// A request in the queue of [`OutstandingRequests`].
 #[derive(Debug)]
 pub(crate) struct OutstandingRequest {
     pub(crate) kind: RequestKind,
@@ -100,7 +100,7 @@ pub(crate) struct OutstandingRequest {
 }
 
 impl OutstandingRequest {
-    /// The change to roll back if the request failed or was skipped.
+    /// Returns the change to roll back if the request failed or was skipped.
     fn into_rollback(self) -> Option<RollbackAction> {
         match self.kind {
             RequestKind::Parse(None) if self.target == ReplyTarget::Client => {
@@ -114,12 +114,12 @@ impl OutstandingRequest {
         }
     }
 
-    /// Whether ReadyForQuery answers it.
+    /// Whether the request is answered by ReadyForQuery.
     fn ends_batch(&self) -> bool {
         matches!(self.kind, RequestKind::Query(_) | RequestKind::FunctionCall | RequestKind::Sync)
     }
 
-    /// The change that is uncertain until it is answered.
+    /// Returns the change that is uncertain until the request is answered.
     fn rollback(&self) -> Option<&RollbackAction> {
         match &self.kind {
             RequestKind::Parse(rollback)
@@ -160,10 +160,10 @@ pub(crate) enum ReplyTarget {
 #[derive(Debug, Default)]
 pub(crate) struct OutstandingRequests {
     entries: VecDeque<OutstandingRequest>,
-    /// How many requests of ended batches have a rollback action. Within a batch this does not
-    /// matter: requests after a failed one are skipped anyway.
+    /// Number of requests of ended batches that have a rollback action. Within a batch this does
+    /// not matter: requests after a failed one are skipped anyway.
     rollbacks_in_ended: usize,
-    /// The same for the open batch.
+    /// Number of requests of the open batch that have a rollback action.
     rollbacks_in_open: usize,
 }
 
@@ -183,8 +183,8 @@ impl OutstandingRequests {
         self.entries.push_back(entry);
     }
 
-    /// Whether outstanding replies decide if the client has a statement of this name, or the server
-    /// the one with this id.
+    /// Whether outstanding replies decide if the client has the statement `name`, or the server the
+    /// statement `id`.
     pub(crate) fn is_ambiguous(&self, name: &[u8], id: u64) -> bool {
         self.pending_rollbacks().any(|rollback| rollback.concerns(name, id))
     }
@@ -209,12 +209,12 @@ impl OutstandingRequests {
             .any(|entry| entry.ends_batch() && entry.target != ReplyTarget::Parameters)
     }
 
-    /// Whether the batch or query being answered is the last one.
+    /// Whether the batch or query being answered is the last one in the queue.
     pub(crate) fn is_last_batch(&self) -> bool {
         self.entries.iter().filter(|entry| entry.ends_batch()).count() <= 1
     }
 
-    /// Whether the batch being answered is one of the pooler, for this target.
+    /// Whether the batch being answered is a batch of the pooler, for this target.
     pub(crate) fn is_batch_for(&self, target: ReplyTarget) -> bool {
         self.entries.iter().find(|entry| entry.ends_batch()).is_some_and(|end| end.target == target)
     }
@@ -234,7 +234,7 @@ impl OutstandingRequests {
         self.entries.front()
     }
 
-    /// Removes the oldest, and following ends of COPY, which are not answered.
+    /// Removes the oldest request, and following ends of COPY, which are not answered.
     #[inline]
     pub(crate) fn pop(&mut self) {
         let Some(entry) = self.entries.pop_front() else { return };
@@ -251,7 +251,7 @@ impl OutstandingRequests {
         }
     }
 
-    /// Removes the oldest if the pooler answers it, and returns the reply.
+    /// Removes the oldest request if the pooler answers it, and returns the reply.
     #[inline]
     pub(crate) fn pop_local_reply(&mut self) -> Option<[u8; 5]> {
         let reply = self.front()?.kind.local_reply()?;
@@ -259,9 +259,9 @@ impl OutstandingRequests {
         Some(reply)
     }
 
-    /// Removes the oldest, which has failed, and those that the server skips after it, up to the
-    /// next Sync. Passes their rollback actions to `rollback`, the latest first, with whether it is
-    /// that of the failed request. Returns whether there is a Sync.
+    /// Removes the oldest request, which has failed, and those that the server skips after it, up
+    /// to the next Sync. Passes their rollback actions to `rollback`, the latest first, with
+    /// whether it is that of the failed request. Returns whether there is a Sync.
     pub(crate) fn skip_to_sync(&mut self, mut rollback: impl FnMut(RollbackAction, bool)) -> bool {
         let is_sync = |entry: &OutstandingRequest| matches!(entry.kind, RequestKind::Sync);
         let sync = self.entries.iter().position(is_sync);
@@ -275,8 +275,8 @@ impl OutstandingRequests {
         sync.is_some()
     }
 
-    /// Records the previous unnamed statement with the next outstanding request that replaces it;
-    /// returns the text if there is none, so that the client gets it back.
+    /// Records the previous unnamed statement with the next outstanding request that replaces it.
+    /// If there is none, returns the text, so that the client gets it back.
     pub(crate) fn set_previous_unnamed(&mut self, text: Vec<u8>) -> Option<Vec<u8>> {
         for entry in self.entries.iter_mut().filter(|entry| entry.target == ReplyTarget::Client) {
             match &mut entry.kind {
@@ -293,7 +293,7 @@ impl OutstandingRequests {
         Some(text)
     }
 
-    /// Whether any of it was requested by the client.
+    /// Whether any outstanding request was sent by the client.
     pub(crate) fn is_for_client(&self) -> bool {
         let is = |target| {
             matches!(target, ReplyTarget::Client | ReplyTarget::Pooler | ReplyTarget::ParseSettings)
@@ -301,8 +301,8 @@ impl OutstandingRequests {
         self.entries.iter().any(|entry| is(entry.target))
     }
 
-    /// How many messages of the batch being answered the server has yet to process after the
-    /// current one, up to Sync; `None` if the batch has no Sync or is not the last.
+    /// Returns how many messages of the batch being answered the server has not processed yet, up
+    /// to Sync, without the current one; `None` if the batch has no Sync or is not the last.
     pub(crate) fn remaining_in_last_batch(&self) -> Option<usize> {
         let end = self.entries.iter().position(OutstandingRequest::ends_batch)?;
         let is_sent = |entry: &&OutstandingRequest| entry.kind.local_reply().is_none();
@@ -311,7 +311,7 @@ impl OutstandingRequests {
         is_last.then(|| self.entries.iter().take(end).skip(1).filter(is_sent).count())
     }
 
-    /// The batch being answered is sent again, after these requests of the pooler.
+    /// Adds requests of the pooler before the batch being answered, which is sent again after them.
     pub(crate) fn prepend_retry<const N: usize>(&mut self, requests: [RequestKind; N]) {
         for request in requests.into_iter().rev() {
             self.entries
@@ -377,7 +377,7 @@ impl OutstandingRequests {
     }
 
     /// Removes the Syncs that a server ignores because it waits for COPY data: those after the
-    /// oldest request, up to the end of the COPY. Returns whether that end was sent already.
+    /// oldest request, up to the end of the COPY. Returns whether that end was already sent.
     pub(crate) fn drop_syncs_in_copy(&mut self) -> bool {
         let mut has_ended = false;
         while let Some(entry) = self.entries.get(1) {

@@ -33,25 +33,25 @@ use crate::{
     },
 };
 
-/// The handling of a server's message.
+/// How to handle a server's message.
 #[derive(Debug)]
 pub(in crate::core) enum ReplyAction {
-    /// Forwarded to the client.
+    /// Forward it to the client.
     Forward,
-    /// Dropped: it answers a request of the pooler.
+    /// Drop it: it answers a request of the pooler.
     Swallow,
-    /// Replaced by these bytes for the client.
+    /// Send these bytes to the client instead.
     Replace(Vec<u8>),
-    /// The client is refused; the server lives on without it.
+    /// Refuse the client; the server stays usable.
     Refuse(ClientRefusal),
-    /// Client and server are disconnected.
+    /// Disconnect client and server.
     Disconnect(ClientRefusal),
-    /// It answers no outstanding request.
+    /// The message answers no outstanding request.
     Unexpected,
 }
 
-/// Whether the body of a message is examined, so that the message must be complete. These are
-/// short; all others are streamed, as are unusually long errors.
+/// Whether the body of a message is examined, so that the message must be complete. Such messages
+/// are short; all others are streamed, as are unusually long errors.
 fn needs_body(kind: Backend, body_bytes: u32) -> bool {
     match kind {
         Backend::ReadyForQuery | Backend::ParameterStatus | Backend::CommandComplete => true,
@@ -60,10 +60,10 @@ fn needs_body(kind: Backend, body_bytes: u32) -> bool {
     }
 }
 
-/// Longest ErrorResponse body that is examined.
+/// Maximum length of an ErrorResponse body that is examined.
 const ERROR_BYTES_MAX: u32 = 8192;
 
-/// A server whose messages are processed, and the client linked to it.
+/// Handles the messages of a server, with the client linked to it, if any.
 pub(in crate::core) struct ReplyHandler<'a> {
     pub(in crate::core) server: &'a mut ServerConnection,
     pub(in crate::core) client: Option<&'a mut ClientConnection>,
@@ -83,7 +83,8 @@ pub(in crate::core) struct ReplyHandler<'a> {
 }
 
 impl ReplyHandler<'_> {
-    /// See [`needs_body`]; rows with channel names or settings are short, too.
+    /// Whether a message's body must be read, as [`needs_body`] says; rows with channel names or
+    /// settings must be, too: they are short.
     pub(in crate::core) fn needs_body(&self, kind: Backend, body_bytes: u32) -> bool {
         let reads_rows = kind == Backend::DataRow
             && self.server.outstanding.front().is_some_and(|it| {
@@ -150,8 +151,8 @@ impl ReplyHandler<'_> {
                 if target == ReplyTarget::Client
                     && begun.is_some_and(|routing| routing.deferred_begin.is_some())
                 {
-                    // The client believes to be in a transaction; the server has only described a
-                    // statement.
+                    // The client assumes that it is in a transaction; the server has only described
+                    // a statement.
                     self.server.outstanding.pop();
                     let mut ready = Vec::new();
                     encode::ready_for_query(&mut ready, TransactionStatus::InTransaction);
@@ -203,7 +204,7 @@ impl ReplyHandler<'_> {
                 self.server.has_open_batch |= of_batch && self.server.is_copying_in;
                 false
             }
-            // A query string may be answered by any other message, up to its ReadyForQuery.
+            // Any other message may belong to the reply to a query string, up to its ReadyForQuery.
             (_, RequestKind::Query(_)) => false,
             (Backend::FunctionCallResponse, RequestKind::FunctionCall) => {
                 self.assume_write();
@@ -235,7 +236,7 @@ impl ReplyHandler<'_> {
         if target == ReplyTarget::Client { ReplyAction::Forward } else { ReplyAction::Swallow }
     }
 
-    /// The reply does not show whether the request wrote: assume that it did.
+    /// Assumes that the request wrote, because the reply does not show it.
     fn assume_write(&mut self) {
         if self.server.write_detection.is_enabled() {
             self.server.write_detection = WriteDetection::Written;
@@ -272,13 +273,13 @@ impl ReplyHandler<'_> {
         if self.client.is_some() { ReplyAction::Forward } else { ReplyAction::Swallow }
     }
 
-    /// Notifications for channels of this server are dropped if LISTEN is multiplexed: the
+    /// Drops notifications for channels of this server if LISTEN is multiplexed, because the
     /// dedicated connection delivers them.
     fn handle_notification(&self) -> ReplyAction {
         if self.multiplexes_listen { ReplyAction::Swallow } else { self.forward_if_linked() }
     }
 
-    /// A statement has succeeded: records its effects on the session.
+    /// Records the effects of a successful statement on the session.
     fn command_completed(&mut self, body: &[u8]) {
         let tag = body.strip_suffix(b"\0").unwrap_or(body);
         let server = &mut *self.server;
@@ -326,7 +327,7 @@ impl ReplyHandler<'_> {
                 if tag == b"DISCARD ALL" {
                     let is_reset = front.target == ReplyTarget::Cleaning;
                     if is_reset || server.outstanding.is_single() {
-                        // Otherwise the flags of later requests are set already.
+                        // Otherwise the flags of later requests are already set.
                         server.session_state = SessionStateFlags::NONE;
                     }
                     if !is_reset && self.connect_query.is_some() {
@@ -353,8 +354,8 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// A prepared DEALLOCATE has run: a statement that the client had prepared by protocol message
-    /// now exists neither for the client nor on the server.
+    /// Called when a prepared DEALLOCATE has run: a statement that the client had prepared by
+    /// protocol message now exists neither for the client nor on the server.
     fn deallocate_completed(&mut self) {
         let Some(name) = self.server.deallocated_name.take() else { return };
         let Some(client) = self.client.as_deref_mut() else { return };
@@ -415,8 +416,8 @@ impl ReplyHandler<'_> {
         self.server.parameters.handle_parse_values(std::array::from_fn(|_| value()));
     }
 
-    /// The server has applied the client's parameters. The server's spelling of the values is
-    /// stored; otherwise the same parameters would be missing forever.
+    /// Called when the server has applied the client's parameters. The server's spelling of the
+    /// values is stored; otherwise the same parameters would never count as applied.
     fn parameters_applied(&mut self) {
         let Some(client) = self.client.as_deref_mut() else { return };
         let settings = &mut self.server.parameters;
@@ -490,7 +491,7 @@ impl ReplyHandler<'_> {
         let (client, shared) = (&mut self.client, self.statements);
         let mut unnamed = None;
         let has_sync = owed.skip_to_sync(|rollback, is_failed| match rollback {
-            // A failed Parse has dropped the previous unnamed statement all the same.
+            // A failed Parse has dropped the previous unnamed statement nevertheless.
             RollbackAction::RestoreUnnamed(_) if is_failed => unnamed = Some(Vec::new()),
             RollbackAction::RestoreUnnamed(PreviousUnnamed::Text(text)) => unnamed = Some(text),
             RollbackAction::RestoreUnnamed(PreviousUnnamed::Any) => {}
@@ -542,7 +543,7 @@ fn undo_request(
     }
 }
 
-/// PostgreSQL's error for a Parse of an existing name, with the client's name for it.
+/// Returns PostgreSQL's error for a Parse of an existing name, with the client's name for it.
 fn duplicate_statement_error(name: &[u8]) -> Vec<u8> {
     let message = [b"prepared statement \"", name, b"\" already exists"].concat();
     let mut buf = Vec::new();
@@ -553,7 +554,8 @@ fn duplicate_statement_error(name: &[u8]) -> Vec<u8> {
 
 pub(in crate::core) const NO_ZERO_BYTE: &str = "a name on the wire has no zero byte";
 
-/// Why a parameter could not be set, in the server's words if they are available.
+/// Returns the refusal for a parameter that could not be set, with the server's message if
+/// available.
 fn parameter_refused(body: &[u8]) -> ClientRefusal {
     let frame = Frame { tag: Backend::ErrorResponse.tag(), body };
     match BackendMessage::parse(frame) {

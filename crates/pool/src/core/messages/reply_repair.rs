@@ -1,6 +1,6 @@
-//! Invisible corrections of what a client would notice on a shared server: parameters that RESET
-//! set to the server's defaults instead of the client's, and prepared statements that the server
-//! has dropped or whose results have changed.
+//! Invisible corrections of differences that a client would notice on a shared server: parameters
+//! that RESET set to the server's defaults instead of the client's, and prepared statements that
+//! the server has dropped or whose results have changed.
 
 use howdah_wire::{
     Backend,
@@ -19,9 +19,9 @@ use crate::core::{
 };
 
 impl ReplyHandler<'_> {
-    /// The client has reset parameters to its session's defaults, and the server to its own: sets
-    /// those that differ. If the client sent nothing after that, it gets its ReadyForQuery when
-    /// that is done, and of several ParameterStatus only the last.
+    /// Restores the client's startup parameters after it has reset parameters, which set them to
+    /// the server's defaults. If the client sent nothing after that, it gets its ReadyForQuery when
+    /// the values are restored, and of several ParameterStatus only the last.
     pub(in crate::core) fn restore_startup_parameters(&mut self) -> ReplyAction {
         let server = &mut *self.server;
         let is_inside = |client: &&mut ClientConnection| client.input.is_inside_forwarded_body();
@@ -47,8 +47,7 @@ impl ReplyHandler<'_> {
         if is_last { ReplyAction::Swallow } else { ReplyAction::Forward }
     }
 
-    /// Hides the replies to the pooler's own statements that were spliced into a client's query
-    /// string.
+    /// Hides the replies to statements that the pooler spliced into a client's query string.
     pub(in crate::core) fn filter_spliced_reply(
         &mut self,
         kind: Backend,
@@ -82,7 +81,7 @@ impl ReplyHandler<'_> {
     }
 
     /// Handles an error that shows that the server's version of a shared statement is not the
-    /// pooler's: if nothing else of the batch has taken effect, the statement is prepared again and
+    /// pooler's. If nothing else of the batch has taken effect, the statement is prepared again and
     /// the batch repeated.
     pub(in crate::core) fn retry_outdated_statement(&mut self, body: &[u8]) -> Option<ReplyAction> {
         let server = &mut *self.server;
@@ -131,7 +130,7 @@ impl ReplyHandler<'_> {
     }
 }
 
-/// An error with its position in the query string replaced; `None` if it has none.
+/// Returns an error with its position in the query string replaced; `None` if it has none.
 fn with_moved_position(body: &[u8], position: impl Fn(usize) -> usize) -> Option<Vec<u8>> {
     let at = memchr::memmem::find(body, b"\0P")? + 2;
     let end = at + memchr::memchr(0, &body[at..])?;
@@ -144,7 +143,7 @@ fn with_moved_position(body: &[u8], position: impl Fn(usize) -> usize) -> Option
     Some(buf)
 }
 
-/// PostgreSQL's error for a missing prepared statement, with the client's name for it.
+/// Returns PostgreSQL's error for a missing prepared statement, with the client's name for it.
 fn missing_statement_error(name: &[u8]) -> Vec<u8> {
     let message = [b"prepared statement \"", name, b"\" does not exist"].concat();
     let mut buf = Vec::new();

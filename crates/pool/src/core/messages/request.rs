@@ -1,10 +1,9 @@
-//! Messages of a client that has a server: each is a request to track, contains a statement name to
+//! Messages of a client that has a server. Each is a request to track, contains a statement name to
 //! rewrite, or is answered by the pooler itself.
-//!
 //! The meaning of a message may depend on replies that have not arrived: whether a Parse in an
 //! earlier batch failed, whether a batch is being skipped. Where a guess could be wrong, the
-//! client's bytes are held until those replies are here ([`LinkedHandler::wait_for_replies`]); so
-//! errors come in the same order, and with the same codes, as from the server alone.
+//! client's bytes are held until those replies have arrived ([`LinkedHandler::wait_for_replies`]).
+//! So errors come in the same order, and with the same codes, as from the server alone.
 
 use std::ops::Range;
 
@@ -52,7 +51,7 @@ pub(in crate::core) struct LinkedHandler<'a> {
     pub(in crate::core) allows_simple_queries: bool,
     /// The client's bytes that are being processed.
     pub(in crate::core) input: &'a [u8],
-    /// The routing of its database, if that has one.
+    /// The routing of the client's database, if that has one.
     pub(in crate::core) routing: Option<RoutingContext<'a>>,
 }
 
@@ -79,7 +78,8 @@ impl MessageHandler for LinkedHandler<'_> {
         }
         let server = &mut *self.rewriter.server;
         match kind {
-            // Before the Sync of a failed batch, the server ignores these: they are not requests.
+            // Before the Sync of a failed batch, the server ignores these messages: they are not
+            // requests.
             Frontend::Query | Frontend::FunctionCall if server.is_skipping => {}
             Frontend::Query if !self.allows_simple_queries => {
                 return RewriteResult::Stop(StopReason::Fault(ClientRefusal::SimpleQuery));
@@ -94,7 +94,7 @@ impl MessageHandler for LinkedHandler<'_> {
                 self.rewriter.server.outstanding.push(RequestKind::Sync);
             }
             Frontend::Flush => self.send_local_replies(),
-            // The COPY has failed already: a server would ignore these.
+            // The COPY has already failed: a server would ignore these messages.
             Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail
                 if server.outstanding.is_empty() =>
             {
@@ -144,8 +144,8 @@ impl LinkedHandler<'_> {
             .handle(kind, message)
     }
 
-    /// Waits for outstanding replies, then releases the server if nothing is open, so that the next
-    /// message can go to another one.
+    /// Waits for outstanding replies, then releases the server unless a transaction is open, so
+    /// that the next message can go to another one.
     fn unlink_if_idle(&mut self) -> Option<RewriteResult> {
         if let Some(stalled) = self.wait_for_replies() {
             return Some(stalled);
@@ -154,7 +154,7 @@ impl LinkedHandler<'_> {
         is_over.then_some(RewriteResult::Stop(StopReason::ServerReleased))
     }
 
-    /// Handles a query string that does not go to the client's server; `None` if it does.
+    /// Routes a query string that does not go to the client's server; `None` if it does.
     #[inline]
     fn try_route_query(&mut self, message: PartialMessage<'_>) -> Option<RewriteResult> {
         let context = self.routing.as_ref()?;
@@ -202,7 +202,7 @@ impl LinkedHandler<'_> {
         Some(RewriteResult::Consumed)
     }
 
-    /// Handles a batch, or a message of it, that does not go to the client's server; `None` if it
+    /// Routes a batch, or a message of it, that does not go to the client's server; `None` if it
     /// does.
     #[inline]
     fn try_route_batch(
@@ -258,8 +258,8 @@ impl LinkedHandler<'_> {
         }
     }
 
-    /// Refuses a message in the middle of a batch that the server has in part. The server must roll
-    /// that part back, so it gets a statement that fails in the place of the message, with the
+    /// Refuses a message in the middle of a batch of which the server has a part. The server must
+    /// roll that part back, so it gets a statement that fails instead of the message, with the
     /// reason in the error text.
     fn poison_batch(&mut self, refusal: &howdah_route::Refusal) -> RewriteResult {
         let text = refusal.to_string().replace(['\'', '\\', '\0'], " ");
@@ -276,8 +276,8 @@ impl LinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Sends the pooler's own replies whose turn has come. While part of a server message (such as
-    /// a notice) is being forwarded, they wait for its end.
+    /// Sends the pooler's own replies that are next in order. While part of a server message (such
+    /// as a notice) is being forwarded, they wait for its end.
     fn send_local_replies(&mut self) {
         let server = &mut *self.rewriter.server;
         if server.input.is_inside_forwarded_body() {
@@ -289,7 +289,7 @@ impl LinkedHandler<'_> {
     }
 
     /// Holds the client's input until all its requests are answered; `None` if they are. A server
-    /// that waits for COPY data answers nothing more: there the input goes on to the server.
+    /// that waits for COPY data sends no more replies: there the input is passed to the server.
     pub(in crate::core) fn wait_for_replies(&mut self) -> Option<RewriteResult> {
         self.send_local_replies();
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
@@ -392,7 +392,7 @@ impl LinkedHandler<'_> {
         }
         let server = &mut *self.rewriter.server;
         server.has_open_batch = false; // ReadyForQuery ends it as Sync would.
-        // `set_config` may be called in this way.
+        // The called function may be `set_config`.
         server.parameters.parse_state.record_change(Uncertainty::Unreported);
         server.outstanding.push(RequestKind::FunctionCall);
         RewriteResult::AsIs
@@ -438,7 +438,7 @@ impl LinkedHandler<'_> {
         if spliced.is_some()
             && let Some(stalled) = self.wait_for_replies()
         {
-            return stalled; // Its replies can only be recognized if there are no others.
+            return stalled; // The replies can only be recognized if no others are outstanding.
         }
         let set_kind = self.record_query_effects(message);
         let Rewriter { server, to_server, .. } = &mut self.rewriter;
@@ -479,7 +479,8 @@ impl LinkedHandler<'_> {
         RewriteResult::AsIs
     }
 
-    /// A query string to send instead of one that resets parameters and does something else, too.
+    /// Returns the query string to send instead of one that resets parameters and does something
+    /// else, too.
     fn splice_restore(&self, message: PartialMessage<'_>) -> Option<SplicedQuery> {
         let Rewriter { client, server, .. } = &self.rewriter;
         let startup = client.startup_parameters.list();
@@ -524,7 +525,7 @@ impl LinkedHandler<'_> {
         } else {
             server.record_parse_settings_change(sql);
         }
-        // A query string drops the unnamed statement: the server has none now.
+        // A query string drops the unnamed statement, so the server has none now.
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
         server.may_deallocate |= if client.statements.named.is_empty() {
@@ -540,8 +541,8 @@ impl LinkedHandler<'_> {
         SetKind::from_text(sql, reported)
     }
 
-    /// Deallocates a client's statement in the server's place. An open batch ends with the server's
-    /// own ReadyForQuery.
+    /// Deallocates a client's statement without sending the request to the server. An open batch
+    /// ends with the server's own ReadyForQuery.
     fn deallocate(&mut self, name: &[u8]) -> RewriteResult {
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
         deallocate(client, name, self.to_client);
@@ -557,7 +558,7 @@ impl LinkedHandler<'_> {
     }
 }
 
-/// The session state that the text in a message may change; any, if it is incomplete.
+/// Returns the session state that the text in a message may change; any, if the text is incomplete.
 fn message_state_flags(message: PartialMessage<'_>) -> SessionStateFlags {
     if message.is_complete() {
         SessionStateFlags::from_text(message.body)
@@ -566,7 +567,7 @@ fn message_state_flags(message: PartialMessage<'_>) -> SessionStateFlags {
     }
 }
 
-/// The name that a query string deallocates, if that is all it does.
+/// Returns the name that a query string deallocates, if that is all it does.
 pub(in crate::core) fn deallocated_name(message: PartialMessage<'_>) -> Option<Vec<u8>> {
     deallocate::name(message.body.strip_suffix(b"\0")?).filter(|_| message.is_complete())
 }

@@ -1,10 +1,10 @@
-//! [`RetryBuffer`]: retries a batch whose prepared statement the server refuses to run.
+//! [`RetryBuffer`]: retries a batch whose prepared statement the server refused to run.
 //!
 //! A server refuses a prepared statement whose result columns have changed since it was parsed
-//! (0A000), and one that it has lost (26000: a function may deallocate). A client that has just
-//! prepared the text must not see that error: with a server of its own it would have worked. So the
-//! bytes of a small batch are buffered until it is answered, and if nothing of it has run, the
-//! statement is parsed anew and the batch is sent again.
+//! (0A000), and one that it has lost (26000: a function may deallocate it). A client that has just
+//! prepared the text must not see that error: on a server without other clients it would have
+//! worked. So the bytes of a small batch are buffered until it is answered, and if nothing of it
+//! has run, the statement is parsed again and the batch is sent again.
 //!
 //! A batch that does not ask for a description of the result is not retried: the client relies on
 //! an earlier description and would misread other columns.
@@ -13,10 +13,10 @@ use howdah_wire::{Frame, Frontend, Header};
 
 use crate::core::messages::gather_buffer::GatherBuffer;
 
-/// The bytes sent for the last batch, if it can be sent again.
+/// The bytes of the last batch, if it can be sent again.
 #[derive(Debug, Default)]
 pub(crate) struct RetryBuffer {
-    /// Whether the batch being received is buffered; only if all of it arrives at once.
+    /// Whether the batch being received is buffered; only if it arrives complete.
     is_buffering: bool,
     /// Whether the batch uses a shared statement.
     uses_shared_statement: bool,
@@ -26,11 +26,12 @@ pub(crate) struct RetryBuffer {
     sent: Vec<u8>,
 }
 
-/// Longer batches are not buffered.
+/// Maximum length of a batch that is buffered.
 const BUFFERED_BYTES_MAX: usize = 4096;
 
 impl RetryBuffer {
-    /// Handles more bytes from the client: a batch that started in earlier ones is not buffered.
+    /// Called when more bytes arrive from the client: a batch that started in earlier ones is not
+    /// buffered.
     #[inline]
     pub(crate) fn discard_incomplete(&mut self) {
         self.is_buffering = false;
@@ -53,7 +54,7 @@ impl RetryBuffer {
         self.uses_shared_statement = true;
     }
 
-    /// Records that the batch prepares a statement that the server holds already.
+    /// Records that the batch prepares a statement that the server already holds.
     pub(crate) fn mark_parse(&mut self) {
         self.has_parse = true;
     }
@@ -66,9 +67,9 @@ impl RetryBuffer {
         }
     }
 
-    /// The bytes to send again, without the Sync, after the server refused the statement of a
-    /// message that was followed by `unanswered` more before Sync. `None` unless nothing of the
-    /// batch has run and the client is told what the result looks like.
+    /// Returns the bytes to send again, without the Sync, after the server refused the statement of
+    /// a message that was followed by `unanswered` more before Sync. `None` unless nothing of the
+    /// batch has run and the batch describes its result to the client.
     pub(crate) fn take_from_failed(&mut self, unanswered: usize) -> Option<Vec<u8>> {
         let sent = std::mem::take(&mut self.sent);
         let messages = messages(&sent)?;
@@ -84,7 +85,7 @@ impl RetryBuffer {
     }
 }
 
-/// Offsets and kinds of messages; without Flush, which has no reply.
+/// Returns offsets and kinds of messages, without Flush, which has no reply.
 fn messages(sent: &[u8]) -> Option<Vec<(usize, Frontend)>> {
     let mut found = Vec::new();
     let mut at = 0;

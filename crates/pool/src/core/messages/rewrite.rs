@@ -1,8 +1,8 @@
 //! Prepared statements outside session mode: clients' statement names become names that all clients
 //! share on a server, and a statement missing on the current server is prepared there first.
 //!
-//! Only names and lengths are rewritten. The rest of a Parse or Bind is sent from where it was
-//! received, and the values of a Bind need not even have arrived.
+//! Only names and lengths are rewritten. The rest of a Parse or Bind is sent from the buffer in
+//! which it was received, and the values of a Bind need not have arrived yet.
 
 use std::sync::Arc;
 
@@ -36,15 +36,15 @@ use crate::core::{
     },
 };
 
-/// Most bytes of a message held until its names are complete. A client whose Parse is longer gets
-/// an error.
+/// Maximum bytes of a message held until its names are complete. A client whose Parse is longer
+/// gets an error.
 pub(in crate::core) const HELD_BYTES_MAX: usize = 4 << 20;
 
-/// The handling of a client's message.
+/// How to forward a client's message.
 pub(in crate::core) enum RewriteResult {
-    /// This many bytes of the body are replaced, as is the header; the rest is forwarded.
+    /// The given number of bytes of the body is replaced, as is the header; the rest is forwarded.
     FrontReplaced(usize),
-    /// The whole message is handled; nothing of it is forwarded.
+    /// The message was handled completely; nothing of it is forwarded.
     Consumed,
     /// The message is forwarded unchanged.
     AsIs,
@@ -64,13 +64,13 @@ pub(in crate::core) struct Rewriter<'a> {
     pub(in crate::core) to_server: &'a mut GatherBuffer,
 }
 
-/// A message of which the front has been received.
+/// A message of which at least the first part has been received.
 #[derive(Clone, Copy)]
 pub(in crate::core) struct PartialMessage<'a> {
     pub(in crate::core) header: Header,
-    /// The part of its body that has been received.
+    /// The part of the body that has been received.
     pub(in crate::core) body: &'a [u8],
-    /// Its position in the input.
+    /// Position of the message in the input.
     pub(in crate::core) at: usize,
 }
 
@@ -79,12 +79,12 @@ impl<'a> PartialMessage<'a> {
         self.body.len() == self.header.body_bytes as usize
     }
 
-    /// Length of the whole message with its header.
+    /// Returns the length of the whole message with its header.
     pub(in crate::core) fn total_bytes(&self) -> usize {
         Header::BYTES + self.header.body_bytes as usize
     }
 
-    /// The zero-terminated string at `start`, and where the next field starts.
+    /// Returns the zero-terminated string at `start`, and the start of the next field.
     pub(in crate::core) fn string(&self, start: usize) -> Option<(&'a [u8], usize)> {
         let rest = self.body.get(start..)?;
         let end = memchr::memchr(0, rest)?;
@@ -96,7 +96,8 @@ impl<'a> PartialMessage<'a> {
         RewriteResult::Stop(StopReason::Fault(ClientRefusal::TooLong { bytes }))
     }
 
-    /// The result for a missing field: wait for more input, or fail if the message is complete.
+    /// Returns the result for a missing field: wait for more input, or fail if the message is
+    /// complete.
     fn missing_field(&self) -> RewriteResult {
         if self.is_complete() {
             let kind = Frontend::from_tag(self.header.tag).map_or("message", Frontend::name);
@@ -110,12 +111,12 @@ impl<'a> PartialMessage<'a> {
     }
 }
 
-/// The statement that a message refers to.
+/// The statement that a message refers to, as the server knows it.
 #[derive(Clone, Copy)]
 struct StatementRef {
-    /// Its id; 0 if it is not a shared statement.
+    /// Id of the shared statement; 0 if it is not shared.
     id: u64,
-    /// See [`is_simple`].
+    /// Whether its text is simple; see [`is_simple`].
     is_simple: bool,
 }
 
@@ -201,7 +202,7 @@ impl Rewriter<'_> {
             }
             is_sensitive = Some(sensitive);
         }
-        // From here on no stop is possible: the client's unnamed statement is being replaced.
+        // From here on processing must not stop: the client's unnamed statement is being replaced.
         let rollback = self.take_unnamed_undo();
         if message.is_complete() {
             let text = &message.body[text_at..];
@@ -222,7 +223,7 @@ impl Rewriter<'_> {
             self.server.outstanding.push(RequestKind::Parse(rollback));
             return RewriteResult::AsIs;
         };
-        // Its DEALLOCATE refers to a statement that has another name on the server.
+        // The text is a DEALLOCATE of a statement that has another name on the server.
         self.ensure_prepared(&statement);
         self.server.outstanding.push(RequestKind::Parse(rollback));
         self.server.deallocated_name = Some(name.into());
@@ -231,7 +232,7 @@ impl Rewriter<'_> {
         RewriteResult::FrontReplaced(sql_end)
     }
 
-    /// Whether the meaning of an unnamed statement depends on settings. The result of the previous
+    /// Whether the meaning of an unnamed statement depends on settings. The result for the previous
     /// text is reused: many clients prepare the same text again and again.
     fn is_sensitive_unnamed(&self, text: &[u8]) -> bool {
         let ClientStatements { unnamed, unnamed_is_sensitive, .. } = &self.client.statements;
@@ -239,8 +240,8 @@ impl Rewriter<'_> {
         known.unwrap_or_else(|| depends_on_parse_settings(sql_text(text)))
     }
 
-    /// The client's name of the statement that an unnamed DEALLOCATE refers to, if it does nothing
-    /// else.
+    /// Returns the client's name of the statement that an unnamed DEALLOCATE refers to, if it does
+    /// nothing else.
     fn deallocated_statement(
         &self,
         message: PartialMessage<'_>,
@@ -252,7 +253,8 @@ impl Rewriter<'_> {
         deallocate::name(sql_text(&message.body[text_at..]))
     }
 
-    /// The unnamed statement to restore if the request that replaces it is skipped.
+    /// Takes the unnamed statement that must be restored if the request that replaces it is
+    /// skipped.
     fn take_unnamed_undo(&mut self) -> Option<Box<RollbackAction>> {
         self.server.has_open_batch.then(|| {
             let text = std::mem::take(&mut self.client.statements.unnamed);
@@ -275,7 +277,7 @@ impl Rewriter<'_> {
         if may_fail || self.is_ambiguous(name, existing.id) {
             return RewriteResult::Stop(StopReason::AwaitsReplies);
         }
-        // In a failed transaction the server has another error for it, whether or not it has the
+        // In a failed transaction the server reports another error, whether or not it has the
         // statement.
         if self.server.status != TransactionStatus::Failed {
             self.ensure_prepared(existing);
@@ -316,16 +318,16 @@ impl Rewriter<'_> {
             self.server.retry_buffer.mark_parse();
             return RewriteResult::Consumed;
         }
-        // The server decides whether it accepts a Parse now; sent without a name, because it
-        // already has the named statement.
+        // The server decides whether it accepts a Parse now. The Parse is sent without a name,
+        // because the server already has the named statement.
         self.server.outstanding.push(RequestKind::Parse(Some(rollback)));
         self.server.statements.unnamed_is_ours = false;
         self.replace_front(message.header, text_at, &[b"\0"]);
         RewriteResult::FrontReplaced(text_at)
     }
 
-    /// Whether outstanding replies decide what `name`, or the server's statement `id`, means when
-    /// the server reaches the message sent now. Names without a statement have id 0.
+    /// Whether outstanding replies decide the meaning of `name`, or of the server's statement `id`,
+    /// when the server reaches the message sent now. Names without a statement have id 0.
     fn is_ambiguous(&mut self, name: &[u8], id: u64) -> bool {
         let server = &mut *self.server;
         if server.may_deallocate && server.outstanding.is_empty() {
@@ -335,7 +337,7 @@ impl Rewriter<'_> {
             && (server.may_deallocate || server.outstanding.is_ambiguous(name, id))
     }
 
-    /// Handles a Bind: the portal's name is kept, the statement's is rewritten.
+    /// Handles a Bind: rewrites the statement's name but not the portal's.
     pub(in crate::core) fn bind(&mut self, message: PartialMessage<'_>) -> RewriteResult {
         let Some((portal, statement_at)) = message.string(0) else {
             return message.missing_field();
@@ -388,7 +390,7 @@ impl Rewriter<'_> {
         self.server.parameters.parse_state.record_bind(portal.is_empty(), uncertainty);
     }
 
-    /// The text of a client's statement; of the unnamed one if the name is empty.
+    /// Returns the text of a client's statement; of the unnamed one if the name is empty.
     pub(in crate::core) fn statement_text(&self, statement: &[u8]) -> Option<&[u8]> {
         let ClientStatements { named, unnamed, .. } = &self.client.statements;
         match statement {
@@ -434,7 +436,7 @@ impl Rewriter<'_> {
         RewriteResult::Consumed
     }
 
-    /// Handles a Describe: of a portal it is forwarded, of a statement the name is rewritten.
+    /// Handles a Describe: forwards it for a portal, rewrites the name for a statement.
     pub(in crate::core) fn describe(&mut self, message: PartialMessage<'_>) -> RewriteResult {
         if !message.is_complete() {
             return message.missing_field();
@@ -450,7 +452,7 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Handles a Close: the pooler answers it for a named statement, others are forwarded.
+    /// Handles a Close: replies to it for a named statement, forwards it otherwise.
     pub(in crate::core) fn close(&mut self, message: PartialMessage<'_>) -> RewriteResult {
         if !message.is_complete() {
             return message.missing_field();
@@ -476,8 +478,8 @@ impl Rewriter<'_> {
         RewriteResult::Consumed
     }
 
-    /// Rewrites the reference to the statement `name` in a message that has `before` in front of it
-    /// and whose next field starts at `rest_at`. Also returns which statement it is.
+    /// Rewrites the reference to the statement `name` in a message that has the bytes `before` in
+    /// front of it and whose next field starts at `rest_at`. Also returns the statement.
     #[inline]
     fn rewrite_reference(
         &mut self,
@@ -517,8 +519,8 @@ impl Rewriter<'_> {
             return (RewriteResult::FrontReplaced(rest_at), StatementRef { id, is_simple });
         }
         if name.starts_with(NAME_PREFIX) {
-            // It may be another client's statement: make the server report that the name does not
-            // exist.
+            // The name may be another client's on this server: make the server report that it does
+            // not exist.
             self.replace_name(header, rest_at, before, &[name, b"?\0"]);
             return (RewriteResult::FrontReplaced(rest_at), StatementRef::NONE);
         }
@@ -561,7 +563,7 @@ impl Rewriter<'_> {
     }
 
     /// Resolves the settings in force when the server parses a message sent now, if its text
-    /// depends on them. They may stay unknown where the server would not parse it anyway.
+    /// depends on them. They may stay unknown if the server would not parse it anyway.
     #[inline]
     fn resolve_settings_for(&mut self, sql: &[u8]) -> Result<(), StopReason> {
         if self.server.parameters.parse_state.key != 0 || !depends_on_parse_settings(sql) {
@@ -588,7 +590,8 @@ impl Rewriter<'_> {
                 return Err(StopReason::AwaitsReplies);
             }
             if uncertainty == Uncertainty::Unreported || server.has_open_batch {
-                // In a transaction, an error of this query counts as one of the batch that starts.
+                // In a transaction, an error of this query counts as an error of the batch that
+                // starts.
                 server.has_open_batch |= server.status == TransactionStatus::InTransaction;
                 server_setup::query_parse_settings(server, self.to_server);
                 self.client.input_hold = InputHold::AwaitingReplies;
@@ -601,15 +604,15 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Whether the server rejects any statement now.
+    /// Whether the server rejects every statement now.
     fn server_refuses_all(&self) -> bool {
         let has_failed = self.server.status == TransactionStatus::Failed;
         self.server.is_copying_in || has_failed && !self.server.outstanding.awaits_status()
     }
 
-    /// The statement to use for a client's name on this server: the shared one only while the
-    /// settings it was parsed under are in force; otherwise one of the client's own, which exists
-    /// when this returns.
+    /// Returns the statement to use for a client's name on this server. It is the shared one only
+    /// while the settings it was parsed under are in force; otherwise one for this client alone,
+    /// which has been prepared when this returns.
     #[inline]
     fn usable_statement(
         &mut self,
@@ -650,7 +653,7 @@ impl Rewriter<'_> {
             () => statement,
         };
         if self.server.outstanding.awaits_status() {
-            // A failed transaction has an error of its own for this.
+            // In a failed transaction the server reports another error for this.
             return Err(StopReason::AwaitsReplies);
         }
         self.client.statements.named.insert(name.into(), Arc::clone(&own));
@@ -723,7 +726,7 @@ impl Rewriter<'_> {
     }
 
     /// Closes the server's least recently used statement, if it holds the maximum. A statement
-    /// whose Parse may still fail is kept: the server then holds one more.
+    /// whose Parse may still fail is not closed: the server then holds one more.
     fn evict_statement(&mut self) {
         let server = &mut *self.server;
         let Some(id) = server.statements.eviction_candidate(self.statements_max) else { return };
@@ -747,7 +750,7 @@ impl Rewriter<'_> {
         self.replace_name(header, replaced, &[], by);
     }
 
-    /// Sends a new header, `before` and `by` in the place of the first `replaced` bytes of a body.
+    /// Sends a new header, `before` and `by` instead of the first `replaced` bytes of a body.
     fn replace_name(&mut self, header: Header, replaced: usize, before: &[&[u8]], by: &[&[u8]]) {
         let parts = before.iter().chain(by);
         let added: usize = parts.clone().map(|part| part.len()).sum();
@@ -778,7 +781,7 @@ pub(in crate::core) fn write_header(buf: &mut Vec<u8>, kind: Frontend, body_byte
     buf.extend_from_slice(&length_field(body_bytes));
 }
 
-/// The length field for a body. Bodies are under 1 GiB and grow here by a name at most.
+/// Returns the length field for a body. Bodies are under 1 GiB and grow here by a name at most.
 fn length_field(body_bytes: usize) -> [u8; 4] {
     u32::try_from(body_bytes + 4).unwrap_or(u32::MAX).to_be_bytes()
 }

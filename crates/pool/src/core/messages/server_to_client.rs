@@ -1,5 +1,5 @@
-//! From server to client: each reply is matched with its outstanding request, and its bytes are
-//! forwarded as they are.
+//! From server to client: matches each reply with its outstanding request, and forwards the bytes
+//! unchanged.
 
 use howdah_wire::{Backend, Header};
 
@@ -24,9 +24,9 @@ use crate::{
     },
 };
 
-/// Why processing a server's bytes stopped.
+/// The reason why processing a server's bytes stopped.
 enum ServerStop {
-    /// The rest is an incomplete message.
+    /// The rest of the input is an incomplete message.
     NeedsMoreInput,
     /// The client is refused; the rest of the input is not for it.
     ClientRefused(ClientRefusal),
@@ -92,11 +92,11 @@ impl Core {
         bytes
     }
 
-    /// Processes as much of `input` as possible, and returns how much that was.
+    /// Processes as many bytes of `input` as possible, and returns their number.
     fn process_replies(&mut self, id: ServerId, input: &[u8], io: &mut dyn CoreIo) -> usize {
         let duplicates_replies = self.injects(InjectedFault::DoubleReply);
         let Some(server) = self.servers.get_mut(id) else { return input.len() };
-        // Once the first byte of an answer is here, the request cannot be rerouted.
+        // Once the first byte of a reply has arrived, the request cannot be rerouted.
         server.unanswered_request.clear();
         let mut at = 0;
         let linked = match server.state {
@@ -135,7 +135,7 @@ impl Core {
         let end =
             read_replies(&mut handler, &mut self.to_client, self.body_bytes_max, input, &mut at);
         if linked.is_some() && handler.server.outstanding.is_empty() {
-            handler.server.state_since = self.now; // From now on it waits for the client.
+            handler.server.state_since = self.now; // From now on, the server waits for the client.
         }
         let listens = handler.client.as_ref().is_some_and(|client| client.channels.is_some());
         match linked {
@@ -198,7 +198,7 @@ impl Core {
         }
     }
 
-    /// Closes a server that cannot be used any longer, with its client.
+    /// Closes a server that cannot be used any more, with its client.
     pub(in crate::core) fn abort_server(
         &mut self,
         id: ServerId,

@@ -1,11 +1,12 @@
-//! Removal of the pooler's own commands from mirrored traffic.
+//! Removes the pooler's own commands from mirrored traffic.
 
 use howdah_route::RouteCommand;
 use howdah_wire::{Frame, Frontend};
 
 use crate::core::prepared::{names::ClientStatements, statements::sql_text};
 
-/// A client's bytes without the commands that the pooler answered itself, and batches of them.
+/// Returns a client's bytes without the commands, and batches of commands, that the pooler answered
+/// itself.
 pub(super) fn strip_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
     let is_command = |sql: &[u8]| RouteCommand::read(sql).is_some();
     let is_of_command = |kind: Option<Frontend>, body: &[u8]| match kind {
@@ -36,7 +37,7 @@ pub(super) fn strip_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8
                 }
                 batch = kept.len();
             }
-            // COPY data belongs to the query string or batch before it.
+            // COPY data belongs to the preceding query string or batch.
             Some(Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail) if !is_own => {
                 batch = kept.len();
             }

@@ -1,5 +1,5 @@
-//! [`Mirror`]: the state that all workers and users of a mirror share: which clients are mirrored,
-//! how much is buffered, and counters.
+//! [`Mirror`]: the state that all workers and users of a mirror share: the sampling of clients, the
+//! amount of buffered data, and counters.
 
 use std::{
     collections::BTreeMap,
@@ -16,33 +16,33 @@ use crate::core::{
 /// The five characters of an SQLSTATE.
 pub(crate) type SqlstateBytes = [u8; 5];
 
-/// Stands for an error that was too long to be parsed.
+/// The SQLSTATE assumed for an error that was too long to be parsed.
 const UNKNOWN_SQLSTATE: SqlstateBytes = *b"XX000";
 
-/// The SQLSTATE in the body of an ErrorResponse.
+/// Returns the SQLSTATE in the body of an ErrorResponse.
 pub(crate) fn parse_sqlstate(body: &[u8]) -> SqlstateBytes {
     let mut fields = body.split(|byte| *byte == 0);
     let code = fields.find_map(|field| field.strip_prefix(b"C"));
     code.and_then(|code| code.try_into().ok()).unwrap_or(UNKNOWN_SQLSTATE)
 }
 
-/// The message in the body of an ErrorResponse, truncated.
+/// Returns the message in the body of an ErrorResponse, truncated.
 fn parse_message(body: &[u8]) -> String {
     let mut fields = body.split(|byte| *byte == 0);
     let text = fields.find_map(|field| field.strip_prefix(b"M")).unwrap_or_default();
     String::from_utf8_lossy(&text[..text.len().min(MESSAGE_BYTES_MAX)]).into_owned()
 }
 
-/// Longest part of an error message that is kept.
+/// Maximum length of a retained error message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 200;
 
-/// Most error classes counted separately; PostgreSQL has about forty.
+/// Maximum number of error classes counted separately; PostgreSQL has about forty.
 const CLASSES_MAX: usize = 64;
 
 /// A mirror of a database, shared by all workers and users.
 #[derive(Debug, Default)]
 pub struct Mirror {
-    /// Clients considered for sampling so far.
+    /// Number of clients considered for sampling so far.
     candidates: AtomicU64,
     clients: AtomicU64,
     buffered: AtomicU64,
@@ -55,41 +55,41 @@ pub struct Mirror {
     errors: Mutex<MirrorErrors>,
 }
 
-/// Errors of a mirror that the database did not have.
+/// Errors of a mirror for statements that succeeded on the database.
 #[derive(Clone, Debug, Default)]
 struct MirrorErrors {
     by_class: BTreeMap<[u8; 2], u64>,
     last: Option<String>,
 }
 
-/// The counters of a mirror.
+/// The counters of a mirror at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorReport {
-    /// Clients mirrored now.
+    /// Number of clients mirrored now.
     pub clients: u64,
-    /// Bytes of their transactions that are queued or running.
+    /// Bytes of transactions that are buffered, queued or running.
     pub buffered_bytes: u64,
-    /// Transactions that ran to their end on the mirror.
+    /// Number of transactions that ran to their end on the mirror.
     pub transactions: u64,
-    /// Those with an error that the database did not have.
+    /// Number of those that failed on the mirror but not on the database.
     pub failed_mirror_only: u64,
-    /// Those without the error that the database had.
+    /// Number of those that failed on the database but not on the mirror.
     pub failed_client_only: u64,
-    /// Those with an error of another SQLSTATE.
+    /// Number of those that failed on both, with different SQLSTATEs.
     pub sqlstate_differs: u64,
-    /// Transactions that were dropped, indexed as [`DropReason::ALL`].
+    /// Number of dropped transactions, indexed as [`DropReason::ALL`].
     pub dropped: [u64; DropReason::ALL.len()],
     /// Bytes of dropped transactions.
     pub dropped_bytes: u64,
-    /// Transactions by the class of the mirror's first error, where the database had none or
-    /// another.
+    /// Number of transactions by the class of the mirror's first error, where the database had no
+    /// error or another one.
     pub classes: Vec<([u8; 2], u64)>,
-    /// The last such error, or why the login to the mirror failed.
+    /// The last such error, or the reason why the login to the mirror failed.
     pub last_error: Option<String>,
 }
 
 impl MirrorReport {
-    /// Dropped transactions, for any reason.
+    /// Returns the number of dropped transactions, for any reason.
     pub fn dropped_total(&self) -> u64 {
         self.dropped.iter().sum()
     }
@@ -110,12 +110,12 @@ impl Mirror {
         self.clients.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a client that is no longer mirrored.
+    /// Counts a client that is not mirrored any more.
     pub(crate) fn remove_client(&self) {
         self.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reserves buffer space, unless that would exceed `max`.
+    /// Reserves buffer space, unless that would exceed `max`. Returns whether it was reserved.
     pub(crate) fn reserve(&self, bytes: usize, max: usize) -> bool {
         let (bytes, max) = (bytes as u64, max as u64);
         let before = self.buffered.fetch_add(bytes, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl Mirror {
         result
     }
 
-    /// Records why the mirror could not be used.
+    /// Records the reason why the mirror could not be used.
     pub(crate) fn record_failure(&self, refusal: &ClientRefusal) {
         let sqlstate = String::from_utf8_lossy(&refusal.sqlstate()).into_owned();
         self.errors().last = Some(format!("{sqlstate}: {refusal}"));
@@ -182,7 +182,7 @@ impl Mirror {
         self.errors.lock()
     }
 
-    /// The counters, which are not read at the same instant.
+    /// Returns the counters, which are not all read at the same instant.
     pub fn report(&self) -> MirrorReport {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let MirrorErrors { by_class, last } = self.errors().clone();
@@ -205,13 +205,13 @@ impl Mirror {
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn is_sampled(number: u64, sample_rate: f64) -> bool {
-    // The 53 highest bits are what a double can represent.
+    // A double represents only the 53 highest bits exactly.
     #[expect(clippy::cast_precision_loss, reason = "53 bits are a double's")]
     let position = (number.wrapping_mul(GOLDEN_RATIO) >> 11) as f64 / (1_u64 << 53) as f64;
     position < sample_rate
 }
 
-/// An error on a mirror.
+/// An error of a mirror: its SQLSTATE and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MirrorError {
     pub(crate) sqlstate: SqlstateBytes,

@@ -28,13 +28,13 @@ use crate::{
 };
 
 impl Core {
-    /// A mirror client received a reply, which is discarded.
+    /// Handles a reply to a mirror client, which is discarded.
     pub(in crate::core) fn mirror_client_received(&mut self, queue: MirrorQueueId) {
         self.to_client.clear();
         self.deferred.push(DeferredWork::MirrorQueue(queue));
     }
 
-    /// A mirror client is about to be disconnected with an error.
+    /// Handles the error with which a mirror client is about to be disconnected.
     pub(in crate::core) fn mirror_client_refused(
         &mut self,
         id: MirrorQueueId,
@@ -80,7 +80,7 @@ impl Core {
                 Some(client) if is_idle(client) => self.finish_mirror_client(id, mirror_client),
                 Some(client) if self.has_unfinished_work(client) => {
                     self.finish_mirror_client(id, mirror_client);
-                    // Its open transaction is rolled back, and a COPY ended.
+                    // Rolls back the open transaction on the mirror, and ends a COPY.
                     self.handle_client_disconnect(mirror_client, io);
                 }
                 Some(_) => return,
@@ -88,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Whether a mirror client has sent everything and was answered, but something is still open:
-    /// the transaction ended on the database and not on the mirror.
+    /// Whether a mirror client has sent everything and was answered, but its transaction is still
+    /// open: it ended on the database and not on the mirror.
     fn has_unfinished_work(&self, client: &ClientConnection) -> bool {
         let Some(server) = client.server().and_then(|server| self.servers.get(server)) else {
             return false;
@@ -102,8 +102,8 @@ impl Core {
             && (server.outstanding.is_empty() || server.is_copying_in)
     }
 
-    /// Starts a mirror client for the oldest waiting transaction. Returns `false` if there is none
-    /// and the queue stays open.
+    /// Starts a mirror client for the oldest waiting transaction. Returns `false` if none waits and
+    /// the queue stays open.
     fn start_mirror_client(&mut self, id: MirrorQueueId, io: &mut dyn CoreIo) -> bool {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return false };
         let pool = queue.target.pool;
@@ -127,7 +127,7 @@ impl Core {
         true
     }
 
-    /// A mirror client's transaction has ended.
+    /// Handles the end of a mirror client's transaction.
     fn finish_mirror_client(&mut self, id: MirrorQueueId, mirror_client: ClientId) {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return };
         let Some(RunningTransaction { transaction, .. }) = queue.running.take() else { return };
@@ -138,7 +138,7 @@ impl Core {
                 error = mirror_client.error.take();
             }
             let compared = queue.target.mirror.record_result(transaction.error, error.as_deref());
-            // Its prepared statements there may now differ from those here.
+            // The statements prepared on the mirror may now differ from the client's.
             queue.is_out_of_sync |= compared != MirrorResult::Same;
             if is_idle(client) {
                 self.remove_client(mirror_client);
@@ -147,7 +147,7 @@ impl Core {
         self.drop_orphaned_transactions(id, false);
     }
 
-    /// A mirror client's connection ended in the middle of its transaction.
+    /// Called when a mirror client's connection ended in the middle of its transaction.
     fn abort_mirror_client(&mut self, id: MirrorQueueId) {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return };
         let Some(RunningTransaction { transaction, drop_reason: why, .. }) = queue.running.take()
@@ -177,13 +177,13 @@ impl Core {
     }
 }
 
-/// An internal client that replays `transaction`.
+/// Creates an internal client that replays `transaction`.
 fn new_mirror_client(
     pool: PoolId,
     transaction: &BufferedTransaction,
     queue: MirrorQueueId,
 ) -> ClientConnection {
-    // It has no cancel key and no connection, so neither value matters.
+    // A mirror client has no cancel key and no connection, so neither value matters.
     let login = ClientLogin {
         user: None,
         pool,
@@ -199,7 +199,7 @@ fn new_mirror_client(
     mirror_client
 }
 
-/// Applies the Parse, Close and DEALLOCATE of a transaction that was not run to its end.
+/// Applies the Parse, Close and DEALLOCATE messages of a transaction that did not run to its end.
 fn record_statements(known: &mut ClientStatements, bytes: &[u8], statements: &StatementRegistry) {
     let mut rest = bytes;
     while let Ok(Some((Frame { tag, body }, later))) = Frame::split(rest, u32::MAX) {

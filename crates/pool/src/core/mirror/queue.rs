@@ -13,7 +13,7 @@ use crate::core::{
     time::Time,
 };
 
-/// The id of a [`MirrorQueue`].
+/// Identifies a [`MirrorQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MirrorQueueId {
     index: u32,
@@ -34,30 +34,31 @@ impl slab::SlabKey for MirrorQueueId {
     }
 }
 
-/// What an internal mirror client knows of its task.
+/// The state of an internal mirror client.
 #[derive(Debug)]
 pub(crate) struct MirrorClient {
     pub(crate) queue: MirrorQueueId,
-    /// The first error that it received.
+    /// The first error that the mirror client received.
     pub(crate) error: Option<Box<MirrorError>>,
 }
 
-/// Whether a client's input is buffered for a mirror.
+/// Whether a client's input is buffered for a mirror, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BufferingState {
-    /// Starts at the next point between two transactions.
+    /// Buffering starts at the next point between two transactions.
     NotStarted,
     Active,
-    /// Not this transaction.
+    /// The current transaction is not buffered.
     Dropped(DropReason),
 }
 
-/// A client's state as a mirrored client.
+/// The mirroring state of a client.
 #[derive(Debug, Default)]
 pub(crate) struct MirroredClient {
-    /// One for each mirror that it was sampled for.
+    /// One queue for each mirror that the client was sampled for.
     pub(crate) queues: Vec<MirrorQueueId>,
-    /// Its input since it was last between two transactions, if it has been since it is mirrored.
+    /// The client's input since it was last between two transactions; `None` if it has not been
+    /// since it is mirrored.
     pub(crate) open: Option<OpenTransaction>,
 }
 
@@ -65,23 +66,24 @@ pub(crate) struct MirroredClient {
 #[derive(Debug)]
 pub(crate) struct OpenTransaction {
     pub(crate) bytes: Vec<u8>,
-    /// Bytes in total, including those that are not buffered.
+    /// Total length in bytes, including bytes that are not buffered.
     pub(crate) total_bytes: usize,
     pub(crate) parameters: Arc<TrackedParameters>,
-    /// Its prepared statements at the start, if a mirror has to be told.
+    /// The client's prepared statements at the start, if a mirror must be brought up to date.
     pub(crate) statements: Option<Arc<ClientStatements>>,
     /// The first error that the client received.
     pub(crate) error: Option<SqlstateBytes>,
     pub(crate) is_cancelled: bool,
 }
 
-/// Reserved buffer space.
+/// Buffer space reserved for transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BufferReservation {
-    /// Counts against the buffer of the client and that of all.
+    /// Bytes that count against the buffer of the client and that of all clients.
     pub(crate) bytes: usize,
-    /// Counts only against the buffer of all: describes the client's prepared statements. Otherwise
-    /// a client with many of them would have no space left after its first drop.
+    /// Bytes that count only against the buffer of all clients: for the client's prepared
+    /// statements. Otherwise a client with many of them would have no space left after its first
+    /// drop.
     pub(crate) statements: usize,
 }
 
@@ -95,20 +97,20 @@ impl BufferReservation {
 #[derive(Debug)]
 pub(crate) struct MirrorQueue {
     pub(crate) target: MirrorTarget,
-    /// When its client disconnected, or was no longer mirrored.
+    /// When the client disconnected or was removed from mirroring.
     pub(crate) closed_at: Option<Time>,
     /// Whether the client's input is buffered for this mirror.
     pub(crate) buffering: BufferingState,
-    /// Space reserved for that input.
+    /// Space reserved for the input of the open transaction.
     pub(crate) open_reservation: BufferReservation,
     /// Waiting transactions, the oldest first.
     pub(crate) waiting: VecDeque<BufferedTransaction>,
     pub(crate) running: Option<RunningTransaction>,
-    /// Space for everything waiting or running, here or at its client.
+    /// Space reserved for everything that waits or runs, in this queue or at its client.
     pub(crate) reservation: BufferReservation,
     /// Statements prepared on the mirror, by the client's names.
     pub(crate) statements: ClientStatements,
-    /// Whether they differ from the client's, because something was dropped.
+    /// Whether those differ from the client's, because something was dropped.
     pub(crate) is_out_of_sync: bool,
 }
 
@@ -197,7 +199,7 @@ impl MirrorQueue {
         self.is_out_of_sync = true;
     }
 
-    /// Whether nothing remains and no more will be queued.
+    /// Whether the queue is closed and empty.
     pub(crate) fn is_finished(&self) -> bool {
         self.closed_at.is_some() && self.running.is_none() && self.waiting.is_empty()
     }
@@ -215,13 +217,13 @@ impl Drop for MirrorQueue {
 /// A transaction that waits for a mirror.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferedTransaction {
-    /// The client's messages, complete.
+    /// The client's messages, all complete.
     pub(crate) bytes: Arc<Vec<u8>>,
-    /// Its reserved space.
+    /// Buffer space reserved for the transaction.
     pub(crate) reservation: BufferReservation,
-    /// The client's parameters at its start.
+    /// The client's session parameters at the start of the transaction.
     pub(crate) parameters: Arc<TrackedParameters>,
-    /// The client's parameters at startup.
+    /// The client's session parameters at startup.
     pub(crate) startup_parameters: Arc<TrackedParameters>,
     /// The client's prepared statements, unless they follow from earlier transactions.
     pub(crate) statements: Option<Arc<ClientStatements>>,
@@ -234,6 +236,6 @@ pub(crate) struct BufferedTransaction {
 pub(crate) struct RunningTransaction {
     pub(crate) transaction: BufferedTransaction,
     pub(crate) client: ClientId,
-    /// Why its mirror client was refused.
+    /// The reason why the mirror client was refused.
     pub(crate) drop_reason: Option<DropReason>,
 }

@@ -1,7 +1,7 @@
-//! [`Mirror`]: another cluster that runs a sample of a database's traffic as well; its counters,
-//! and the limit of its buffer.
+//! [`Mirror`]: another cluster on which a sample of a database's traffic is run as well; its
+//! counters, and the limit of its buffer.
 //!
-//! # How
+//! # Method
 //!
 //! The bytes of a mirrored client are copied in units that start and end between two transactions:
 //! a [`BufferedTransaction`]. Once the client has received the result, the transaction is queued
@@ -26,28 +26,28 @@ pub(crate) use crate::core::mirror::{
 };
 use crate::core::{refusal::ClientRefusal, state::ids::PoolId};
 
-/// Why a transaction was not run on a mirror, or not to its end.
+/// The reason why a transaction was not run on a mirror, or not to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// The buffer of its client, or that of all clients, was full: the mirror is slower than the
+    /// The buffer of the client, or that of all clients, was full: the mirror is slower than the
     /// traffic.
     BufferFull,
-    /// It exceeds the buffer of one client.
+    /// The transaction exceeds the buffer of one client.
     TooLarge,
     /// The login to the mirror failed, or no connection to it became free in time.
     Unreachable,
-    /// It did not finish in time on the mirror.
+    /// The transaction did not finish in time on the mirror.
     Timeout,
-    /// The connection to the mirror was lost while it ran.
+    /// The connection to the mirror was lost while the transaction ran.
     ConnectionLost,
-    /// Its client cancelled one of its statements.
+    /// The client cancelled one of the transaction's statements.
     Cancelled,
-    /// Its client disconnected before it received the result, or left too much in the queue.
+    /// The client disconnected before it received the result, or left too much in the queue.
     ClientGone,
 }
 
 impl DropReason {
-    /// Every reason, in display order.
+    /// All reasons, in display order.
     pub const ALL: [Self; 7] = [
         Self::BufferFull,
         Self::TooLarge,
@@ -58,7 +58,7 @@ impl DropReason {
         Self::ClientGone,
     ];
 
-    /// The value of the label and the suffix of the column.
+    /// Returns the value of the metric's label, which is also the suffix of the column.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BufferFull => "buffer_full",
@@ -71,7 +71,7 @@ impl DropReason {
         }
     }
 
-    /// The reason for dropping a transaction whose mirror client was refused.
+    /// Returns the reason for dropping a transaction whose mirror client was refused.
     pub(crate) fn from_refusal(refusal: &ClientRefusal) -> Self {
         match refusal {
             ClientRefusal::QueryWaitTimeout
@@ -88,33 +88,33 @@ impl DropReason {
     }
 }
 
-/// How the result of a transaction on a mirror compares with the result its client received.
+/// The comparison of a transaction's results on the mirror and on the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorResult {
-    /// Both succeeded, or failed first with the same SQLSTATE.
+    /// The transaction succeeded on both, or failed on both with the same first SQLSTATE.
     Same,
     /// Only the mirror had an error.
     FailedMirrorOnly,
     /// Only the database had an error.
     FailedClientOnly,
-    /// Both had errors, whose first SQLSTATEs differ.
+    /// The transaction failed on both, with different first SQLSTATEs.
     SqlstateDiffers,
 }
 
 /// A mirror as used by a pool's clients.
 #[derive(Clone, Debug)]
 pub struct MirrorTarget {
-    /// The pool whose servers the mirror clients use; it has no clients of its own.
+    /// The pool whose servers the mirror clients use; external clients never use it.
     pub pool: PoolId,
-    /// Shared by all workers and pools.
+    /// The state shared by all workers and pools.
     pub mirror: Arc<Mirror>,
-    /// The fraction of clients that is mirrored, from 0 to 1.
+    /// The share of clients that are mirrored, from 0 to 1.
     pub sample_rate: f64,
-    /// How many bytes of one client's transactions may be queued or running.
+    /// Maximum bytes of one client's transactions that are queued or running.
     pub client_bytes: usize,
-    /// The same for all clients together.
+    /// Maximum bytes of all clients' transactions that are queued or running.
     pub buffer_bytes: usize,
-    /// How long the transactions of a disconnected client may take.
+    /// How long the queued transactions of a disconnected client may take.
     pub timeout: Duration,
 }
 

@@ -1,10 +1,10 @@
-//! `DEALLOCATE name` as a query string: some drivers deallocate this way what they prepared with
-//! Parse. The name is the client's; the server knows the statement by another.
+//! `DEALLOCATE name` as a query string: some drivers use it to deallocate statements that they
+//! prepared with Parse. The name is the client's; the server knows the statement by another.
 
 use crate::core::session::state::strip_keyword;
 
-/// The name that a query string deallocates, if it does nothing else. Unquoted names are folded to
-/// lower case. `None` also for ALL, which is left to the server.
+/// Returns the name that a query string deallocates, if it does nothing else. Unquoted names are
+/// folded to lower case. `None` also for ALL, which is left to the server.
 pub(crate) fn name(sql: &[u8]) -> Option<Vec<u8>> {
     let sql = sql.trim_ascii_start();
     if sql.len() > SQL_BYTES_MAX || !matches!(sql.first(), Some(b'd' | b'D')) {
@@ -39,7 +39,7 @@ fn starts_with(sql: &[u8], word: &[u8]) -> bool {
     sql.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word))
 }
 
-/// Longer query strings are not examined.
+/// Maximum length of a query string that is examined.
 const SQL_BYTES_MAX: usize = 1024;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Prepared statements, as one client names them and as one server holds them.
+//! Prepared statements by the names that one client uses, and those that one server holds.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use hashbrown::HashMap;
 
 use crate::core::prepared::{parse_settings::ParseSettings, statements::PooledStatement};
 
-/// The statements of one client.
+/// The prepared statements of one client, by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientStatements {
     pub(crate) named: HashMap<Box<[u8]>, Arc<PooledStatement>>,
-    /// The content of its last unnamed Parse, after the name; empty for none. Kept, because a Bind
+    /// The content of the last unnamed Parse, after the name; empty for none. Stored because a Bind
     /// to it may arrive when the client is on another server.
     pub(crate) unnamed: Vec<u8>,
     /// Whether the unnamed statement is known to be
     /// [simple](crate::core::prepared::statements::is_simple).
     pub(crate) unnamed_is_simple: bool,
-    /// The settings under which it was parsed; `None` if it does not depend on them, or if they are
-    /// unknown.
+    /// The settings under which the unnamed statement was parsed; `None` if it does not depend on
+    /// them, or if they are unknown.
     pub(crate) unnamed_settings: Option<Arc<ParseSettings>>,
-    /// Whether its text depends on parse settings, if that was examined.
+    /// Whether the text of the unnamed statement depends on parse settings, if that was examined.
     pub(crate) unnamed_is_sensitive: Option<bool>,
 }
 
@@ -48,7 +48,7 @@ impl ClientStatements {
     }
 }
 
-/// Memory for an unnamed statement that an idle client retains.
+/// Maximum capacity for an unnamed statement that an idle client retains, in bytes.
 const UNNAMED_BYTES_RETAINED: usize = 1024;
 
 /// The statements that a server holds for its clients, by id, with the time of their last use.
@@ -56,9 +56,9 @@ const UNNAMED_BYTES_RETAINED: usize = 1024;
 pub(crate) struct ServerStatements {
     last_use: HashMap<u64, u64>,
     clock: u64,
-    /// Uses up to this time belong to batches that have ended.
+    /// Statements used up to this time belong to batches that have ended.
     batch_started: u64,
-    /// Whether its unnamed statement belongs to the linked client.
+    /// Whether the server's unnamed statement belongs to the linked client.
     pub(crate) unnamed_is_ours: bool,
 }
 
@@ -77,34 +77,31 @@ impl ServerStatements {
         self.last_use.contains_key(&id)
     }
 
-    /// How many statements the server holds.
+    /// Returns the number of statements that the server holds.
     pub(crate) fn len(&self) -> usize {
         self.last_use.len()
     }
 
-    /// Adds a statement.
     pub(crate) fn insert(&mut self, id: u64) {
         self.clock += 1;
         self.last_use.insert(id, self.clock);
     }
 
-    /// Removes a statement.
     pub(crate) fn remove(&mut self, id: u64) {
         self.last_use.remove(&id);
     }
 
-    /// Removes all statements.
     pub(crate) fn clear(&mut self) {
         self.last_use.clear();
     }
 
-    /// Starts a batch: statements used before may be evicted from now on.
+    /// Starts a batch: statements used before it may be evicted from now on.
     pub(crate) fn start_batch(&mut self) {
         self.batch_started = self.clock;
     }
 
-    /// The least recently used statement, if there are `max` or more. Never one that the current
-    /// batch has used: one of its portals, or a Bind still to come, may need it.
+    /// Returns the least recently used statement, if there are `max` or more. Never one that the
+    /// current batch has used: one of its portals, or a Bind still to come, may need it.
     pub(crate) fn eviction_candidate(&self, max: usize) -> Option<u64> {
         if self.last_use.len() < max {
             return None;

@@ -6,7 +6,7 @@
 //! connection tracks which set is in force when it processes the next message ([`ParseState`]).
 //!
 //! The values in force are known from the server's reports, or from a query where reports are not
-//! enough: for parameters that the server does not report, and for changes in the middle of a
+//! sufficient: for parameters that the server does not report, and for changes in the middle of a
 //! batch, which are reported at its end.
 
 mod changes;
@@ -22,9 +22,9 @@ use crate::core::session::parameters::{SessionParameter, eq_name};
 /// Length of [`NAMES`].
 pub(crate) const COUNT: usize = 14;
 
-/// The session parameters that change the value of a literal or constant expression. `search_path`
-/// and roles are not among them: PostgreSQL analyzes a prepared statement again after these have
-/// changed.
+/// The session parameters that can change the value of a literal or constant expression.
+/// `search_path` and roles are not among them: PostgreSQL analyzes a prepared statement again after
+/// they have changed.
 ///
 /// The encoding comes first, because the values after it are sent in it.
 pub(crate) const NAMES: [&str; COUNT] = [
@@ -52,7 +52,7 @@ pub(crate) fn is_parse_setting(name: &[u8]) -> bool {
     NAMES.iter().any(|known| eq_name(known.as_bytes(), name))
 }
 
-/// The query for the values in force.
+/// Returns the query for the values in force.
 pub(crate) fn query() -> String {
     let value = |name| format!("pg_catalog.current_setting('{name}', true)");
     format!("SELECT {}", NAMES.map(value).join(", "))
@@ -61,13 +61,14 @@ pub(crate) fn query() -> String {
 /// Values of [`NAMES`] that statements are parsed under. Equal sets are one object with one id.
 #[derive(Debug)]
 pub(crate) struct ParseSettings {
-    /// At least 1.
+    /// Unique in the process, from 1.
     pub(crate) id: u64,
     pub(crate) values: ParseSettingValues,
 }
 
 impl ParseSettings {
-    /// The parameters to set so that these are in force instead of others, and those that undo it.
+    /// Returns the parameters to set so that these values are in force instead of `in_force`, and
+    /// those that undo it.
     pub(crate) fn difference(
         &self,
         in_force: &Self,
@@ -82,48 +83,49 @@ impl ParseSettings {
     }
 }
 
-/// How well the values are known that are in force when a server processes the next message.
-/// Ordered from best to worst.
+/// How certain it is which values are in force when a server processes the next message. Ordered
+/// from best to worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Uncertainty {
-    /// They are known.
+    /// The values are known.
     #[default]
     None,
-    /// The server will have reported them once everything is answered and no batch is open.
+    /// The values will have been reported once everything is answered and no batch is open.
     Reported,
-    /// They have to be queried.
+    /// The values must be queried.
     Unreported,
 }
 
 /// The parse settings of a server connection, as far as they are known.
 #[derive(Debug, Default)]
 pub(crate) struct ParseState {
-    /// The id of `current`; 0 if it is not known.
+    /// The id of `current`; 0 if unknown.
     pub(crate) key: u64,
     current: Option<Arc<ParseSettings>>,
-    /// Whether what was sent may change them.
+    /// Whether messages that were sent may change the values.
     pub(crate) uncertainty: Uncertainty,
-    /// The worst uncertainty caused by changes since the connection was linked: the end of a
-    /// transaction, and statements that do not show it, may undo them.
+    /// The worst uncertainty caused by changes since the connection was linked. They may be undone
+    /// by the end of a transaction, or by a statement whose text does not show it.
     max_uncertainty: Uncertainty,
-    /// The uncertainty caused by running the unnamed portal, or any other.
+    /// The uncertainty that running the unnamed portal would cause.
     by_unnamed_portal: Uncertainty,
+    /// The worst uncertainty that running a named portal would cause.
     by_named_portals: Uncertainty,
-    /// Values after login of parameters that are not reported.
+    /// Values after login, for parameters that the server does not report.
     base: Option<Box<ParseSettingValues>>,
     /// Values from the last query, if parameters had been changed before it.
     queried: Option<Box<ParseSettingValues>>,
-    /// The query was sent, and its row has not arrived.
+    /// Whether the query was sent and its row has not arrived.
     pub(crate) is_querying: bool,
-    /// An unanswered message relies on `key`.
+    /// Whether an unanswered message relies on `key`.
     is_relied_on: bool,
-    /// Parameters changed unexpectedly while something relied on them: statements may have been
-    /// parsed under other values than assumed.
+    /// Whether parameters changed unexpectedly while a message relied on them: statements may have
+    /// been parsed under other values than assumed.
     pub(crate) is_tainted: bool,
 }
 
 impl ParseState {
-    /// The settings in force, if known.
+    /// Returns the settings in force, if known.
     #[inline]
     pub(crate) fn current(&self) -> Option<&Arc<ParseSettings>> {
         self.current.as_ref()
@@ -135,13 +137,14 @@ impl ParseState {
         self.current = Some(settings);
     }
 
-    /// The settings must be determined again before the next statement that depends on them.
+    /// Records that the settings must be determined again before the next statement that depends on
+    /// them.
     pub(crate) fn invalidate(&mut self) {
         self.key = 0;
         self.current = None;
     }
 
-    /// Records that a message was sent that changes them.
+    /// Records that a message was sent that changes the settings.
     pub(crate) fn record_change(&mut self, uncertainty: Uncertainty) {
         if uncertainty != Uncertainty::None {
             self.uncertainty = self.uncertainty.max(uncertainty);
@@ -150,13 +153,13 @@ impl ParseState {
         }
     }
 
-    /// The worst uncertainty caused by changes since the connection was linked.
+    /// Returns the worst uncertainty caused by changes since the connection was linked.
     #[inline]
     pub(crate) fn max_uncertainty(&self) -> Uncertainty {
         self.max_uncertainty
     }
 
-    /// Records that a portal was bound that changes them when it is run.
+    /// Records that a portal was bound that changes the settings when it is run.
     pub(crate) fn record_bind(&mut self, is_unnamed: bool, uncertainty: Uncertainty) {
         if is_unnamed {
             self.by_unnamed_portal = uncertainty;
@@ -165,7 +168,7 @@ impl ParseState {
         }
     }
 
-    /// Whether running some portal changes them, or an earlier change may be undone.
+    /// Whether running some portal changes the settings, or an earlier change may be undone.
     #[inline]
     pub(crate) fn may_change(&self) -> bool {
         self.max_uncertainty.max(self.by_unnamed_portal).max(self.by_named_portals)
@@ -187,7 +190,7 @@ impl ParseState {
         self.is_relied_on = true;
     }
 
-    /// Everything that was sent is answered.
+    /// Records that everything sent so far is answered.
     #[inline]
     pub(crate) fn clear_relied_on(&mut self) {
         self.is_relied_on = false;
@@ -199,8 +202,8 @@ impl ParseState {
         self.invalidate();
     }
 
-    /// The connection is linked to a client. Its parameters are as after login, except those known
-    /// to be set.
+    /// Called when the connection is linked to a client. The parameters are as after login, except
+    /// those known to be set.
     pub(crate) fn start_link(&mut self) {
         if self.may_change() || self.queried.is_some() {
             self.invalidate();
@@ -238,31 +241,31 @@ impl ParseState {
         }
     }
 
-    /// The value of an unreported parameter that the pooler has not set.
+    /// Returns the value of an unreported parameter that the pooler has not set.
     pub(crate) fn unreported_value(&self, at: usize) -> Option<&[u8]> {
         let known = self.queried.as_ref().or(self.base.as_ref());
         known.and_then(|values| values[at].as_deref())
     }
 
-    /// The value from the last query.
+    /// Returns a parameter's value from the last query.
     pub(crate) fn queried_value(&self, at: usize) -> Option<&[u8]> {
         self.queried.as_ref().and_then(|values| values[at].as_deref())
     }
 }
 
-/// Values borrowed from `value`.
+/// Collects the value of each of [`NAMES`], by its index.
 pub(crate) fn values_from<'a>(
     value: impl FnMut(usize) -> Option<&'a [u8]>,
 ) -> [Option<&'a [u8]>; COUNT] {
     array::from_fn(value)
 }
 
-/// Borrowed values.
+/// Converts owned values to borrowed ones.
 pub(crate) fn borrowed(values: &ParseSettingValues) -> [Option<&[u8]>; COUNT] {
     values.each_ref().map(Option::as_deref)
 }
 
-/// Copied values.
+/// Converts borrowed values to owned ones.
 pub(crate) fn owned(values: &[Option<&[u8]>; COUNT]) -> ParseSettingValues {
     values.map(|value| value.map(Into::into))
 }

@@ -27,30 +27,32 @@ use crate::core::{
 /// Prefix of statement names on servers.
 pub(crate) const NAME_PREFIX: &[u8] = b"howdah_";
 
-/// A text with its parameter types, as prepared by a client under a name of its own.
+/// A text with its parameter types, prepared by one or more clients under names of their own.
 #[derive(Debug)]
 pub(crate) struct PooledStatement {
-    /// Counts from 1 and is never reused, so a name on a server always means the same text.
+    /// Id of the statement, from 1. Never reused, so a name on a server always means the same text.
     pub(crate) id: u64,
-    /// Its name on every server: `howdah_` and the id.
+    /// The statement's name on every server: `howdah_` and the id.
     pub(crate) name: Box<[u8]>,
     /// The content of a Parse after the name: the text, a zero byte, and the parameter types.
     pub(crate) text: Box<[u8]>,
-    /// The session state that running it may leave.
+    /// The session state that may remain after running the statement.
     pub(crate) session_state: SessionStateFlags,
-    /// See [`is_simple`]; also false if it calls `set_config`.
+    /// Whether running it changes no parameters or prepared statements; see [`is_simple`]. Also
+    /// false if it calls `set_config`.
     pub(crate) is_simple: bool,
-    /// The settings that it is parsed under, if its meaning depends on them and they are known.
+    /// The settings that the statement is parsed under, if its meaning depends on them and they are
+    /// known.
     pub(crate) settings: Option<Arc<ParseSettings>>,
-    /// The id of the settings; 0 if its meaning does not depend on them, and [`UNKNOWN_SETTINGS`]
-    /// if they are not known: then they are those in force when it is next used.
+    /// The id of the settings; 0 if the meaning does not depend on them, and [`UNKNOWN_SETTINGS`]
+    /// if they are unknown: then they are those in force when the statement is next used.
     pub(crate) settings_key: u64,
-    /// Whether other clients may use it. They use it only while its settings are in force: if the
-    /// server analyzes it again, it does so under the settings in force then.
+    /// Whether other clients may use the statement. They use it only while its settings are in
+    /// force: if the server analyzes it again, it does so under the settings in force then.
     pub(crate) is_shared: bool,
 }
 
-/// See [`PooledStatement::settings_key`].
+/// Value of [`PooledStatement::settings_key`] for settings that are not known yet.
 pub(crate) const UNKNOWN_SETTINGS: u64 = u64::MAX;
 
 /// Whether running a text never changes parameters or prepared statements. True for most texts,
@@ -63,7 +65,7 @@ pub(crate) fn is_simple(sql: &[u8]) -> bool {
             && SetKind::from_text(sql, |_| false) == SetKind::NotSet
 }
 
-/// The SQL in the content of a Parse after the name.
+/// Returns the SQL in the content of a Parse after the name.
 pub(crate) fn sql_text(text: &[u8]) -> &[u8] {
     memchr::memchr(0, text).map_or(text, |end| &text[..end])
 }
@@ -88,13 +90,13 @@ struct StatementTable {
     clear_at_bytes: usize,
 }
 
-/// Entries before the first eviction.
+/// Minimum number of entries before the first eviction.
 const CLEAR_THRESHOLD_MIN: usize = 1024;
-/// Bytes of texts before the first eviction.
+/// Minimum bytes of texts before the first eviction.
 const CLEAR_THRESHOLD_BYTES_MIN: usize = 32 << 20;
 
 impl StatementRegistry {
-    /// The statement for a text with its parameter types, parsed under these settings. Without
+    /// Returns the statement for a text with its parameter types, parsed under `settings`. Without
     /// settings, a statement that depends on them is not shared, and takes those in force at its
     /// next use.
     pub(crate) fn intern(
@@ -127,7 +129,7 @@ impl StatementRegistry {
         statement
     }
 
-    /// A copy of a statement for one client only.
+    /// Returns a copy of a statement for one client only.
     pub(crate) fn intern_private(&self, of: &PooledStatement) -> Arc<PooledStatement> {
         Arc::new(self.lock_table().new_statement(
             &of.text,
@@ -137,7 +139,7 @@ impl StatementRegistry {
         ))
     }
 
-    /// The object for a set of parse settings.
+    /// Returns the object for a set of parse settings.
     pub(crate) fn parse_settings(&self, values: &[Option<&[u8]>; COUNT]) -> Arc<ParseSettings> {
         let mut table = self.lock_table();
         if let Some(InternedParseSettings(known)) = table.settings.get(values) {
@@ -154,14 +156,15 @@ impl StatementRegistry {
         settings
     }
 
-    /// Each change is a single insert, so the table is consistent even after its holder panics.
+    /// Locks the table. Each change is a single insert, so it is consistent even after a holder
+    /// panics.
     fn lock_table(&self) -> MutexGuard<'_, StatementTable> {
         self.0.lock()
     }
 }
 
 impl StatementRegistry {
-    /// Retires a statement that a server found to be outdated: clients that prepare its text from
+    /// Retires a statement that a server reported as outdated: clients that prepare its text from
     /// now on get another, and those that have prepared it keep it.
     pub(crate) fn retire(&self, statement: &PooledStatement) {
         let mut table = self.lock_table();
@@ -182,7 +185,7 @@ impl StatementRegistry {
 }
 
 impl StatementTable {
-    /// The statement for a text that depends on no settings, or the one under these.
+    /// Returns the statement for a text that depends on no settings, or the one under these.
     fn find(&self, text: &[u8], key: u64) -> Option<&Arc<PooledStatement>> {
         let find = |key| {
             let is_it =
@@ -223,7 +226,7 @@ impl StatementTable {
         }
     }
 
-    /// Evicts unused entries.
+    /// Evicts entries that no client uses.
     fn clear(&mut self) {
         self.by_text.retain(|statement| Arc::strong_count(statement) > 1);
         self.bytes = self.by_text.iter().map(|statement| statement.text.len()).sum();

@@ -2,17 +2,17 @@
 
 use howdah_sql::{SqlCommand, split_statements};
 
-/// The `connect-query` of a database.
+/// The `connect-query` of a database, and whether it can be repeated.
 ///
 /// A reset of a server connection (`RESET ALL`, `DISCARD ALL`, `SET SESSION AUTHORIZATION DEFAULT`)
 /// undoes the parameters that the query has set, so the query follows each reset in the same write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectQuery {
-    /// SQL, without a zero byte.
+    /// SQL text, without a zero byte.
     pub query: Box<[u8]>,
-    /// Whether running it again restores its effect: it consists of `SET` statements and of queries
-    /// without side effects. Otherwise (temporary tables, user functions, `PREPARE`) a connection
-    /// that needs a reset is closed instead.
+    /// Whether running the query again restores its effect: it consists of `SET` statements and of
+    /// queries without side effects. Otherwise (temporary tables, user functions, `PREPARE`) a
+    /// connection that needs a reset is closed instead.
     pub is_repeatable: bool,
 }
 
@@ -23,7 +23,7 @@ impl ConnectQuery {
         Self { query: sql.as_bytes().into(), is_repeatable: statements.all(is_repeatable) }
     }
 
-    /// Whether the query contains a name, ignoring ASCII case.
+    /// Whether the query contains `name`, ignoring ASCII case.
     pub(crate) fn mentions(&self, name: &[u8]) -> bool {
         !name.is_empty() && self.query.windows(name.len()).any(|it| it.eq_ignore_ascii_case(name))
     }
@@ -46,7 +46,7 @@ fn is_read_only(statement: &[u8]) -> bool {
     classify(statement).effect == Effect::ReadOnly
 }
 
-/// Without PostgreSQL's grammar any query may have side effects.
+/// Always false: without PostgreSQL's grammar any query may have side effects.
 #[cfg(not(feature = "grammar"))]
 fn is_read_only(_: &[u8]) -> bool {
     false

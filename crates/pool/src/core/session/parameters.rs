@@ -1,11 +1,11 @@
 //! Session parameters that follow a client from server to server.
 //!
 //! A server reports some of its parameters, at login and whenever they change. The values that a
-//! client asked for at startup, or that were reported while it had a server, are set on its next
-//! server; all other parameters have their values from after our login.
+//! client requested at startup, or that were reported while it had a server, are set on its next
+//! server; all other parameters keep the values they had after the pooler's login.
 //!
-//! Values are sent as bound parameters of `set_config`, never as SQL text: they cannot be mistaken
-//! for anything else, whatever the encoding or quoting rules of the server.
+//! Values are sent as bound parameters of `set_config`, never as SQL text, so they cannot be
+//! misread, whatever the encoding or quoting rules of the server.
 
 use std::{
     fmt,
@@ -23,14 +23,14 @@ use crate::core::prepared::parse_settings::{self, COUNT, NAMES, ParseState, is_p
 /// A session parameter with its value, as bytes on the wire.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SessionParameter {
-    /// PostgreSQL compares names ignoring ASCII case.
+    /// The name; PostgreSQL compares names ignoring ASCII case.
     pub name: Box<[u8]>,
     /// The value, in the client's encoding.
     pub value: Box<[u8]>,
 }
 
 impl SessionParameter {
-    /// Neither name nor value may contain a zero byte if it is to be sent.
+    /// Creates a parameter. Neither name nor value may contain a zero byte if it is to be sent.
     pub fn new(name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
         Self { name: name.as_ref().into(), value: value.as_ref().into() }
     }
@@ -43,13 +43,13 @@ impl fmt::Debug for SessionParameter {
     }
 }
 
-/// The parameters that a client must find on its server. Equal sets of a worker are one object, so
-/// checking whether a server has the right ones is mostly one comparison of addresses.
+/// The parameters that a client expects on its server. Equal sets of a worker are one object, so
+/// checking whether a server has the right ones is usually one comparison of addresses.
 #[derive(Debug, Default)]
 pub(crate) struct TrackedParameters {
     list: Box<[SessionParameter]>,
-    /// Whether a server has accepted them. Until then nothing is sent after them: it would run even
-    /// if they are rejected.
+    /// Whether a server has accepted the values. Until then nothing is sent after them: it would
+    /// run even if they are rejected.
     accepted: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ impl TrackedParameters {
         self.accepted.load(Ordering::Relaxed) || self.list.is_empty()
     }
 
-    /// The parameters, sorted by name.
+    /// Returns the parameters, sorted by name.
     pub(crate) fn list(&self) -> &[SessionParameter] {
         &self.list
     }
@@ -88,18 +88,18 @@ impl TrackedParameters {
     }
 }
 
-/// The parameter sets of a worker's clients, each once.
+/// The distinct parameter sets of a worker's clients.
 #[derive(Debug, Default)]
 pub(crate) struct ParameterSets {
     sets: HashSet<InternedParameters>,
     clear_at: usize,
 }
 
-/// Entries before the first eviction.
+/// Minimum number of entries before the first eviction.
 const CLEAR_THRESHOLD_MIN: usize = 256;
 
 impl ParameterSets {
-    /// The object for a list of parameters; the last of equal names wins.
+    /// Returns the object for a list of parameters; the last of equal names wins.
     pub(crate) fn intern(
         &mut self,
         parameters: impl IntoIterator<Item = SessionParameter>,
@@ -121,7 +121,7 @@ impl ParameterSets {
         object
     }
 
-    /// The object for a set with one parameter added or replaced.
+    /// Returns the object for a set with one parameter added or replaced.
     pub(crate) fn with(
         &mut self,
         set: &TrackedParameters,
@@ -163,7 +163,7 @@ struct ReportedParameter {
 #[derive(Debug)]
 pub(crate) struct MissingParameter {
     pub(crate) name: Box<[u8]>,
-    /// `None` for the server's default.
+    /// The value to set; `None` for the server's default.
     pub(crate) value: Option<Box<[u8]>>,
 }
 
@@ -175,7 +175,7 @@ pub(crate) struct ServerParameters {
     unreported: Vec<SessionParameter>,
     /// The set that is known to be in force.
     pub(crate) applied: Option<Arc<TrackedParameters>>,
-    /// Whether the statement that sets a parameter is prepared on it.
+    /// Whether the statement that sets a parameter is prepared on the server.
     pub(crate) is_setter_prepared: bool,
     /// The set that was sent and is not confirmed yet.
     in_flight: Option<Arc<TrackedParameters>>,
@@ -184,7 +184,7 @@ pub(crate) struct ServerParameters {
 }
 
 impl ServerParameters {
-    /// The parameters of a server after its login.
+    /// Creates the state from the parameters that a server reported at login.
     pub(crate) fn at_login(parameters: &[SessionParameter]) -> Self {
         let reported =
             parameters.iter().map(|SessionParameter { name, value }| ReportedParameter {
@@ -195,7 +195,7 @@ impl ServerParameters {
         Self { reported: reported.collect(), ..Self::default() }
     }
 
-    /// The values that it reported at login.
+    /// Returns the values that the server reported at login.
     pub(crate) fn login_values(&self) -> Arc<[SessionParameter]> {
         self.reported
             .iter()
@@ -203,8 +203,8 @@ impl ServerParameters {
             .collect()
     }
 
-    /// Handles a ParameterStatus. The caller decides which set is in force now, as it knows which
-    /// request it belongs to.
+    /// Handles a ParameterStatus. The caller decides which set is in force now, since it knows
+    /// which request the report belongs to.
     pub(crate) fn handle_report(&mut self, name: &[u8], value: &[u8]) {
         self.applied = None;
         let expected = self.value_in_force(name);
@@ -233,7 +233,7 @@ impl ServerParameters {
         }
     }
 
-    /// The value of a reported parameter once the server has processed what it was sent.
+    /// Returns a reported parameter's value once the server has processed everything sent.
     fn value_in_force(&self, name: &[u8]) -> Option<&[u8]> {
         let known = self.reported.iter().find(|known| eq_name(&known.name, name))?;
         Some(match &self.in_flight {
@@ -242,7 +242,7 @@ impl ServerParameters {
         })
     }
 
-    /// The parse settings in force once the server has processed what it was sent.
+    /// Returns the parse settings in force once the server has processed everything sent.
     pub(crate) fn parse_values(&self) -> [Option<&[u8]>; COUNT] {
         parse_settings::values_from(|at| {
             let name = NAMES[at].as_bytes();
@@ -273,12 +273,12 @@ impl ServerParameters {
         parsing.handle_query_result(values, is_given);
     }
 
-    /// Whether it reports a parameter.
+    /// Whether the server reports a parameter.
     pub(crate) fn reports(&self, name: &[u8]) -> bool {
         self.value(name).is_some()
     }
 
-    /// Records that these were sent, to apply a set.
+    /// Records that the `missing` parameters were sent, to apply `set`.
     pub(crate) fn mark_sent(&mut self, missing: &[MissingParameter], set: &Arc<TrackedParameters>) {
         if missing.iter().any(|missing| is_parse_setting(&missing.name)) {
             self.parse_state.invalidate();
@@ -286,14 +286,14 @@ impl ServerParameters {
         self.in_flight = Some(Arc::clone(set));
     }
 
-    /// The value it reported last.
+    /// Returns the value that the server reported last.
     pub(crate) fn value(&self, name: &[u8]) -> Option<&[u8]> {
         let known = self.reported.iter().find(|known| eq_name(&known.name, name))?;
         Some(&known.current)
     }
 
-    /// The parameters to set so that a set is in force; no value means the server's default. The
-    /// encoding comes first: the values after it are in the client's encoding.
+    /// Returns the parameters to set so that `set` is in force; no value means the server's
+    /// default. The encoding comes first: the values after it are in the client's encoding.
     pub(crate) fn missing(&self, set: &TrackedParameters) -> Vec<MissingParameter> {
         let mut missing = Vec::new();
         for known in self.reported.iter().filter(|known| is_settable(&known.name)) {
@@ -327,8 +327,8 @@ impl ServerParameters {
         missing
     }
 
-    /// The parameters to set so that these have the given values. Those that are not reported are
-    /// always set.
+    /// Returns the parameters to set so that they have the given values. Those that are not
+    /// reported are always set.
     pub(crate) fn missing_from(&self, expected: &[SessionParameter]) -> Vec<MissingParameter> {
         let missing = |parameter: &SessionParameter| {
             let known = self.reported.iter().find(|known| eq_name(&known.name, &parameter.name));
@@ -340,7 +340,7 @@ impl ServerParameters {
         expected.iter().filter_map(missing).collect()
     }
 
-    /// The set that was sent is in force.
+    /// Records that the set that was sent is in force.
     pub(crate) fn mark_applied(&mut self, set: Arc<TrackedParameters>) {
         let unreported = set.list.iter().filter(|parameter| self.value(&parameter.name).is_none());
         self.unreported = unreported.cloned().collect();
@@ -348,7 +348,7 @@ impl ServerParameters {
         self.applied = Some(set);
     }
 
-    /// A set with the values as the server spells them, where it reports them.
+    /// Returns a set with the values as the server spells them, where it reports them.
     pub(crate) fn reported_spelling(&self, set: &TrackedParameters) -> Vec<SessionParameter> {
         let spelled = |parameter: &SessionParameter| match self.value(&parameter.name) {
             Some(value) if is_settable(&parameter.name) => {
@@ -364,8 +364,8 @@ impl ServerParameters {
         self.unreported.iter().any(|unreported| is_it(&unreported.name))
     }
 
-    /// All parameters were reset to their values after login. Reported ones have been or will be
-    /// reported.
+    /// Called when all parameters were reset to their values after login. Reported ones have been
+    /// or will be reported.
     pub(crate) fn handle_reset(&mut self) {
         if self.has_unreported(is_parse_setting) {
             self.parse_state.invalidate();
@@ -375,7 +375,7 @@ impl ServerParameters {
     }
 }
 
-/// Most reported parameters stored per server; a server reports about fifteen.
+/// Maximum number of reported parameters stored per server; a server reports about fifteen.
 const REPORTED_MAX: usize = 200;
 
 /// Whether a session can set a reported parameter.

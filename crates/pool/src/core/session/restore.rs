@@ -1,7 +1,7 @@
 //! Finds the session parameters that a text resets, so that the pooler can restore them.
 //!
-//! For a client, RESET means the value that it asked for at startup. A server does not know that
-//! value: its session started with the pooler's login. So the pooler sets the client's startup
+//! A client expects RESET to restore the value that it requested at startup. A server does not know
+//! that value: its session started with the pooler's login. So the pooler sets the client's startup
 //! parameters again after a statement that reset them.
 
 mod splice;
@@ -13,7 +13,7 @@ use crate::core::session::{
     state::strip_keyword,
 };
 
-/// The startup parameters that a query string resets; `None` if it changes no parameters. A
+/// Returns the startup parameters that a query string resets; `None` if it changes no parameters. A
 /// parameter that is set again later in the string is left out. Statements are split at every
 /// semicolon.
 pub(crate) fn parameters_reset_by(
@@ -27,7 +27,7 @@ pub(crate) fn parameters_reset_by(
             .filter_map(|statement| ParameterChange::from_statement(statement.trim_ascii()));
         of.filter(is_lasting)
     };
-    changes().next()?; // Nearly no text changes anything; this path allocates nothing.
+    changes().next()?; // Nearly no text changes a parameter; this path allocates nothing.
     let mut is_reset = vec![false; startup.len()];
     for change in changes() {
         for (parameter, is_reset) in startup.iter().zip(&mut is_reset) {
@@ -59,7 +59,7 @@ pub(crate) struct ResettingPortal {
     pub(crate) is_local: bool,
 }
 
-/// The startup parameters that a single statement resets, and whether that ends with the
+/// Returns the startup parameters that a single statement resets, and whether that ends with the
 /// transaction.
 pub(crate) fn parameters_reset_by_statement(
     sql: &[u8],
@@ -86,7 +86,7 @@ fn statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
 enum ParameterChange<'a> {
     ResetAll,
     Reset(&'a [u8]),
-    /// Until the end of the transaction.
+    /// Reset until the end of the transaction.
     ResetLocal(&'a [u8]),
     Set(&'a [u8]),
 }
@@ -116,7 +116,7 @@ impl<'a> ParameterChange<'a> {
     /// Parses the text after SET.
     fn from_set(rest: &'a [u8]) -> Option<Self> {
         if let Some(rest) = strip_keyword(rest, b"local") {
-            // It ends with the transaction, and the previous value returns.
+            // The setting ends with the transaction, and the previous value returns.
             return match Self::from_set(rest)? {
                 Self::Reset(name) => Some(Self::ResetLocal(name)),
                 _ => None,

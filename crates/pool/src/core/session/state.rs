@@ -1,8 +1,8 @@
-//! [`SessionStateFlags`]: the state that a client has left in a server session, as far as it is
-//! visible.
+//! [`SessionStateFlags`]: the state that a client has left in a server session, as far as the
+//! pooler can detect it.
 //!
-//! Two things are examined: command tags, and keywords in the text of statements, for functions
-//! whose tag is `SELECT`. What a user-defined function does inside is not visible.
+//! Two sources are examined: command tags, and keywords in the text of statements, for functions
+//! whose tag is `SELECT`. The effects inside a user-defined function cannot be detected.
 
 use std::ops::{BitOr, BitOrAssign};
 
@@ -24,7 +24,7 @@ impl SessionStateFlags {
     pub(crate) const CURSORS: Self = Self(16);
     /// Statements prepared with SQL.
     pub(crate) const PREPARED: Self = Self(32);
-    /// Everything: for a statement that was not examined to its end.
+    /// Every kind: for a statement that was not examined to its end.
     pub(crate) const UNKNOWN: Self = Self(63);
 
     pub(crate) fn is_none(self) -> bool {
@@ -35,12 +35,12 @@ impl SessionStateFlags {
         self.0 & other.0 != 0
     }
 
-    /// These flags without `other`.
+    /// Returns these flags without `other`.
     pub(crate) fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// The state implied by a command tag. SET is handled by [`SetKind`].
+    /// Returns the state implied by a command tag. SET is handled by [`SetKind`].
     pub(crate) fn from_tag(tag: &[u8]) -> Self {
         match tag {
             b"LISTEN" => Self::LISTEN,
@@ -51,7 +51,7 @@ impl SessionStateFlags {
         }
     }
 
-    /// The state that a command tag says is gone.
+    /// Returns the state that is gone according to a command tag.
     pub(crate) fn cleared_by_tag(tag: &[u8]) -> Self {
         match tag {
             b"DISCARD TEMP" | b"DROP TABLE" => Self::TEMP,
@@ -62,12 +62,12 @@ impl SessionStateFlags {
         }
     }
 
-    /// The state that statements may leave without their tag showing it: keywords for advisory
-    /// locks, `set_config` and temporary tables, anywhere in the text.
+    /// Returns the state that statements may leave although their tags do not show it: searches for
+    /// the keywords of advisory locks, `set_config` and temporary tables, anywhere in the text.
     pub(crate) fn from_text(sql: &[u8]) -> Self {
         let mut flags = Self::NONE;
-        // Eight bytes at a time, one letter of each keyword is searched: most texts have few of
-        // them, and starting a new search after each hit would cost more.
+        // One character of each keyword is searched in eight bytes at a time: most texts have few
+        // of these characters, and starting a new search after each hit would cost more.
         let (eights, tail) = sql.as_chunks();
         for (number, eight) in eights.iter().enumerate() {
             let mut found = keyword_letters(*eight);
@@ -83,7 +83,7 @@ impl SessionStateFlags {
         flags
     }
 
-    /// The same for the keyword around the letter at an offset.
+    /// Returns the state for the keyword around the character at an offset, if it is one.
     #[inline]
     fn from_keyword_at(sql: &[u8], at: usize) -> Self {
         let (before, after) = (&sql[..at], &sql[at + 1..]);
@@ -96,11 +96,11 @@ impl SessionStateFlags {
         }
     }
 
-    /// Statements that reset this state, as one query string.
+    /// Returns the statements that reset this state, as one query string.
     pub(crate) fn reset(self) -> Vec<u8> {
         const STEPS: [(SessionStateFlags, &str); 6] = [
             (SessionStateFlags::CURSORS, "CLOSE ALL;"),
-            // Also resets the role; RESET ALL changes neither.
+            // The first statement also resets the role; RESET ALL changes neither.
             (SessionStateFlags::SETTINGS, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"),
             (SessionStateFlags::PREPARED, "DEALLOCATE ALL;"),
             (SessionStateFlags::LISTEN, "UNLISTEN *;"),
@@ -126,21 +126,21 @@ impl BitOrAssign for SessionStateFlags {
     }
 }
 
-/// What the command tag SET means for the session. Ordered by severity.
+/// The effect of a statement with the command tag SET on the session. Ordered by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SetKind {
     /// The text does not start with SET.
     #[default]
     NotSet,
-    /// It ends with the transaction, or sets a parameter that the server reports.
+    /// The change ends with the transaction, or is of a parameter that the server reports.
     NoReset,
-    /// It lasts and is not reported; also if the text is unclear.
+    /// The change lasts and is not reported; or the text is unclear.
     NeedsReset,
 }
 
 impl SetKind {
-    /// Classifies the text of a query; `is_reported` is whether the server reports a parameter. One
-    /// statement only: the tags of several cannot be told apart.
+    /// Classifies the text of a query; `is_reported` is whether the server reports a parameter. The
+    /// text must be a single statement: the tags of several cannot be told apart.
     pub(crate) fn from_text(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> Self {
         let sql = sql.trim_ascii();
         if matches!(sql.first(), Some(b'/' | b'-')) {
@@ -166,8 +166,8 @@ impl SetKind {
     }
 }
 
-/// The high bit of each byte that is `_`, `m` or `M`. False positives after a hit are possible and
-/// harmless.
+/// Returns the high bit of each byte that is `_`, `m` or `M`. False positives after a hit are
+/// possible and harmless.
 #[inline]
 fn keyword_letters(eight: [u8; 8]) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -190,7 +190,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$' | 0x80..)
 }
 
-/// The text after a keyword and its white space.
+/// Returns the text after a keyword and its white space.
 pub(crate) fn strip_keyword<'a>(sql: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (front, rest) = sql.split_at_checked(word.len())?;
     let after = rest.trim_ascii_start();

@@ -1,26 +1,26 @@
 //! [`WriteDetection`]: whether a client's transaction wrote, judging from command tags.
 //!
-//! A tag names the command. For a statement that may call functions it does not tell what these
-//! did. With the role `primary` such a statement counts as a write, since a client that only reads
-//! could have chosen another role. With another role, a function that writes would have failed on
-//! the next standby. A false positive only costs some reads on the primary.
+//! A tag names the command, but not the effects of functions that a statement may call. With the
+//! role `primary` such a statement counts as a write, since a client that only reads could have
+//! chosen another role. With another role, a function that writes would have failed on the next
+//! standby. A false positive only costs some reads on the primary.
 
 use crate::cluster::TargetRole;
 
 /// Whether writes were detected on a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WriteDetection {
-    /// The client does not read its own writes.
+    /// Not tracked: the client does not read its own writes.
     #[default]
     Disabled,
-    /// No write since it was linked to its client.
+    /// No write was detected since the server was linked to its client.
     NotWritten,
     /// A statement wrote, or may have written.
     Written,
 }
 
 impl WriteDetection {
-    /// The initial state for a client; `minds` if it reads its own writes.
+    /// Returns the initial state for a client; `minds` if it reads its own writes.
     pub(crate) fn enabled_if(minds: bool) -> Self {
         if minds { Self::NotWritten } else { Self::Disabled }
     }
@@ -45,7 +45,7 @@ impl WriteDetection {
     }
 }
 
-/// Tags of statements that write nothing visible to others.
+/// Whether a statement with this tag writes nothing that others can see.
 fn only_reads(tag: &[u8]) -> bool {
     matches!(
         tag,
@@ -76,7 +76,7 @@ fn only_reads(tag: &[u8]) -> bool {
     )
 }
 
-/// Tags of statements that only read unless they call a function that writes.
+/// Whether a statement with this tag only reads unless it calls a function that writes.
 fn may_only_read(tag: &[u8]) -> bool {
     let word = tag.split(|byte| *byte == b' ').next();
     matches!(word, Some(b"SELECT" | b"FETCH" | b"MOVE")) && tag != b"SELECT INTO"

@@ -1,6 +1,6 @@
-//! [`AdminState`]: what an administrator has ordered for a database (PAUSE, DISABLE, RECONNECT).
-//! Shared by its pools in all workers, which read it before a server changes hands; whoever changes
-//! it notifies the workers.
+//! [`AdminState`]: the effect of an administrator's commands on a database (PAUSE, DISABLE,
+//! RECONNECT). Shared by its pools in all workers, which read it before a server changes hands.
+//! Each change is followed by a message to the workers.
 
 use std::{
     collections::BTreeSet,
@@ -9,15 +9,15 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// What an administrator has ordered for a database.
+/// The effect of an administrator's commands on a database.
 ///
-/// Relaxed ordering is sufficient: no field guards other data, and the message that tells a worker
-/// to look is sent through a lock.
+/// Relaxed ordering is sufficient: no field guards other data, and the message that makes a worker
+/// read them is sent through a lock.
 #[derive(Debug, Default)]
 pub struct AdminState {
     /// One of [`NOT_PAUSED`], [`USERS_PAUSED`] and [`ALL_PAUSED`].
     pause_scope: AtomicU8,
-    /// Users paused by name, whether all are paused or not.
+    /// Users paused by name, whether or not all are paused.
     paused_users: Mutex<BTreeSet<String>>,
     disabled: AtomicBool,
     epoch: AtomicU32,
@@ -33,7 +33,7 @@ impl AdminState {
         self.pause_scope.load(Ordering::Relaxed) == ALL_PAUSED
     }
 
-    /// Whether clients of this user get no server.
+    /// Whether clients of `user` get no server.
     #[inline]
     pub fn is_paused_for_user(&self, user: &str) -> bool {
         match self.pause_scope.load(Ordering::Relaxed) {
@@ -48,7 +48,7 @@ impl AdminState {
         self.lock_users().contains(user)
     }
 
-    /// Users that are paused by name.
+    /// Returns the users that are paused by name.
     pub fn paused_users(&self) -> Vec<String> {
         self.lock_users().iter().cloned().collect()
     }
@@ -81,7 +81,7 @@ impl AdminState {
         }
     }
 
-    /// Every change is a single step, so the set is consistent even after a panic of its holder.
+    /// Locks the set. Each change is a single step, so it is consistent even after a holder panics.
     fn lock_users(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.paused_users.lock()
     }
@@ -96,13 +96,13 @@ impl AdminState {
         self.disabled.store(disabled, Ordering::Relaxed);
     }
 
-    /// Servers of another epoch are closed as they become free.
+    /// Returns the current epoch: servers of another one are closed as they become free.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Starts another epoch: all existing servers are replaced.
+    /// Starts another epoch, so that all existing servers are replaced.
     pub fn start_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }

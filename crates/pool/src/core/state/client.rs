@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// State of a client.
+/// State of a client towards servers.
 ///
 /// ```text
 /// Welcome ──► Idle ◄──────────── Linked
@@ -31,23 +31,23 @@ use crate::{
 ///               └──► Waiting ──────┘
 /// ```
 ///
-/// Also from `Idle` to `FanOut` and back, while
-/// [sub-requests](crate::core::fan_out::active::SubRequest) run its request.
+/// While [sub-requests](crate::core::fan_out::active::SubRequest) run its request, a client changes
+/// from `Idle` to `FanOut` and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
     /// Logged in; the startup parameters to send are unknown until a server has accepted our login.
     Welcome,
-    /// Has no server and needs none.
+    /// The client has no server and needs none.
     Idle,
-    /// Needs a server.
+    /// The client waits for a server.
     Waiting,
-    /// Has a server to itself.
+    /// The client has a server, which it does not share at this moment.
     Linked(ServerId),
-    /// Its request runs on several shards.
+    /// The client's request runs on several shards.
     FanOut,
 }
 
-/// The kind of a client: an external one, or one that the core uses internally.
+/// The kind of a client: a connected one, or one that the core uses internally.
 #[derive(Debug)]
 pub(crate) enum ClientKind {
     /// An ordinary client.
@@ -60,10 +60,10 @@ pub(crate) enum ClientKind {
     MirrorClient(MirrorClient),
 }
 
-/// What the input of a linked client waits for.
+/// The condition for processing more input of a linked client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputHold {
-    /// Nothing.
+    /// None: input is processed as it arrives.
     None,
     /// The server was asked to set the client's parameters, which no server has accepted before.
     ApplyingParameters,
@@ -75,66 +75,68 @@ pub(crate) enum InputHold {
     AwaitingListen,
 }
 
-/// A client connection.
+/// A connected or internal client, and everything that the core knows of it.
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
-    /// The pool whose servers it uses: its owner pool, or the pool of the cluster member chosen
-    /// last. Also the owner pool while it waits for a suitable member.
+    /// The pool whose servers the client uses: its owner pool, or the pool of the cluster member
+    /// chosen last. Also the owner pool while it waits for a suitable member.
     pub(crate) pool: PoolId,
-    /// The pool of its database and user.
+    /// The pool of the client's database and user.
     pub(crate) owner_pool: PoolId,
-    /// The client's own user, where it differs from the pool's.
+    /// The user that the client logged in as, where it differs from the pool's.
     pub(crate) user: Option<Arc<str>>,
-    /// Whether its owner pool is a cluster.
+    /// Whether the owner pool is a cluster.
     pub(crate) is_clustered: bool,
-    /// Which members are suitable. Read whenever it asks for a server, so that it may change
+    /// Which members are suitable. Read whenever the client needs a server, so that it may change
     /// between transactions.
     pub(crate) role: TargetRole,
     /// The shard of suitable members; `None` for any.
     pub(crate) shard: Option<u32>,
     /// Whether the primary is also suitable while no replica has replayed the client's writes.
     pub(crate) can_use_primary: bool,
-    /// Whether it reads its own writes, from whichever server.
+    /// Whether the client reads its own writes, on any server.
     pub(crate) has_read_your_writes: bool,
-    /// Its writes so far, if it reads its own writes.
+    /// The client's writes so far, if it reads its own writes.
     pub(crate) causal_token: Option<Box<CausalToken>>,
-    /// The role that the client asked for at startup.
+    /// The role that the client requested at startup.
     pub(crate) requested_role: Option<RolePreference>,
-    /// Where its requests go, if it can influence that.
+    /// State for routing the client's requests, if it can influence that.
     pub(crate) routing: Option<Box<ClientRouting>>,
-    /// Its request that runs on several shards.
+    /// The client's request that runs on several shards.
     pub(crate) fan_out: Option<Box<ActiveFanOut>>,
     pub(crate) kind: ClientKind,
     pub(crate) state: ClientState,
-    /// When it logged in.
+    /// Time of the client's login.
     pub(crate) connected_at: Time,
-    /// When it entered its present state.
+    /// Time at which the client entered its present state.
     pub(crate) state_since: Time,
     pub(crate) input: FrameCursor,
-    /// The session parameters that it must find on its server.
+    /// The session parameters that the client expects on its server.
     pub(crate) parameters: Arc<TrackedParameters>,
-    /// The session parameters that it asked for at startup.
+    /// The session parameters that the client requested at startup.
     pub(crate) startup_parameters: Arc<TrackedParameters>,
-    /// What its input waits for.
+    /// The condition for processing more input of the client.
     pub(crate) input_hold: InputHold,
-    /// A cancel of its statement arrived while its server still worked for the pooler.
+    /// Whether a cancel of the client's statement arrived while its server still worked for the
+    /// pooler.
     pub(crate) is_cancel_pending: bool,
-    /// Its server was lost in the middle of a message: nothing more can be sent to the client.
+    /// Whether the server was lost in the middle of a message: nothing more can be sent to the
+    /// client.
     pub(crate) has_partial_message: bool,
     pub(crate) statements: ClientStatements,
     pub(crate) version: ProtocolVersion,
     secret: CancelSecret,
-    /// The cancel key that another process gave it, before a takeover.
+    /// The cancel key that another process gave to the client, before a takeover.
     pub(crate) takeover_key: Option<Box<CancelKey>>,
-    /// The channels it listens to, if it ever did and shares its servers.
+    /// The channels that the client listens to, if it ever did and shares its servers.
     pub(crate) channels: Option<Box<ClientChannels>>,
-    /// Its position in the capture.
+    /// The client's position in the capture.
     pub(crate) capture_mark: ClientMark,
-    /// Whether it was sent the notice that it waits.
+    /// Whether the client was sent the notice that it waits.
     pub(crate) has_wait_notice: bool,
-    /// Whether it has not read everything that was sent to it.
+    /// Whether the client has not read everything that was sent to it.
     pub(crate) is_backlogged: bool,
-    /// Whether the worker was told not to read from it.
+    /// Whether the worker was told not to read from the client.
     pub(crate) is_paused: bool,
 }
 
@@ -175,14 +177,14 @@ impl ClientConnection {
         }
     }
 
-    /// Whether this is a connection of its own, not one that the core uses internally for another
+    /// Whether this is a connected client, not one that the core uses internally for another
     /// client.
     #[inline]
     pub(crate) fn is_external(&self) -> bool {
         matches!(self.kind, ClientKind::Plain | ClientKind::Mirrored(_))
     }
 
-    /// Its sub-request, if it runs one of another client.
+    /// Returns the sub-request that an internal client runs.
     #[inline]
     pub(crate) fn sub_request(&self) -> Option<SubRequest> {
         match self.kind {
@@ -191,7 +193,8 @@ impl ClientConnection {
         }
     }
 
-    /// The deferred work to schedule, other than for itself, once it has made progress.
+    /// Returns the deferred work to schedule when an internal client, or one with mirrors, has made
+    /// progress.
     #[inline]
     pub(crate) fn deferred_work(&self, id: ClientId) -> Option<DeferredWork> {
         match &self.kind {
@@ -209,7 +212,7 @@ impl ClientConnection {
         }
     }
 
-    /// Whether it has sent input, or the start of it, that is not processed yet.
+    /// Whether the client has sent input that is not processed yet, complete or not.
     pub(crate) fn has_unprocessed_input(&self) -> bool {
         !self.input.buffered.is_empty()
             || !self.input.is_at_boundary()
@@ -217,13 +220,14 @@ impl ClientConnection {
             || self.has_deferred_begin()
     }
 
-    /// Whether it is in a transaction that no server has been told of yet.
+    /// Whether the client is in a transaction of which no server knows yet.
     pub(crate) fn has_deferred_begin(&self) -> bool {
         self.routing.as_ref().is_some_and(|routing| routing.deferred_begin.is_some())
     }
 
-    /// The key with which its statement is cancelled. The process id encodes worker and slot; its
-    /// sign bit is clear, because some clients take a negative one for an error.
+    /// Returns the key with which the client's statement is cancelled. The process id encodes
+    /// worker and slot; its sign bit is clear, because some clients treat a negative value as an
+    /// error.
     pub(crate) fn cancel_key(&self, worker: WorkerId, id: ClientId) -> CancelKey {
         if let Some(key) = &self.takeover_key {
             return CancelKey::clone(key);
@@ -239,18 +243,18 @@ impl ClientConnection {
 
 const WORKER_SHIFT: u32 = 24;
 
-/// No process has such a number: Linux counts to 2²². A client that ignores notifications with its
-/// own process id must not ignore those of a server.
+/// A bit that no process id has set: Linux counts to 2²². A client that ignores notifications with
+/// its own process id must not ignore those of a server.
 const NOT_A_PROCESS: u32 = 1 << 23;
 const SLOT_MASK: u32 = NOT_A_PROCESS - 1;
 
-/// The worker that issued a key, if a worker of this pooler may have.
+/// Returns the worker that issued a key, if a worker of this pooler may have.
 pub fn worker_of_key(key: &CancelKey) -> Option<WorkerId> {
     let process_id = u32::try_from(key.process_id()).ok()?;
     u8::try_from(process_id >> WORKER_SHIFT).ok().map(WorkerId)
 }
 
-/// The slot of the client that a key was issued to.
+/// Returns the slot of the client that a key was issued to.
 pub(crate) fn slot_of_key(key: &CancelKey) -> Option<usize> {
     usize::try_from(key.process_id()).ok().map(|id| id & SLOT_MASK as usize)
 }

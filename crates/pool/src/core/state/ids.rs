@@ -17,9 +17,10 @@ macro_rules! connection_id {
                 Self { index, generation }
             }
 
-            /// The slot: small and dense, so a worker can keep its own state in a `Vec` indexed by
-            /// it. The slot is free for another connection as soon as [`crate::CoreIo::close`] was
-            /// called, or the worker reported that the connection is gone.
+            /// Returns the slot: small and dense, so a worker can store its own state in a `Vec`
+            /// indexed by it. The slot is free for another connection as soon as
+            /// [`crate::CoreIo::close`] was called, or the worker reported that the connection is
+            /// gone.
             pub const fn index(self) -> usize {
                 self.index as usize
             }
@@ -38,47 +39,47 @@ macro_rules! connection_id {
 }
 
 connection_id! {
-    /// A client of this worker.
+    /// Identifies a client of this worker.
     ClientId, "c"
 }
 
 connection_id! {
-    /// A server connection of this worker.
+    /// Identifies a server connection of this worker.
     ServerId, "s"
 }
 
-/// A connection of either side.
+/// Identifies a connection of either side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeerId {
-    /// A client.
+    /// The connection of a client.
     Client(ClientId),
-    /// A server.
+    /// The connection to a server.
     Server(ServerId),
 }
 
-/// A pool: one database as one user, with one configuration. The number is the same in every
-/// worker, counted from 0.
+/// Identifies a pool: one database as one user, with one configuration. The number is the same in
+/// every worker, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(
-    /// The number.
+    /// Number of the pool, from 0.
     pub u32,
 );
 
 impl PoolId {
-    /// The number, as an index.
+    /// Returns the number as an index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A worker, counted from 0.
+/// Identifies a worker, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(
-    /// The number; at most [`WorkerId::MAX`], because cancel keys hold it in seven bits.
+    /// Number of the worker; at most [`WorkerId::MAX`], because cancel keys hold it in seven bits.
     pub u8,
 );
 
 impl WorkerId {
-    /// The highest number.
+    /// The highest number that a worker can have.
     pub const MAX: u8 = 127;
 }

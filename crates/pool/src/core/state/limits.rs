@@ -2,36 +2,36 @@
 //!
 //! A limit is one atomic number. Before it is opened, a connection acquires one permit of each
 //! limit that applies, or none at all, and releases them when it is closed. So the count never
-//! exceeds its limit, whatever workers do concurrently; a limit that was lowered is approached as
-//! connections close.
+//! exceeds its limit, whatever workers do concurrently. After a limit was lowered, the count falls
+//! to it as connections close.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
-/// The maximum number of connections, and how many there are.
+/// A maximum number of connections, and the number in use.
 #[derive(Debug)]
 pub struct ConnectionLimit {
     max: AtomicU32,
     in_use: AtomicU32,
-    /// See [`AcquireGuard`].
+    /// Waits that guards have reserved; see [`AcquireGuard`].
     reserved_waits: AtomicU32,
 }
 
 impl ConnectionLimit {
-    /// A limit of `max` connections.
+    /// Creates a limit of `max` connections.
     pub fn new(max: u32) -> Arc<Self> {
         let [max, in_use, reserved_waits] = [max, 0, 0].map(AtomicU32::new);
         Arc::new(Self { max, in_use, reserved_waits })
     }
 
-    /// The maximum.
+    /// Returns the maximum number of connections.
     pub fn max(&self) -> u32 {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// Whether more are in use than allowed, because the limit was lowered.
+    /// Whether more permits are in use than allowed, because the limit was lowered.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.in_use() > self.max()
     }
@@ -41,12 +41,13 @@ impl ConnectionLimit {
         self.max.store(max, Ordering::Relaxed);
     }
 
-    /// How many are in use; may change at any time.
+    /// Returns the number of permits in use, which may change at any time.
     pub fn in_use(&self) -> u32 {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Acquires one, if available. Relaxed ordering is sufficient: the number guards no other data.
+    /// Acquires a permit, and returns true, if one is available. Relaxed ordering is sufficient:
+    /// the number guards no other data.
     fn try_acquire(&self) -> bool {
         self.in_use
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |in_use| {
@@ -59,7 +60,7 @@ impl ConnectionLimit {
         self.in_use.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Releases one if more are in use than allowed.
+    /// Releases a permit, and returns true, if more are in use than allowed.
     fn release_surplus(&self) -> bool {
         self.in_use
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |in_use| {
@@ -73,17 +74,18 @@ impl ConnectionLimit {
 #[derive(Debug)]
 pub struct Permits {
     limits: Arc<[Arc<ConnectionLimit>]>,
-    /// Index of the limit whose permit has been released already.
+    /// Index of the limit whose permit has already been released.
     released: Option<usize>,
 }
 
 impl Permits {
-    /// Permits of no limit.
+    /// Returns permits of no limit.
     pub fn none() -> Self {
         Self::for_limits(&Arc::default())
     }
 
-    /// Acquires one of each even beyond the maximum: for a connection that exists already.
+    /// Acquires one permit of each limit even beyond the maximum: for a connection that exists
+    /// already.
     pub fn acquire(limits: &Arc<[Arc<ConnectionLimit>]>) -> Self {
         for limit in limits.iter() {
             limit.in_use.fetch_add(1, Ordering::Relaxed);
@@ -95,8 +97,8 @@ impl Permits {
         Self { limits: Arc::clone(limits), released: None }
     }
 
-    /// Acquires one of each, or none. When workers race for the last one, each may see a permit
-    /// that the other is about to release: then both get none and retry at their next occasion.
+    /// Acquires one permit of each limit, or none. When workers race for the last one, each may see
+    /// a permit that the other is about to release: then both get none and retry later.
     pub fn try_acquire(limits: &Arc<[Arc<ConnectionLimit>]>) -> Option<Self> {
         let acquired = limits.iter().take_while(|limit| limit.try_acquire()).count();
         if acquired == limits.len() {
@@ -127,29 +129,29 @@ impl Drop for Permits {
 
 /// Permission to acquire several permits of the same limits one after another while holding some.
 ///
-/// If all permits of a limit were held by clients that wait for another one of it, none would ever
+/// If clients that wait for another permit of a limit held all of its permits, none would ever
 /// proceed. A client that needs `n` holds at most `n - 1` while it waits. As long as the sum of
 /// these numbers, over all guards, is less than the limit, at least one client gets all it needs.
 /// So guards are granted only up to that sum, over all workers.
 #[derive(Debug, Default)]
 pub(crate) struct AcquireGuard(Vec<(Arc<ConnectionLimit>, u32)>);
 
-/// Why no guard was granted.
+/// The reason why no guard was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TryAcquireError {
-    /// Others hold too many guards.
+    /// Other requests hold too many guards.
     Busy,
     /// More permits are needed at once than the limit allows.
     Impossible {
-        /// How many are needed.
+        /// Number of permits needed at once.
         needed: u32,
-        /// The limit.
+        /// Maximum of the limit.
         max: u32,
     },
 }
 
 impl AcquireGuard {
-    /// Acquires a guard for so many permits of each limit, or none at all.
+    /// Acquires a guard for the given number of permits of each limit, or none at all.
     pub(crate) fn try_acquire(
         needed: Vec<(Arc<ConnectionLimit>, u32)>,
     ) -> Result<Self, TryAcquireError> {

@@ -18,8 +18,8 @@ use crate::{
     },
 };
 
-/// The parameters that the pool's last server to log in reported, in whichever worker. Read when a
-/// client logs in, never on the path of a query.
+/// The parameters reported by the pool's server that logged in last, in whichever worker. Read when
+/// a client logs in, never on the path of a query.
 #[derive(Debug, Default)]
 pub struct WelcomeMessage(Mutex<Option<Arc<[SessionParameter]>>>);
 
@@ -28,7 +28,7 @@ impl WelcomeMessage {
         self.0.lock().clone()
     }
 
-    /// Copies the parameters of another message, if this one has none.
+    /// Copies the parameters of another message, if this one is empty.
     pub(crate) fn inherit(&self, from: &Self) {
         if self.parameters().is_none()
             && let Some(known) = from.parameters()
@@ -42,13 +42,13 @@ impl WelcomeMessage {
     }
 }
 
-/// A request for a server from a worker that starves.
+/// A request for a server from a starved worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StarvedWorker {
     pub(crate) worker: WorkerId,
-    /// When it requested one first.
+    /// Time of the worker's first request.
     pub(crate) since: Time,
-    /// When it requested one last; it repeats the request for as long as it starves.
+    /// Time of the worker's last request; it repeats the request for as long as it starves.
     pub(crate) last_request: Time,
 }
 
@@ -57,39 +57,39 @@ pub(crate) struct StarvedWorker {
 pub(crate) struct PoolState {
     pub(crate) spec: Arc<PoolSpec>,
     pub(crate) stats: PoolStats,
-    /// Servers for the next client; the most recently used is at the back.
+    /// Servers available to the next client; the most recently used is at the back.
     pub(crate) idle: VecDeque<ServerId>,
     /// Clients that need a server, in order of arrival. One that was served or has disconnected
-    /// meanwhile is skipped in its turn.
+    /// meanwhile is skipped when it reaches the front.
     pub(crate) waiting: VecDeque<ClientId>,
     /// Clients that have not received the startup parameters yet.
     pub(crate) awaiting_welcome: Vec<ClientId>,
-    /// Logins in progress.
+    /// Number of logins in progress.
     pub(crate) opening: u32,
-    /// Servers, including those being opened.
+    /// Number of servers, including those being opened.
     pub(crate) servers: u32,
-    /// Idle servers that are being checked on behalf of waiting clients.
+    /// Number of idle servers that are being checked on behalf of waiting clients.
     pub(crate) checking: u32,
-    /// Failed logins since the last successful one.
+    /// Number of failed logins since the last successful one.
     pub(crate) failures: u32,
-    /// Why the last of them failed.
+    /// The reason for the last failed login.
     pub(crate) last_failure: Option<Arc<ServerFailure>>,
-    /// A server was closed to make room for another pool: none is opened for
-    /// [`PoolSpec::servers_min`] before this.
+    /// Before this time, no server is opened for [`PoolSpec::servers_min`], because one was closed
+    /// to make room for another pool.
     pub(crate) fill_at: Time,
-    /// No login is attempted before this.
+    /// Before this time, no login is attempted.
     pub(crate) retry_at: Time,
     /// Whether the server refuses connections for now (it is starting or stopping), and no login
     /// has succeeded since.
     pub(crate) is_restarting: bool,
-    /// Workers that starve for one of our servers, each once.
+    /// Workers that starve for a server of this worker, each once.
     pub(crate) starved_workers: VecDeque<StarvedWorker>,
-    /// No server is requested from other workers before this.
+    /// Before this time, no server is requested from other workers.
     pub(crate) request_at: Time,
     /// Whether a limit may have been lowered below its use, so that servers that become free must
     /// be checked. Cached here, so that releasing a server reads no limit otherwise.
     pub(crate) has_surplus: bool,
-    /// Chooses the cluster member for a client.
+    /// Chooses the cluster member for a client; `None` if the pool has no clusters.
     pub(crate) balancers: Option<Box<ShardBalancers>>,
 }
 
@@ -127,8 +127,8 @@ impl PoolState {
         self.update_surplus();
     }
 
-    /// How long a client waits here while no server is available: for a suitable member, or for one
-    /// that cannot be reached.
+    /// Returns how long a client waits here while no server is available: for a suitable member, or
+    /// for one that cannot be reached.
     pub(crate) fn failover_timeout(&self) -> Option<Duration> {
         match (self.spec.clusters.first(), &self.spec.member) {
             (Some(cluster), _) => cluster.failover_timeout,
@@ -137,19 +137,20 @@ impl PoolState {
         }
     }
 
-    /// Why the server is unavailable: there are no connections, and the last login failed. `None`
-    /// while the server is known to be restarting: clients wait then, including those that log in.
+    /// Returns the reason why the server is unavailable: the pool has no connections, and the last
+    /// login failed. `None` while the server is known to be restarting: clients wait then,
+    /// including those that log in.
     pub(crate) fn outage(&self) -> Option<&ServerFailure> {
         let is_down = self.servers == self.opening && !self.is_restarting;
         self.last_failure.as_deref().filter(|_| is_down && self.spec.clusters.is_empty())
     }
 
-    /// The number of servers in use plus that of waiting clients.
+    /// Returns the number of servers in use plus that of waiting clients.
     pub(crate) fn load(&self) -> u64 {
         u64::from(self.servers) - self.idle.len() as u64 + self.waiting.len() as u64
     }
 
-    /// Checks whether there are more servers than allowed.
+    /// Updates `has_surplus`: whether more servers are open than allowed.
     pub(crate) fn update_surplus(&mut self) {
         let reserve = self.spec.reserve.iter().flat_map(|reserve| reserve.limits.iter());
         self.has_surplus =

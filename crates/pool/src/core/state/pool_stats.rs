@@ -8,44 +8,45 @@ use crate::core::time::Time;
 /// Counters and times of a pool since the worker started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// How often a client was given a server.
+    /// Number of times that a client was given a server.
     pub assignments: u64,
-    /// Transactions, including those of one statement.
+    /// Number of transactions, including those of one statement.
     pub transactions: u64,
-    /// Requests that ended with ReadyForQuery.
+    /// Number of requests that ended with ReadyForQuery.
     pub queries: u64,
     /// Bytes received from clients.
     pub client_bytes: u64,
     /// Bytes received from servers.
     pub server_bytes: u64,
-    /// How long transactions held their servers.
+    /// Time for which transactions held their servers.
     pub transaction_time: DurationHistogram,
-    /// How long servers worked on requests.
+    /// Time for which servers worked on requests.
     pub query_time: DurationHistogram,
-    /// How long clients waited for servers; without those that did not wait.
+    /// Time for which clients waited for servers; without those that did not wait.
     pub wait_time: DurationHistogram,
-    /// Named statements prepared by clients.
+    /// Number of named statements prepared by clients.
     pub client_parses: u64,
-    /// Named statements prepared on servers.
+    /// Number of named statements prepared on servers.
     pub server_parses: u64,
-    /// Binds of named statements.
+    /// Number of Binds of named statements.
     pub binds: u64,
-    /// Clients that logged in.
+    /// Number of client logins.
     pub logins: u64,
-    /// Reads sent to the primary because no standby had replayed their client's writes.
+    /// Number of reads sent to the primary because no standby had replayed their client's writes.
     pub reads_redirected: u64,
-    /// How often a client waited for a standby to replay its writes.
+    /// Number of times that a client waited for a standby to replay its writes.
     pub reads_waited: u64,
-    /// Notifications, counted once for each receiving client.
+    /// Number of notifications, counted once for each receiving client.
     pub notifications: u64,
-    /// Notifications dropped because a client did not read them in time.
+    /// Number of notifications dropped because a client did not read them in time.
     pub notifications_dropped: u64,
-    /// How often a client was warned that it may have missed some, because a connection was lost.
+    /// Number of warnings to a client that it may have missed notifications, because a connection
+    /// was lost.
     pub notification_gaps: u64,
 }
 
 impl PoolStats {
-    /// The difference to an earlier copy.
+    /// Returns the difference from an earlier copy.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             assignments: self.assignments.saturating_sub(before.assignments),
@@ -93,7 +94,7 @@ impl AddAssign<&Self> for PoolStats {
     }
 }
 
-/// A duration in microseconds.
+/// Returns a duration in microseconds.
 pub(crate) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
@@ -101,15 +102,16 @@ pub(crate) fn micros(span: Duration) -> u64 {
 /// A histogram of durations, with their sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DurationHistogram {
-    /// Their sum, in nanoseconds.
+    /// Sum of the durations, in nanoseconds.
     pub total_ns: u64,
-    /// How many fall into each bucket: above the previous bound of [`DurationHistogram::BOUNDS_US`]
-    /// and up to its own; the last has no bound.
+    /// Number of durations in each bucket: above the previous bound of
+    /// [`DurationHistogram::BOUNDS_US`] and up to its own; the last has no bound.
     pub counts: [u64; Self::BUCKETS],
 }
 
 impl DurationHistogram {
-    /// Buckets with bounds from 16 µs, each twice the one before, to 67 seconds, and one beyond.
+    /// Number of buckets: their bounds are 16 µs and each twice the previous one, to 67 seconds;
+    /// the last has no bound.
     pub const BUCKETS: usize = 24;
 
     const FIRST_BITS: u32 = 4;
@@ -134,7 +136,7 @@ impl DurationHistogram {
         Self { total_ns: self.total_ns.saturating_sub(before.total_ns), counts }
     }
 
-    /// Their sum.
+    /// Returns the sum of the durations.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.total_ns)
     }

@@ -39,80 +39,80 @@ use crate::core::{
 pub(crate) enum ServerState {
     /// The worker connects and logs in.
     Opening,
-    /// In its pool, for the next client.
+    /// The connection is in its pool, for the next client.
     Idle,
-    /// Works for a client.
+    /// The connection is in use by a client.
     Linked(ClientId),
-    /// Finishes and resets what its last client left, without a client.
+    /// The connection finishes and resets the work of its last client, without a client.
     Cleaning,
 }
 
-/// A server connection.
+/// A connection to a server, and everything that the core knows of it.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
     pub(crate) pool: PoolId,
     pub(crate) state: ServerState,
-    /// When it entered its present state.
+    /// Time at which the connection entered its present state.
     pub(crate) state_since: Time,
     pub(crate) opened_at: Time,
-    /// Its pool's epoch when it was opened, see [`crate::AdminState`].
+    /// The pool's epoch when the connection was opened; see [`crate::AdminState`].
     pub(crate) epoch: u32,
     pub(crate) input: FrameCursor,
     pub(crate) outstanding: OutstandingRequests,
-    /// From the last ReadyForQuery.
+    /// Transaction status from the last ReadyForQuery.
     pub(crate) status: TransactionStatus,
-    /// Messages of the extended protocol were sent, and no Sync after them.
+    /// Whether messages of the extended protocol were sent, and no Sync after them.
     pub(crate) has_open_batch: bool,
-    /// A batch failed and its Sync was not sent yet: the server skips everything before it.
+    /// Whether a batch failed whose Sync was not sent yet: the server skips everything before it.
     pub(crate) is_skipping: bool,
-    /// An unanswered request may deallocate prepared statements; examined again when nothing is
-    /// outstanding.
+    /// Whether an unanswered request may deallocate prepared statements; examined again when
+    /// nothing is outstanding.
     pub(crate) may_deallocate: bool,
-    /// The server waits for COPY data, and does not answer Sync.
+    /// Whether the server waits for COPY data, and does not answer Sync.
     pub(crate) is_copying_in: bool,
-    /// CancelRequests in flight to it.
+    /// Number of CancelRequests in flight to the server.
     pub(crate) cancels_in_flight: u32,
     pub(crate) cancel_key: Option<CancelKey>,
     pub(crate) parameters: ServerParameters,
     pub(crate) statements: ServerStatements,
-    /// The reset query must run before the next client.
+    /// Whether the reset query must run before the next client.
     pub(crate) is_reset_due: bool,
-    /// It is being checked.
+    /// Whether the connection is being checked.
     pub(crate) is_in_check: bool,
-    /// It has just passed a check: a waiting client gets it without another.
+    /// Whether the connection has just passed a check: a waiting client gets it without another.
     pub(crate) has_passed_check: bool,
-    /// When its current transaction or request started.
+    /// Time at which the current transaction or request started.
     pub(crate) work_started: Time,
     /// The state that must be reset before the next client.
     pub(crate) session_state: SessionStateFlags,
-    /// The most severe SET that was bound since it was linked.
+    /// The most severe SET that was bound since the connection was linked.
     pub(crate) set_kind: SetKind,
     /// The batch in progress, in case it must be sent again.
     pub(crate) retry_buffer: RetryBuffer,
-    /// The request sent to it, as the client sent it, while no byte of a reply has arrived; see
-    /// [`crate::core`] for requests repeated on another server. Empty if it cannot be repeated.
+    /// The request sent to the server, as the client sent it, while no byte of a reply has arrived;
+    /// see [`crate::core`] for requests repeated on another server. Empty if it cannot be repeated.
     pub(crate) unanswered_request: Vec<u8>,
-    /// The startup parameters that the last statement about parameters resets; and whether it
+    /// The startup parameters that the last statement about parameters resets, and whether it has
     /// succeeded, so that they must be restored.
     pub(crate) parameters_to_restore: Vec<SessionParameter>,
     pub(crate) is_restore_due: bool,
-    /// The query string that was sent in place of the client's.
+    /// The query string that was sent instead of the client's.
     pub(crate) spliced_query: Option<Box<SplicedQuery>>,
-    /// LISTEN and UNLISTEN statements in its client's transaction.
+    /// LISTEN and UNLISTEN statements in the client's transaction.
     pub(crate) pending_actions: Option<Box<PendingActions>>,
     /// A portal of the client that resets parameters when it is run.
     pub(crate) resetting_portal: Option<Box<ResettingPortal>>,
-    /// A statement that restores parameters may be in flight: later requests must wait.
+    /// Whether a statement that restores parameters may be in flight: later requests must wait.
     pub(crate) has_restore_in_flight: bool,
     /// The client's name that a prepared DEALLOCATE refers to.
     pub(crate) deallocated_name: Option<Box<[u8]>>,
-    /// Whether writes of its client were detected.
+    /// Whether writes of the client were detected.
     pub(crate) write_detection: WriteDetection,
-    /// Whether it has not read everything that was sent to it.
+    /// Whether the server has not read everything that was sent to it.
     pub(crate) is_backlogged: bool,
-    /// Whether the worker was told not to read from it.
+    /// Whether the worker was told not to read from the server.
     pub(crate) is_paused: bool,
-    /// Released with the connection.
+    /// Permits for this connection, released with it.
     pub(crate) permits: Permits,
 }
 
@@ -157,7 +157,7 @@ impl ServerConnection {
         }
     }
 
-    /// Links it to a client.
+    /// Links the connection to a client, and resets the state that belongs to a link.
     pub(crate) fn link(&mut self, client: ClientId, now: Time) {
         self.state = ServerState::Linked(client);
         self.state_since = now;
@@ -190,8 +190,8 @@ impl ServerConnection {
         self.parameters.parse_state.record_change(uncertainty);
     }
 
-    /// How running a text changes the parse settings; `by_parameter` is asked if the name of the
-    /// parameter is a bound value.
+    /// Returns how running a text changes the parse settings; `by_parameter` is called if the name
+    /// of the parameter is a bound value.
     pub(crate) fn parse_settings_uncertainty(
         &self,
         sql: &[u8],
@@ -205,7 +205,7 @@ impl ServerConnection {
         if fast_path::is_non_transaction(skip_comments(sql)) {
             return uncertainty;
         }
-        // It may end the transaction, or reset everything.
+        // The text may end the transaction, or reset everything.
         let earlier = parameters.parse_state.max_uncertainty();
         if uncertainty == Uncertainty::Reported && parameters.has_unreported(is_parse_setting) {
             Uncertainty::Unreported
@@ -214,14 +214,15 @@ impl ServerConnection {
         }
     }
 
-    /// A statement has changed parameters. The one that resets them is the last that was sent.
+    /// Called when a SET or a reset has succeeded. If it is in the last batch sent, which contains
+    /// the statement that resets parameters, these must be restored.
     pub(crate) fn mark_parameters_reset(&mut self) {
         self.is_restore_due |=
             !self.parameters_to_restore.is_empty() && self.outstanding.is_last_batch();
     }
 
-    /// Whether everything is answered, and no transaction or batch is open: any other client could
-    /// use it.
+    /// Whether everything is answered, and no transaction or batch is open, so that another client
+    /// could use the connection.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.outstanding.is_empty()
             && !self.has_open_batch

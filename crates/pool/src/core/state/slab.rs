@@ -34,7 +34,7 @@ struct SlabSlot<T> {
     value: Option<T>,
 }
 
-/// Values by id. Grows, and never frees its slots.
+/// A table of values by id. Grows, and never frees its slots.
 #[derive(Debug)]
 pub(crate) struct Slab<K, T> {
     slots: Vec<SlabSlot<T>>,
@@ -78,14 +78,14 @@ impl<K: SlabKey, T> Slab<K, T> {
         if slot.generation == key.generation() { slot.value.as_mut() } else { None }
     }
 
-    /// The current occupant of a slot.
+    /// Returns the current occupant of a slot, with its id.
     pub(crate) fn occupant(&self, index: usize) -> Option<(K, &T)> {
         let slot = self.slots.get(index)?;
         let key = K::new(u32::try_from(index).ok()?, slot.generation);
         slot.value.as_ref().map(|value| (key, value))
     }
 
-    /// How many slots there are, occupied or free.
+    /// Returns the number of slots, occupied or free.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }

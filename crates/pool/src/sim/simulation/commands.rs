@@ -88,7 +88,8 @@ impl Simulation {
                 let Some(SimPeer::Backend(backend)) = end(self, PeerId::Server(server)) else {
                     return;
                 };
-                // None if the pooler gives up a mirror's transaction, or an unresponsive server.
+                // No process id if the pooler gives up a mirror's transaction, or an unresponsive
+                // server.
                 let is_mirror = self.is_mirror(self.backends[backend].1.pool);
                 let client = self.current_client.filter(|_| !is_mirror);
                 let server = (worker, server);

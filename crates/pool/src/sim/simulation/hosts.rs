@@ -1,8 +1,8 @@
-//! Several servers behind one database: hosts that are killed, promoted and restarted, and the
-//! health checks of them.
+//! A database with several servers: hosts that are killed, promoted and restarted, and their health
+//! checks.
 //!
-//! A client that requires the primary must never be served by a standby, nor, from its next start
-//! on, by a primary that was killed and is to be replaced. Shortly after a primary is known to be
+//! A client that requires the primary must never be served by a standby, nor by a primary that was
+//! killed and is to be replaced, once it has restarted. Shortly after a primary is known to be
 //! replaced, no client may be served there. A standby is promoted within the delay in which a
 //! returned primary is not accepted. Hosts also hang for a while: their connections stay open and
 //! silent. Connections that were opened before such a host was declared unresponsive must be closed
@@ -21,16 +21,16 @@ use crate::{
     sim::random::SimRandom,
 };
 
-/// How long a returned primary is not accepted.
+/// The rejoin delay: how long a returned primary is not accepted.
 const PRIMARY_REJOIN_DELAY_NS: u64 = 2_000 * MS;
 
 /// How long the reaction to a status change may take: messages and closes need time.
 const REACTION_TIME_NS: u64 = 40 * MS;
 
-/// How long a host may be silent.
+/// How long a host may be silent before it is declared unresponsive.
 const CHECK_FAILURE_TIMEOUT_NS: u64 = 300 * MS;
 
-/// A cluster.
+/// The hosts of a simulated cluster, and the topology under test.
 pub(super) struct SimCluster {
     pub(super) owner_pool: PoolId,
     pub(super) hosts: Vec<SimHost>,
@@ -44,19 +44,19 @@ pub(super) struct SimCluster {
 pub(super) struct SimHost {
     pub(super) pool: PoolId,
     pub(super) is_alive: bool,
-    /// It is silent before this.
+    /// Until this time the host is silent.
     hangs_until: u64,
     is_in_recovery: bool,
     timeline: u32,
     starts: u32,
     is_streaming: bool,
-    /// Whether it is the primary, or will be once it is up.
+    /// Whether the host is the primary, or will be once it is up.
     is_true_primary: bool,
-    /// It was killed and will be replaced: later writes here are lost.
+    /// Whether the host was killed and will be replaced: later writes here are lost.
     is_being_replaced: bool,
-    /// Since when it is known to be replaced.
+    /// Since when the host is known to be replaced.
     fenced_since: Option<u64>,
-    /// Since when it is known to be unresponsive.
+    /// Since when the host is known to be unresponsive.
     unresponsive_since: Option<u64>,
 }
 
@@ -115,7 +115,7 @@ impl SimCluster {
         Self { owner_pool, hosts, state, topology, cluster, timeline: 1 }
     }
 
-    /// The specs of owner pool and members, derived from `spec`.
+    /// Returns the specs of owner pool and members, derived from `spec`.
     pub(super) fn specs(&self, spec: &PoolSpec) -> Vec<PoolSpec> {
         let clusters = [Arc::clone(&self.cluster)].into();
         // With hints every request is inspected, batches up to their end; the routes stay the same.
@@ -167,7 +167,7 @@ impl Simulation {
         }
     }
 
-    /// Checks a host; the answer takes time.
+    /// Checks a host; the reply takes time.
     pub(super) fn check_host(&mut self, number: usize) {
         let Some(hosts) = &self.cluster else { return };
         let (host, suspicions) = (&hosts.hosts[number], hosts.state.members[number].suspicions());
@@ -265,15 +265,15 @@ impl Simulation {
         hosts.into_iter().any(|host| self.now <= host.hangs_until && host.hangs_until > 0)
     }
 
-    /// Until when messages from or to a server are delayed by its host. All are delayed to the same
-    /// moment, which keeps their order.
+    /// Returns the time until which messages from or to a server are delayed by its host. All are
+    /// delayed to the same moment, which preserves their order.
     pub(super) fn hangs_until(&mut self, backend: usize) -> Option<u64> {
         let (pool, now) = (self.backends[backend].1.pool, self.now);
         let host = self.cluster.as_mut()?.host(pool)?;
         Some(host.hangs_until).filter(|until| now < *until)
     }
 
-    /// Checks that no connection to an unresponsive host is still waited for.
+    /// Checks that no client still waits for a connection to an unresponsive host.
     pub(super) fn check_unresponsive(&self) -> Result<(), String> {
         let Some(hosts) = &self.cluster else { return Ok(()) };
         for host in &hosts.hosts {
@@ -297,7 +297,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The connection that checks a host has ended.
+    /// Called when the connection that checks a host has ended.
     pub(super) fn suspect_host(&self, number: usize) {
         if let Some(hosts) = &self.cluster {
             hosts.state.members[number].suspect();
@@ -329,7 +329,7 @@ impl Simulation {
         let host = &mut hosts.hosts[number];
         (host.is_alive, host.starts) = (true, host.starts + 1);
         if host.is_true_primary {
-            // Its standbys reconnect.
+            // The standbys reconnect to their new primary.
             let at = self.now + self.random.below(1000 * MS);
             self.schedule(at, SimEvent::StartStreaming);
         }

@@ -8,7 +8,7 @@ use howdah_wire::startup::CancelKey;
 use super::super::random::SimRandom;
 use crate::{Backlog, Channel, ClientId, CoreIo, PeerId, PoolId, ServerId, Transfer, WorkerId};
 
-/// A command of a core.
+/// A command of a core, to be applied after its call.
 pub(super) enum IoCommand {
     Send(PeerId, Vec<u8>),
     Resume(PeerId),

@@ -1,7 +1,6 @@
 //! A mirror of the first pool: its servers fail, sleep and are slow like all others, and have
-//! limits of their own. Every client has its reference model as usual, so its replies must be the
-//! same whatever the mirror does; and the mirror's servers check which client's statements they
-//! run.
+//! separate limits. Every client has its reference model as usual, so its replies must be the same
+//! whatever the mirror does; and the mirror's servers check which client's statements they run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,19 +10,19 @@ use crate::{
     sim::random::SimRandom,
 };
 
-/// How a mirror behaves.
+/// The behavior of a mirror in one simulation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum MirrorBehavior {
-    /// Like any server.
+    /// The mirror's servers behave like others.
     Normal,
-    /// Its servers fail, whether others do or not.
+    /// The mirror's servers fail, whether others do or not.
     Fails,
-    /// It never answers, and does not time out before the simulation ends: a client that waited for
-    /// it would wait forever.
+    /// The mirror never replies, and does not time out before the simulation ends: a client that
+    /// waited for it would wait forever.
     Hangs,
 }
 
-/// A mirror.
+/// The mirror of a simulation's first pool.
 pub(super) struct SimMirror {
     pub(super) pool: PoolId,
     pub(super) behavior: MirrorBehavior,
@@ -82,7 +81,7 @@ impl Simulation {
         self.mirror.as_ref().is_some_and(|mirror| mirror.pool == pool)
     }
 
-    /// The behavior of the mirror that a pool belongs to.
+    /// Returns the behavior of the mirror that a pool belongs to.
     pub(super) fn mirror_behavior(&self, pool: PoolId) -> Option<MirrorBehavior> {
         self.mirror.as_ref().filter(|mirror| mirror.pool == pool).map(|mirror| mirror.behavior)
     }

@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use super::{MS, SimEvent, SimPeer, SimWorker, Simulation};
 use crate::{PeerId, PoolId};
 
-/// A connection in the network.
+/// A simulated network connection between the pooler and a client or server.
 pub(super) struct SimLink {
-    /// Its pool.
+    /// The pool of the connection.
     pub(super) pool: PoolId,
-    /// The worker, and the id there, while connected.
+    /// The worker of the connection, and its id there, while connected.
     pub(super) worker: Option<(usize, PeerId)>,
-    /// Bytes not delivered yet.
+    /// Bytes that were sent to the pooler and not delivered yet.
     pub(super) inbox: VecDeque<Vec<u8>>,
     /// When the last byte in flight arrives, to and from the pooler.
     pub(super) arrives_up: u64,
     pub(super) arrives_down: u64,
     pub(super) is_closed: bool,
-    /// When a server's login finished; `u64::MAX` before.
+    /// Time at which a server's login finished; `u64::MAX` before.
     pub(super) ready_at: u64,
 }
 
@@ -86,7 +86,7 @@ impl Simulation {
     pub(super) fn deliver_to_core(&mut self, end: SimPeer, bytes: Vec<u8>) {
         let link = self.link(end);
         let Some((worker, peer)) = link.worker else {
-            // A server that is being handed over between two workers.
+            // A server that is being handed over from one worker to another.
             if matches!(end, SimPeer::Backend(_)) {
                 link.inbox.push_back(bytes);
             }
@@ -103,7 +103,7 @@ impl Simulation {
         self.current_client = None;
     }
 
-    /// The client that a peer is, or works for.
+    /// Returns the client that a peer is, or works for.
     fn client_of(&self, worker: usize, peer: PeerId) -> Option<u32> {
         let SimWorker { core, peers: ends, .. } = &self.workers[worker];
         let client = match peer {

@@ -15,13 +15,13 @@ use crate::{
     PoolingMode, Strategy, config::ConfiguredRole, sim::random::SimRandom,
 };
 
-/// The shards of a database.
+/// The shards of the simulated database.
 pub(super) struct SimShards {
     pub(super) owner_pool: PoolId,
     count: u32,
 }
 
-/// The shard of a key.
+/// Returns the shard of a key, as a server computes it.
 pub(in crate::sim) fn shard_of(key: u32, shards: u32) -> u32 {
     let map = ShardMap::hash(shards, vec![KeyType::Int]).expect("there is a shard");
     map.shard(&[Some(ShardKey::Int(key.into()))]).expect("every key has one")
@@ -81,7 +81,7 @@ impl SimShards {
         self.count
     }
 
-    /// The shard of a pool's servers.
+    /// Returns the shard of a pool's servers.
     pub(super) fn shard_of_pool(&self, pool: PoolId) -> Option<u32> {
         pool.0.checked_sub(self.owner_pool.0 + 1).filter(|shard| *shard < self.count)
     }

@@ -16,8 +16,8 @@ use crate::{
 };
 
 /// The basic query. The timeline is that of the current WAL file; the control file has that of the
-/// last checkpoint, which is some time after a promotion. A role without access to other sessions'
-/// statistics still sees that a WAL receiver or sender exists, which is enough here.
+/// last checkpoint, which after a promotion is some time later. A role without access to other
+/// sessions' statistics still sees that a WAL receiver or sender exists, which is sufficient here.
 macro_rules! query {
     () => {
         "SELECT pg_catalog.pg_is_in_recovery(), \
@@ -51,9 +51,10 @@ macro_rules! read_your_writes_query {
 
 /// The queries, from the most to the least detailed; where one is refused, the next is used.
 ///
-/// The first also reads a standby's timeline from the control file, which lags a while behind after
-/// a promotion. The privilege for those functions can be revoked and is checked before execution,
-/// so a CASE would not help. A standby with an unknown timeline counts as having replayed nothing.
+/// The first also reads a standby's timeline from the control file, which is updated some time
+/// after a promotion. The privilege for those functions can be revoked and is checked before
+/// execution, so a CASE would not help. A standby with an unknown timeline counts as having
+/// replayed nothing.
 const CHECK_QUERIES: [&str; 3] = [
     read_your_writes_query!(
         ", (SELECT GREATEST(timeline_id, min_recovery_end_timeline) \
@@ -63,14 +64,14 @@ const CHECK_QUERIES: [&str; 3] = [
     query!(),
 ];
 
-/// Run once per connection: the identifier does not change while the server runs.
+/// Query run once per connection: the identifier does not change while the server runs.
 const SYSTEM_IDENTIFIER_QUERY: &str =
     "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 
-/// Longest message accepted.
+/// Maximum length of a message.
 const MESSAGE_BYTES_MAX: u32 = 64 << 10;
 
-/// Why a health check failed.
+/// The reason why a health check failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HealthCheckError {
     /// The server is down or accepts no connections.
@@ -94,7 +95,7 @@ impl From<io::Error> for HealthCheckError {
 pub(super) struct HealthCheck {
     poller: Poller,
     connection: Option<HealthCheckConnection>,
-    /// The first refused query's error until it is taken, and whether any query was refused.
+    /// The first refused query's error until it is taken.
     refusal: Option<String>,
     is_limited: bool,
 }
@@ -103,15 +104,15 @@ pub(super) struct HealthCheck {
 struct HealthCheckConnection {
     stream: Stream,
     read: Vec<u8>,
-    /// The pool whose login it used. After a configuration change it is opened again.
+    /// The pool whose login the connection used. It is opened again after a configuration change.
     entry: Arc<PoolEntry>,
     /// The system identifier: `None` until queried, `Some(None)` if the query was refused.
     system: Option<Option<i64>>,
-    /// How many of [`CHECK_QUERIES`], from the front, are permanently refused.
+    /// Number of [`CHECK_QUERIES`], from the front, that are permanently refused.
     refused_queries: usize,
 }
 
-/// The reply to a query.
+/// The reply to a check query.
 #[derive(Debug, Default)]
 struct CheckReply {
     row: Vec<String>,
@@ -121,7 +122,7 @@ struct CheckReply {
 /// A query refused by a server that keeps running.
 #[derive(Debug)]
 struct QueryRefusal {
-    /// Whether it would be refused again.
+    /// Whether the query would be refused again.
     is_permanent: bool,
     text: String,
 }
@@ -139,7 +140,7 @@ impl HealthCheck {
         self.connection = None;
     }
 
-    /// The error of a refused query that read-your-writes needs. Returned once.
+    /// Returns the error of a refused query that read-your-writes needs, once.
     pub(super) fn take_refusal(&mut self) -> Option<String> {
         self.refusal.take()
     }
@@ -174,7 +175,7 @@ impl HealthCheck {
         true
     }
 
-    /// Checks a server; logs in first if there is no connection.
+    /// Checks a server; logs in first if the connection is not open.
     ///
     /// # Errors
     ///
@@ -245,7 +246,7 @@ fn log_in(
     shared: &SharedState,
     deadline: Instant,
 ) -> Result<HealthCheckConnection, HealthCheckError> {
-    let name = ServerId::new(0, 0); // Belongs to no core.
+    let name = ServerId::new(0, 0); // An id that belongs to no core.
     let mut pending = PendingLogin::server(PendingServer::new(name, Arc::clone(entry)));
     loop {
         match pending.advance(shared, true) {

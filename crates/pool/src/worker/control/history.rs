@@ -35,7 +35,7 @@ impl PoolerHandle {
     }
 }
 
-/// The totals at the ends of the last two periods.
+/// The totals of all pools at the ends of the last two periods.
 #[derive(Debug, Default)]
 pub(in crate::worker) struct StatsHistory {
     period_start: Option<Instant>,
@@ -92,7 +92,7 @@ impl StatsHistory {
         );
     }
 
-    /// The statistics of a pool in the last period, and the period's length.
+    /// Returns the statistics of a pool in the last period, and the period's length.
     pub(super) fn last_period(&self, pool: PoolId) -> Option<(PoolStats, Duration)> {
         let last = self.last.get(&pool)?;
         let nothing = PoolStats::default();

@@ -2,7 +2,7 @@
 
 use crate::{ClientId, ServerId, WorkerId};
 
-/// A connection's ID: worker (8 bits), generation (24 bits), slot (32 bits).
+/// Encodes a connection's ID: worker (8 bits), generation (24 bits), slot (32 bits).
 fn external_id(worker: WorkerId, generation: u32, slot: usize) -> u64 {
     let slot = slot as u64 & SLOT_MASK;
     u64::from(worker.0) << 56 | u64::from(generation & 0xff_ffff) << 32 | slot
@@ -18,7 +18,7 @@ pub(super) fn external_server_id(worker: WorkerId, id: ServerId) -> u64 {
     external_id(worker, id.generation(), id.index())
 }
 
-/// The worker of a client and its ID there.
+/// Decodes an ID into the worker of a client and its ID there.
 pub(super) fn split(name: u64) -> (WorkerId, ClientId) {
     let [worker, rest @ ..] = name.to_be_bytes();
     let [a, b, c, slot @ ..] = rest;

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl PoolerHandle {
-    /// A snapshot of the pooler; includes all clients and servers if `with_peers`.
+    /// Returns a snapshot of the pooler; includes all clients and servers if `with_peers`.
     pub fn snapshot(&self, with_peers: bool) -> PoolerSnapshot {
         let reports = self.reports(with_peers);
         let at = SystemTime::now();
@@ -104,7 +104,7 @@ fn pool_view(entry: &PoolEntry) -> PoolView {
     }
 }
 
-/// The servers of all clusters, with the totals over their pools.
+/// Returns the servers of all clusters, with the totals over their pools.
 fn members(
     monitors: &[Arc<ClusterMonitor>],
     entries: &[Arc<PoolEntry>],

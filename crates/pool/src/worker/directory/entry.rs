@@ -33,21 +33,21 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(in crate::worker) struct ClientLimits {
     pub(in crate::worker) limits: Arc<[Arc<ConnectionLimit>]>,
-    /// PgBouncer's names of the first three limits, for error messages.
+    /// The names of the first three limits in PgBouncer, for error messages.
     pub(in crate::worker) names: [&'static str; 3],
 }
 
 impl ClientLimits {
-    /// Permits for a client that is connected already, beyond the limits if need be.
+    /// Returns permits for a client that is already connected, even beyond the limits.
     pub(in crate::worker) fn acquire(&self) -> Permits {
         Permits::acquire(&self.limits)
     }
 
-    /// Permits for a new client.
+    /// Returns permits for a new client.
     ///
     /// # Errors
     ///
-    /// The name of the limit that is reached.
+    /// A limit is reached; returns its name.
     pub(in crate::worker) fn try_acquire(&self) -> Result<Permits, &'static str> {
         Permits::try_acquire(&self.limits).ok_or_else(|| {
             let full = self.limits.iter().position(|limit| limit.in_use() >= limit.max());
@@ -63,24 +63,25 @@ pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) key: PoolKey,
     pub(in crate::worker) spec: Arc<PoolSpec>,
     pub(in crate::worker) settings: PoolSettings,
-    /// Counts clients and servers in all workers and in transit between them. Unlimited.
+    /// Unlimited counter of clients and servers in all workers and in transit between them.
     pub(in crate::worker) occupants: Arc<ConnectionLimit>,
     /// `occupants` as a list, for clients that count against no limit.
     pub(in crate::worker) occupancy: Arc<[Arc<ConnectionLimit>]>,
-    /// Whether new clients of its key get another pool or are refused.
+    /// Whether new clients for this key get another pool or are refused.
     pub(in crate::worker) is_retired: bool,
     /// `settings.servers` in shared form, for routes that outlive this entry.
     pub(in crate::worker) endpoints: Vec<Arc<Endpoint>>,
     pub(in crate::worker) names: HostResolver,
     pub(in crate::worker) tls: Arc<ServerTls>,
-    /// The TCP options of its connections.
+    /// TCP options for connections to the servers.
     pub(in crate::worker) tcp: TcpOptions,
     /// The SCRAM keys from a client's login. They are valid at servers with the same stored secret.
     pub(in crate::worker) client_keys: Mutex<Option<ScramKeys>>,
     /// The user's secret from the last auth query, where none is configured.
     pub(in crate::worker) cached_secret: Mutex<Option<StoredSecret>>,
     pub(in crate::worker) next_host: AtomicUsize,
-    /// The monitors of its clusters, one per shard; or of the cluster that it is a member of.
+    /// The monitors of the pool's clusters, one per shard; or of the cluster that it is a member
+    /// of.
     pub(in crate::worker) monitors: Vec<Arc<ClusterMonitor>>,
 }
 
@@ -94,7 +95,7 @@ pub(in crate::worker) struct ServerTls {
 impl ServerTls {
     /// # Errors
     ///
-    /// A TLS file cannot be used.
+    /// A configured TLS file cannot be used.
     pub(in crate::worker) fn new(config: &Config) -> Result<Self, PoolerStartError> {
         let settings = config.tls.server_settings();
         let wanted = settings.mode != SslMode::Disable;
@@ -107,21 +108,22 @@ impl ServerTls {
     }
 }
 
-/// How a server connection was opened. A CancelRequest uses the same endpoint and encryption.
+/// The way in which a server connection was opened. A CancelRequest uses the same endpoint and
+/// encryption.
 #[derive(Clone, Debug)]
 pub(in crate::worker) struct ServerRoute {
-    /// The endpoint at the time: settings may have changed since.
+    /// The endpoint when the connection was opened: settings may have changed since.
     endpoint: Arc<Endpoint>,
     encryption: Encryption,
 }
 
 impl ServerRoute {
-    /// Whether it may be encrypted.
+    /// Whether the connection may be encrypted.
     pub(in crate::worker) fn is_encrypted(&self) -> bool {
         self.encryption != Encryption::Plain
     }
 
-    /// The host and port to resolve; `None` for an IP address or a unix socket.
+    /// Returns the host and port to resolve; `None` for an IP address or a unix socket.
     pub(in crate::worker) fn host(&self) -> Option<(String, u16)> {
         match &*self.endpoint {
             Endpoint::Tcp { host, hostaddr: None, port } if host.parse::<IpAddr>().is_err() => {
@@ -131,14 +133,14 @@ impl ServerRoute {
         }
     }
 
-    /// The endpoint as text, for messages.
+    /// Returns the endpoint as text, for messages.
     pub(in crate::worker) fn endpoint_name(&self) -> String {
         self.endpoint.to_string()
     }
 }
 
 impl PoolEntry {
-    /// The routes to a server, in the order to try them for one connection.
+    /// Returns the routes to a server, in the order to try them for one connection.
     pub(in crate::worker) fn routes(&self) -> Vec<ServerRoute> {
         let hosts = self.endpoints.len();
         let first = match self.settings.load_balance_hosts {
@@ -160,11 +162,11 @@ impl PoolEntry {
             .collect()
     }
 
-    /// A dialer for a route. `address` is the resolved address of a host name.
+    /// Returns a dialer for a route. `address` is the resolved address of a host name.
     ///
     /// # Errors
     ///
-    /// There is no address, or the host is not a valid name for a certificate check.
+    /// A host name has no address, or is not a valid name for a certificate check.
     pub(in crate::worker) fn dialer(
         &self,
         route: &ServerRoute,
@@ -193,7 +195,7 @@ impl PoolEntry {
         })
     }
 
-    /// A retired copy: connected clients stay, new clients get another pool.
+    /// Returns a retired copy: connected clients stay, new clients get another pool.
     pub(super) fn retired(&self) -> Self {
         let mut spec = PoolSpec::clone(&self.spec);
         spec.servers_min = 0;
@@ -218,14 +220,14 @@ impl PoolEntry {
         }
     }
 
-    /// The pools of its cluster members and mirrors.
+    /// Returns the pools of cluster members and mirrors.
     pub(in crate::worker) fn parts(&self) -> impl Iterator<Item = PoolId> {
         let clusters = self.spec.clusters.iter();
         let members = clusters.flat_map(|cluster| cluster.members.iter().map(|member| member.pool));
         members.chain(self.spec.mirrors.iter().map(|target| target.pool))
     }
 
-    /// A client's user, if different from the pool's.
+    /// Returns a client's user, if different from the pool's.
     pub(in crate::worker) fn differing_user(&self, user: &str) -> Option<Arc<str>> {
         (user != self.key.user).then(|| user.into())
     }
@@ -240,7 +242,7 @@ impl PoolEntry {
         *self.cached_secret.lock() = Some(secret);
     }
 
-    /// The cached SCRAM keys and secret.
+    /// Returns the cached SCRAM keys and secret.
     pub(in crate::worker) fn cached_credentials(
         &self,
     ) -> (Option<ScramKeys>, Option<StoredSecret>) {
@@ -266,7 +268,7 @@ impl PoolEntry {
         }
     }
 
-    /// The login parameters for a server on this stream.
+    /// Returns the login parameters for a server on this stream.
     pub(in crate::worker) fn server_intent(
         &self,
         newest: ProtocolVersion,

@@ -1,11 +1,11 @@
 //! Removes idle pools and reuses their IDs.
 //!
 //! A pool is in use while it has clients or servers in any worker or in transit between workers:
-//! each holds a permit of [`PoolEntry::occupants`]. New permits are taken under the directory's
-//! lock only. So a pool without permits stays unused once it is closed to new clients. Workers can
-//! then drop it in any order, while the next client of its key gets a pool with another ID. The ID
-//! becomes free when every worker has confirmed the removal, plus a delay, so that no report in
-//! progress mixes up the two pools.
+//! each holds a permit of [`PoolEntry::occupants`]. New permits are acquired only while the
+//! directory is locked. So a pool without permits stays unused once it is closed to new clients.
+//! Workers can then drop it in any order, while the next client for its key gets a pool with
+//! another ID. The ID becomes free when every worker has confirmed the removal, plus a delay, so
+//! that no report in progress confuses the two pools.
 //!
 //! ```text
 //! in use ──► unused ──► closing (no clients) ──► removed by all workers ──► delay ──► ID is free
@@ -24,20 +24,20 @@ use crate::{
     config::{Config, TimeoutConfig},
 };
 
-/// Delay before the ID of a removed pool is reused; longer than any wait for a report with pool
-/// IDs.
+/// Delay before the ID of a removed pool is reused; longer than any wait for a report that contains
+/// pool IDs.
 const REUSE_DELAY: Duration = Duration::from_secs(30);
 
 /// Tracks idle pools until they are removed and their IDs are reused.
 #[derive(Debug, Default)]
 pub(super) struct IdlePoolReaper {
-    /// When each pool was first seen unused.
+    /// Time at which each pool was first seen unused.
     unused_since: HashMap<PoolId, Instant>,
     /// Pools closed to new clients, until all workers have removed them.
     closing: HashSet<PoolId>,
-    /// IDs without pools, and since when.
+    /// IDs without pools, and since when they are free.
     free: VecDeque<(Instant, PoolId)>,
-    /// An object to drop was still referenced at the last attempt.
+    /// Whether an object to drop was still referenced at the last attempt.
     needs_pruning: bool,
     /// The statistics of removed pools, by database; `None` for removed databases.
     past_totals: BTreeMap<Option<String>, PoolStats>,
@@ -52,7 +52,7 @@ impl IdlePoolReaper {
         self.closing.contains(&pool)
     }
 
-    /// A free ID, if there is one.
+    /// Takes a free ID whose delay has passed, if any.
     pub(super) fn take_free_id(&mut self, now: Instant) -> Option<PoolId> {
         let is_rested = |(since, _): &(Instant, PoolId)| now.duration_since(*since) >= REUSE_DELAY;
         self.free
@@ -66,7 +66,7 @@ impl IdlePoolReaper {
 
 impl Directory {
     /// Closes pools that have exceeded their idle timeout to new clients. Returns all closing
-    /// pools, which the caller has the workers remove.
+    /// pools, which the workers must then remove.
     pub(in crate::worker) fn close_idle_pools(&self, now: Instant) -> Vec<PoolId> {
         let mut state = self.state();
         let config = self.config();
@@ -112,7 +112,7 @@ impl Directory {
         state.prune(&config);
     }
 
-    /// The statistics of removed pools, by database; `None` for removed databases.
+    /// Returns the statistics of removed pools, by database; `None` for removed databases.
     pub(in crate::worker) fn past_totals(&self) -> Vec<(Option<String>, PoolStats)> {
         let past = &self.state().reaper.past_totals;
         past.iter().map(|(database, tally)| (database.clone(), tally.clone())).collect()
@@ -144,14 +144,14 @@ impl DirectoryState {
     }
 }
 
-/// The idle timeout of a pool; `None` if it is never removed.
+/// Returns the idle timeout of a pool; `None` if it is never removed.
 fn idle_limit(config: &Config, entry: &PoolEntry) -> Option<Duration> {
     let TimeoutConfig { pool_idle, autodb_idle, .. } = config.timeouts;
     let is_named = config.databases.contains_key(&entry.key.database);
     match () {
-        // It gets no new clients.
+        // A retired pool gets no new clients.
         () if entry.is_retired => Some(Duration::ZERO),
-        // Its minimum size keeps servers open, even if it has none at the moment.
+        // The minimum size keeps servers open, even if the pool has none at the moment.
         () if entry.settings.min_size > 0 => None,
         () if is_named => pool_idle,
         () => [pool_idle, autodb_idle].into_iter().flatten().min(),

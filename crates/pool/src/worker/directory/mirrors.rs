@@ -1,5 +1,5 @@
 //! Pools of mirrors. They share no limits with the pools of their database, so that a mirror never
-//! takes connections away from it.
+//! takes connections from it.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     core::spec::PoolingMode,
 };
 
-/// The settings of a pool's mirror; `None` if it has no such mirror.
+/// Returns the settings of a pool's mirror; `None` if it has no such mirror.
 pub(super) fn mirror_settings(
     config: &Config,
     mut settings: PoolSettings,
@@ -85,7 +85,7 @@ pub(super) fn mirror_spec(
     }
 }
 
-/// The mirrors of a pool that clients get.
+/// Returns the mirrors of a pool that clients get.
 pub(super) fn targets(
     state: &mut DirectoryState,
     config: &Config,
@@ -111,7 +111,7 @@ pub(super) fn targets(
 }
 
 impl Directory {
-    /// The configured mirrors: database, settings and statistics.
+    /// Returns the configured mirrors: database, settings and statistics.
     pub(in crate::worker) fn mirrors(&self) -> Vec<(String, MirrorPool, Arc<Mirror>)> {
         let mut state = self.state();
         let config = self.config();

@@ -11,21 +11,21 @@ use crate::{
     worker::cluster_monitor::ClusterMonitor,
 };
 
-/// Longest delay after failed logins to a cluster member.
+/// Maximum delay after failed logins to a cluster member.
 pub(super) const MEMBER_RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// A limit's value, or the maximum if there is no limit.
+/// Returns a limit's value, or `u32::MAX` if it is not set.
 pub(super) fn max_or_unlimited(limit: Option<NonZeroU32>) -> u32 {
     limit.map_or(u32::MAX, NonZeroU32::get)
 }
 
-/// The key of the pool that serves a key's clients: with a forced user, that user's.
+/// Returns the key of the pool that serves a key's clients: with a forced user, that user's.
 pub(super) fn shared_key(config: &Config, key: &PoolKey) -> PoolKey {
     let forced = config.database(&key.database).and_then(|entry| entry.user.clone());
     PoolKey { user: forced.unwrap_or_else(|| key.user.clone()), ..key.clone() }
 }
 
-/// The settings of a pool; `None` if there is no such database.
+/// Returns the settings of a pool; `None` if the database does not exist.
 pub(super) fn pool_settings(config: &Config, key: &PoolKey) -> Option<PoolSettings> {
     let mut settings = config.pool(&key.database, &key.user)?;
     if let Some((replication, own)) = &key.replication {
@@ -51,7 +51,7 @@ pub(super) fn pool_settings(config: &Config, key: &PoolKey) -> Option<PoolSettin
     Some(settings)
 }
 
-/// The name of a database's entry in the settings.
+/// Returns the name of a database's entry in the settings.
 pub(in crate::worker) fn entry_name<'a>(config: &Config, database: &'a str) -> &'a str {
     if config.databases.contains_key(database) { database } else { ANY_DATABASE }
 }
@@ -104,14 +104,14 @@ pub(super) fn attach_cluster(
             state: Arc::clone(state),
             failover_timeout,
         });
-        // Other members are tried meanwhile, so retry soon.
+        // Meanwhile other members are tried, so retry soon.
         let longest = &mut spec.timeouts.login_retry_max;
         *longest = (*longest).min(MEMBER_RETRY_MAX);
     }
     vec![monitor]
 }
 
-/// A shard's members for a pool's clients; `None` until all member pools exist.
+/// Returns a shard's members for a pool's clients; `None` until all member pools exist.
 pub(super) fn cluster_spec(
     directory: &DirectoryState,
     home: &PoolKey,
@@ -209,19 +209,19 @@ pub(super) fn pool_spec(
     }
 }
 
-/// The query run when a client releases its server.
+/// Returns the query to run when a client releases its server.
 pub(super) fn reset(config: &Config) -> Option<ResetQuery> {
     let query = config.reset_query.as_bytes().into();
     Some(ResetQuery { query, is_always: config.reset_query_always })
 }
 
-/// The query run after each login and reset of a server connection.
+/// Returns the query to run after each login and reset of a server connection.
 pub(super) fn connect_query(settings: &PoolSettings) -> Option<Arc<ConnectQuery>> {
     let query = settings.login.connect_query.as_deref()?;
     Some(Arc::new(ConnectQuery::new(query)))
 }
 
-/// The query that checks a server after a long idle time.
+/// Returns the query that checks a server after a long idle time.
 pub(super) fn check_query(config: &Config, times: &config::TimeoutConfig) -> Option<CheckQuery> {
     let query = config.check_query.as_ref()?.as_bytes().into();
     Some(CheckQuery { query, idle: times.server_check_delay })

@@ -19,7 +19,7 @@ pub(in crate::worker) struct ResolvedAddresses {
 
 impl ResolvedAddresses {
     /// Resolves a server's host name if a lookup is due. Returns whether an address has gone away.
-    /// A failed lookup, an added address, or another order is not a change.
+    /// A failed lookup, an added address, or another order does not count as a change.
     pub(in crate::worker) fn have_changed(
         &mut self,
         endpoint: &Endpoint,
@@ -50,7 +50,7 @@ impl ResolvedAddresses {
     }
 }
 
-/// The host and port of an endpoint that has a host name.
+/// Returns the host and port of an endpoint that has a host name.
 pub(super) fn host_and_port(endpoint: &Endpoint) -> Option<(&str, u16)> {
     match endpoint {
         Endpoint::Tcp { host, hostaddr: None, port } => Some((host, *port)),

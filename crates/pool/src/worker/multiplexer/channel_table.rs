@@ -1,5 +1,5 @@
 //! [`ChannelTable`]: which clients listen to which channels, and the LISTEN and UNLISTEN statements
-//! still to be sent.
+//! that must still be sent.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -8,18 +8,18 @@ use std::{
 
 use crate::{Channel, ClientId, PoolId, WorkerId};
 
-/// A client of any worker.
+/// Identifies a client of any worker.
 pub(super) type ListeningClient = (WorkerId, ClientId);
 
-/// Most channels in one query string.
+/// Maximum number of channels in one query string.
 const BATCH_CHANNELS_MAX: usize = 256;
 
-/// A result to deliver to a client.
+/// A result of LISTEN to deliver to a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ListenOutcome {
-    /// The result of its last LISTEN.
+    /// The result of the client's last LISTEN.
     Reply(ListeningClient, Result<(), String>),
-    /// It may have missed notifications.
+    /// The client may have missed notifications.
     Missed(ListeningClient),
 }
 
@@ -28,17 +28,17 @@ pub(super) enum ListenOutcome {
 pub(super) struct ChannelTable {
     channels: HashMap<Channel, ChannelClients>,
     clients: HashMap<ListeningClient, ListeningState>,
-    /// Channels to send LISTEN for. `true` if each needs its own query, since a batch with it
+    /// Channels to send LISTEN for. `true` if each needs a separate query, since a batch with it
     /// failed.
     to_listen: VecDeque<(Channel, bool)>,
     /// Channels to send UNLISTEN for: no client listens to them any more.
     to_unlisten: HashSet<Channel>,
     awaiting_reply: Vec<Channel>,
-    /// Channels listened to even without clients.
+    /// Channels that must be listened to even without clients.
     pins: HashSet<Channel>,
     /// Pools whose clients are expected from another process.
     pinned_pools: BTreeSet<PoolId>,
-    /// The server refused a channel that a client already relies on.
+    /// Whether the server refused a channel that a client already relies on.
     must_reconnect: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct ChannelTable {
 struct ChannelClients {
     is_active: bool,
     by_worker: BTreeMap<WorkerId, HashSet<ClientId>>,
-    /// The same as lists, built on demand.
+    /// The clients as lists, built on demand.
     cached_lists: Vec<(WorkerId, Arc<[ClientId]>)>,
 }
 
@@ -54,16 +54,16 @@ struct ChannelClients {
 struct ListeningState {
     pool: PoolId,
     channels: HashSet<Channel>,
-    /// Those of `channels` that the server has not confirmed yet.
+    /// The part of `channels` that the server has not confirmed yet.
     unconfirmed: HashSet<Channel>,
-    /// Whether its LISTEN has not been answered yet.
+    /// Whether the client's LISTEN has not been answered yet.
     awaits_reply: bool,
-    /// Whether to tell it that it may have missed notifications.
+    /// Whether to warn the client that it may have missed notifications.
     may_have_missed: bool,
 }
 
 impl ListeningState {
-    /// The results to deliver once all its channels are confirmed.
+    /// Returns the results to deliver once all the client's channels are confirmed.
     fn outcomes(&mut self, client: ListeningClient) -> Vec<ListenOutcome> {
         let mut outcomes = Vec::new();
         if self.unconfirmed.is_empty() {
@@ -83,12 +83,12 @@ impl ChannelTable {
         self.clients.is_empty() && self.pinned_pools.is_empty()
     }
 
-    /// The numbers of channels and of clients.
+    /// Returns the numbers of channels and of clients.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.channels.len(), self.clients.len())
     }
 
-    /// The pools of all listening and expected clients.
+    /// Returns the pools of all listening and expected clients.
     pub(super) fn pools(&self) -> Vec<PoolId> {
         let pools = self.clients.values().map(|state| state.pool);
         let pools: BTreeSet<_> = pools.chain(self.pinned_pools.iter().copied()).collect();
@@ -127,7 +127,7 @@ impl ChannelTable {
         self.channels.get(channel).is_some_and(|listeners| listeners.is_active)
     }
 
-    /// The channels that the server has confirmed.
+    /// Returns the channels that the server has confirmed.
     pub(super) fn active_channels(&self) -> impl Iterator<Item = &Channel> {
         self.channels
             .iter()
@@ -145,7 +145,7 @@ impl ChannelTable {
         }
     }
 
-    /// The clients that listen to a channel, by worker.
+    /// Returns the clients that listen to a channel, by worker.
     pub(super) fn listening_clients(&mut self, channel: &[u8]) -> &[(WorkerId, Arc<[ClientId]>)] {
         let Some(listeners) = self.channels.get_mut(channel) else { return &[] };
         if listeners.cached_lists.is_empty() {
@@ -207,7 +207,7 @@ impl ChannelTable {
         state.outcomes(client).pop()
     }
 
-    /// Removes channels from a client; all if `None`.
+    /// Removes channels from a client; all of them if `None`.
     pub(super) fn unlisten(&mut self, client: ListeningClient, channels: Option<Vec<Channel>>) {
         let Some(state) = self.clients.get_mut(&client) else { return };
         let channels = channels.unwrap_or_else(|| state.channels.iter().cloned().collect());
@@ -237,7 +237,7 @@ impl ChannelTable {
         }
     }
 
-    /// The next query for the server: UNLISTEN statements first, then LISTEN.
+    /// Returns the next query for the server: UNLISTEN statements first, then LISTEN.
     pub(super) fn next_query(&mut self) -> Option<Vec<u8>> {
         let mut sql = Vec::new();
         let unused: Vec<_> = self.to_unlisten.iter().take(BATCH_CHANNELS_MAX).cloned().collect();
@@ -279,7 +279,7 @@ impl ChannelTable {
             Err(why) => match &channels[..] {
                 [] => Vec::new(),
                 [channel] => self.channel_refused(channel, &why),
-                // One name failed the whole batch: each is sent again on its own.
+                // One name failed the whole batch: each is sent again in a separate query.
                 _ => {
                     self.to_listen.extend(channels.into_iter().map(|channel| (channel, true)));
                     Vec::new()
@@ -306,8 +306,8 @@ impl ChannelTable {
         outcomes
     }
 
-    /// The server refused a channel. Clients that wait for it get the error. If a client listened
-    /// to it before, the connection must move to another server.
+    /// Called when the server refused a channel. Clients that wait for it get the error. If a
+    /// client listened to it before, the connection must move to another server.
     fn channel_refused(&mut self, channel: &Channel, why: &str) -> Vec<ListenOutcome> {
         let Some(listeners) = self.channels.get(channel) else { return Vec::new() };
         let clients =
@@ -326,7 +326,7 @@ impl ChannelTable {
         outcomes
     }
 
-    /// Fails all waiting clients: no connection can be opened.
+    /// Fails all waiting clients, because no connection can be opened.
     pub(super) fn refuse_waiting(&mut self, why: &str) -> Vec<ListenOutcome> {
         let waiting = self.clients.iter_mut().filter(|(_, state)| state.awaits_reply);
         waiting
@@ -342,7 +342,7 @@ impl ChannelTable {
         std::mem::take(&mut self.must_reconnect)
     }
 
-    /// The connection is lost: the next one must listen to all channels again.
+    /// Handles the loss of the connection: the next one must listen to all channels again.
     pub(super) fn connection_lost(&mut self) {
         self.awaiting_reply.clear();
         self.to_unlisten.clear();

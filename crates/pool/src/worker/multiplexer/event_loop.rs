@@ -1,4 +1,4 @@
-//! [`MultiplexerThread`]: the event loop of a multiplexer.
+//! [`MultiplexerThread`]: the event loop of a LISTEN multiplexer.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The delay after the first failed login; doubled by each further failure.
+/// The delay after a first failed login; doubled by each further failure.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
 /// The longest delay after a server refused a channel.
@@ -37,13 +37,14 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Idle time after which an empty query tests the connection.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time to wait for a reply before the connection counts as lost.
+/// How long to wait for a reply before the connection counts as lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long the thread and its connection stay open without clients.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most notifications queued for workers. Beyond it reading stops, and the server queues them.
+/// Maximum number of notifications queued for workers. Beyond it reading stops, and the server
+/// queues them.
 const IN_FLIGHT_MAX: usize = 100_000;
 
 /// The state of a multiplexer's thread.
@@ -54,16 +55,16 @@ pub(super) struct MultiplexerThread<'a> {
     poller: Poller,
     table: ChannelTable,
     connection: Option<NotifyConnection>,
-    /// When the next login may be tried.
+    /// Time at which the next login may be tried.
     retry_at: Instant,
     retry_delay: Duration,
-    /// Logins tried since the last successful one.
+    /// Number of failed logins since the last successful one.
     attempts: usize,
     empty_since: Option<Instant>,
     database: Arc<str>,
-    /// Present while another process takes over from this one.
+    /// State of a takeover of this process by another one.
     outgoing_handover: Option<OutgoingHandover>,
-    /// Present while this process takes over from another one.
+    /// State of a takeover of another process by this one.
     incoming_handover: Option<IncomingHandover>,
 }
 
@@ -225,7 +226,7 @@ impl<'a> MultiplexerThread<'a> {
         self.send(worker, WorkerMessage::Notifications(batch));
     }
 
-    /// Tells the workers that the notification positions are no longer valid.
+    /// Notifies the workers that the notification positions are no longer valid.
     fn invalidate_positions(&mut self) {
         if let Some(outgoing) = &mut self.outgoing_handover {
             outgoing.connection_lost();
@@ -271,7 +272,7 @@ impl<'a> MultiplexerThread<'a> {
         })
     }
 
-    /// Opens the connection if there is none and a login may be tried.
+    /// Opens the connection if it is closed and a login may be tried.
     fn connect(&mut self) {
         if self.connection.is_some() || self.table.is_empty() || Instant::now() < self.retry_at {
             return;
@@ -329,11 +330,11 @@ impl<'a> MultiplexerThread<'a> {
         self.retry_delay = (self.retry_delay * 2).min(longest.max(RETRY_MIN));
     }
 
-    /// The pool whose login is used: in a cluster, that of the primary.
+    /// Returns the pool whose login is used: in a cluster, that of the primary.
     ///
     /// # Errors
     ///
-    /// There is no primary, or the database is sharded.
+    /// No primary is known, or the database is sharded.
     fn login_pool(&self, pool: &Arc<PoolEntry>) -> Result<Arc<PoolEntry>, NotifyConnectionError> {
         let cluster = match &pool.spec.clusters[..] {
             [] => return Ok(Arc::clone(pool)),
@@ -454,7 +455,7 @@ impl<'a> MultiplexerThread<'a> {
                 let batch = batches.entry(*worker).or_insert_with(new_batch);
                 batch.push(Arc::clone(&notification), clients);
             }
-            // Workers without listening clients still need its position.
+            // Workers without listening clients still need the position.
             if notification.position > 0 {
                 for worker in (0_u8..).map(WorkerId).take(self.mailboxes.len()) {
                     if lists.iter().all(|(listening, _)| *listening != worker) {

@@ -5,7 +5,7 @@
 //! session in commit order, so the marker is at the same position in both streams, and both
 //! processes number each channel's notifications from there. A client is handed over with the
 //! position of the last notification that it received in each channel. The new process continues
-//! after it: first with the notifications retained since the marker, then with new ones.
+//! from there: first with the notifications retained since the marker, then with new ones.
 //!
 //! ```text
 //! old                                      new
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Where positions are not available (a connection was lost meanwhile, too much was retained, or
-//! the new process cannot listen), the client is told that it may have missed notifications.
+//! the new process cannot listen), the client is warned that it may have missed notifications.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{Channel, PoolId, worker::takeover::Outgoing};
 
-/// Most bytes of notifications retained for clients that have not arrived yet.
+/// Maximum bytes of notifications retained for clients that have not arrived yet.
 const RETAINED_BYTES_MAX: usize = 64 << 20;
 
 /// How long notifications are retained after the takeover has ended: the last clients may still be
@@ -41,18 +41,18 @@ const RELEASE_DELAY: Duration = Duration::from_secs(30);
 /// The number of each channel's last notification, counted from the marker.
 pub(in crate::worker) type Positions = Vec<(Channel, u64)>;
 
-/// An unguessable channel name.
+/// Returns an unguessable channel name.
 pub(super) fn marker_channel(random: [u8; 16]) -> Channel {
     let name = random.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     format!("howdah takeover {name}").into_bytes().into()
 }
 
-/// The round in a marker's payload; `None` if the notification is not a marker.
+/// Returns the round in a marker's payload; `None` if the notification is not a marker.
 fn marker_round(notification: &ServerNotification, marker: &Channel) -> Option<u32> {
     if notification.channel != *marker {
         return None;
     }
-    // After tag, length and process ID: the channel and the payload, each with a zero byte.
+    // The tag, length and process ID are followed by channel and payload, each with a zero byte.
     let payload = notification.message.get(9 + marker.len() + 1..)?.strip_suffix(b"\0")?;
     std::str::from_utf8(payload).ok()?.parse().ok()
 }
@@ -123,21 +123,21 @@ impl OutgoingHandover {
         });
     }
 
-    /// The successor listens to the channels of a round.
+    /// Called when the successor listens to the channels of a round.
     pub(super) fn confirm_round(&mut self, round: u32) {
         if self.rounds.contains_key(&round) {
             self.confirmed.push_back(round);
         }
     }
 
-    /// The statement that sends the next marker.
+    /// Returns the statement that sends the next marker.
     pub(super) fn next_marker(&mut self) -> Option<Vec<u8>> {
         let round = self.confirmed.pop_front()?;
         let marker = String::from_utf8_lossy(&self.marker);
         Some(format!("NOTIFY \"{marker}\", '{round}'").into_bytes())
     }
 
-    /// The channels that are numbered from here, if this is a marker.
+    /// Returns the channels that are numbered from here, if this is a marker.
     pub(super) fn take_marker(
         &mut self,
         notification: &ServerNotification,
@@ -148,14 +148,14 @@ impl OutgoingHandover {
         Some(channels)
     }
 
-    /// The number of a notification; 0 if its channel is not numbered.
+    /// Returns the number of a notification; 0 if its channel is not numbered.
     pub(super) fn next_position(&mut self, channel: &Channel) -> u64 {
         let Some(position) = self.positions.get_mut(channel) else { return 0 };
         *position += 1;
         *position
     }
 
-    /// The connection is lost: all positions are invalid.
+    /// Handles the loss of the connection: all positions are invalid.
     pub(super) fn connection_lost(&mut self) {
         self.offered.clear();
         self.rounds.clear();
@@ -212,7 +212,7 @@ impl IncomingHandover {
         self.unconfirmed.insert(round);
     }
 
-    /// The next round whose channels are all confirmed.
+    /// Returns the next round whose channels are all confirmed.
     pub(super) fn next_confirmed(&mut self, table: &ChannelTable) -> Option<u32> {
         if self.unconfirmed.is_empty() || !table.is_listening(&self.marker) {
             return None;
@@ -226,7 +226,7 @@ impl IncomingHandover {
         Some(round)
     }
 
-    /// Whether this is a marker. If so, its channels are numbered from here.
+    /// Whether the notification is a marker. If so, its channels are numbered from here.
     pub(super) fn is_marker(&mut self, notification: &ServerNotification) -> bool {
         let Some(round) = marker_round(notification, &self.marker) else { return false };
         for channel in self.rounds.remove(&round).unwrap_or_default() {
@@ -268,7 +268,7 @@ impl IncomingHandover {
         already_delivered
     }
 
-    /// The notifications to send to a client with these positions; `None` if they are not known.
+    /// Returns the notifications to send to a client with these positions; `None` if unknown.
     pub(super) fn resume(
         &mut self,
         client: ListeningClient,
@@ -298,15 +298,15 @@ impl IncomingHandover {
         Some(retained.map(|(_, notification)| Arc::clone(notification)).collect())
     }
 
-    /// Whether a channel's marker is on its way.
+    /// Whether the marker of a channel has not arrived yet.
     fn expects_marker(&self, channel: &Channel) -> bool {
         let confirmed = self.rounds.iter().filter(|(round, _)| !self.unconfirmed.contains(round));
         confirmed.into_iter().any(|(_, channels)| channels.contains(channel))
     }
 
-    /// The connection is lost, or too much was retained: no client can resume without a gap.
+    /// Handles a lost connection, or too many retained bytes: no client can resume without a gap.
     pub(super) fn lost(&mut self) {
-        // A marker on its way is lost as well. Unconfirmed rounds are listened to again.
+        // A marker that was on its way is lost as well. Unconfirmed rounds are listened to again.
         self.rounds.retain(|round, _| self.unconfirmed.contains(round));
         self.positions.clear();
         self.retained.clear();
@@ -314,7 +314,7 @@ impl IncomingHandover {
         self.clients_ahead.clear();
     }
 
-    /// The takeover has ended: all remaining clients are on their way.
+    /// Handles the end of the takeover: all remaining clients are on their way.
     pub(super) fn schedule_release(&mut self) {
         self.release_at.get_or_insert(Instant::now() + RELEASE_DELAY);
     }

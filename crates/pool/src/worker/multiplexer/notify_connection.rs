@@ -20,13 +20,13 @@ use crate::{
     },
 };
 
-/// Longest message accepted. A notification's payload has less than 8000 bytes.
+/// Maximum length of a message. A notification's payload has less than 8000 bytes.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Most bytes read before notifications are dispatched.
+/// Maximum bytes read before notifications are dispatched.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Login timeout where `timeouts.server-connect` is not set.
+/// Login timeout if `timeouts.server-connect` is not set.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The first query: sets an application name and disables timeouts that would end an idle session.
@@ -34,7 +34,7 @@ const SETUP_QUERY: &[u8] = b"SELECT pg_catalog.set_config(name, CASE name WHEN '
     THEN 'howdah: notifications' ELSE '0' END, false) FROM pg_catalog.pg_settings \
     WHERE name IN ('application_name', 'idle_session_timeout', 'statement_timeout')";
 
-/// The reason why there is no connection.
+/// The reason why the dedicated connection is not available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotifyConnectionError {
     #[error("{0}")]
@@ -51,20 +51,20 @@ pub(super) enum NotifyConnectionError {
     ShutDown(String),
 }
 
-/// A dedicated connection to a server.
+/// The dedicated connection to a server.
 #[derive(Debug)]
 pub(super) struct NotifyConnection {
     stream: Stream,
     read: Vec<u8>,
     unsent: Vec<u8>,
-    /// The pool whose login it used, and that pool's epoch at the time.
+    /// The pool whose login was used, and that pool's epoch at the time.
     pub(super) entry: Arc<PoolEntry>,
     pub(super) epoch: u32,
     pub(super) process_id: Option<i32>,
-    /// When the query in progress was sent.
+    /// Time at which the query in progress was sent.
     pub(super) query_sent: Option<Instant>,
     pub(super) idle_since: Instant,
-    /// The error of the query in progress.
+    /// The error of the query in progress, if it has failed.
     error: Option<String>,
     pub(super) notifications: Vec<ServerNotification>,
     /// Whether the last read ended at [`READ_BYTES_MAX`] with more to come.
@@ -82,7 +82,7 @@ impl NotifyConnection {
         let limit = entry.settings.timeouts.server_connect.unwrap_or(LOGIN_TIMEOUT);
         let deadline = Instant::now() + limit;
         let epoch = entry.spec.epoch();
-        let name = ServerId::new(0, 0); // Belongs to no core.
+        let name = ServerId::new(0, 0); // An id that belongs to no core.
         let mut pending = PendingLogin::server(PendingServer::new(name, Arc::clone(entry)));
         loop {
             match pending.advance(shared, true) {
@@ -154,7 +154,7 @@ impl NotifyConnection {
         Ok(())
     }
 
-    /// Reads what has arrived. Returns the result of the query in progress if it is complete.
+    /// Reads available bytes. Returns the result of the query in progress if it is complete.
     pub(super) fn receive(&mut self) -> Result<Option<Result<(), String>>, NotifyConnectionError> {
         self.send()?;
         let mut buffer = [0; 16 << 10];

@@ -15,7 +15,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The reason as text.
+/// The connection attempt failed at once; returns the reason as text.
 pub(super) fn dial(
     entry: &PoolEntry,
     route: &ServerRoute,
@@ -27,7 +27,7 @@ pub(super) fn dial(
     })
 }
 
-/// A CancelRequest to a server, on a connection of its own.
+/// A CancelRequest to a server, with the connection that it is sent over.
 #[derive(Debug)]
 pub(in crate::worker) struct PendingCancel {
     server: ServerId,
@@ -94,7 +94,7 @@ impl PendingCancel {
         loop {
             match stream.receive(&mut none) {
                 Ok(Received::Drained(_)) => return LoginProgress::Waiting,
-                // A server sends nothing here; anything else is ignored.
+                // A server sends nothing on this connection; anything else is ignored.
                 Ok(Received::Bytes(_)) => {}
                 Ok(Received::Closed) | Err(_) => return done,
             }

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// A client that logs in.
+/// A client's login in progress.
 #[derive(Debug)]
 pub(in crate::worker) struct PendingClient {
     handshake: Box<ClientHandshake>,
@@ -57,7 +57,7 @@ impl PendingClient {
         Self { handshake: Box::new(handshake), accept_settings, next: PendingStep::Bytes, header }
     }
 
-    /// Whether its startup packet has arrived.
+    /// Whether the client's startup packet has arrived.
     pub(super) fn has_startup_packet(&self) -> bool {
         self.handshake.names().is_some()
     }
@@ -113,8 +113,8 @@ impl PendingClient {
                 PendingStep::AuthQueryDone(known) => self.handshake.auth_query_done(known),
                 PendingStep::Nothing => return LoginProgress::Close,
             };
-            // Short output into the empty buffer of a new socket: if it does not fit, the client is
-            // not reading and is disconnected.
+            // The output is short and fits into the empty buffer of a new socket. If it does not,
+            // the client is not reading and is disconnected.
             let output = self.handshake.take_output();
             if let ClientStep::Authenticated(client) = step {
                 return finish_login(*client, output, stream, shared);
@@ -199,7 +199,7 @@ impl PendingClient {
         }
     }
 
-    /// Refuses the client for a reason of the worker's.
+    /// Refuses the client for a reason that only the worker knows.
     pub(super) fn refuse(&mut self, why: Rejection, stream: &mut Stream, shared: &SharedState) {
         record_refusal(self.handshake.names(), &why, stream, shared);
         let _ = self.handshake.refuse(why);

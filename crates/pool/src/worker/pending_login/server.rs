@@ -15,10 +15,10 @@ use crate::{
     },
 };
 
-/// A login to a server.
+/// A login to a server in progress.
 ///
-/// There may be several attempts: at more than one host, with or without TLS, with a newer or an
-/// older protocol. They are tried in order, and the last failure is reported.
+/// Several attempts may be necessary: at more than one host, with or without TLS, with a newer or
+/// an older protocol. They are made in order, and the last failure is reported.
 #[derive(Debug)]
 pub(in crate::worker) struct PendingServer {
     id: ServerId,
@@ -27,7 +27,7 @@ pub(in crate::worker) struct PendingServer {
     attempts: Vec<LoginAttempt>,
     attempt: Option<LoginAttempt>,
     handshake: Option<Box<ServerHandshake>>,
-    /// Bytes the socket had no room for: a password may be longer than its buffer.
+    /// Bytes that the socket did not accept: a password may be longer than its buffer.
     unsent: Vec<u8>,
     key_derivation: Option<KeyDerivation>,
     failure: ServerFailure,
@@ -42,7 +42,7 @@ struct LoginAttempt {
     newest: ProtocolVersion,
 }
 
-/// Why an attempt failed.
+/// The reason why an attempt failed.
 #[derive(Debug)]
 enum AttemptError {
     /// The connection failed; the next attempt may succeed.
@@ -151,7 +151,7 @@ impl PendingServer {
         }
     }
 
-    /// Records a failed attempt. Returns the failure if no further attempt makes sense.
+    /// Records a failed attempt. Returns the failure if a further attempt would be useless.
     fn attempt_failed(
         &mut self,
         error: AttemptError,
@@ -189,7 +189,9 @@ impl PendingServer {
         if self.handshake.is_none() {
             let intent = self.entry.server_intent(newest, stream);
             let entropy = shared.entropy().ok_or_else(|| {
-                AttemptError::Connection("the system has no random bytes for a login".to_owned())
+                AttemptError::Connection(
+                    "the operating system provides no random bytes for a login".to_owned(),
+                )
             })?;
             let handshake =
                 ServerHandshake::new(intent, shared.server_keys.clone(), entropy.nonce)?;
@@ -234,7 +236,7 @@ impl PendingServer {
     }
 }
 
-/// How far a handshake has advanced.
+/// The result of advancing a handshake.
 enum HandshakeProgress {
     Waiting,
     Heavy,

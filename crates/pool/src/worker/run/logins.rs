@@ -22,8 +22,9 @@ use crate::{
     },
 };
 
-/// Most connections accepted from one listener before other sockets are served. The number starts
-/// at one, to avoid a system call that finds no second connection, and doubles for as long as the
+/// Maximum number of connections accepted from one listener before other sockets are served. The
+/// number starts at one, to avoid a system call that finds no second connection, and doubles for as
+/// long as the listener is ready again in the next iteration.
 /// listener is ready again in the next iteration.
 const ACCEPTS_MAX: usize = 32;
 
@@ -52,7 +53,7 @@ impl PoolWorker {
         self.accepted_iteration = self.iteration;
     }
 
-    /// Starts the login of an accepted connection; closes another one if there are too many.
+    /// Starts the login of an accepted connection; closes another one if the limit is reached.
     fn start_login(&mut self, stream: Stream) {
         // With TCP the first bytes have usually arrived with the connection.
         let has_data = !stream.is_unix();
@@ -94,7 +95,7 @@ impl PoolWorker {
         }
     }
 
-    /// Closes a connection that has not logged in, in whichever worker it is.
+    /// Closes a connection that has not logged in, whichever worker owns it.
     fn evict_startup(&mut self, victim: StartupRef) {
         match self.sockets.mailboxes.get(usize::from(victim.worker.0)) {
             Some(mailbox) if victim.worker != self.number => {
@@ -116,7 +117,7 @@ impl PoolWorker {
         }
     }
 
-    /// Stops polling the listeners for a while: they would stay ready and the loop would spin.
+    /// Stops polling the listeners for a while. They would stay ready, and the loop would spin.
     pub(super) fn pause_accepting(&mut self) {
         self.unregister_listeners();
         self.accept_retry_at = Some(Instant::now() + ACCEPT_RETRY_DELAY);
@@ -260,9 +261,9 @@ impl PoolWorker {
         let Some(place) = self.sockets.table.get_mut(slot) else { return };
         let SocketEntry::AtHelper { ready, hung_up } = *place else { return };
         pending.hung_up |= hung_up;
-        // An event that arrived at the helper's time is not reported again.
+        // An event that arrived while the helper had the login is not reported again.
         pending.drained &= !ready;
-        // Its deadline may have passed at the helper.
+        // The deadline may have passed while the helper had the login.
         let is_late = progress.is_unfinished() && pending.is_expired(Instant::now());
         let has_more = is_late && pending.extend_deadline();
         let due = pending.deadline;

@@ -25,8 +25,8 @@ impl PoolWorker {
                 }
                 WorkerMessage::CloseStartup(place) => self.close_startup(place),
                 WorkerMessage::RequestServer { pool, by } => {
-                    // Even if the pool is unknown here, one of our idle servers may have to make
-                    // room.
+                    // Even if the pool is unknown here, an idle server of this worker may need to
+                    // be closed for it.
                     self.ensure_pool(pool);
                     if self.core.has_pool(pool) {
                         self.core.server_requested(pool, by, self.now, &mut self.sockets);
@@ -189,9 +189,9 @@ impl PoolWorker {
         }
     }
 
-    /// The positions at which another process resumes a client's notifications. `None` if the
-    /// client must wait, for that process to listen to its channels or for notifications still to
-    /// be sent here.
+    /// Returns the positions at which another process resumes a client's notifications. `None` if
+    /// the client must wait, for that process to listen to its channels or for notifications still
+    /// to be sent here.
     fn listen_positions(
         &self,
         id: ClientId,
@@ -202,7 +202,7 @@ impl PoolWorker {
             return Some(Vec::new());
         };
         // This worker's positions are not valid for a client that has not been resumed yet. Without
-        // positions, the next process tells it that it may have missed notifications.
+        // positions, the next process warns it that it may have missed notifications.
         if self.resuming.contains_key(&id) {
             return has_timed_out.then(Vec::new);
         }
@@ -289,7 +289,7 @@ impl PoolWorker {
         }
     }
 
-    /// A report on this worker.
+    /// Returns the worker's state for monitoring; with clients and servers if `with_peers`.
     pub(super) fn report(&mut self, with_peers: bool) -> WorkerReport {
         let report = self.core.report(with_peers, self.now);
         let clients = report.clients.iter().map(|client| PeerId::Client(client.id));

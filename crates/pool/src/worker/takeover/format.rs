@@ -54,17 +54,18 @@ pub(super) const MAGIC: &[u8] = b"howdah pool takeover";
 pub(super) const HELLO: u8 = 1;
 /// Old to new: a listener's descriptor.
 pub(super) const LISTENER: u8 = 2;
-/// The body of LISTENER for a socket that a service manager opened: it is used as it is.
+/// Body of LISTENER for a socket that a service manager opened, which is used unchanged.
 pub(super) const PASSED: &[u8] = b"given";
 /// Old to new: the end of the listeners, with the paused and disabled databases.
 pub(super) const LISTENERS_END: u8 = 3;
-/// New to old: it accepts clients and is ready for those of the old process.
+/// New to old: accepts clients and is ready for those of the old process.
 pub(super) const READY: u8 = 4;
 /// Old to new: a client with its descriptor.
 pub(super) const CLIENT: u8 = 5;
 /// New to old: the client with this ID, a u64, is served.
 pub(super) const TAKEN: u8 = 6;
-/// New to old: a CancelRequest, process ID and secret, for a client that may still be there.
+/// New to old: a CancelRequest, process ID and secret, for a client that the old process may still
+/// have.
 pub(super) const CANCEL: u8 = 7;
 /// Old to new: no clients are left.
 pub(super) const DONE: u8 = 8;
@@ -73,21 +74,22 @@ pub(super) const REFUSED: u8 = 9;
 /// Old to new: the credentials of a pool, see [`PoolSecrets`]. Sent before the pool's clients.
 pub(super) const SECRETS: u8 = 10;
 
-/// Encodes no shard.
+/// The value that encodes no shard.
 const NO_SHARD: u32 = u32::MAX;
-/// Encodes no parameter set.
+/// The value that encodes no parameter set.
 const NO_SETTINGS: u32 = u32::MAX;
 
 /// Old to new: channels that clients listen to, see [`ListenedChannels`].
 pub(super) const CHANNELS: u8 = 11;
-/// New to old: it listens to the channels of a round, given by database and number.
+/// New to old: listens to the channels of a round, given by database and number.
 pub(super) const LISTENING: u8 = 12;
 
 /// Channels that clients of a database listen to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListenedChannels {
     pub(super) database: String,
-    /// The users of those clients. One of their logins is used to listen.
+    /// Names of the users of the database's listening clients. One of their logins is used to
+    /// listen.
     pub(super) users: Vec<String>,
     pub(super) round: u32,
     /// The channel on which the old process sends the marker.
@@ -108,7 +110,7 @@ impl ListenedChannels {
         out
     }
 
-    /// Returns `None` if the bytes are malformed.
+    /// Decodes a body; `None` if the bytes are malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = TakeoverDecoder(bytes);
         let database = from.string()?;
@@ -121,14 +123,14 @@ impl ListenedChannels {
     }
 }
 
-/// A round and its database.
+/// Encodes the name of a database and the number of a round.
 pub(super) fn encode_round(database: &str, round: u32) -> Vec<u8> {
     let mut out = round.to_be_bytes().to_vec();
     push_text(&mut out, database.as_bytes());
     out
 }
 
-/// Returns `None` if the bytes are malformed.
+/// Decodes a database and a round; `None` if the bytes are malformed.
 pub(super) fn decode_round(bytes: &[u8]) -> Option<(String, u32)> {
     let mut from = TakeoverDecoder(bytes);
     let round = u32::from_be_bytes(from.array()?);
@@ -148,7 +150,7 @@ pub(super) struct PoolSecrets {
 }
 
 impl PoolSecrets {
-    /// The bytes are zeroed when they are dropped.
+    /// Encodes the body. The bytes are zeroed when they are dropped.
     pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
         let looked_up = self.looked_up.as_ref().map(secret_text);
         let looked_up = looked_up.as_ref().map_or(&[][..], |text| text);
@@ -168,7 +170,7 @@ impl PoolSecrets {
         out
     }
 
-    /// Returns `None` if the bytes are malformed.
+    /// Decodes a body; `None` if the bytes are malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = TakeoverDecoder(bytes);
         let (database, user) = (from.string()?, from.string()?);
@@ -190,7 +192,7 @@ impl PoolSecrets {
     }
 }
 
-/// A stored secret as text, in the form that [`StoredSecret::parse`] reads.
+/// Returns a stored secret as text, in the form that [`StoredSecret::parse`] reads.
 fn secret_text(secret: &StoredSecret) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(match secret {
         StoredSecret::Plain(text) | StoredSecret::Md5(text) => text.expose().to_vec(),
@@ -206,7 +208,7 @@ pub(super) struct ClientSnapshot {
     pub(super) user: String,
     pub(super) from: Option<SocketAddr>,
     pub(super) handover: ClientHandover,
-    /// The positions of the last notifications that it received.
+    /// The positions of the last notifications that the client received.
     pub(super) positions: Positions,
 }
 
@@ -264,7 +266,7 @@ impl ClientSnapshot {
         out
     }
 
-    /// Returns `None` if the bytes are malformed.
+    /// Decodes a body; `None` if the bytes are malformed.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = TakeoverDecoder(bytes);
         let id = u64::from_be_bytes(from.array()?);
@@ -318,14 +320,14 @@ impl ClientSnapshot {
     }
 }
 
-/// A cancel key: process ID and secret.
+/// Encodes a cancel key as process ID and secret.
 pub(super) fn encode_key(key: &CancelKey) -> Vec<u8> {
     let mut out = key.process_id().to_be_bytes().to_vec();
     push_text(&mut out, key.secret());
     out
 }
 
-/// What an administrator has set for a database.
+/// The state of a database that an administrator has set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdminStateRecord {
     pub(super) database: String,
@@ -347,7 +349,7 @@ pub(super) fn encode_admin_states(states: &[AdminStateRecord]) -> Vec<u8> {
     out
 }
 
-/// Returns `None` if the bytes are malformed.
+/// Decodes such a list; `None` if the bytes are malformed.
 pub(super) fn decode_admin_states(bytes: &[u8]) -> Option<Vec<AdminStateRecord>> {
     let state = |from: &mut TakeoverDecoder<'_>| {
         let database = from.string()?;
@@ -361,7 +363,7 @@ pub(super) fn decode_admin_states(bytes: &[u8]) -> Option<Vec<AdminStateRecord>>
     from.0.is_empty().then_some(states)
 }
 
-/// Returns `None` if the bytes are malformed.
+/// Decodes a cancel key; `None` if the bytes are malformed.
 pub(super) fn decode_key(bytes: &[u8]) -> Option<CancelKey> {
     let mut from = TakeoverDecoder(bytes);
     from.key().filter(|_| from.0.is_empty())
@@ -378,12 +380,12 @@ fn push_statement(out: &mut Vec<u8>, statement: &HandoverStatement) {
     out.extend_from_slice(&at.unwrap_or(NO_SETTINGS).to_be_bytes());
 }
 
-/// A boolean, or not set.
+/// Appends a boolean, or that it is not set.
 fn push_switch(out: &mut Vec<u8>, is_on: Option<bool>) {
     out.push(is_on.map_or(0, |is_on| 1 + u8::from(is_on)));
 }
 
-/// A length. One that does not fit belongs to a frame that is too long to send.
+/// Appends a length. One that does not fit belongs to a frame that is too long to send.
 fn push_count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
 }
@@ -412,7 +414,7 @@ impl<'a> TakeoverDecoder<'a> {
         String::from_utf8(self.text()?.to_vec()).ok()
     }
 
-    /// A statement parsed under one of `sets` parameter sets, or none.
+    /// Decodes a statement, parsed under one of `sets` parameter sets or none.
     fn statement(&mut self, sets: usize) -> Option<HandoverStatement> {
         let text = self.text()?.to_vec();
         let settings = match u32::from_be_bytes(self.array()?) {
@@ -422,7 +424,7 @@ impl<'a> TakeoverDecoder<'a> {
         Some(HandoverStatement { text, settings })
     }
 
-    /// A boolean, or not set.
+    /// Decodes a boolean that may not be set; the outer `None` means malformed bytes.
     fn switch(&mut self) -> Option<Option<bool>> {
         match self.array()? {
             [0] => Some(None),
@@ -432,7 +434,7 @@ impl<'a> TakeoverDecoder<'a> {
         }
     }
 
-    /// A role by its name, or none.
+    /// Decodes a role by its name, or none; the outer `None` means malformed bytes.
     fn role(&mut self) -> Option<Option<RolePreference>> {
         let name = self.string()?;
         if name.is_empty() {
@@ -446,7 +448,7 @@ impl<'a> TakeoverDecoder<'a> {
         CancelKey::new(process_id, self.text()?)
     }
 
-    /// Allocates for entries as they are decoded, not by the declared count.
+    /// Decodes a list. Allocates as entries are decoded, not by the declared count.
     fn list<T>(&mut self, entry: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.count()?;
         let mut list = Vec::new();

@@ -15,25 +15,25 @@ use rustix::net::{
 };
 use zeroize::Zeroizing;
 
-/// A message between two processes. It has no `Debug`: bodies contain cancel keys and secrets.
+/// A message between two processes. Not `Debug`, because bodies contain cancel keys and secrets.
 pub(super) struct TakeoverFrame {
     pub(super) kind: u8,
-    /// Zeroed when it is dropped.
+    /// The contents, zeroed when dropped.
     pub(super) body: Zeroizing<Vec<u8>>,
     pub(super) socket: Option<OwnedFd>,
 }
 
-/// Longest body. A client with a larger state is not handed over.
+/// Maximum length of a body in bytes. A client with a larger state is not handed over.
 pub(super) const BODY_BYTES_MAX: u32 = 64 << 20;
 
-/// One byte of kind and four of length.
+/// Length of a header: one byte of kind and four of length.
 const HEADER_BYTES: usize = 5;
 
-/// Most memory reserved for a body before its bytes arrive. Bodies with secrets are shorter, so
+/// Maximum memory reserved for a body before its bytes arrive. Bodies with secrets are shorter, so
 /// they are never moved to a larger buffer, which would leave a copy in memory.
 const RESERVED_BYTES_MAX: u32 = 64 << 10;
 
-/// Sends a frame. The descriptor goes with the first bytes of the header.
+/// Sends a frame. The descriptor accompanies the first bytes of the header.
 pub(super) fn send(
     stream: &UnixStream,
     kind: u8,

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Timeout of each step of the old process until this one is ready.
+/// How long to wait for each step of the old process until this one is ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A new process that has received the listeners and is not ready yet.
@@ -32,7 +32,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 pub(in crate::worker) struct Successor {
     socket: UnixStream,
     pub(in crate::worker) listeners: Vec<Listener>,
-    /// Whether the listeners are used as they are, regardless of the configured addresses.
+    /// Whether the listeners are used unchanged, regardless of the configured addresses.
     pub(in crate::worker) are_passed: bool,
     admin_states: Vec<AdminStateRecord>,
 }
@@ -42,7 +42,7 @@ impl Successor {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError::Takeover`]: there is no such process, or it refused.
+    /// [`PoolerStartError::Takeover`]: no process is running, or it refused.
     pub(in crate::worker) fn connect(config: &Config) -> Result<Self, PoolerStartError> {
         let nowhere = || {
             "listen.takeover is not set, and there is no unix socket to derive it from".to_owned()
@@ -64,7 +64,8 @@ impl Successor {
         let hello = [MAGIC, &VERSION.to_be_bytes()].concat();
         let sent = frame::send(&socket, HELLO, &hello, None);
         if sent.is_err() {
-            // It has closed the socket and may have sent a reason, better than "broken pipe".
+            // The old process has closed the socket. It may have sent a reason, which explains more
+            // than "broken pipe".
             if let Ok(Some(frame)) = frame::receive(&socket)
                 && frame.kind == REFUSED
             {
@@ -91,7 +92,7 @@ impl Successor {
         }
     }
 
-    /// Tells the old process that this one is ready for its clients.
+    /// Notifies the old process that this one is ready for its clients.
     ///
     /// # Errors
     ///
@@ -116,7 +117,7 @@ impl Successor {
     }
 }
 
-/// The old process's reason for refusing.
+/// Returns the old process's reason for refusing.
 fn refusal_error(frame: &frame::TakeoverFrame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
@@ -192,7 +193,7 @@ impl HandoverReceiver {
         let directory = &self.control.shared.directory;
         let take_occupancy =
             |entry: &PoolEntry, _: &_| Ok::<_, Infallible>(Permits::acquire(&entry.occupancy));
-        // A database that is not configured here: its clients get an error when they arrive.
+        // The database is not configured here: its clients get an error when they arrive.
         let Some(Ok((entry, _used))) = directory.admit(&key, take_occupancy) else { return };
         for part in entry.parts().filter_map(|part| directory.by_id(part)) {
             part.adopt_credentials(keys.as_ref(), looked_up.as_ref());
@@ -200,7 +201,7 @@ impl HandoverReceiver {
         entry.adopt_credentials(keys.as_ref(), looked_up.as_ref());
     }
 
-    /// Listens to the channels of clients that will arrive.
+    /// Listens to the channels of clients that are expected from the old process.
     fn listen(&self, channels: ListenedChannels) {
         let ListenedChannels { database, users, round, marker, channels } = channels;
         let shared = &self.control.shared;
@@ -245,7 +246,7 @@ impl HandoverReceiver {
 fn refusal_is_read_after_peer_has_hung_up() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     frame::send(&theirs, REFUSED, b"only the same user may take over", None).unwrap();
-    // Now sending HELLO fails with a broken pipe.
+    // With the other end closed, sending HELLO fails with a broken pipe.
     drop(theirs);
     let error = Successor::request_listeners(ours).unwrap_err();
     assert_eq!(error.to_string(), "only the same user may take over");

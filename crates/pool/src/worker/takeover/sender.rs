@@ -39,16 +39,16 @@ pub(in crate::worker) struct OutgoingClient {
     pub(in crate::worker) pool: PoolId,
     pub(in crate::worker) handover: ClientHandover,
     pub(in crate::worker) stream: Stream,
-    /// Permits of the client limits.
+    /// Permits of the limits on clients.
     pub(in crate::worker) permits: Permits,
-    /// The positions of the last notifications that it received.
+    /// The positions of the last notifications that the client received.
     pub(in crate::worker) positions: Positions,
 }
 
 /// Data for the new process.
 #[derive(Debug)]
 pub(in crate::worker) enum Outgoing {
-    /// A client.
+    /// A client that can be handed over now.
     Client(Box<OutgoingClient>),
     /// Channels of a database to listen to, for clients of these pools.
     Channels {
@@ -60,7 +60,7 @@ pub(in crate::worker) enum Outgoing {
     },
 }
 
-/// Hands over to a new process.
+/// Hands listeners and clients over to a new process.
 #[derive(Debug)]
 pub(in crate::worker) struct HandoverSender {
     pub(in crate::worker) control: PoolerHandle,
@@ -69,11 +69,11 @@ pub(in crate::worker) struct HandoverSender {
     pub(in crate::worker) path: PathBuf,
 }
 
-/// Timeout of each step of the new process until it is ready.
+/// How long to wait for each step of the new process until it is ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Intervals of checks for remaining clients: the first and the longest. Each check costs the
-/// workers a walk over their clients.
+/// First and longest interval of checks for remaining clients. Each check makes the workers walk
+/// over their clients.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
@@ -131,7 +131,8 @@ impl HandoverSender {
     ///
     /// # Errors
     ///
-    /// The new process failed before the end. Clients that it has not taken are served here again.
+    /// The new process failed before the end. Clients that it has not acknowledged are served here
+    /// again.
     fn hand_over(&self, socket: &UnixStream) -> io::Result<()> {
         socket.set_read_timeout(Some(STEP_TIMEOUT))?;
         socket.set_write_timeout(Some(STEP_TIMEOUT))?;
@@ -176,7 +177,7 @@ impl HandoverSender {
         self.control.shared.set_taken_over(true);
         let (to, outgoing_clients) = mpsc::channel();
         self.control.broadcast(|| WorkerMessage::StartHandover(to.clone()));
-        // After the workers: they need the positions that the multiplexers send.
+        // After the workers, which need the positions that the multiplexers send.
         self.control.shared.multiplexers.start_handover(&to);
         drop(to);
         let unacknowledged = UnacknowledgedClients::default();
@@ -273,7 +274,7 @@ impl HandoverSender {
                     let Some(entry) = self.control.shared.directory.by_id(client.pool) else {
                         continue; // Unreachable: a pool with a client exists.
                     };
-                    // Credentials of a login that finished after the others were sent.
+                    // The credentials of a login that finished after the others were sent.
                     send_secrets(socket, &entry, &mut has_secrets_of)?;
                     let key = &entry.key;
                     last_id += 1;
@@ -315,7 +316,7 @@ impl HandoverSender {
         self.control.shared.startups.count() == 0 && self.control.client_count() == Some(0)
     }
 
-    /// Resumes serving, including the clients that the new process has not taken.
+    /// Resumes serving, including the clients that the new process has not acknowledged.
     fn resume_clients(
         &self,
         outgoing_clients: &Receiver<Outgoing>,
@@ -334,7 +335,7 @@ impl HandoverSender {
         }
     }
 
-    /// Serves a client here again. It is told that it may have missed notifications.
+    /// Serves a client here again, and warns it that it may have missed notifications.
     fn return_client(&self, client: OutgoingClient) {
         let OutgoingClient { worker, pool, handover, stream, permits, .. } = client;
         let client = IncomingClient { pool, handover, stream, permits, positions: Vec::new() };
@@ -344,7 +345,7 @@ impl HandoverSender {
 }
 
 /// Sends the cached credentials of a pool, if any, once per pool. Cluster members have the same
-/// ones as their owner pool.
+/// credentials as their owner pool.
 fn send_secrets(
     socket: &UnixStream,
     entry: &PoolEntry,
@@ -360,7 +361,7 @@ fn send_secrets(
     frame::send(socket, SECRETS, &secrets.encode(), None)
 }
 
-/// Clients sent and not acknowledged yet, by ID.
+/// Clients that were sent and not acknowledged yet, by ID.
 #[derive(Debug, Default)]
 struct UnacknowledgedClients {
     clients: Mutex<HashMap<u64, OutgoingClient>>,

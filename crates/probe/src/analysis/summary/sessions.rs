@@ -17,9 +17,9 @@ use crate::{
     waits::TimeCategory,
 };
 
-/// Class of sessions on a processor, which do not wait.
+/// Class of sessions that report no wait event, so that they are assumed to be on a processor.
 const RUNNING: &str = "CPU*";
-/// Sleep that a client requested.
+/// Event of a sleep that a client requested with `pg_sleep`.
 const REQUESTED: &str = "Timeout:PgSleep";
 /// Share of database time from which one event dominates.
 const DOMINANT_SHARE: f64 = 0.3;
@@ -31,7 +31,7 @@ const SESSIONS_MIN: f64 = 1.0;
 const SURGE_FACTOR: f64 = 3.0;
 /// Minimum number of consecutive seconds; a single one may be a sampling artefact.
 const SECONDS_MIN: usize = 2;
-/// Minimum seconds of a recording; below, there is no usual second to compare with.
+/// Minimum length of a recording, in seconds; a shorter one does not show what is usual.
 const RECORDING_MIN: usize = 10;
 
 /// Average number of sessions per event in one second.
@@ -42,9 +42,9 @@ type SessionsByEvent<'a> = BTreeMap<&'a str, f64>;
 struct SecondsRun {
     first: usize,
     len: usize,
-    /// The largest number of sessions in one second.
+    /// The largest number of sessions in one second of the run.
     peak: f64,
-    /// Seconds that sessions waited beyond the usual.
+    /// Session seconds spent waiting, in excess of the usual.
     cost_s: f64,
 }
 
@@ -118,7 +118,7 @@ fn find_stall(
         .zip(&waits)
         .map(|(second, waiting)| if second.contains_key(RUNNING) { 0.0 } else { *waiting })
         .collect();
-    // If no session was ever sampled running, stalls cannot be told from other seconds.
+    // If no session was ever sampled running, stalls cannot be distinguished from other seconds.
     let run = worst_run(window, &stalled, SESSIONS_MIN, usual.min(SESSIONS_MIN))
         .filter(|_| runs_ever && seconds.len() >= RECORDING_MIN)?;
     let mut events = SessionsByEvent::new();
@@ -230,7 +230,7 @@ fn find_dominant(
         summary.findings.push(RecordingFinding {
             text: format!("{:.0} % of database time is waits for {event}", share * 100.0),
             evidence,
-            // This is the usual state, not an excess over it: changes are listed first.
+            // This is the normal state rather than an excess over it, so changes are listed first.
             cost_s: 0.0,
         });
     }

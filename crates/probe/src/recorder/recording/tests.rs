@@ -42,7 +42,7 @@ fn ring_overwrites_the_oldest_records() {
     let seen = moments(&recording);
     assert!(fs::metadata(&path).unwrap().len() <= SIZE);
     assert_eq!(*seen.last().unwrap(), 2999);
-    // Of 24 slots of some 32 kB, the current one may be almost empty.
+    // The ring has 24 slots of some 32 kB, and the current one may be almost empty.
     assert!(seen.len() > 700, "{} records remain", seen.len());
     assert!(seen.windows(2).all(|pair| pair[0] + 1 == pair[1]), "no record is missing in between");
     assert_eq!((recording.max_bytes, recording.unreadable), (ring.max_bytes(), 0));

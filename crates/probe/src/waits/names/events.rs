@@ -144,7 +144,7 @@ pub(super) const IPC: &[EventRow] = &[
     ("XactGroupUpdate", [46, 50, 52, 56, 56]),
 ];
 
-/// Timeouts.
+/// Waits that end after a fixed time, such as `pg_sleep` and vacuum's cost delay.
 pub(super) const TIMEOUT: &[EventRow] = &[
     ("BaseBackupThrottle", [0, 0, 0, 0, 0]),
     ("CheckpointWriteDelay", [5, 1, 1, 1, 1]),

@@ -59,8 +59,8 @@ impl Canvas {
         self.line("middle", &line);
     }
 
-    /// Shades the time in which extension locks were not traced: no data there does not mean no
-    /// waits.
+    /// Shades the time in which extension locks were not traced, because the absence of data there
+    /// does not mean the absence of waits.
     fn shade_untraced(&mut self, buckets: &[TimeBucket]) {
         let (top, height) = (self.y - GAP - EXTENSION_HEIGHT, EXTENSION_HEIGHT);
         let away = |bucket: &TimeBucket| bucket.extension.is_none();
@@ -223,7 +223,7 @@ pub(super) fn bucket_title(window: &RecordingWindow, bucket: &TimeBucket) -> Str
     told
 }
 
-/// A power of ten of seconds: `100 µs`, `1 ms`, `10 s`.
+/// Formats a power of ten of seconds: `100 µs`, `1 ms`, `10 s`.
 fn decade(seconds: f64) -> String {
     match seconds {
         s if s < 0.95e-6 => format!("{:.0} ns", s * 1e9),

@@ -71,11 +71,11 @@ const TEXT_BYTES: usize = 1 << 20;
 /// Encodes values into batches.
 pub(super) struct GraphiteEncoder<'s> {
     body: GraphiteBody,
-    /// The name being built; stored to reuse its memory.
+    /// Buffer for the name of the current value, reused for all values.
     name: String,
     values: u64,
     dialect: StatsdDialect,
-    /// Values of metrics whose name is empty once sanitised.
+    /// Number of values whose metric has an empty name once sanitised.
     pub(super) nameless: u64,
     sink: BatchSink<'s>,
     /// Time spent in the sink, which is excluded from the calculation time.
@@ -175,8 +175,8 @@ impl<'s> GraphiteEncoder<'s> {
         let name = [global, &*own.prefix, ".graphiteStats.calculationtime"];
         self.add_value(&name, spaces, calculation_ms, time);
         self.add_value(&[global, &own.prefix, ".processing_time"], spaces, own.processing_ms, time);
-        for (name, value) in &own.extra {
-            self.add_value(&[&spaces.gauge, &own.prefix, ".", name], spaces, *value, time);
+        for (name, value) in own.extra_values() {
+            self.add_value(&[&spaces.gauge, &own.prefix, ".", name], spaces, value, time);
         }
     }
 

@@ -23,7 +23,7 @@ impl Pickle {
         self.body.len() + name.len() > BODY_BYTES_MAX
     }
 
-    /// Adds one value.
+    /// Adds one tuple, `(name, (time, value))`.
     pub(super) fn add(&mut self, name: &str, value: f64, time: i64) {
         // These would end or change the string literal; sanitised keys contain none.
         let name = name.replace(['\'', '\\', '\n'], "");

@@ -40,9 +40,7 @@ pub(super) fn encode(snapshot: &FlushSnapshot, format: PostgresCopyFormat, sink:
     }
     let self_metrics = &snapshot.self_metrics;
     rows.metric("own", &MetricName::new(&self_metrics.prefix));
-    rows.add("num_stats", self_metrics.num_stats as f64);
-    rows.add("processing_time", self_metrics.processing_ms);
-    self_metrics.extra.iter().for_each(|(field, value)| rows.add(field, *value));
+    self_metrics.values().for_each(|(field, value)| rows.add(field, value));
     rows.flush_batch();
 }
 

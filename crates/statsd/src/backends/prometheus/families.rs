@@ -20,6 +20,7 @@ use std::{
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+use howdah_stats::{MetricFamily, Registry};
 
 use super::{
     mapping::{MappingResult, MatchMetricType, NameMapping, ObserverOptions},
@@ -28,8 +29,11 @@ use super::{
 use crate::{
     MetricName,
     backends::BackendStatus,
-    flush::{FlushSnapshot, SelfMetrics, TimerMetric, TimerSamples},
+    flush::{FlushSnapshot, TimerMetric, TimerSamples},
     grammar::TimingUnit,
+    self_metrics::{
+        self, PROMETHEUS_DROPPED_VALUES, PROMETHEUS_RENAMED_KEYS, PROMETHEUS_SERIES, SelfMetrics,
+    },
     settings::{self, ObserverType},
     sketch::Sketch,
 };
@@ -54,15 +58,17 @@ pub(super) struct FamilyTable {
     unsorted: Vec<u32>,
     hasher: DefaultHashBuilder,
     /// The server's own metrics, as of the last flush.
-    pub(super) self_metrics: SelfMetrics,
+    self_metrics: Registry,
+    /// The configured prefix of the server's own metrics; empty before the first flush.
+    self_prefix: Arc<str>,
     mapping: Option<NameMapping>,
     observing: Arc<ObserverOptions>,
     ttl: Duration,
     series_max: usize,
     /// Values dropped because of the series limit or a mapping rule.
-    pub(super) dropped: u64,
+    dropped: u64,
     /// Keys renamed because their name is used by another metric type.
-    pub(super) renamed: u64,
+    renamed: u64,
 }
 
 /// All series with one name.
@@ -79,13 +85,13 @@ pub(super) struct PrometheusFamily {
 /// The source of the `# HELP` text.
 #[derive(Debug)]
 enum HelpText {
-    /// The text of a mapping rule.
+    /// The text of a mapping rule, or of the table of the server's own metrics.
     Given(Box<str>),
     /// Names the statsd metric; formatted when rendered.
     Origin(MetricName),
 }
 
-/// The `# TYPE` of a family.
+/// The family's metric type, as its `# TYPE` line declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FamilyType {
     Counter,
@@ -94,7 +100,7 @@ pub(super) enum FamilyType {
     Histogram,
 }
 
-/// One series.
+/// The accumulated values of one combination of name and labels.
 #[derive(Debug)]
 pub(super) struct PrometheusSeries {
     pub(super) labels: LabelSet,
@@ -175,7 +181,7 @@ impl FamilyTable {
             Some(mapping) => Arc::clone(mapping.defaults()),
             None => Arc::new(ObserverOptions::from_settings(settings)),
         };
-        Self {
+        let mut table = Self {
             families: Vec::new(),
             by_name: HashTable::new(),
             order: Vec::new(),
@@ -185,19 +191,23 @@ impl FamilyTable {
             treatments: Vec::new(),
             unsorted: Vec::new(),
             hasher: DefaultHashBuilder::default(),
-            self_metrics: SelfMetrics::default(),
+            self_metrics: Registry::new(),
+            self_prefix: Arc::default(),
             mapping,
             observing,
             ttl: settings.ttl,
             series_max: settings.series_max,
             dropped: 0,
             renamed: 0,
-        }
+        };
+        table.record_self_metrics(&SelfMetrics::default());
+        table
     }
 
     /// Adds one interval.
     pub(super) fn add_snapshot(&mut self, snapshot: &FlushSnapshot) {
         let now = snapshot.time;
+        self.self_prefix = Arc::clone(&snapshot.self_metrics.prefix);
         for counter in snapshot.counters_as_sent() {
             let moved = counter.value != 0.0;
             self.update(
@@ -232,9 +242,27 @@ impl FamilyTable {
                 series.value = set.count as f64 * scale;
             });
         }
-        self.self_metrics = snapshot.self_metrics.clone();
         self.evict_idle(now);
         self.sort_new();
+        self.record_self_metrics(&snapshot.self_metrics);
+    }
+
+    fn record_self_metrics(&mut self, values: &SelfMetrics) {
+        values.record(&self.self_metrics);
+        self.self_metrics.gauge(&PROMETHEUS_SERIES).set(self.series.len() as f64);
+        self.self_metrics.counter(&PROMETHEUS_DROPPED_VALUES).raise_to(self.dropped);
+        self.self_metrics.counter(&PROMETHEUS_RENAMED_KEYS).raise_to(self.renamed);
+    }
+
+    /// Calls `each` with the server's own metrics, each with its name under the configured prefix.
+    pub(super) fn for_each_self_metric(&self, mut each: impl FnMut(&str, &MetricFamily)) {
+        let prefix = match &*self.self_prefix {
+            "" => String::new(),
+            prefix => names::metric(prefix),
+        };
+        self.self_metrics.for_each_family(|family| {
+            each(&self_metrics::prometheus_name(&prefix, family.description()), family);
+        });
     }
 
     /// All families sorted by name, each with its series sorted by labels.
@@ -337,7 +365,9 @@ impl FamilyTable {
                 };
                 let observing = Arc::clone(&self.observing);
                 let treatment = ValueTreatment { scale: 1.0, ttl: self.ttl, observing };
-                (requested, names::labels(tags), None, treatment)
+                let described = self_metrics::find_aggregated(&self.self_prefix, name.key());
+                let help = described.map(|metric| metric.help().to_owned());
+                (requested, names::labels(tags), help, treatment)
             }
         };
         let shape = match (source, treatment.observing.observer) {
@@ -513,11 +543,6 @@ impl FamilyTable {
             families[family as usize].series.sort_by(|a, b| labels(a).cmp(labels(b)));
         }
         unsorted.shrink_to(1024);
-    }
-
-    /// The number of series.
-    pub(super) fn series_count(&self) -> usize {
-        self.series.len()
     }
 
     pub(super) fn report(&self, status: &BackendStatus) {

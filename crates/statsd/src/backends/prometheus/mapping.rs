@@ -46,7 +46,7 @@ pub enum MappingError {
     Wrong {
         /// The mapping file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: usize,
         /// The error.
         problem: MappingProblem,
@@ -75,13 +75,13 @@ pub enum MappingProblem {
     /// A key that statsd_exporter does not support either.
     #[error("unknown key {key:?}")]
     UnknownKey {
-        /// The key.
+        /// The unknown key, as in the file.
         key: String,
     },
     /// A value of the wrong type.
     #[error("{key} must be {expected}")]
     NotA {
-        /// The key.
+        /// Name of the key with the wrong type.
         key: String,
         /// The expected type.
         expected: &'static str,
@@ -98,7 +98,7 @@ pub enum MappingProblem {
          a digit"
     )]
     Name {
-        /// The name.
+        /// The text that was given as a name.
         name: String,
     },
     /// An invalid regular expression.

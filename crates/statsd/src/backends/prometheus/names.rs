@@ -16,8 +16,8 @@ impl LabelSet {
     }
 }
 
-/// A valid metric name: characters other than letters, digits, `_` and `:` become `_`, and a name
-/// that is empty or starts with a digit gets a leading `_`.
+/// Makes a valid metric name: characters other than ASCII alphanumerics, `_` and `:` become `_`,
+/// and a name that is empty or starts with a digit gets a leading `_`.
 pub(super) fn metric(name: &str) -> String {
     legal(name, |c| c.is_ascii_alphanumeric() || c == '_' || c == ':')
 }

@@ -3,11 +3,9 @@
 //!
 //! Field numbers are those of prometheus/client_model, `metrics.proto`.
 
-use super::{
-    families::{FamilyTable, FamilyType, TimerObservations},
-    names::LabelSet,
-    self_metrics,
-};
+use howdah_stats::{MetricFamily, MetricHandle, MetricKind};
+
+use super::families::{FamilyTable, FamilyType, TimerObservations};
 use crate::{backends::protobuf::ProtobufMessage, sketch::Sketch};
 
 /// The coarsest schema of native histograms.
@@ -18,16 +16,10 @@ pub(super) fn render(families: &FamilyTable) -> Vec<u8> {
     let mut out = Vec::new();
     for (family, all) in families.iter() {
         let mut message = ProtobufMessage::default();
-        let code = match family.shape {
-            FamilyType::Counter => 0,
-            FamilyType::Gauge => 1,
-            FamilyType::Summary => 2,
-            FamilyType::Histogram => 4,
-        };
-        message.string(1, &family.name).string(2, &family.help()).uint(3, code);
+        message.string(1, &family.name).string(2, &family.help()).uint(3, family.shape.code());
         for series in all {
             message.message(4, |metric| {
-                write_labels(metric, &series.labels);
+                write_labels(metric, series.labels.iter());
                 match (&series.observations, family.shape) {
                     (Some(observed), FamilyType::Summary) => summary(metric, observed),
                     (Some(observed), _) => histogram(metric, observed),
@@ -37,15 +29,55 @@ pub(super) fn render(families: &FamilyTable) -> Vec<u8> {
         }
         message.delimited_into(&mut out);
     }
-    write_self_metrics(families, &mut out);
+    families.for_each_self_metric(|name, family| {
+        self_metric(name, family).delimited_into(&mut out);
+    });
     out
 }
 
-fn write_labels(metric: &mut ProtobufMessage, labels: &LabelSet) {
-    for (name, value) in labels.iter() {
+/// One of the server's own metrics. None of them is a histogram.
+fn self_metric(name: &str, family: &MetricFamily) -> ProtobufMessage {
+    let description = family.description();
+    let shape = match description.kind() {
+        MetricKind::Counter => FamilyType::Counter,
+        _ => FamilyType::Gauge,
+    };
+    let mut message = ProtobufMessage::default();
+    message.string(1, name).string(2, description.help()).uint(3, shape.code());
+    for (labels, handle) in family.series() {
+        let value = match handle {
+            MetricHandle::Counter(counter) => counter.value() as f64,
+            MetricHandle::Gauge(gauge) => gauge.value(),
+            MetricHandle::Histogram(_) => continue,
+        };
+        message.message(4, |metric| {
+            write_labels(metric, labels);
+            number(metric, shape, value);
+        });
+    }
+    message
+}
+
+fn write_labels<'l>(
+    metric: &mut ProtobufMessage,
+    labels: impl Iterator<Item = (&'l str, &'l str)>,
+) {
+    for (name, value) in labels {
         metric.message(1, |pair| {
             pair.string(1, name).string(2, value);
         });
+    }
+}
+
+impl FamilyType {
+    /// The number in `MetricType`.
+    fn code(self) -> u64 {
+        match self {
+            Self::Counter => 0,
+            Self::Gauge => 1,
+            Self::Summary => 2,
+            Self::Histogram => 4,
+        }
     }
 }
 
@@ -57,7 +89,7 @@ fn number(metric: &mut ProtobufMessage, shape: FamilyType, value: f64) {
     });
 }
 
-/// `Metric.summary`.
+/// Writes a timer as `Metric.summary`, with its quantiles.
 fn summary(metric: &mut ProtobufMessage, observed: &TimerObservations) {
     metric.message(4, |summary| {
         summary.uint(1, to_count(observed.count)).double(2, observed.sum);
@@ -159,26 +191,6 @@ fn spans(
         let count = i64::try_from(*count).unwrap_or(i64::MAX);
         histogram.sint(delta_field, count - last);
         last = count;
-    }
-}
-
-/// Writes the server's own metrics.
-fn write_self_metrics(families: &FamilyTable, out: &mut Vec<u8>) {
-    for row in self_metrics::self_metric_families(families) {
-        let mut family = ProtobufMessage::default();
-        family.string(1, &row.name).string(2, row.help);
-        family.uint(3, if row.shape == FamilyType::Counter { 0 } else { 1 });
-        for (label, value) in &row.samples {
-            family.message(4, |metric| {
-                if let Some((name, value)) = label {
-                    metric.message(1, |pair| {
-                        pair.string(1, name).string(2, value);
-                    });
-                }
-                number(metric, row.shape, *value);
-            });
-        }
-        family.delimited_into(out);
     }
 }
 

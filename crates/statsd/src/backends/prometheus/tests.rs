@@ -3,6 +3,7 @@
 use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
+    time::Duration,
 };
 
 use super::*;
@@ -10,6 +11,7 @@ use crate::{
     MetricName,
     backends::testing::{TIMESTAMP, snapshot, snapshot_at},
     flush::{CounterMetric, GaugeMetric, TimerSamples},
+    self_metrics::ExtraMetrics,
     settings::ObserverType,
     sketch::Sketch,
 };
@@ -74,6 +76,32 @@ fn counters_and_sums_accumulate_across_flushes() {
     let median: f64 = median.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert!((median / 0.020 - 1.0).abs() < Sketch::RELATIVE_ERROR, "{median}");
     assert_eq!(get(&prometheus, "/", "").0.lines().next(), Some("HTTP/1.1 404 Not Found"));
+}
+
+#[test]
+fn self_metrics_have_the_configured_prefix() {
+    let mut prometheus = PrometheusBackend::new(&settings()).unwrap();
+    assert_lines(&scrape(&prometheus), &["statsd_events_total 0", "statsd_prometheus_series 0"]);
+    let mut snapshot = FlushSnapshot::clone(&snapshot());
+    snapshot.counters[2].name = MetricName::new("own.stats.packets_received");
+    snapshot.self_metrics.prefix = "own.stats".into();
+    snapshot.self_metrics.extra =
+        Some(ExtraMetrics { flush_lag: Duration::from_millis(1), ..ExtraMetrics::default() });
+    prometheus.flush(&Arc::new(snapshot.clone())).unwrap();
+    let text = scrape(&prometheus);
+    assert_lines(
+        &text,
+        &[
+            "# HELP own_stats_packets_received_total Packets received.",
+            "own_stats_packets_received_total 12",
+            "# TYPE own_stats_events_total counter",
+            "own_stats_flush_lag_seconds 0.001",
+        ],
+    );
+    assert!(!text.contains("statsd_"), "{text}");
+    snapshot.self_metrics.extra = None;
+    prometheus.flush(&Arc::new(snapshot)).unwrap();
+    assert!(!scrape(&prometheus).contains("flush_lag"));
 }
 
 #[test]
@@ -184,8 +212,7 @@ fn tag_values_become_labels_unchanged() {
 
 #[test]
 fn families_and_series_are_sorted_after_eviction() {
-    let settings =
-        settings::PrometheusSettings { ttl: std::time::Duration::from_secs(15), ..settings() };
+    let settings = settings::PrometheusSettings { ttl: Duration::from_secs(15), ..settings() };
     let mut prometheus = PrometheusBackend::new(&settings).unwrap();
     let only = |time: i64, names: &[&str]| {
         let snapshot = snapshot_at(time);
@@ -264,11 +291,8 @@ fn mapping_file_renames_and_drops() {
 
 #[test]
 fn series_are_limited_and_idle_ones_evicted() {
-    let settings = settings::PrometheusSettings {
-        series_max: 3,
-        ttl: std::time::Duration::from_secs(15),
-        ..settings()
-    };
+    let settings =
+        settings::PrometheusSettings { series_max: 3, ttl: Duration::from_secs(15), ..settings() };
     let mut prometheus = PrometheusBackend::new(&settings).unwrap();
     let only = |time: i64, names: &[&str]| {
         let mut snapshot = snapshot_at(time);

@@ -18,7 +18,7 @@ pub(super) struct YamlNode {
     pub(super) value: YamlValue,
 }
 
-/// A YAML value.
+/// The content of a node: text, list or map.
 #[derive(Clone, Debug)]
 pub(super) enum YamlValue {
     Scalar(String),

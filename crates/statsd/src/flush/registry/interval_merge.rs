@@ -160,7 +160,8 @@ impl MetricTable<CounterState> {
         let (entry, activated) = self.activate(index);
         if activated {
             entry.state.value = 0.0;
-            // A counter deleted by the last flush and received again at once continues its total.
+            // If the last flush deleted the counter, and it was received again in this interval,
+            // its total continues.
             if entry.last_flush == 0 || entry.last_flush != flushes {
                 entry.state.total = 0.0;
                 entry.state.since_ms = now_ms;

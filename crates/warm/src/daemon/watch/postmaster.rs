@@ -82,12 +82,12 @@ impl LocalPostmaster {
         }
     }
 
-    /// Its current status; `None` if its lock file is missing or incomplete.
+    /// The postmaster's current status; `None` if its lock file is missing or incomplete.
     pub(super) fn status(&self) -> Option<PostmasterStatus> {
         read_status(&lock_file_path(self.server.postmaster().pid()))
     }
 
-    /// Whether its process has ended.
+    /// Whether the postmaster's process has ended.
     pub(super) fn is_gone(&self) -> bool {
         wait_readable(&[self.process.as_fd()], Some(Instant::now())).is_some()
     }

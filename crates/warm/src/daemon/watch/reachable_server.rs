@@ -1,5 +1,5 @@
-//! A server that accepts our connection: when its cache was last empty, and whether it runs on this
-//! host.
+//! A server that accepts our connection: when its cache was last empty, and whether the server runs
+//! on this host.
 
 use std::{
     path::PathBuf,
@@ -15,7 +15,7 @@ use super::postmaster::{self, LocalPostmaster};
 #[derive(Debug)]
 pub(super) struct ReachableServer {
     pub(super) cold_since: CacheColdSince,
-    /// Its postmaster, if that runs on this host and may be inspected.
+    /// The server's postmaster, if it runs on this host and may be inspected.
     pub(super) postmaster: Option<LocalPostmaster>,
     /// Why the postmaster cannot be inspected, if that was tried.
     pub(super) not_local_reason: Option<String>,
@@ -24,14 +24,15 @@ pub(super) struct ReachableServer {
 /// When a server's cache was last empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheColdSince {
-    /// By our clock, in microseconds since 1970; comparable with the times of images.
+    /// Time by our clock, in microseconds since 1970; comparable with the times of images.
     pub(super) at_us: i64,
-    /// By the server's clock, in microseconds since 1970; constant as long as the cache exists.
+    /// Time by the server's clock, in microseconds since 1970; constant as long as the cache
+    /// exists.
     server_clock_us: i64,
 }
 
 impl CacheColdSince {
-    /// Whether both belong to the same cache. Compares the server's times for equality: ours
+    /// Whether both values belong to the same cache. Compares the times of the server's clock: ours
     /// include the duration of a query, and a tolerance for that could hide a quick restart.
     pub(super) fn matches(self, other: Self) -> bool {
         self.server_clock_us == other.server_clock_us

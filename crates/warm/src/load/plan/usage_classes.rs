@@ -7,7 +7,8 @@ use super::{PlannedPage, usage_classes};
 /// Cost of a run in addition to its pages, in pages: with cold files, a prefetched page takes some
 /// 25 µs, and a consecutive one 7.
 const RUN_COST_PAGES: u64 = 3;
-/// Loading by classes may take one part in `BUDGET_DIVISOR` longer than all at once.
+/// Loading class by class may take longer than loading all at once by this fraction, given as a
+/// divisor.
 const BUDGET_DIVISOR: u64 = 4;
 
 /// Extra cost that is always acceptable, in pages.

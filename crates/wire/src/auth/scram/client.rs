@@ -16,20 +16,22 @@ use crate::Secret;
 /// The client's channel binding capability for its TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelBinding {
-    /// It cannot bind: there is no TLS, or it does not know the server's certificate.
+    /// The client cannot bind: it does not use TLS, or does not know the server's certificate.
     Unsupported,
-    /// It could bind, but believes the server cannot. A server that offered it will refuse, because
-    /// a man in the middle must have removed the offer.
+    /// The client could bind, but received no offer to. A server that offered it will refuse,
+    /// because a man in the middle must have removed the offer.
     NotOffered,
-    /// It binds to this hash of the server's certificate, as `tls-server-end-point` prescribes.
+    /// The client binds to this hash of the server's certificate, as `tls-server-end-point`
+    /// prescribes.
     TlsServerEndPoint(
-        /// The hash: by the certificate's own signature algorithm, SHA-256 at least (RFC 5929).
+        /// The hash: by the hash algorithm of the certificate's signature, SHA-256 at least (RFC
+        /// 5929).
         Vec<u8>,
     ),
 }
 
 impl ChannelBinding {
-    /// Name of the mechanism to choose.
+    /// Returns the name of the mechanism to choose.
     pub fn mechanism(&self) -> &'static [u8] {
         match self {
             Self::Unsupported | Self::NotOffered => SCRAM_SHA_256,
@@ -58,7 +60,7 @@ impl ChannelBinding {
 pub struct ClientFirst {
     secret: ProofSecret,
     binding: ChannelBinding,
-    /// `n=,r=<nonce>`, in base64.
+    /// The bare message `n=,r=<nonce>`, with the nonce in base64.
     bare: String,
     nonce: String,
 }
@@ -95,17 +97,17 @@ impl ClientFirst {
         self
     }
 
-    /// Name of the mechanism to request.
+    /// Returns the name of the mechanism to request.
     pub fn mechanism(&self) -> &'static [u8] {
         self.binding.mechanism()
     }
 
-    /// `client-first-message`: to be sent with the name of the mechanism.
+    /// Returns `client-first-message`, to be sent with the name of the mechanism.
     pub fn message(&self) -> Vec<u8> {
         (self.binding.gs2_header() + &self.bare).into_bytes()
     }
 
-    /// The request in `server-first-message`, checked but not answered.
+    /// Parses and checks `server-first-message`, without replying to it.
     fn challenge<'m>(&self, server_first: &'m [u8]) -> Result<Challenge<'m>, ScramError> {
         let server_first = text(server_first, b'r')?;
         let mut rest = server_first;
@@ -123,8 +125,8 @@ impl ClientFirst {
         Ok(Challenge { nonce, salt, iterations })
     }
 
-    /// Salt and iterations that `server-first-message` asks for. With them a caller can let
-    /// [`ClientKeys::get_or_compute`] compute the keys elsewhere before it calls
+    /// Returns salt and iterations that `server-first-message` requests. With them a caller can
+    /// have [`ClientKeys::get_or_compute`] compute the keys elsewhere before it calls
     /// [`ClientFirst::receive`]. `None` if the keys are known: then `receive` is cheap.
     ///
     /// # Errors
@@ -141,12 +143,12 @@ impl ClientFirst {
         Ok((!is_known).then_some((salt, iterations)))
     }
 
-    /// Handles `server-first-message`. Computes the iterations it asks for, unless the keys are
+    /// Handles `server-first-message`. Computes the requested iterations, unless the keys are
     /// known: 4,096 take about a millisecond.
     ///
     /// # Errors
     ///
-    /// The message is malformed, belongs to another exchange, or asks for more iterations than
+    /// The message is malformed, belongs to another exchange, or requests more iterations than
     /// [`ITERATIONS_MAX`]: the server is at fault. Or the keys are not for this server.
     pub fn receive(self, server_first: &[u8]) -> Result<ClientFinal, ScramError> {
         let Challenge { nonce, salt, iterations } = self.challenge(server_first)?;
@@ -195,7 +197,7 @@ impl std::fmt::Debug for ClientFinal {
 }
 
 impl ClientFinal {
-    /// `client-final-message`: to be sent next.
+    /// Returns `client-final-message`, to be sent next.
     pub fn message(&self) -> &[u8] {
         &self.message
     }
@@ -204,8 +206,8 @@ impl ClientFinal {
     ///
     /// # Errors
     ///
-    /// The server refused, or does not know the password itself. In the latter case nothing it sent
-    /// can be trusted.
+    /// The server refused, or does not know the password itself. In the latter case nothing that it
+    /// sent can be trusted.
     pub fn verify(self, server_final: &[u8]) -> Result<(), ScramError> {
         let mut rest = text(server_final, b'v')?;
         if rest.starts_with("e=") {

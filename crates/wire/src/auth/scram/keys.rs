@@ -17,11 +17,11 @@ use crate::Secret;
 /// server that sends a new salt each time must not exhaust memory.
 const COUNT_MAX: usize = 4_096;
 
-/// Keys that clients have computed, by password, salt and iterations. Clones share them, also
+/// Keys that clients have computed, by password, salt and iterations. Clones share the keys, also
 /// across threads.
 ///
-/// They are equivalent to the password for a server that stores this salt. They are overwritten
-/// when the last clone is dropped, and never shown.
+/// For a server that stores the same salt, they are equivalent to the password. They are
+/// overwritten when the last clone is dropped, and never shown.
 #[derive(Clone, Default)]
 pub struct ClientKeys(Arc<Mutex<HashMap<[u8; 32], ScramKeys>>>);
 
@@ -42,24 +42,24 @@ impl fmt::Debug for ScramKeys {
 }
 
 impl ClientKeys {
-    /// Number of cached keys.
+    /// Returns the number of cached keys.
     pub fn len(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// Whether the cache is empty.
+    /// Whether no key is cached.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The keys of a password, if they are cached. Costs a hash.
+    /// Returns the keys of a password, if they are cached. Costs one hash.
     pub fn get(&self, password: &Secret, salt: &[u8], iterations: NonZeroU32) -> Option<ScramKeys> {
         let name = name(password, salt, iterations);
         self.0.lock().get(&name).cloned()
     }
 
-    /// The keys of a password, computed and cached if necessary. Computing costs the iterations:
-    /// 4,096 take about a millisecond.
+    /// Returns the keys of a password, computed and cached if necessary. Computing costs the
+    /// iterations: 4,096 take about a millisecond.
     pub fn get_or_compute(
         &self,
         password: &Secret,
@@ -69,7 +69,7 @@ impl ClientKeys {
         if let Some(keys) = self.get(password, salt, iterations) {
             return keys;
         }
-        // Computed without the lock: another thread that needs the same keys meanwhile computes
+        // Computed without the lock: another thread that needs the same keys at this time computes
         // them as well, and one that needs others does not wait.
         let keys = ScramKeys::new(password, salt, iterations);
         self.insert(name(password, salt, iterations), keys.clone());
@@ -86,8 +86,8 @@ impl ClientKeys {
 }
 
 impl ScramKeys {
-    /// Keys from their parts, as returned by [`ScramKeys::salt`] and its siblings: another process
-    /// of the same user hands them over.
+    /// Assembles keys from their parts, as returned by [`ScramKeys::salt`] and its siblings, for
+    /// keys that another process of the same user hands over.
     pub fn from_parts(
         salt: &[u8],
         iterations: NonZeroU32,
@@ -98,22 +98,22 @@ impl ScramKeys {
         Self { salt: salt.into(), iterations, client_key, server_key }
     }
 
-    /// The salt that the keys were derived with.
+    /// Returns the salt that the keys were derived with.
     pub fn salt(&self) -> &[u8] {
         &self.salt
     }
 
-    /// The iterations that the keys were derived with.
+    /// Returns the iterations that the keys were derived with.
     pub fn iterations(&self) -> NonZeroU32 {
         self.iterations
     }
 
-    /// `ClientKey` of RFC 5802. A secret: it allows logins to servers that store this salt.
+    /// Returns `ClientKey` of RFC 5802. A secret: it allows logins to servers that store this salt.
     pub fn client_key(&self) -> &[u8; 32] {
         &self.client_key
     }
 
-    /// `ServerKey` of RFC 5802. A secret: it allows impersonating the server.
+    /// Returns `ServerKey` of RFC 5802. A secret: it allows impersonating the server.
     pub fn server_key(&self) -> &[u8; 32] {
         &self.server_key
     }
@@ -129,8 +129,8 @@ impl ScramKeys {
     }
 }
 
-/// A hash of all three. Fields of variable length are preceded by their length, so that different
-/// inputs cannot collide.
+/// Returns a hash of all three. Fields of variable length are preceded by their length, so that
+/// different inputs cannot collide.
 fn name(password: &Secret, salt: &[u8], iterations: NonZeroU32) -> [u8; 32] {
     let mut text = Zeroizing::new(Vec::new());
     text.extend_from_slice(&iterations.get().to_be_bytes());

@@ -11,7 +11,7 @@ use super::{
     salted_password, sha256, text, xor,
 };
 
-/// The secret that a server stores for a password: enough to check a client's proof, not enough to
+/// The secret that a server stores for a password: sufficient to check a client's proof, but not to
 /// create one.
 ///
 /// Its text form is that of `pg_authid.rolpassword` and of poolers' user lists:
@@ -24,7 +24,7 @@ pub struct ScramVerifier {
     server_key: [u8; 32],
 }
 
-/// A text that is not a [`ScramVerifier`].
+/// The error for a text that is not a [`ScramVerifier`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not of the form SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>")]
 pub struct ScramVerifierError;
@@ -42,7 +42,7 @@ impl ScramVerifier {
         }
     }
 
-    /// The server's secret for known client keys.
+    /// Returns the server's secret for known client keys.
     pub fn from_keys(keys: &ScramKeys) -> Self {
         Self {
             iterations: keys.iterations,
@@ -52,14 +52,14 @@ impl ScramVerifier {
         }
     }
 
-    /// A salt for a user without a stored one: the same at each login, and indistinguishable from a
-    /// random one without `secret`.
+    /// Returns a salt for a user without a stored one: the same at each login, and
+    /// indistinguishable from a random one without `secret`.
     pub fn mock_salt(secret: &[u8; 32], user: &[u8]) -> [u8; 16] {
         let hash = hmac_sha256(secret, &[b"salt ", user].concat());
         *hash.first_chunk().expect("a hash is longer")
     }
 
-    /// The secret for a user that does not exist. No password matches it, and a client cannot
+    /// Returns a secret for a user that does not exist. No password matches it, and a client cannot
     /// distinguish it from a real one with an unknown password. `secret` must be random and the
     /// same for all logins. Source: `mock_scram_secret` in `auth-scram.c`.
     pub fn mock(secret: &[u8; 32], user: &[u8], iterations: NonZeroU32) -> Self {
@@ -72,17 +72,17 @@ impl ScramVerifier {
         }
     }
 
-    /// The salt.
+    /// Returns the salt to send to clients.
     pub fn salt(&self) -> &[u8] {
         &self.salt
     }
 
-    /// Number of hash iterations.
+    /// Returns the number of hash iterations.
     pub fn iterations(&self) -> NonZeroU32 {
         self.iterations
     }
 
-    /// The text form.
+    /// Returns the text form, as stored in `pg_authid`.
     pub fn to_text(&self) -> String {
         format!(
             "SCRAM-SHA-256${}:{}${}:{}",
@@ -125,7 +125,7 @@ impl std::fmt::Debug for ScramVerifier {
 #[derive(Debug)]
 pub struct ServerFirst {
     verifier: ScramVerifier,
-    /// The required decoded value of the client's `c=`.
+    /// The decoded value that the client's `c=` must have.
     binding: Vec<u8>,
     nonce: String,
     message: String,
@@ -156,7 +156,8 @@ impl ServerFirst {
             (None, "y", None) if !plus => &[],
             _ => return Err(ScramError::ChannelBinding),
         };
-        // An authorisation identity, `a=`, would be here: PostgreSQL does not support it.
+        // An authorization identity, `a=`, would be at this position: PostgreSQL does not support
+        // it.
         let bare = rest.strip_prefix(',').ok_or(ScramError::Malformed { attribute: b'a' })?;
         let mut rest = bare;
         attribute(&mut rest, b'n')?;
@@ -172,7 +173,7 @@ impl ServerFirst {
         Ok(Self { verifier, binding, nonce, message, client_first_bare: bare.to_owned() })
     }
 
-    /// `server-first-message`: to be sent next.
+    /// Returns `server-first-message`, to be sent next.
     pub fn message(&self) -> &[u8] {
         self.message.as_bytes()
     }
@@ -234,7 +235,7 @@ impl ServerFirst {
 /// The last step: the client is authenticated.
 #[derive(Debug)]
 pub struct ServerFinal {
-    /// `server-final-message`: to be sent next.
+    /// The `server-final-message`, to be sent next.
     pub message: Vec<u8>,
     /// The client's keys, recovered from its proof: a proxy can log in with them to a server that
     /// stores the same secret.

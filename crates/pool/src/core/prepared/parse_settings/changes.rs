@@ -5,17 +5,17 @@ use crate::core::{
     session::state::strip_keyword,
 };
 
-/// How running a text changes the parse settings.
+/// The changes to the parse settings when a text is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParseSettingsChange {
-    /// With this uncertainty.
+    /// The settings become uncertain to this degree.
     Known(Uncertainty),
-    /// It sets one whose name is a bound value.
+    /// The text sets a setting whose name is a bound value.
     ByParameter,
 }
 
-/// How running a query string, or a statement, changes the settings. `is_reported` is whether the
-/// server reports a parameter. An unclear text counts as changing everything.
+/// Returns how running a query string, or a statement, changes the settings. `is_reported` is
+/// whether the server reports a parameter. An unclear text is assumed to change everything.
 pub(crate) fn change_of(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> ParseSettingsChange {
     let of_name = |name: &[u8]| match () {
         () if !is_parse_setting(name) => Uncertainty::None,
@@ -49,7 +49,7 @@ pub(crate) fn change_of(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> Pars
     }
 }
 
-/// The effect of a statement, apart from calls of `set_config`.
+/// Returns the effect of a statement, apart from calls of `set_config`.
 fn statement_uncertainty(statement: &[u8], of_name: &impl Fn(&[u8]) -> Uncertainty) -> Uncertainty {
     let sql = skip_comments(statement);
     let word_bytes = sql.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -72,13 +72,13 @@ fn statement_uncertainty(statement: &[u8], of_name: &impl Fn(&[u8]) -> Uncertain
     }
 }
 
-/// The effect of the text after SET.
+/// Returns the effect of the text after SET.
 fn set_uncertainty(rest: &[u8], of_name: &impl Fn(&[u8]) -> Uncertainty) -> Uncertainty {
     let scoped = strip_name(rest, b"local").or_else(|| strip_name(rest, b"session"));
     name_uncertainty(scoped.map_or(rest, skip_comments), of_name)
 }
 
-/// The effect of the parameter named at the start of `rest`.
+/// Returns the effect of the parameter named at the start of `rest`.
 fn name_uncertainty(rest: &[u8], of_name: &impl Fn(&[u8]) -> Uncertainty) -> Uncertainty {
     let is = |words: &[u8]| strip_name(rest, words).is_some();
     match rest.first() {
@@ -107,7 +107,7 @@ fn name_bytes(text: &[u8]) -> usize {
     text.iter().position(is_end).unwrap_or(text.len())
 }
 
-/// The text after a word that is a whole name.
+/// Returns the text after a word that is a whole name.
 fn strip_name<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (front, rest) = text.split_at(name_bytes(text));
     front.eq_ignore_ascii_case(word).then_some(rest)
@@ -151,8 +151,8 @@ fn set_config_arguments(sql: &[u8]) -> impl Iterator<Item = SetConfigName<'_>> {
     })
 }
 
-/// Whether a prepared statement of this text may mean something else under other parse settings. It
-/// does not if it consists of plain words, parameters and numbers only.
+/// Whether a prepared statement with this text may have another meaning under other parse settings.
+/// It has not if it consists of plain words, parameters and numbers only.
 pub(crate) fn depends_on_parse_settings(sql: &[u8]) -> bool {
     if !sql.is_ascii() {
         return true; // Characters depend on the encoding.
@@ -175,7 +175,7 @@ fn compares_with_null(sql: &[u8]) -> bool {
     })
 }
 
-/// The text before a trailing keyword and its white space.
+/// Returns the text before a trailing keyword and its white space.
 fn strip_last_keyword<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (rest, last) = text.split_at_checked(text.len().checked_sub(word.len())?)?;
     let before = rest.trim_ascii_end();
@@ -190,7 +190,7 @@ fn contains_keyword(text: &[u8], word: &[u8]) -> bool {
     keyword_positions(text, word).next().is_some()
 }
 
-/// Positions of a word, ignoring case.
+/// Returns the positions of a word, ignoring case.
 fn keyword_positions<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let first = word.first().copied().unwrap_or_default();
     let starts = memchr::memchr2_iter(first, first.to_ascii_uppercase(), text);
@@ -203,7 +203,7 @@ fn keyword_positions<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item =
     })
 }
 
-/// The text without leading white space and comments.
+/// Returns the text without leading white space and comments.
 pub(crate) fn skip_comments(sql: &[u8]) -> &[u8] {
     let mut rest = sql.trim_ascii_start();
     loop {

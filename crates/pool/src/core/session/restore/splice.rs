@@ -1,9 +1,9 @@
 //! [`splice`]: inserts statements into a query string that restore parameters after a statement
 //! that resets them: later statements of the same string must see the client's startup parameters.
 //!
-//! Only texts are changed in which the end of each statement is unambiguous, whatever string and
-//! encoding rules the server applies. In others, later statements of the string see the server's
-//! value, and only later requests the client's.
+//! A text is changed only if the end of each statement is unambiguous, whatever string and encoding
+//! rules the server applies. In other texts, later statements of the string see the server's value,
+//! and only later requests the client's.
 
 use crate::core::session::{parameters::SessionParameter, restore::parameters_reset_by_statement};
 
@@ -13,12 +13,12 @@ pub(crate) struct SplicedQuery {
     pub(crate) sql: Vec<u8>,
     /// The inserted statements: ordinal from 0, position and length in characters.
     spliced: Vec<(usize, usize, usize)>,
-    /// How many statements have finished.
+    /// Number of statements that have finished.
     finished: usize,
 }
 
 impl SplicedQuery {
-    /// A single statement with another one appended.
+    /// Appends another statement to a single one.
     pub(crate) fn with_appended(statement: &[u8], added: &str) -> Self {
         let mut query = Self { sql: Vec::new(), spliced: Vec::new(), finished: 0 };
         query.add(statement, 1, added);
@@ -50,11 +50,11 @@ impl SplicedQuery {
     }
 }
 
-/// The query string with the inserted statements, or `None` if none are needed. `in_block` is
-/// whether it runs in a transaction block: only there a SET LOCAL that is the last statement has an
-/// effect.
+/// Returns the query string with the inserted statements, or `None` if none are needed. `in_block`
+/// is whether it runs in a transaction block: only there a SET LOCAL that is the last statement has
+/// an effect.
 ///
-/// A statement returned by `also` is inserted as well.
+/// Statements that `also` returns are inserted as well.
 pub(crate) fn splice(
     sql: &[u8],
     startup: &[SessionParameter],
@@ -98,7 +98,7 @@ pub(crate) fn splice(
     (!query.spliced.is_empty()).then_some(query)
 }
 
-/// The statements of a query string, as far as their ends are unambiguous.
+/// Returns the statements of a query string, as far as their ends are unambiguous.
 pub(crate) fn unambiguous_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -109,8 +109,8 @@ pub(crate) fn unambiguous_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> 
     })
 }
 
-/// The length of the first statement, without its semicolon. `None` if bytes could mean something
-/// else to the server, or under other settings.
+/// Returns the length of the first statement, without its semicolon. `None` if bytes could have
+/// another meaning to the server, or under other settings.
 fn statement_length(sql: &[u8]) -> Option<usize> {
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(byte) = sql.get(at) {
@@ -139,7 +139,7 @@ fn statement_length(sql: &[u8]) -> Option<usize> {
     (depth == 0 && !is_body).then_some(at)
 }
 
-/// Appends a statement that restores parameters; `None` for values that are not plain text.
+/// Appends a statement that restores parameters; `None` if a value is not plain text.
 fn push_set_config(
     sql: &mut Vec<u8>,
     parameters: &[SessionParameter],
@@ -156,7 +156,7 @@ fn push_set_config(
     Some(())
 }
 
-/// Appends a literal that is independent of `standard_conforming_strings`.
+/// Appends a string literal whose meaning does not depend on `standard_conforming_strings`.
 fn push_literal(sql: &mut Vec<u8>, text: &[u8]) -> Option<()> {
     sql.extend_from_slice(b"E'");
     for byte in text {

@@ -1,0 +1,158 @@
+//! [`ByteReader`]: reads encoded values, with bounds checks.
+
+use crate::unzigzag;
+
+/// The bytes are not what a writer would have written.
+///
+/// The enum is exhaustive, so that a format that has its own error converts each variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum CodecError {
+    /// The data ends inside a value, or before the entries that it announces.
+    #[error("data ends too early")]
+    Truncated,
+    /// A number has more bits than its type.
+    #[error("a number is out of range")]
+    NumberTooLarge,
+    /// A count exceeds the reader's limit.
+    #[error("data exceeds a limit")]
+    CountTooLarge,
+    /// A text is not UTF-8.
+    #[error("a text is not UTF-8")]
+    InvalidUtf8,
+}
+
+/// Reads values from the front of a slice. After an error, its position is inside the value that
+/// could not be read.
+#[derive(Clone, Debug)]
+pub struct ByteReader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> ByteReader<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Whether everything has been read.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Number of bytes left.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Reads one byte.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::Truncated`] at the end.
+    #[inline]
+    pub fn byte(&mut self) -> Result<u8, CodecError> {
+        let (&byte, rest) = self.rest.split_first().ok_or(CodecError::Truncated)?;
+        self.rest = rest;
+        Ok(byte)
+    }
+
+    /// Reads `count` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::Truncated`] if fewer are left.
+    #[inline]
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], CodecError> {
+        let (bytes, rest) = self.rest.split_at_checked(count).ok_or(CodecError::Truncated)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// Reads a fixed number of bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::Truncated`] if fewer are left.
+    #[inline]
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        let (array, rest) = self.rest.split_first_chunk().ok_or(CodecError::Truncated)?;
+        self.rest = rest;
+        Ok(*array)
+    }
+
+    /// Reads a number. One that is longer than necessary, with zeros at its end, is accepted.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::Truncated`], or [`CodecError::NumberTooLarge`] if it has more than 64 bits or
+    /// ten bytes.
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64, CodecError> {
+        let mut value = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            // The tenth byte has room for one bit.
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(CodecError::NumberTooLarge)
+    }
+
+    /// Reads a number into a narrower type.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::varint`]; [`CodecError::NumberTooLarge`] also if it does not fit.
+    #[inline]
+    pub fn narrow<T: TryFrom<u64>>(&mut self) -> Result<T, CodecError> {
+        self.varint()?.try_into().map_err(|_| CodecError::NumberTooLarge)
+    }
+
+    /// Reads a number of either sign.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::varint`].
+    #[inline]
+    pub fn signed(&mut self) -> Result<i64, CodecError> {
+        self.varint().map(unzigzag)
+    }
+
+    /// Reads the number of entries that follow, each of at least one byte. So the data itself
+    /// bounds what a caller allocates for them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::varint`]; [`CodecError::Truncated`] if the data cannot have as many.
+    pub fn count(&mut self) -> Result<usize, CodecError> {
+        let count = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
+        if count > self.rest.len() { Err(CodecError::Truncated) } else { Ok(count) }
+    }
+
+    /// Reads the number of entries that follow, at most `max`; an entry may have no bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::varint`]; [`CodecError::CountTooLarge`] above `max`.
+    pub fn count_up_to(&mut self, max: usize) -> Result<usize, CodecError> {
+        let count = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
+        if count > max { Err(CodecError::CountTooLarge) } else { Ok(count) }
+    }
+
+    /// Reads a text.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::varint`]; [`CodecError::Truncated`] if its bytes are not all there;
+    /// [`CodecError::InvalidUtf8`].
+    pub fn text(&mut self) -> Result<&'a str, CodecError> {
+        let count = self.count()?;
+        str::from_utf8(self.bytes(count)?).map_err(|_| CodecError::InvalidUtf8)
+    }
+}

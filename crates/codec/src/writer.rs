@@ -1,0 +1,40 @@
+//! [`ByteWriter`]: appends encoded values to a buffer.
+
+use crate::zigzag;
+
+/// Appends encoded values to a buffer.
+pub trait ByteWriter {
+    /// Appends a number, in one byte below 128 and in at most ten.
+    fn write_varint(&mut self, value: u64);
+
+    /// Appends a text after its length.
+    fn write_text(&mut self, text: &str);
+
+    /// Appends a number of either sign.
+    #[inline]
+    fn write_signed(&mut self, value: i64) {
+        self.write_varint(zigzag(value));
+    }
+
+    /// Appends the number of entries that follow.
+    #[inline]
+    fn write_count(&mut self, count: usize) {
+        self.write_varint(count as u64);
+    }
+}
+
+impl ByteWriter for Vec<u8> {
+    #[inline]
+    fn write_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.push(value as u8);
+    }
+
+    fn write_text(&mut self, text: &str) {
+        self.write_count(text.len());
+        self.extend_from_slice(text.as_bytes());
+    }
+}

@@ -1,0 +1,75 @@
+//! Settings of a server, and those that roles and databases have instead. Any role may read them.
+
+use std::collections::BTreeMap;
+
+use howdah_connect::{Client, QueryError, ResultRow};
+
+/// A setting of a role, a database, or a role in a database; of all roles if neither is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleSetting {
+    /// The database; `None` if it applies to all.
+    pub database: Option<String>,
+    /// The role; `None` if it applies to all.
+    pub role: Option<String>,
+    /// The setting.
+    pub name: String,
+    /// The value, as in `ALTER ROLE … SET`.
+    pub value: String,
+}
+
+/// Reads the values of these settings, and of all whose names have one of the prefixes. Settings
+/// that the server does not have are missing from the result.
+///
+/// # Errors
+///
+/// The statement or the connection failed.
+pub fn installed(
+    client: &mut Client,
+    names: &[&str],
+    prefixes: &[&str],
+) -> Result<BTreeMap<String, String>, QueryError> {
+    let by_prefix = prefixes.iter().map(|prefix| format!(" or name like '{prefix}%'"));
+    let results = client.query(&format!(
+        "select name, setting from pg_catalog.pg_settings where name in ({}){}",
+        quoted(names),
+        by_prefix.collect::<String>()
+    ))?;
+    let rows = results.into_iter().flat_map(|result| result.rows);
+    let pair = |row: ResultRow| Some((row.text(0)?.into(), row.text(1)?.into()));
+    Ok(rows.filter_map(pair).collect())
+}
+
+/// Reads which roles and databases have their own values for these settings.
+///
+/// # Errors
+///
+/// The statement or the connection failed.
+pub fn role_settings(client: &mut Client, names: &[&str]) -> Result<Vec<RoleSetting>, QueryError> {
+    let results = client.query(&format!(
+        "select d.datname, r.rolname, c.setting \
+         from pg_catalog.pg_db_role_setting s \
+         left join pg_catalog.pg_database d on d.oid = s.setdatabase \
+         left join pg_catalog.pg_roles r on r.oid = s.setrole, \
+         pg_catalog.unnest(s.setconfig) as c(setting) \
+         where pg_catalog.split_part(c.setting, '=', 1) in ({}) order by 1, 2, 3",
+        quoted(names)
+    ))?;
+    let rows = results.into_iter().flat_map(|result| result.rows);
+    let setting = |row: ResultRow| {
+        let text = row.text(2)?;
+        let (name, value) = text.split_once('=')?;
+        Some(RoleSetting {
+            database: row.text(0).map(Into::into),
+            role: row.text(1).map(Into::into),
+            name: name.to_owned(),
+            value: value.to_owned(),
+        })
+    };
+    Ok(rows.filter_map(setting).collect())
+}
+
+/// Names of settings as a list of literals. They contain no quotes.
+fn quoted(names: &[&str]) -> String {
+    let names: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
+    names.join(", ")
+}

@@ -1,0 +1,298 @@
+//! The shift of each query between two sides of several runs, with the variance between runs.
+//!
+//! # The model
+//!
+//! The run is the unit: executions inside a run resemble each other, so a thousand of them say
+//! little about the next run. For query *i* in run *j*, let *x* be the typical logarithm of its
+//! service time in that run:
+//!
+//! ```text
+//! x[i, j] = level[i, side of j] + effect[j] + rest[i, j]
+//!
+//! shift[i] = mean of x[i, j] over the changed runs − mean over the base runs
+//! variance of shift[i] = (1 / base runs + 1 / changed runs)
+//!                         × (variance of effect + variance of rest[i])
+//! ```
+//!
+//! `effect` is what a run does to all queries alike (a busy host), estimated as the median over the
+//! queries of their deviations from the level. Its variance has only *runs − 2* degrees of freedom,
+//! however many queries there are, so it is kept apart. `rest` is independent between queries; its
+//! variance is estimated per query and moderated: drawn towards the value that is typical of all
+//! queries, as far as their variances agree. It is at least the variance that the executions within
+//! the runs imply. The degrees of freedom of the sum are Satterthwaite's.
+//!
+//! Sources: Smyth 2004, Linear models and empirical Bayes methods (moderated variance, formulas of
+//! section 6.2); Satterthwaite 1946.
+
+use crate::statistics::{
+    gamma::{digamma, inverse_trigamma, trigamma},
+    median, student,
+};
+
+/// Minimum number of queries to tell the effect of a run from the rest. With fewer, each query's
+/// variance between runs stands for itself.
+const QUERIES_MIN: usize = 5;
+
+/// The share of variance between runs that even long runs on an idle machine have: 1 % in time.
+const REST_MIN: f64 = 0.01;
+
+/// One query in the runs of both sides. A run in which it was executed too rarely is missing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct QueryRuns {
+    pub(crate) base: Vec<Option<RunLevel>>,
+    pub(crate) run: Vec<Option<RunLevel>>,
+}
+
+/// The typical logarithm of a query's service time in one run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunLevel {
+    pub(crate) level: f64,
+    /// Variance of `level` as far as the executions of this run show it.
+    pub(crate) variance: f64,
+}
+
+/// The shift of a query, in logarithms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RunShift {
+    pub(crate) absolute: ShiftEstimate,
+    /// The shift against the typical query, which is free of what runs do to all queries alike.
+    /// `None` with fewer than [`QUERIES_MIN`] queries.
+    pub(crate) relative: Option<ShiftEstimate>,
+}
+
+/// An estimate with its uncertainty.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ShiftEstimate {
+    pub(crate) estimate: f64,
+    pub(crate) standard_error: f64,
+    pub(crate) df: f64,
+}
+
+impl RunShift {
+    /// p-value of a shift within `margin` of zero.
+    ///
+    /// The smaller of the absolute and the relative one, doubled because there are two
+    /// (Bonferroni). A single changed query is found by the relative shift even when runs differ as
+    /// a whole; a change of most queries only by the absolute one.
+    pub(crate) fn p_beyond(&self, margin: f64) -> f64 {
+        let absolute = self.absolute.p_beyond(margin);
+        match self.relative {
+            Some(relative) => (2.0 * absolute.min(relative.p_beyond(margin))).min(1.0),
+            None => absolute,
+        }
+    }
+}
+
+impl ShiftEstimate {
+    /// Half the width of the interval that contains the shift with this confidence.
+    pub(crate) fn half_width(&self, confidence: f64) -> f64 {
+        student::critical(1.0 - confidence, self.df) * self.standard_error
+    }
+
+    /// Two-sided p-value of a shift within `margin` of zero.
+    fn p_beyond(&self, margin: f64) -> f64 {
+        let beyond = self.estimate.abs() - margin;
+        if beyond <= 0.0 && margin > 0.0 {
+            return 1.0;
+        }
+        student::p_two_sided(beyond / self.standard_error, self.df)
+    }
+}
+
+/// The shift of each query; `None` for a query that is missing in too many runs.
+///
+/// A query needs at least one run on each side and four altogether: fewer cannot show how much runs
+/// differ.
+pub(crate) fn run_shifts(queries: &[QueryRuns]) -> Vec<Option<RunShift>> {
+    let fits: Vec<Option<QueryFit>> = queries.iter().map(QueryFit::new).collect();
+    let effects = RunEffects::estimate(&fits);
+    let rests: Vec<Option<Rest>> =
+        fits.iter().map(|fit| fit.as_ref().map(|fit| Rest::new(fit, effects.as_ref()))).collect();
+    let ratios: Vec<(f64, f64)> =
+        rests.iter().flatten().map(|rest| (rest.variance / rest.scale, rest.df)).collect();
+    let prior = effects.as_ref().and_then(|_| Prior::fit(&ratios));
+    let typical = median(fits.iter().flatten().map(|fit| fit.estimate)).unwrap_or(0.0);
+    fits.iter()
+        .zip(&rests)
+        .map(|(fit, rest)| {
+            let (fit, rest) = (fit.as_ref()?, rest.as_ref()?);
+            Some(fit.shift(rest, prior, effects.as_ref(), typical))
+        })
+        .collect()
+}
+
+/// A query's levels and deviations.
+struct QueryFit {
+    estimate: f64,
+    /// 1 / base runs + 1 / changed runs.
+    factor: f64,
+    /// By run, base runs first: deviation from the side's mean.
+    deviations: Vec<Option<f64>>,
+    /// Mean variance within runs.
+    within: f64,
+    df: f64,
+}
+
+impl QueryFit {
+    fn new(query: &QueryRuns) -> Option<Self> {
+        let level_of = |side: &[Option<RunLevel>]| {
+            let levels: Vec<f64> = side.iter().flatten().map(|run| run.level).collect();
+            (!levels.is_empty()).then(|| (mean(&levels), levels.len() as f64))
+        };
+        let ((base, base_runs), (run, run_runs)) = (level_of(&query.base)?, level_of(&query.run)?);
+        if base_runs + run_runs < 4.0 {
+            return None;
+        }
+        let sides = [(&query.base, base), (&query.run, run)];
+        let deviations = sides
+            .into_iter()
+            .flat_map(|(side, mean)| side.iter().map(move |run| run.map(|run| run.level - mean)));
+        let within: Vec<f64> =
+            query.base.iter().chain(&query.run).flatten().map(|run| run.variance).collect();
+        Some(Self {
+            estimate: run - base,
+            factor: 1.0 / base_runs + 1.0 / run_runs,
+            deviations: deviations.collect(),
+            within: mean(&within),
+            df: base_runs + run_runs - 2.0,
+        })
+    }
+
+    /// `typical` is the median shift of all queries.
+    fn shift(
+        &self,
+        rest: &Rest,
+        prior: Option<Prior>,
+        effects: Option<&RunEffects>,
+        typical: f64,
+    ) -> RunShift {
+        let (ratio, rest_df) = match prior {
+            Some(prior) => prior.moderate(rest.variance / rest.scale, rest.df),
+            None => (rest.variance / rest.scale, rest.df),
+        };
+        let rest_variance = (ratio * rest.scale).max(self.within).max(REST_MIN * REST_MIN);
+        let (effect_variance, effect_df) =
+            effects.map_or((0.0, 1.0), |effects| (effects.variance, effects.df));
+        let variance = effect_variance + rest_variance;
+        let df = variance * variance
+            / (effect_variance * effect_variance / effect_df
+                + rest_variance * rest_variance / rest_df);
+        RunShift {
+            absolute: ShiftEstimate {
+                estimate: self.estimate,
+                standard_error: (self.factor * variance).sqrt(),
+                df: df.clamp(1.0, 1e6),
+            },
+            relative: effects.map(|effects| ShiftEstimate {
+                estimate: self.estimate - typical,
+                standard_error: (self.factor * rest_variance * effects.median_share()).sqrt(),
+                df: rest_df,
+            }),
+        }
+    }
+}
+
+/// The effect of each run, which all queries have in common.
+struct RunEffects {
+    by_run: Vec<f64>,
+    /// Number of queries that it is the median of.
+    queries: usize,
+    variance: f64,
+    df: f64,
+}
+
+impl RunEffects {
+    fn estimate(fits: &[Option<QueryFit>]) -> Option<Self> {
+        let fits: Vec<&QueryFit> = fits.iter().flatten().collect();
+        if fits.len() < QUERIES_MIN {
+            return None;
+        }
+        let runs = fits.iter().map(|fit| fit.deviations.len()).max()?;
+        let effect_of = |run: usize| {
+            let deviations = fits.iter().filter_map(|fit| fit.deviations.get(run).copied()?);
+            median(deviations).unwrap_or(0.0)
+        };
+        let by_run: Vec<f64> = (0..runs).map(effect_of).collect();
+        let df = fits.iter().map(|fit| fit.df).fold(1.0, f64::max);
+        let variance = by_run.iter().map(|effect| effect * effect).sum::<f64>() / df;
+        Some(Self { by_run, queries: fits.len(), variance, df })
+    }
+
+    /// By how much the variance of a difference from the median query exceeds that of the query:
+    /// a median of n values has π / 2n of the variance of one.
+    fn median_share(&self) -> f64 {
+        1.0 + std::f64::consts::FRAC_PI_2 / self.queries as f64
+    }
+}
+
+/// The deviations of a query that no run effect explains.
+struct Rest {
+    variance: f64,
+    df: f64,
+    /// The variance expected of this query: that within its runs, and [`REST_MIN`].
+    scale: f64,
+}
+
+impl Rest {
+    fn new(fit: &QueryFit, effects: Option<&RunEffects>) -> Self {
+        let effect = |run: usize| effects.map_or(0.0, |effects| effects.by_run[run]);
+        let deviations = fit.deviations.iter().enumerate();
+        let squares = deviations
+            .filter_map(|(run, deviation)| deviation.map(|deviation| deviation - effect(run)))
+            .map(|rest| rest * rest);
+        // Without a floor, a query whose runs agree by chance would have no variance at all.
+        const VARIANCE_MIN: f64 = 1e-6;
+        let variance = (squares.sum::<f64>() / fit.df).max(VARIANCE_MIN);
+        Self { variance, df: fit.df, scale: fit.within + REST_MIN * REST_MIN }
+    }
+}
+
+/// The distribution of the variance over queries: scaled inverse χ² (Smyth 2004, section 6.2).
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Prior {
+    variance: f64,
+    /// How many degrees of freedom the typical variance is worth: infinite if queries do not
+    /// differ.
+    df: f64,
+}
+
+impl Prior {
+    /// Fits the prior to pairs of variance and degrees of freedom; `None` if there are fewer than
+    /// three.
+    fn fit(variances: &[(f64, f64)]) -> Option<Self> {
+        if variances.len() < 3 {
+            return None;
+        }
+        let count = variances.len() as f64;
+        let logarithm =
+            |&(variance, df): &(f64, f64)| variance.ln() - digamma(df / 2.0) + (df / 2.0).ln();
+        let logarithms: Vec<f64> = variances.iter().map(logarithm).collect();
+        let center = mean(&logarithms);
+        let spread =
+            logarithms.iter().map(|value| (value - center).powi(2)).sum::<f64>() / (count - 1.0);
+        let expected = variances.iter().map(|(_, df)| trigamma(df / 2.0)).sum::<f64>() / count;
+        let df = 2.0 * inverse_trigamma(spread - expected);
+        let variance = if df.is_finite() {
+            (center + digamma(df / 2.0) - (df / 2.0).ln()).exp()
+        } else {
+            center.exp()
+        };
+        Some(Self { variance, df })
+    }
+
+    /// The moderated variance and its degrees of freedom. These never exceed those of all queries
+    /// together, and 100: nothing here is known better than that.
+    fn moderate(self, variance: f64, df: f64) -> (f64, f64) {
+        const DF_MAX: f64 = 100.0;
+        let prior_df = self.df.min(DF_MAX);
+        let moderated = (prior_df * self.variance + df * variance) / (prior_df + df);
+        (moderated, (prior_df + df).min(DF_MAX))
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! [`MergedCaptures`]: several captures, read as one.
+
+use howdah_traffic::Event;
+
+use super::{Capture, merge::EventMerge};
+use crate::{error::ReadError, manifest::CaptureOrigin};
+
+/// Several captures that are read as one.
+#[derive(Clone, Debug, Default)]
+pub struct MergedCaptures {
+    captures: Vec<Capture>,
+    origin: CaptureOrigin,
+}
+
+/// How sessions of different captures that have the same name are related.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameNameSessions {
+    /// They are different. All names get the number of their capture, from 1, as in `2/65e1.4d2`.
+    Separate,
+    /// They are one session: the captures are parts of one.
+    Joined,
+}
+
+/// Captures that cannot be read as one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CaptureMergeError {
+    /// The texts of a database are in different encodings.
+    #[error("database {database:?} is in {encoding}, but in {earlier} in an earlier capture")]
+    Encodings {
+        /// The database; empty for all that are not named.
+        database: String,
+        /// Its encoding in the capture that was to be added.
+        encoding: String,
+        /// Its encoding in the captures that were added before.
+        earlier: String,
+    },
+    /// There are [`MergedCaptures::CAPTURES_MAX`] captures already. Each has open files and a few
+    /// megabytes in memory.
+    #[error(
+        "more than {} captures cannot be merged at once: merge some of them first, then the results",
+        MergedCaptures::CAPTURES_MAX
+    )]
+    TooMany,
+}
+
+impl MergedCaptures {
+    /// Maximum number of captures.
+    pub const CAPTURES_MAX: usize = 64;
+
+    /// Adds a capture.
+    ///
+    /// # Errors
+    ///
+    /// The capture does not fit those that were added before, which stay as they are.
+    pub fn add(&mut self, capture: Capture) -> Result<(), CaptureMergeError> {
+        if self.captures.len() >= Self::CAPTURES_MAX {
+            return Err(CaptureMergeError::TooMany);
+        }
+        let origin = &capture.manifest().origin;
+        for (database, encoding) in &origin.encodings {
+            let earlier = self.origin.encodings.get(database);
+            if let Some(earlier) = earlier.filter(|earlier| *earlier != encoding) {
+                return Err(CaptureMergeError::Encodings {
+                    database: database.clone(),
+                    encoding: encoding.clone(),
+                    earlier: earlier.clone(),
+                });
+            }
+        }
+        self.origin.files.extend_from_slice(&origin.files);
+        self.origin.encodings.extend(origin.encodings.clone());
+        self.captures.push(capture);
+        Ok(())
+    }
+
+    /// The input files and encodings of all captures.
+    pub fn origin(&self) -> &CaptureOrigin {
+        &self.origin
+    }
+
+    /// Number of events, as far as the manifests know.
+    pub fn event_count(&self) -> u64 {
+        self.captures.iter().map(|capture| capture.manifest().events).sum()
+    }
+
+    /// All events ordered by time. Those of the same time are in the order of their captures, then
+    /// in the order in which the writer received them.
+    ///
+    /// Files are opened when their first event is due, as by [`Capture::events`].
+    pub fn events(&self, same_name: SameNameSessions) -> MergedEvents {
+        let mut merge = EventMerge::new(None);
+        for (number, capture) in (1..).zip(&self.captures) {
+            merge.add(number, capture.files());
+        }
+        MergedEvents { merge, same_name }
+    }
+}
+
+/// The events of several captures, ordered by time. The stream ends after an error.
+pub struct MergedEvents {
+    merge: EventMerge,
+    same_name: SameNameSessions,
+}
+
+impl Iterator for MergedEvents {
+    type Item = Result<Event, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.merge.next()?.map(|(capture, stored)| {
+            let mut event = *stored.event;
+            if self.same_name == SameNameSessions::Separate {
+                event.session = format!("{capture}/{}", event.session).into();
+            }
+            event
+        }))
+    }
+}
+
+impl std::fmt::Debug for MergedEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MergedEvents").field("same_name", &self.same_name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,117 @@
+//! Errors of the search for PostgreSQL's programs.
+
+use std::{fmt, path::PathBuf};
+
+use crate::version::Version;
+
+/// The directories that [`system_dirs`](crate::binaries::system_dirs) lists, for messages.
+const SYSTEM_DIRS: [&str; 2] = ["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"];
+
+/// Why fetching failed, as the HTTP client or the archive reported it.
+pub(crate) type FetchSource = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why no binaries were found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FindError {
+    /// None were found, and none could be fetched.
+    #[error(
+        "no PostgreSQL{} was found: on the PATH, in {}, in {}{rejected}; {fetch}",
+        Major(*major),
+        SYSTEM_DIRS.join(", "),
+        cache.display()
+    )]
+    NotFound {
+        /// The requested major.
+        major: Option<u32>,
+        /// Directories with binaries that cannot be used.
+        rejected: RejectedDirs,
+        /// The directory of fetched archives.
+        cache: PathBuf,
+        /// The outcome of fetching.
+        fetch: &'static str,
+        /// Why fetching failed, if it was tried.
+        source: Option<FetchSource>,
+    },
+
+    /// The explicitly given directory cannot be used.
+    #[error("no PostgreSQL in {}: {reason}", dir.display())]
+    Given {
+        /// The directory.
+        dir: PathBuf,
+        /// Why it cannot be used.
+        reason: UnusableBinaries,
+    },
+
+    /// The major is not in [`crate::MAJORS`].
+    #[error(
+        "PostgreSQL {major} is not supported; {} to {} are",
+        crate::MAJORS.start(),
+        crate::MAJORS.end()
+    )]
+    Unsupported {
+        /// The requested major.
+        major: u32,
+    },
+}
+
+/// Why the PostgreSQL binaries in a directory cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnusableBinaries {
+    /// A program is missing.
+    #[error("there is no {program}")]
+    MissingProgram {
+        /// The program's name.
+        program: &'static str,
+    },
+    /// `postgres` cannot be executed, or is not PostgreSQL.
+    #[error("postgres does not run: {reason}")]
+    DoesNotRun {
+        /// The error of the system or the output of the program.
+        reason: String,
+    },
+    /// The server's account may not execute `postgres`.
+    #[error("the account {os_user}, which runs servers, may not execute it")]
+    Unreachable {
+        /// The account's name.
+        os_user: String,
+    },
+    /// The version is older than any supported one.
+    #[error("version {version} is too old")]
+    TooOld {
+        /// Its version.
+        version: Version,
+    },
+    /// Not the requested major, or not a supported one.
+    #[error("it is version {version}")]
+    OtherVersion {
+        /// Its version.
+        version: Version,
+    },
+}
+
+/// Directories with binaries that cannot be used, and why.
+#[derive(Debug)]
+pub struct RejectedDirs(Vec<(PathBuf, UnusableBinaries)>);
+
+impl RejectedDirs {
+    pub(crate) fn new(dirs: Vec<(PathBuf, UnusableBinaries)>) -> Self {
+        Self(dirs)
+    }
+}
+
+impl fmt::Display for RejectedDirs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(dir, reason)| write!(f, "; {}: {reason}", dir.display()))
+    }
+}
+
+/// Displays as `" 17"`, or as nothing for any major.
+struct Major(Option<u32>);
+
+impl fmt::Display for Major {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|major| write!(f, " {major}"))
+    }
+}

@@ -1,0 +1,121 @@
+//! Diagnosis of logging settings: whether a complete capture can be made with them, and what to
+//! change.
+//!
+//! The settings are either inferred from a log ([`diagnose_logs`]) or those of a server
+//! ([`diagnose_server`]). Queries no server: the caller does.
+
+mod from_log;
+mod from_server;
+mod log_setting;
+
+use std::collections::BTreeSet;
+
+pub use self::{
+    from_log::diagnose_logs,
+    from_server::{ServerLogSettings, SettingOverride, diagnose_server},
+    log_setting::{Importance, LogSetting},
+};
+
+/// Result of a diagnosis.
+#[derive(Clone, Debug)]
+pub struct LoggingDiagnosis {
+    /// The examined logs or server, for people.
+    pub subject: String,
+    /// Settings without their recommended values, the most important first.
+    pub findings: Vec<Finding>,
+    /// Remarks that are not about a single setting.
+    pub notes: Vec<String>,
+    /// Where the settings are changed.
+    pub remedy: Remedy,
+    /// The server's major version; `None` if unknown.
+    pub major: Option<u32>,
+}
+
+/// A setting without its recommended value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The setting to change.
+    pub setting: LogSetting,
+    /// The current value, or the evidence in the log.
+    pub found: String,
+    /// Bytes that the recommended value adds to the examined log; negative if it saves.
+    pub adds_bytes: Option<i64>,
+    /// Where it is set, if not server-wide: `role app`, `database shop`.
+    pub scope: Option<String>,
+}
+
+/// Where settings are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// postgresql.conf, edited by hand: only a log was examined.
+    File,
+    /// `ALTER SYSTEM`.
+    Sql,
+    /// The parameter group of Amazon RDS or Aurora.
+    Rds,
+    /// The flags of a Cloud SQL instance.
+    CloudSql,
+}
+
+impl Finding {
+    fn new(setting: LogSetting, found: impl Into<String>) -> Self {
+        Self { setting, found: found.into(), adds_bytes: None, scope: None }
+    }
+
+    fn adding(self, bytes: i64) -> Self {
+        Self { adds_bytes: Some(bytes), ..self }
+    }
+
+    /// How important the setting is for a capture.
+    pub fn importance(&self) -> Importance {
+        self.setting.importance()
+    }
+}
+
+impl LoggingDiagnosis {
+    /// Whether a replay differs from what clients did, until the settings are changed.
+    pub fn has_required_findings(&self) -> bool {
+        self.findings.iter().any(|finding| finding.importance() == Importance::Required)
+    }
+
+    /// The recommended value of a setting for the examined server, or for the newest version.
+    pub fn recommended(&self, setting: LogSetting) -> &'static str {
+        setting.recommended_for(self.major_or_newest())
+    }
+
+    fn major_or_newest(&self) -> u32 {
+        self.major.unwrap_or(u32::MAX)
+    }
+
+    /// The settings to change, one line each, in the syntax of the place where they are changed.
+    pub fn remedy_lines(&self) -> Vec<String> {
+        let mut listed = BTreeSet::new();
+        let mut lines = Vec::new();
+        for Finding { setting, scope, .. } in &self.findings {
+            if let Some(scope) = scope {
+                if self.remedy != Remedy::File && scope != ALL_ROLES {
+                    let name = setting.name();
+                    lines.push(format!("-- {scope} has its own {name}: reset it there"));
+                }
+                continue;
+            }
+            if listed.insert(*setting) {
+                let (name, value) = (setting.name(), setting.quoted(self.major_or_newest()));
+                lines.push(match self.remedy {
+                    Remedy::Sql => format!("ALTER SYSTEM SET {name} = {value};"),
+                    _ => format!("{name} = {value}"),
+                });
+            }
+        }
+        if self.remedy == Remedy::Sql && !lines.is_empty() {
+            lines.push("SELECT pg_reload_conf();".to_owned());
+            if listed.contains(&LogSetting::Collector) {
+                lines.push("-- logging_collector requires a restart".to_owned());
+            }
+        }
+        lines
+    }
+}
+
+/// The scope of a setting that `ALTER ROLE ALL` made.
+const ALL_ROLES: &str = "all roles";

@@ -1,0 +1,103 @@
+//! Samples waits by SQL, from `pg_stat_activity`.
+
+use std::time::{Duration, Instant};
+
+use howdah_collect::{BackendActivity, MonitorConnection, ServerVersion};
+
+use crate::{
+    live::{LiveError, WaitSource},
+    waits::{ProcessKind, Profile, QueryId, QueryOptions, QueryTexts, WaitEvent, WaitEventNames},
+};
+
+/// Samples the waits of all sessions that the role may see.
+#[derive(Debug)]
+pub struct SqlWaits {
+    server: MonitorConnection,
+    names: WaitEventNames,
+    /// The statements, if they are requested.
+    texts: Option<QueryTexts>,
+    sampled_at: Option<Instant>,
+    unreadable: usize,
+}
+
+/// The wait events of a server version are unknown.
+#[derive(Debug, thiserror::Error)]
+#[error("the wait events of PostgreSQL {version} are unknown")]
+pub struct UnknownWaitEvents {
+    /// As the server reported it.
+    pub version: ServerVersion,
+}
+
+impl SqlWaits {
+    /// Maximum samples per second: each one is a query for the server.
+    pub const FREQUENCY_MAX: u32 = 10;
+
+    /// Limitation of its data, for the user.
+    pub const LIMITATION: &'static str = "misses waits shorter than the time between two samples, at most 10 \
+        per second; without pg_monitor, no sessions of other roles";
+
+    /// Samples over this connection; statements only with `queries`.
+    ///
+    /// # Errors
+    ///
+    /// The names of the server's wait events are unknown.
+    pub fn new(
+        mut server: MonitorConnection,
+        queries: Option<QueryOptions>,
+    ) -> Result<Self, UnknownWaitEvents> {
+        let version = server.info().version;
+        let names = WaitEventNames::for_major(version.major());
+        let names = names.ok_or(UnknownWaitEvents { version })?;
+        if queries.is_some() {
+            server.request_full_texts();
+        }
+        let texts = queries.map(QueryTexts::new);
+        Ok(Self { server, names, texts, sampled_at: None, unreadable: 0 })
+    }
+
+    /// Maximum number of sessions at a time that the role may not see.
+    pub fn unreadable(&self) -> usize {
+        self.unreadable
+    }
+}
+
+impl WaitSource for SqlWaits {
+    fn sample(&mut self, profile: &mut Profile) -> Result<(), LiveError> {
+        let activity = self.server.activity(false).map_err(LiveError::ActivityFailed)?;
+        let now = Instant::now();
+        let elapsed = self.sampled_at.map_or(Duration::ZERO, |at| now - at);
+        self.sampled_at = Some(now);
+        let own = self.server.info().backend.pid;
+        let others = activity.backends.iter().filter(|backend| backend.pid != own);
+        let (readable, hidden): (Vec<_>, Vec<_>) = others.partition(|backend| backend.is_readable);
+        self.unreadable = self.unreadable.max(hidden.len());
+        let observations = readable
+            .into_iter()
+            .map(|backend| observation(backend, &self.names, self.texts.as_mut()));
+        profile.add_observations(elapsed, observations);
+        Ok(())
+    }
+
+    fn query(&self, id: QueryId) -> Option<&str> {
+        self.texts.as_ref()?.text(id)
+    }
+}
+
+/// The current wait and statement of a session.
+fn observation(
+    backend: &BackendActivity,
+    names: &WaitEventNames,
+    texts: Option<&mut QueryTexts>,
+) -> (ProcessKind, WaitEvent, Option<QueryId>) {
+    let kind = backend
+        .kind
+        .as_ref()
+        .map_or(ProcessKind::BackgroundWorker, |kind| ProcessKind::from_name(kind.as_str()));
+    let event = match &backend.wait {
+        Some(wait) => names.lookup(&wait.class, &wait.event),
+        None => names.decode(0),
+    };
+    let is_active = kind.is_foreground() && !event.class().is_idle();
+    let query = backend.query.as_ref().zip(texts).filter(|_| is_active);
+    (kind, event, query.map(|(query, texts)| texts.intern(query.as_str())))
+}

@@ -1,0 +1,100 @@
+//! Probes as they run: loops that sample a server at a pace, pass on what they measure, and end
+//! when the time is over, the user interrupts, or the server stops.
+//!
+//! Measurements go to a [`ProbeOutput`], which may draw them. Totals remain in the probe, or in
+//! the result of the loop.
+
+mod by_sql;
+mod calls;
+mod checkpoints;
+mod cpu_budget;
+mod extensions;
+mod lwlocks;
+mod recorder;
+mod server_liveness;
+mod sweep;
+mod ticks;
+mod trace;
+mod waits;
+
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use howdah_collect::CollectError;
+
+pub use self::{
+    by_sql::poll_by_sql,
+    calls::{CallMonitor, CallTotals, LongCall, OperationStats},
+    checkpoints::trace_checkpoints,
+    extensions::{
+        ExtensionInterval, ExtensionLockTotals, ExtensionMonitor, LongExtensionLock, RelationStats,
+    },
+    lwlocks::{LWLOCK_SAMPLES_LIMITATION, sample_lwlocks},
+    recorder::{RecordingLimits, RecordingStop, record},
+    server_liveness::{ServerLiveness, ServerUnavailable},
+    sweep::sample_sweep,
+    trace::{TraceEnd, TraceUpdate, TracedProbe, trace},
+    waits::{MemoryWaits, WaitInterval, WaitSource, WaitTotals, profile_waits},
+};
+use crate::{ProbeError, SampleError, by_sql::SqlSampleError};
+
+/// How long a probe runs, and how often it reports.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// Time between reports.
+    pub interval: Duration,
+    /// When to end; `None` to run until stopped.
+    pub duration: Option<Duration>,
+    /// Set to stop.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Receives what a probe measures, as it runs.
+pub trait ProbeOutput<U> {
+    /// Takes one update.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written. The probe ends.
+    fn write(&mut self, update: U) -> io::Result<()>;
+
+    /// Passes on what was written. Called before each wait.
+    ///
+    /// # Errors
+    ///
+    /// The output is closed. The probe ends.
+    fn flush(&mut self) -> io::Result<()>;
+}
+
+/// Why a probe cannot continue.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LiveError {
+    /// The server stopped or cannot be sampled.
+    #[error(transparent)]
+    Server(#[from] ServerUnavailable),
+    /// The metric is not available.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// The first sample by SQL failed.
+    #[error(transparent)]
+    Sql(#[from] SqlSampleError),
+    /// A later sample by SQL failed.
+    #[error("the server no longer responds")]
+    SampleFailed(#[source] SqlSampleError),
+    /// A later sample of the sessions failed.
+    #[error("the server no longer responds")]
+    ActivityFailed(#[source] CollectError),
+    /// The output cannot be written.
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
+
+impl From<SampleError> for LiveError {
+    fn from(error: SampleError) -> Self {
+        Self::Server(error.into())
+    }
+}

@@ -1,0 +1,161 @@
+//! Traces relation extension locks, and adds them up by relation.
+
+use std::{
+    mem,
+    time::{Duration, SystemTime},
+};
+
+use howdah_inspect::RunningServer;
+
+use super::TracedProbe;
+use crate::{
+    DurationStats, ProbeError,
+    extend::{ExtensionLock, ExtensionLocks, ExtensionSummary, LostEvents},
+    relation_names::RelationNames,
+    stacks::{CallStack, Symbolizer},
+};
+
+/// Traces relation extension locks.
+#[derive(Debug)]
+pub struct ExtensionMonitor {
+    locks: ExtensionLocks,
+    threshold: Option<Duration>,
+    names: RelationNames,
+    symbolizer: Symbolizer,
+    /// Number of locks released so far.
+    count: u64,
+    /// Locks above the threshold, not drained yet.
+    long: Vec<ExtensionLock>,
+    interval: ExtensionSummary,
+    all: ExtensionSummary,
+}
+
+/// A lock above the threshold.
+#[derive(Debug)]
+pub struct LongExtensionLock {
+    /// The process.
+    pub pid: u32,
+    /// `database.schema.name`, or oids.
+    pub relation: String,
+    /// How long the process waited for the lock.
+    pub wait: Duration,
+    /// How long it held the lock.
+    pub hold: Duration,
+    /// When it released the lock.
+    pub released_at: SystemTime,
+    /// The functions that it was requested from, if stacks are captured.
+    pub stack: Option<CallStack>,
+}
+
+/// Summary of an interval.
+#[derive(Debug)]
+pub struct ExtensionInterval {
+    /// All locks.
+    pub summary: ExtensionSummary,
+    /// The relation with the most waits.
+    pub most_waited: Option<String>,
+}
+
+/// All locks since tracing started.
+#[derive(Debug)]
+pub struct ExtensionLockTotals {
+    /// Number of locks released.
+    pub count: u64,
+    /// All locks.
+    pub summary: ExtensionSummary,
+    /// By relation, most waited for first.
+    pub relations: Vec<RelationStats>,
+    /// Events that the kernel dropped, or that cannot be paired.
+    pub lost_events: LostEvents,
+}
+
+/// Locks of a relation.
+#[derive(Debug)]
+pub struct RelationStats {
+    /// `database.schema.name`, or oids.
+    pub relation: String,
+    /// Durations of waits; locks that were free do not count.
+    pub waits: DurationStats,
+    /// Times from acquisition to release.
+    pub holds: DurationStats,
+}
+
+impl ExtensionMonitor {
+    /// Starts adding up the locks. Those waited for or held for at least `threshold` are passed on
+    /// as [`LongExtensionLock`]s.
+    pub fn new(
+        locks: ExtensionLocks,
+        server: &RunningServer,
+        names: RelationNames,
+        threshold: Option<Duration>,
+    ) -> Self {
+        Self {
+            locks,
+            threshold,
+            names,
+            symbolizer: Symbolizer::for_server(server),
+            count: 0,
+            long: Vec::new(),
+            interval: ExtensionSummary::default(),
+            all: ExtensionSummary::default(),
+        }
+    }
+
+    /// Stops tracing.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's counters cannot be read.
+    pub fn finish(mut self) -> Result<ExtensionLockTotals, ProbeError> {
+        let lost_events = self.locks.lost_events()?;
+        let (count, summary) = (self.count, self.all);
+        let relations =
+            summary.relations().into_iter().map(|((database, relation), waits, holds)| {
+                RelationStats { relation: self.names.name(database, relation), waits, holds }
+            });
+        let relations = relations.collect();
+        Ok(ExtensionLockTotals { count, summary, relations, lost_events })
+    }
+}
+
+impl TracedProbe for ExtensionMonitor {
+    type LongEvent = LongExtensionLock;
+    type Interval = ExtensionInterval;
+
+    fn poll(&mut self) -> u64 {
+        let Self { locks, interval, all, long, count, threshold, .. } = self;
+        locks.drain(|lock| {
+            *count += 1;
+            interval.add(&lock);
+            all.add(&lock);
+            if threshold.is_some_and(|least| lock.wait.max(lock.hold) >= least) {
+                long.push(lock);
+            }
+        });
+        self.count
+    }
+
+    fn drain_long_events(&mut self) -> Vec<LongExtensionLock> {
+        let Self { locks, long, names, symbolizer, .. } = self;
+        let long_lock = |lock: ExtensionLock| {
+            let ExtensionLock { pid, wait, hold, released_at, .. } = lock;
+            let relation = names.name(lock.database, lock.relation);
+            let stack = lock.stack.map(|id| symbolizer.resolve(pid, &locks.addresses(id)));
+            LongExtensionLock { pid, relation, wait, hold, released_at, stack }
+        };
+        mem::take(long).into_iter().map(long_lock).collect()
+    }
+
+    fn drain_interval(&mut self) -> ExtensionInterval {
+        let summary = mem::take(&mut self.interval);
+        let relations = summary.relations();
+        let most_waited = relations
+            .first()
+            .map(|&((database, relation), ..)| self.names.name(database, relation));
+        ExtensionInterval { summary, most_waited }
+    }
+
+    fn cost_per_event(&self) -> Duration {
+        self.locks.cost_per_lock()
+    }
+}

@@ -1,0 +1,92 @@
+//! The loop of the flight recorder.
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    RelationNamer,
+    recorder::{FlightRecorder, RecorderEvent},
+};
+
+/// When recording ends.
+#[derive(Clone, Debug)]
+pub struct RecordingLimits {
+    /// After this time; `None` to record until stopped.
+    pub duration: Option<Duration>,
+    /// When the server stops; otherwise the recorder waits for it.
+    pub until_server_stops: bool,
+    /// When this is set.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Why recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordingStop {
+    /// The stop flag was set.
+    Interrupted,
+    /// The time limit was reached.
+    DurationOver,
+    /// The server stopped, and the recorder was not to wait for it.
+    ServerStopped,
+}
+
+impl RecordingStop {
+    /// The reason as text.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Interrupted => "interrupted",
+            Self::DurationOver => "the duration is over",
+            Self::ServerStopped => "the server ended",
+        }
+    }
+}
+
+impl fmt::Display for RecordingStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Records until a limit is reached. Events go to `output`, names of relations to the recording.
+///
+/// # Errors
+///
+/// `output` failed.
+pub fn record(
+    recorder: &mut FlightRecorder,
+    namer: Option<&RelationNamer>,
+    limits: &RecordingLimits,
+    mut output: impl FnMut(&RecorderEvent) -> io::Result<()>,
+) -> io::Result<RecordingStop> {
+    let end = limits.duration.and_then(|duration| Instant::now().checked_add(duration));
+    loop {
+        let due = end.map_or(recorder.next_tick_at(), |end| end.min(recorder.next_tick_at()));
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        let now = Instant::now();
+        if limits.stop.load(Ordering::Relaxed) {
+            return Ok(RecordingStop::Interrupted);
+        }
+        if end.is_some_and(|end| now >= end) {
+            return Ok(RecordingStop::DurationOver);
+        }
+        for event in recorder.tick(now) {
+            if let (RecorderEvent::Unnamed { database, relation }, Some(namer)) = (&event, namer) {
+                namer.request((*database, *relation));
+            }
+            output(&event)?;
+        }
+        for ((database, relation), name) in namer.iter().flat_map(|namer| namer.drain_names()) {
+            recorder.set_relation_name(database, relation, name, now);
+        }
+        if limits.until_server_stops && recorder.is_waiting() {
+            return Ok(RecordingStop::ServerStopped);
+        }
+    }
+}

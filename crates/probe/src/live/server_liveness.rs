@@ -1,0 +1,88 @@
+//! Detects that a server has stopped while it is being probed.
+
+use std::{
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use howdah_inspect::RunningServer;
+
+use crate::{PostmasterIdentity, SampleError};
+
+/// Time between checks by [`ServerLiveness::poll`].
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Checks whether a server is still the same one.
+#[derive(Debug)]
+pub struct ServerLiveness {
+    identity: PostmasterIdentity,
+    data_dir: PathBuf,
+    checked_at: Instant,
+}
+
+/// The server has stopped, or cannot be sampled.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct ServerUnavailable {
+    /// The error of the sample, or of the check that the server still runs.
+    pub source: SampleError,
+    /// The postmaster of the server that runs in the same data directory now.
+    pub restarted_as: Option<u32>,
+}
+
+impl ServerLiveness {
+    /// Starts monitoring a server.
+    ///
+    /// # Errors
+    ///
+    /// The server has stopped.
+    pub fn new(server: &RunningServer) -> Result<Self, SampleError> {
+        let (identity, data_dir) = (PostmasterIdentity::for_server(server)?, server.data_dir()?);
+        Ok(Self { identity, data_dir, checked_at: Instant::now() })
+    }
+
+    /// The error if the server has stopped; checks at most every half second.
+    pub fn poll(&mut self) -> Option<ServerUnavailable> {
+        if self.checked_at.elapsed() < CHECK_INTERVAL {
+            return None;
+        }
+        self.checked_at = Instant::now();
+        self.check()
+    }
+
+    /// Like [`Self::poll`], but checks immediately.
+    pub fn check(&self) -> Option<ServerUnavailable> {
+        self.identity.check().err().map(|error| self.explain(error))
+    }
+
+    /// The error if the server stops within a second.
+    fn stops_soon(&self) -> Option<SampleError> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(1) {
+            if let Err(error) = self.identity.check() {
+                return Some(error);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    /// Finds out what an error means: whether the server has stopped, and runs again.
+    pub fn explain(&self, error: SampleError) -> ServerUnavailable {
+        let source = match error {
+            // A stopping server releases its shared memory shortly before it exits.
+            SampleError::Reinitialised { .. } => self.stops_soon().unwrap_or(error),
+            error => error,
+        };
+        let has_stopped = matches!(source, SampleError::ServerStopped { .. });
+        let again = RunningServer::in_data_dir(&self.data_dir).ok().filter(|_| has_stopped);
+        ServerUnavailable { source, restarted_as: again.map(|server| server.postmaster().pid()) }
+    }
+}
+
+impl From<SampleError> for ServerUnavailable {
+    fn from(source: SampleError) -> Self {
+        Self { source, restarted_as: None }
+    }
+}

@@ -1,0 +1,123 @@
+//! The loop that profiles waits, from samples of memory or by SQL.
+
+use std::time::{Duration, Instant};
+
+use howdah_inspect::RunningServer;
+
+use super::{LiveError, Pace, ProbeOutput, ServerLiveness, ticks::Ticks};
+use crate::{
+    SampleError,
+    waits::{Profile, QueryId, SamplingCost, WaitReport, WaitSampler},
+};
+
+/// Samples the current waits of all processes.
+pub trait WaitSource {
+    /// Takes a sample.
+    ///
+    /// # Errors
+    ///
+    /// The server stopped, or no longer responds.
+    fn sample(&mut self, profile: &mut Profile) -> Result<(), LiveError>;
+
+    /// The text of a sampled statement; `None` if unknown.
+    fn query(&self, id: QueryId) -> Option<&str>;
+}
+
+/// Waits of an interval.
+pub struct WaitInterval<'s> {
+    /// Waits since the previous report.
+    pub report: WaitReport,
+    /// The source, which has the texts of the statements.
+    pub source: &'s dyn WaitSource,
+}
+
+/// Totals of a profile.
+#[derive(Debug)]
+pub struct WaitTotals {
+    /// Waits since the start.
+    pub report: WaitReport,
+    /// Number of samples skipped because others took too long.
+    pub missed: u64,
+    /// Error if the server stopped or no longer responded.
+    pub ended: Option<LiveError>,
+}
+
+/// Samples every `period` until the duration is over, the user interrupts, or the server stops.
+///
+/// # Errors
+///
+/// The server cannot be sampled, or the output cannot be written.
+pub fn profile_waits<S: WaitSource>(
+    source: &mut S,
+    (pace, period): (&Pace, Duration),
+    output: &mut impl for<'s> ProbeOutput<WaitInterval<'s>>,
+) -> Result<WaitTotals, LiveError> {
+    let mut profile = Profile::default();
+    let mut ticks = Ticks::start(pace, period);
+    let mut due = Instant::now() + pace.interval;
+    let mut ended = None;
+    while ticks.tick(output) {
+        match source.sample(&mut profile) {
+            Ok(()) => {}
+            Err(error) if has_ended(&error) => {
+                ended = Some(error);
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+        if Instant::now() >= due {
+            due += pace.interval;
+            output.write(WaitInterval { report: profile.take_interval(), source })?;
+        }
+    }
+    Ok(WaitTotals { report: profile.total(), missed: ticks.missed(), ended })
+}
+
+/// Whether the totals up to an error are complete.
+fn has_ended(error: &LiveError) -> bool {
+    match error {
+        LiveError::Server(stopped) => matches!(stopped.source, SampleError::ServerStopped { .. }),
+        LiveError::ActivityFailed(_) => true,
+        _ => false,
+    }
+}
+
+/// Samples the memory of a server.
+#[derive(Debug)]
+pub struct MemoryWaits {
+    sampler: WaitSampler,
+    monitor: ServerLiveness,
+}
+
+impl MemoryWaits {
+    /// Samples with an opened sampler.
+    ///
+    /// # Errors
+    ///
+    /// The server has stopped.
+    pub fn new(sampler: WaitSampler, server: &RunningServer) -> Result<Self, SampleError> {
+        Ok(Self { sampler, monitor: ServerLiveness::new(server)? })
+    }
+
+    /// Number of samples and their cost.
+    pub fn cost(&self) -> SamplingCost {
+        self.sampler.cost()
+    }
+}
+
+impl WaitSource for MemoryWaits {
+    fn sample(&mut self, profile: &mut Profile) -> Result<(), LiveError> {
+        match self.sampler.sample(Instant::now()) {
+            Ok(round) => profile.add(&round),
+            Err(error @ SampleError::ServerStopped { .. }) => {
+                return Err(self.monitor.explain(error).into());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn query(&self, id: QueryId) -> Option<&str> {
+        self.sampler.query(id)
+    }
+}

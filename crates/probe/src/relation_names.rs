@@ -1,0 +1,140 @@
+//! Looks up names of relations, each only once.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    sync::mpsc::{Receiver, Sender, channel},
+    thread,
+    time::Duration,
+};
+
+use howdah_connect::{Client, ConnectTarget};
+
+/// Looks up names of relations, if a session is available.
+#[derive(Debug, Default)]
+pub struct RelationNames {
+    session: Option<(ConnectTarget, Client)>,
+    /// Sessions by database; `None` if connecting failed.
+    databases: HashMap<u32, Option<(String, Client)>>,
+    known: HashMap<(u32, u32), String>,
+    files: HashMap<(u32, u32, u32), String>,
+}
+
+/// Timeout of a query for a name: the server may be busy, and a name is not worth the wait.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl RelationNames {
+    /// Looks up names in this session, and in others to the same server.
+    pub fn new(session: Option<(ConnectTarget, Client)>) -> Self {
+        Self { session, ..Self::default() }
+    }
+
+    /// The server, if a session is available.
+    pub fn target(&self) -> Option<&ConnectTarget> {
+        self.session.as_ref().map(|(target, _)| target)
+    }
+
+    /// `shop.public.orders`, or `16384/16385` if the lookup fails.
+    pub fn name(&mut self, database: u32, relation: u32) -> String {
+        if let Some(known) = self.known.get(&(database, relation)) {
+            return known.clone();
+        }
+        let name = self.query(database, relation);
+        let name = name.unwrap_or_else(|| format!("{database}/{relation}"));
+        self.known.insert((database, relation), name.clone());
+        name
+    }
+
+    /// The name of the relation with this file.
+    pub fn name_of_file(&mut self, tablespace: u32, database: u32, filenode: u32) -> String {
+        if let Some(known) = self.files.get(&(tablespace, database, filenode)) {
+            return known.clone();
+        }
+        // The database's default tablespace is passed as 0.
+        let sql = format!(
+            "SELECT pg_catalog.pg_filenode_relation(\
+               CASE WHEN dattablespace = {tablespace} THEN 0 ELSE {tablespace} END, {filenode})::oid \
+             FROM pg_catalog.pg_database WHERE datname = current_database()"
+        );
+        let relation = self.database(database).and_then(|(_, client)| {
+            client.one_value(&sql).ok()??.parse::<u32>().ok().filter(|oid| *oid != 0)
+        });
+        let name = match relation {
+            Some(relation) => self.name(database, relation),
+            None => format!("{database}/file {filenode}"),
+        };
+        self.files.insert((tablespace, database, filenode), name.clone());
+        name
+    }
+
+    /// A session in a database, if connecting succeeds.
+    fn database(&mut self, database: u32) -> Option<&mut (String, Client)> {
+        let session = &mut self.session;
+        self.databases
+            .entry(database)
+            .or_insert_with(|| {
+                let (target, client) = session.as_mut()?;
+                let sql = format!("SELECT datname FROM pg_database WHERE oid = {database}");
+                let name = client.one_value(&sql).ok()??;
+                let mut client = Client::connect(&target.with_database(&name)).ok()?;
+                client.set_timeout(Some(QUERY_TIMEOUT));
+                Some((name, client))
+            })
+            .as_mut()
+    }
+
+    fn query(&mut self, database: u32, relation: u32) -> Option<String> {
+        let (database, client) = self.database(database)?;
+        let sql = format!(
+            "SELECT n.nspname || '.' || c.relname FROM pg_catalog.pg_class c \
+             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {relation}"
+        );
+        let name = client.one_value(&sql).ok()??;
+        Some(format!("{database}.{name}"))
+    }
+}
+
+/// Looks up names in a thread of its own, because a stalled server may not respond.
+#[derive(Debug)]
+pub struct RelationNamer {
+    requests: Sender<RelationId>,
+    names: Receiver<(RelationId, String)>,
+}
+
+/// Oids of a database and of a relation in it.
+pub type RelationId = (u32, u32);
+
+impl RelationNamer {
+    /// Starts the thread. It ends when this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// No thread can be started.
+    pub fn start(session: (ConnectTarget, Client)) -> io::Result<Self> {
+        let (requests, requested) = channel::<RelationId>();
+        let (found, names) = channel();
+        thread::Builder::new().name("names".to_owned()).spawn(move || {
+            let mut names = RelationNames::new(Some(session));
+            let mut known = BTreeSet::new();
+            for (database, relation) in requested {
+                if known.insert((database, relation)) {
+                    let name = names.name(database, relation);
+                    // Fails only after the namer was dropped.
+                    let _ = found.send(((database, relation), name));
+                }
+            }
+        })?;
+        Ok(Self { requests, names })
+    }
+
+    /// Requests a name.
+    pub fn request(&self, relation: RelationId) {
+        // Fails only if the thread has ended.
+        let _ = self.requests.send(relation);
+    }
+
+    /// The names found since the last call.
+    pub fn drain_names(&self) -> impl Iterator<Item = (RelationId, String)> {
+        self.names.try_iter()
+    }
+}

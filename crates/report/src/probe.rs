@@ -1,0 +1,30 @@
+//! Draws what probes measure, as it is measured: lines for people, or rows for programs.
+//!
+//! Each printer writes to the writer it is given, takes the updates of a probe's loop as its
+//! [`ProbeOutput`](howdah_probe::live::ProbeOutput), and draws the totals at the end. Remarks that
+//! do not belong to the data are returned as lines for the caller to report.
+
+mod by_sql;
+mod calls;
+mod catalogue;
+mod checkpoints;
+mod diagnosis;
+mod extensions;
+mod recorder;
+mod rows;
+mod stack;
+mod sweep;
+mod waits;
+
+pub use self::{
+    by_sql::{SqlPrinter, SqlReport},
+    calls::{CallPrinter, SUBJECTS_PRINTED},
+    catalogue::write_catalogue,
+    checkpoints::PhasePrinter,
+    diagnosis::diagnosis,
+    extensions::ExtensionPrinter,
+    recorder::{event_line, started, totals, totals_remarks},
+    rows::RowFormat,
+    sweep::SweepPrinter,
+    waits::{WaitPrinter, sampling_remark},
+};

@@ -1,0 +1,91 @@
+//! Draws the probes by SQL of [`howdah_probe::by_sql`].
+//!
+//! Every row has its source and limitation. Values that SQL does not provide are omitted.
+
+mod counters;
+mod locks;
+mod lwlocks;
+
+use std::{
+    io::{self, Write},
+    time::SystemTime,
+};
+
+use howdah_probe::{
+    by_sql::{LwLockSamples, SqlProbe},
+    live::{LWLOCK_SAMPLES_LIMITATION, ProbeOutput},
+};
+use serde_json::{Value, json};
+
+use super::rows::{self, Cell, RowFormat, RowWriter};
+
+/// A probe by SQL that can be drawn.
+pub trait SqlReport: SqlProbe {
+    /// Columns of the rows.
+    const COLUMNS: &'static [&'static str];
+
+    /// Draws the data since the last report.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    fn write_interval(&mut self, rows: &mut SqlPrinter<impl Write>) -> io::Result<()>;
+
+    /// Draws the totals at the end.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be written.
+    fn write_totals(&mut self, rows: &mut SqlPrinter<impl Write>) -> io::Result<()>;
+}
+
+/// Draws rows of a fallback source, with its limitation.
+#[derive(Debug)]
+pub struct SqlPrinter<W> {
+    rows: RowWriter<W>,
+    source: &'static str,
+    limitation: &'static str,
+}
+
+impl<W: Write> SqlPrinter<W> {
+    /// Draws samples by SQL.
+    pub fn new<P: SqlReport>(out: W, format: RowFormat) -> Self {
+        let rows = RowWriter::new(out, format, P::COLUMNS);
+        Self { rows, source: "sql", limitation: P::LIMITATION }
+    }
+
+    /// Draws samples of lightweight locks in memory.
+    pub fn for_memory(out: W, format: RowFormat) -> Self {
+        let rows = RowWriter::new(out, format, LwLockSamples::COLUMNS);
+        Self { rows, source: "memory", limitation: LWLOCK_SAMPLES_LIMITATION }
+    }
+
+    /// Writes a row; in a table only the cells with values.
+    fn row(&mut self, kind: Option<&str>, mut cells: Vec<Cell>) -> io::Result<()> {
+        if self.rows.is_table() {
+            let has_value = |(_, value): &&Cell| !value.is_null();
+            let shown = cells.iter().filter(has_value).map(|(name, value)| match value {
+                Value::String(text) => format!("{name} {text}"),
+                other => format!("{name} {other}"),
+            });
+            let shown: Vec<_> = kind.map(str::to_owned).into_iter().chain(shown).collect();
+            let time = rows::time(SystemTime::now());
+            return writeln!(self.rows.out, "{time}  {}", shown.join("  "));
+        }
+        cells.extend([("source", json!(self.source)), ("limitation", json!(self.limitation))]);
+        if let Some(kind) = kind {
+            cells.extend([("kind", json!(kind)), ("time", json!(rows::time(SystemTime::now())))]);
+        }
+        self.rows.write(&cells)
+    }
+}
+
+impl<P: SqlReport, W: Write> ProbeOutput<&mut P> for SqlPrinter<W> {
+    fn write(&mut self, probe: &mut P) -> io::Result<()> {
+        probe.write_interval(self)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.rows.out.flush()
+    }
+}

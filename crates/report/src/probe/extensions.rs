@@ -1,0 +1,258 @@
+//! Draws waits for relation extension locks.
+
+use std::{
+    io::{self, Write},
+    time::SystemTime,
+};
+
+use howdah_probe::{
+    DurationStats,
+    extend::{ExtensionSummary, LostEvents},
+    live::{
+        ExtensionInterval, ExtensionLockTotals, LongExtensionLock, ProbeOutput, RelationStats,
+        TraceUpdate,
+    },
+};
+use serde_json::json;
+
+use super::{
+    rows::{self, Cell, RowFormat, RowWriter},
+    stack,
+};
+
+pub(super) const COLUMNS: &[&str] = &[
+    "source",
+    "kind",
+    "time",
+    "pid",
+    "relation",
+    "waits",
+    "at_once",
+    "wait_min_ms",
+    "wait_mean_ms",
+    "wait_p50_ms",
+    "wait_p99_ms",
+    "wait_max_ms",
+    "wait_total_ms",
+    "hold_mean_ms",
+    "hold_max_ms",
+    "both_max_ms",
+    "stack",
+    "overhead",
+    "lost",
+    "limitation",
+];
+
+const SOURCE: &str = "bpf";
+/// Lines between two headers of the table.
+const HEAD_EVERY: u64 = 30;
+/// Number of relations in the table at the end.
+const RELATIONS_SHOWN: usize = 20;
+
+/// Draws relation extension locks.
+#[derive(Debug)]
+pub struct ExtensionPrinter<W> {
+    rows: RowWriter<W>,
+    lines: u64,
+}
+
+impl<W: Write> ExtensionPrinter<W> {
+    /// Draws to a writer.
+    pub fn new(out: W, format: RowFormat) -> Self {
+        Self { rows: RowWriter::new(out, format, COLUMNS), lines: 0 }
+    }
+
+    fn long_lock(&mut self, lock: LongExtensionLock) -> io::Result<()> {
+        let LongExtensionLock { pid, relation, wait, hold, released_at, stack } = lock;
+        let time = rows::time(released_at);
+        if self.rows.is_table() {
+            let (wait, hold) = (rows::duration(wait), rows::duration(hold));
+            let line =
+                format!("{time}  process {pid} waited {wait} for {relation}, held it {hold}");
+            writeln!(self.rows.out, "{line}")?;
+            return stack::write(&mut self.rows.out, stack.as_ref());
+        }
+        self.rows.write(&[
+            ("source", json!(SOURCE)),
+            ("kind", json!("lock")),
+            ("time", json!(time)),
+            ("pid", json!(pid)),
+            ("relation", json!(relation)),
+            ("wait_max_ms", rows::ms(wait)),
+            ("hold_max_ms", rows::ms(hold)),
+            ("both_max_ms", rows::ms(wait + hold)),
+            ("stack", json!(stack.map(|stack| stack.to_string()))),
+        ])
+    }
+
+    /// Writes a line for every interval, also for one without locks.
+    fn interval(&mut self, interval: ExtensionInterval) -> io::Result<()> {
+        let ExtensionInterval { summary, most_waited: relation } = interval;
+        let time = rows::time(SystemTime::now());
+        if !self.rows.is_table() {
+            let mut row = summary_cells("interval", &summary);
+            row.extend([("time", json!(time)), ("relation", json!(relation))]);
+            return self.rows.write(&row);
+        }
+        let out = &mut self.rows.out;
+        if self.lines.is_multiple_of(HEAD_EVERY) {
+            writeln!(
+                out,
+                "{:<27}  {:>7} {:>10} {:>10} {:>10} {:>10} {:>10}  most waited for",
+                "time", "waits", "min", "mean", "p50", "p99", "max"
+            )?;
+        }
+        self.lines += 1;
+        let DurationStats { count, min, mean, p50, p99, max, .. } = summary.waits();
+        let cells = [min, mean, p50, p99, max].map(|wait| match count {
+            0 => "-".to_owned(),
+            _ => rows::duration(wait),
+        });
+        let [min, mean, p50, p99, max] = cells;
+        let relation = relation.unwrap_or_default();
+        writeln!(
+            out,
+            "{time:<27}  {count:>7} {min:>10} {mean:>10} {p50:>10} {p99:>10} {max:>10}  {relation}"
+        )
+    }
+
+    /// Draws the totals, and returns remarks. `overhead` is a share of all CPUs.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be written.
+    pub fn totals(
+        &mut self,
+        totals: &ExtensionLockTotals,
+        overhead: f64,
+    ) -> io::Result<Vec<String>> {
+        let ExtensionLockTotals { count, summary, relations, lost_events, .. } = totals;
+        if self.rows.is_table() {
+            self.totals_table(summary, relations)?;
+        } else {
+            for RelationStats { relation, waits, holds } in relations {
+                let mut row = wait_and_hold_cells("relation", waits, holds);
+                row.push(("relation", json!(relation)));
+                self.rows.write(&row)?;
+            }
+            let mut row = summary_cells("end", summary);
+            row.push(("time", json!(rows::time(SystemTime::now()))));
+            row.push(("overhead", json!(overhead)));
+            row.push(("lost", json!(lost_events.lost + lost_events.skipped.values().sum::<u64>())));
+            self.rows.write(&row)?;
+        }
+        let cost = 100.0 * overhead;
+        let mut remarks = vec![format!("{count} locks; cost {cost:.2} % of the CPUs")];
+        remarks.extend(lost_remarks(lost_events));
+        Ok(remarks)
+    }
+
+    fn totals_table(
+        &mut self,
+        all: &ExtensionSummary,
+        relations: &[RelationStats],
+    ) -> io::Result<()> {
+        let out = &mut self.rows.out;
+        let (waits, at_once) = (all.waits(), all.conditional());
+        writeln!(out, "\n{} locks acquired after waiting, {at_once} without waiting", waits.count)?;
+        if waits.count + at_once == 0 {
+            return Ok(());
+        }
+        for (name, stats) in [("wait", waits), ("hold", all.holds()), ("both", all.wait_and_hold())]
+        {
+            let DurationStats { min, mean, p50, p99, max, total, .. } = stats;
+            let [min, mean, p50, p99, max, total] =
+                [min, mean, p50, p99, max, total].map(rows::duration);
+            writeln!(
+                out,
+                "{name}: min {min}, mean {mean}, p50 {p50}, p99 {p99}, max {max}, total {total}"
+            )?;
+        }
+        writeln!(
+            out,
+            "\n{:>7} {:>10} {:>10} {:>10} {:>10}  relation",
+            "locks", "waited", "p99", "max", "held"
+        )?;
+        for RelationStats { relation, waits, holds } in relations.iter().take(RELATIONS_SHOWN) {
+            let [total, p99, max, held] =
+                [waits.total, waits.p99, waits.max, holds.total].map(rows::duration);
+            writeln!(
+                out,
+                "{:>7} {total:>10} {p99:>10} {max:>10} {held:>10}  {relation}",
+                holds.count
+            )?;
+        }
+        let more = relations.len().saturating_sub(RELATIONS_SHOWN);
+        if more > 0 {
+            writeln!(out, "        and {more} more relations")?;
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write> ProbeOutput<TraceUpdate<LongExtensionLock, ExtensionInterval>>
+    for ExtensionPrinter<W>
+{
+    fn write(
+        &mut self,
+        update: TraceUpdate<LongExtensionLock, ExtensionInterval>,
+    ) -> io::Result<()> {
+        match update {
+            TraceUpdate::LongEvent(lock) => self.long_lock(lock),
+            TraceUpdate::Interval(interval) => self.interval(interval),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.rows.out.flush()
+    }
+}
+
+fn lost_remarks(lost_events: &LostEvents) -> Vec<String> {
+    let LostEvents { lost, no_start, skipped } = lost_events;
+    let mut remarks = Vec::new();
+    if *lost > 0 {
+        remarks.push(format!("{lost} locks lost between kernel and probe"));
+    }
+    if *no_start > 0 {
+        remarks
+            .push(format!("{no_start} locks released that were acquired before tracing started"));
+    }
+    for (program, hits) in skipped {
+        remarks.push(format!("the kernel skipped {hits} hits of the program {program}"));
+    }
+    remarks
+}
+
+fn summary_cells(kind: &str, summary: &ExtensionSummary) -> Vec<Cell> {
+    let mut row = wait_and_hold_cells(kind, &summary.waits(), &summary.holds());
+    row.push(("at_once", json!(summary.conditional())));
+    if summary.waits().count > 0 {
+        row.push(("both_max_ms", rows::ms(summary.wait_and_hold().max)));
+    }
+    row
+}
+
+/// Cells of the durations of waits.
+pub(super) fn wait_times(waits: &DurationStats) -> [Cell; 6] {
+    [
+        ("wait_min_ms", rows::ms(waits.min)),
+        ("wait_mean_ms", rows::ms(waits.mean)),
+        ("wait_p50_ms", rows::ms(waits.p50)),
+        ("wait_p99_ms", rows::ms(waits.p99)),
+        ("wait_max_ms", rows::ms(waits.max)),
+        ("wait_total_ms", rows::ms(waits.total)),
+    ]
+}
+
+fn wait_and_hold_cells(kind: &str, waits: &DurationStats, holds: &DurationStats) -> Vec<Cell> {
+    let mut row =
+        vec![("source", json!(SOURCE)), ("kind", json!(kind)), ("waits", json!(waits.count))];
+    if waits.count > 0 {
+        row.extend(wait_times(waits));
+    }
+    if holds.count > 0 {
+        row.extend([("hold_mean_ms", rows::ms(holds.mean)), ("hold_max_ms", rows::ms(holds.max))]);
+    }
+    row
+}

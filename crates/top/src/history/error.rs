@@ -1,0 +1,41 @@
+//! [`CorruptFrame`]: why a frame cannot be decoded.
+
+use howdah_codec::CodecError;
+
+/// A corrupt frame: a bug of its writer, or damage on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum CorruptFrame {
+    /// The frame ends too early.
+    #[error("data ends too early")]
+    Truncated,
+    /// A number has more than 64 bits.
+    #[error("a number is too long")]
+    Number,
+    /// A text is not UTF-8.
+    #[error("a text is not UTF-8")]
+    Text,
+    /// A reference to something that was not defined before.
+    #[error("reference to undefined data")]
+    Reference,
+    /// More rows, cells or texts than allowed.
+    #[error("data exceeds a limit")]
+    Size,
+    /// The compressed data is invalid.
+    #[error("data cannot be decompressed")]
+    Packing,
+    /// Written by a later version.
+    #[error("unknown kind: written by a later version")]
+    Kind,
+}
+
+impl From<CodecError> for CorruptFrame {
+    fn from(error: CodecError) -> Self {
+        match error {
+            CodecError::Truncated => Self::Truncated,
+            CodecError::NumberTooLarge => Self::Number,
+            CodecError::CountTooLarge => Self::Size,
+            CodecError::InvalidUtf8 => Self::Text,
+        }
+    }
+}
