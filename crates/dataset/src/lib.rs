@@ -56,7 +56,7 @@ mod table;
 pub use capture::{Capture, CaptureSettings, CaptureWriter, Events};
 pub use error::{Corruption, ReadError, WriteError};
 pub use kind::DatasetKind;
-pub use manifest::{CaptureManifest, CaptureOrigin, RunManifest};
+pub use manifest::{CaptureManifest, CaptureOrigin, CapturedServer, RunManifest};
 pub use run::{
     Disposition, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter, StatementInfo,
 };
