@@ -10,6 +10,7 @@ mod chart;
 mod document;
 mod headline;
 pub mod recording;
+pub mod rehearsal;
 mod table;
 mod text;
 
