@@ -31,6 +31,7 @@ mod lab;
 mod man;
 mod pool;
 mod probe;
+mod rehearse;
 mod replay;
 mod settings_check;
 mod statsd;
@@ -64,6 +65,7 @@ commands! {
     Capture in capture,
     Replay in replay,
     Compare in compare,
+    Rehearse in rehearse,
     Pool in pool,
     Probe in probe,
     Statsd in statsd,

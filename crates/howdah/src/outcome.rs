@@ -10,6 +10,8 @@ pub(crate) enum CommandOutcome {
     /// It succeeded, but a check did not pass: a threshold set by the user was crossed, a checked
     /// file has errors.
     CheckFailed,
+    /// It succeeded, but its measurements do not answer the question.
+    NotComparable,
 }
 
 /// The command succeeded.
@@ -20,12 +22,15 @@ pub(crate) const FAILED: u8 = 1;
 pub(crate) const WRONG_USAGE: u8 = 2;
 /// The command succeeded, but a check did not pass.
 pub(crate) const CHECK_FAILED: u8 = 3;
+/// The command succeeded, but its measurements do not answer the question.
+pub(crate) const NOT_COMPARABLE: u8 = 4;
 
 impl From<CommandOutcome> for ExitCode {
     fn from(outcome: CommandOutcome) -> Self {
         Self::from(match outcome {
             CommandOutcome::Done => DONE,
             CommandOutcome::CheckFailed => CHECK_FAILED,
+            CommandOutcome::NotComparable => NOT_COMPARABLE,
         })
     }
 }
