@@ -32,9 +32,12 @@ pub(crate) fn import(
         ..CaptureOrigin::default()
     };
     let mut writer = CaptureWriter::create(dir, CaptureSettings { origin, overwrite: true })?;
-    let progress = |_| match stop.load(Ordering::Relaxed) {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
+    let progress = |_| {
+        if stop.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     };
     let sink = |event: &howdah_traffic::EventRef<'_>| {
         // An event beyond the limits of a capture could not be replayed either.

@@ -69,7 +69,7 @@ pub enum RehearsalInput {
 #[derive(Clone, Debug)]
 pub enum ChangeSource {
     /// A server that has the change.
-    Server(ConnectTarget),
+    Server(Box<ConnectTarget>),
     /// A migration, applied to a copy of the base's database on the same server.
     Migration {
         /// The file it was read from.

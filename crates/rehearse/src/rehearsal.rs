@@ -388,12 +388,11 @@ impl Conductor<'_> {
         let [base, change] = RehearsalSide::ALL.map(|side| self.rehearsal.working_target(side));
         let plan_failures =
             results::explain_changes(&mut comparison, &example_run, &base, &change)?;
-        let examples = match options.has_examples {
-            true => results::examples(&comparison, &example_run)?,
-            false => {
-                results::remove_values(&mut comparison);
-                BTreeMap::new()
-            }
+        let examples = if options.has_examples {
+            results::examples(&comparison, &example_run)?
+        } else {
+            results::remove_values(&mut comparison);
+            BTreeMap::new()
         };
         let servers = self.servers();
         let differences = servers::differences(&servers.base, &servers.change);

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Client, ConnectTarget, QueryError, ResultSet};
+use howdah_connect::{CancelHandle, Client, ConnectTarget, QueryError, ResultSet};
 use howdah_report::rehearsal::RehearsalSide;
 
 use crate::error::RehearsalError;
@@ -66,7 +66,7 @@ pub(crate) fn query_until_stopped(
         let watcher = scope.spawn(|| {
             while !finished.load(Ordering::Relaxed) {
                 if stop.load(Ordering::Relaxed)
-                    && let Some(Err(error)) = cancel.as_ref().map(|cancel| cancel.cancel())
+                    && let Some(Err(error)) = cancel.as_ref().map(CancelHandle::cancel)
                 {
                     tracing::debug!(%error, "cannot cancel a statement");
                 }

@@ -254,7 +254,7 @@ fn change(args: &Args) -> anyhow::Result<ChangeSource> {
         }
         None => {
             let conninfo = args.change.as_deref().unwrap_or_default();
-            Ok(ChangeSource::Server(target("--change", conninfo)?))
+            Ok(ChangeSource::Server(Box::new(target("--change", conninfo)?)))
         }
     }
 }

@@ -25,11 +25,10 @@ pub fn markdown(report: &RehearsalReport) -> String {
         let _ = writeln!(out, "- not comparable: {}", escape(&obstacle.to_string()));
     }
     for violation in &report.violations {
-        let query = report.comparison.queries.iter();
-        let name = query
-            .clone()
+        let mut queries = report.comparison.queries.iter();
+        let name = queries
             .find(|query| query.fingerprint == violation.fingerprint)
-            .map_or_else(|| violation.fingerprint.to_string(), |query| code(query));
+            .map_or_else(|| violation.fingerprint.to_string(), code);
         let _ = writeln!(out, "- violates `{}`: {name}", violation.condition);
     }
     changed_queries(&mut out, report);

@@ -91,10 +91,7 @@ fn report(middle_us: u64) -> RehearsalReport {
         howdah: "0.1.0".to_owned(),
         started: Timestamp::from_micros(1_795_178_599_577_000),
         finished: Timestamp::from_micros(1_795_178_999_577_000),
-        verdict: match is_slower {
-            true => RehearsalVerdict::Failed,
-            false => RehearsalVerdict::Passed,
-        },
+        verdict: if is_slower { RehearsalVerdict::Failed } else { RehearsalVerdict::Passed },
         obstacles: Vec::new(),
         comparison,
         violations,
