@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Child, Stdio},
 };
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
@@ -136,19 +136,41 @@ fn dropped_index_is_found_and_named() {
 }
 
 #[test]
-fn killed_rehearsal_continues_with_unfinished_runs() {
+fn interrupted_run_is_discarded() {
     let Some(fixture) = Fixture::new() else { return };
-    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
-    let mut child = command
+    let mut child = start(&fixture, &["--runs", "1", "--warm-up", "0", "--rate", "0.1"]);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("replay a1")), "the first run did not start");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    let messages: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(messages[0], "howdah: interrupted");
+    assert!(messages[1].starts_with("hint: finished runs are kept"), "{messages:?}");
+    assert!(!fixture.path("out/runs/a1").exists());
+}
+
+/// Starts a rehearsal in the background.
+fn start(fixture: &Fixture, more: &[&str]) -> Child {
+    std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
         .args(fixture.arguments("out"))
-        .args(["--runs", "2", "--warm-up", "0"])
+        .args(more)
         .current_dir(fixture.folder.path())
         .env("HOME", fixture.folder.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap();
+        .unwrap()
+}
+
+#[test]
+fn killed_rehearsal_continues_with_unfinished_runs() {
+    let Some(fixture) = Fixture::new() else { return };
+    let mut child = start(&fixture, &["--runs", "2", "--warm-up", "0"]);
     // Killed while the second run plays, without a chance to clean up.
     let lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let last = lines.map_while(Result::ok).find(|line| line.contains("replay b1"));
