@@ -60,7 +60,7 @@ pub use capture::{
 };
 pub use error::{Corruption, ReadError, WriteError};
 pub use kind::DatasetKind;
-pub use manifest::{CaptureManifest, CaptureOrigin, RunManifest};
+pub use manifest::{CaptureManifest, CaptureOrigin, CapturedServer, RunManifest};
 pub use run::{
     CalibrationEnd, CalibrationEndReason, CalibrationInfo, Disposition, MachineBucket,
     MachineSeries, MachineSummary, Outcomes, ReplayOutcome, ReplayRun, RunSettings, RunWriter,

@@ -30,6 +30,22 @@ pub struct CaptureOrigin {
     /// others.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub encodings: BTreeMap<String, String>,
+    /// The captured server, if the writer could ask it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<CapturedServer>,
+}
+
+/// Identifies the captured server, so that a replay can refuse to run against it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapturedServer {
+    /// `system_identifier` of `pg_control_system()`.
+    pub system_identifier: String,
+    /// `timeline_id` of `pg_control_checkpoint()`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<u32>,
+    /// Its address, as `host:port`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }
 
 /// The manifest of a capture, `capture.json`.

@@ -64,6 +64,7 @@ mod lab;
 mod man;
 mod pool;
 mod probe;
+mod rehearse;
 mod replay;
 mod settings_check;
 mod statsd;
@@ -77,6 +78,7 @@ commands! {
         Capture(capture::Args) => capture::run,
         Replay(replay::Args) => replay::run,
         Compare(compare::Args) => compare::run,
+        Rehearse(rehearse::Args) => rehearse::run,
         Pool(pool::Args) => pool::run,
         Probe(probe::Args) => probe::run,
         Statsd(statsd::Args) => statsd::run,

@@ -27,11 +27,6 @@
 //! While a replay runs, `machine` measures how busy the host is and how long a fixed statement
 //! takes on the target, so that two runs on unequal machines are not compared as equals.
 //!
-//! # The machine
-//!
-//! While a replay runs, `machine` measures how busy the host is and how long a fixed statement
-//! takes on the target, so that two runs on unequal machines are not compared as equals.
-//!
 //! This crate does not read logs, compare runs or render reports.
 
 mod cancel;

@@ -122,11 +122,19 @@ fn error_line(query: &QueryComparison, change: &ErrorChange) -> Option<String> {
         _ => return None,
     };
     Some(format!(
-        "{what}: {} {count} × {} ({})",
+        "{what}: {} {count} × {}{}",
         query_text(query, QUERY_WIDTH),
         sqlstate(change),
-        text::one_line(&change.message, MESSAGE_WIDTH),
+        message(change, MESSAGE_WIDTH),
     ))
+}
+
+/// ` (duplicate key value …)`; empty if the message was removed because it may contain values.
+pub(crate) fn message(change: &ErrorChange, width: usize) -> String {
+    match text::one_line(&change.message, width) {
+        message if message.is_empty() => message,
+        message => format!(" ({message})"),
+    }
 }
 
 pub(crate) fn sqlstate(change: &ErrorChange) -> String {

@@ -1,10 +1,37 @@
-//! The report of a rehearsal.
+//! The report of a rehearsal: one model, rendered as text, Markdown, JSON, JUnit XML and HTML.
+//!
+//! [`RehearsalReport`] is plain data that `howdah-rehearse` fills in. The functions here render it
+//! and decide nothing. Statements are normalized; captured values appear only in
+//! [`RehearsalReport::examples`], which Markdown and JUnit omit.
 
 pub mod html;
+mod json;
+mod junit;
+mod markdown;
+mod obstacle;
+mod server;
+mod text;
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
+use howdah_compare::{Comparison, QueryComparison, Violation};
+use howdah_sql::Fingerprint;
+use howdah_traffic::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use self::html::TimeLines;
+pub use self::{
+    html::html,
+    json::{REHEARSAL_VERSION, RehearsalDocument, document},
+    junit::junit,
+    markdown::markdown,
+    obstacle::Obstacle,
+    server::{
+        BothSides, IndexFacts, ServerDifference, ServerFacts, SettingValue, TableDifference,
+        TableFacts, TableName, TableStatistics,
+    },
+    text::text,
+};
 
 /// One of the two servers of a rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -42,7 +69,7 @@ pub enum RehearsalVerdict {
     Passed,
     /// A query is slower, or a condition is violated.
     Failed,
-    /// The runs do not show whether the change matters.
+    /// The runs do not show whether the change matters: see [`RehearsalReport::obstacles`].
     NotComparable,
 }
 
@@ -56,3 +83,157 @@ impl RehearsalVerdict {
         }
     }
 }
+
+/// One replay of a rehearsal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSummary {
+    /// `a1`, `b1`, …: the name of its folder. `a` is the base.
+    pub name: String,
+    /// The server it ran against.
+    pub side: RehearsalSide,
+    /// When its first statement could be sent.
+    #[serde(with = "rfc3339")]
+    pub started: Timestamp,
+    /// When its last reply had arrived.
+    #[serde(with = "rfc3339")]
+    pub finished: Timestamp,
+    /// Statements sent.
+    pub executions: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Events that were never sent.
+    pub skipped: u64,
+    /// 99th percentile of how late statements were sent although their session was free, in
+    /// microseconds. A large value means that this machine was too slow, not the server.
+    pub schedule_error_p99_us: Option<u64>,
+    /// The load of the machine that replayed, during the run.
+    pub machine: Option<MachineSummary>,
+}
+
+/// The state of the machine that replayed, during a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineSummary {
+    /// Median duration of the calibration statement in microseconds; `None` if not executed.
+    pub calibration_p50_us: Option<u64>,
+    /// Share of processor time in use, 0 to 1.
+    pub busy: f64,
+    /// Share of processor time that the hypervisor gave to other machines, 0 to 1.
+    pub steal: f64,
+    /// Share of processor time in which this machine waited for its disks, 0 to 1.
+    pub io_wait: f64,
+}
+
+/// How much a database grew over its runs, because they were not reset.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DataGrowth {
+    /// The server that has the database.
+    pub side: RehearsalSide,
+    /// Its size before the first run.
+    pub bytes_before: u64,
+    /// Its size after the last run.
+    pub bytes_after: u64,
+}
+
+/// How the typical query changed from the first to the last run on one server, where nothing but
+/// time and the data of earlier runs differ.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OrderEffect {
+    /// The server on which the runs were made.
+    pub side: RehearsalSide,
+    /// The last run over the first.
+    pub factor: f64,
+}
+
+/// Everything that a rehearsal found out.
+#[derive(Clone, Debug)]
+pub struct RehearsalReport {
+    /// Version of the howdah that rehearsed.
+    pub howdah: String,
+    /// When the rehearsal started.
+    pub started: Timestamp,
+    /// When it had compared the runs.
+    pub finished: Timestamp,
+    /// The answer.
+    pub verdict: RehearsalVerdict,
+    /// Why the runs are not comparable; may also be set beside another verdict.
+    pub obstacles: Vec<Obstacle>,
+    /// The base's runs against those of the change. Error messages are empty unless values are
+    /// requested.
+    pub comparison: Comparison,
+    /// The user's conditions that are violated.
+    pub violations: Vec<Violation>,
+    /// The replays, in the order in which they ran.
+    pub runs: Vec<RunSummary>,
+    /// Figures over the time of the runs; drawn in HTML only.
+    pub time_lines: TimeLines,
+    /// The servers, as their first run found them.
+    pub servers: BothSides<ServerFacts>,
+    /// How the servers differ.
+    pub differences: Vec<ServerDifference>,
+    /// The differences that may explain the change of a query, as positions in `differences`.
+    pub reasons: BTreeMap<Fingerprint, Vec<usize>>,
+    /// Changed queries whose plans could not be compared, and why.
+    pub plan_failures: BTreeMap<Fingerprint, String>,
+    /// One captured execution of each changed query, with its values; empty unless requested.
+    pub examples: BTreeMap<Fingerprint, String>,
+    /// Databases that grew over their runs; empty if each run had a reset.
+    pub growth: Vec<DataGrowth>,
+    /// The effect of the order of runs; empty if each run had a reset or there was one run.
+    pub order_effects: Vec<OrderEffect>,
+    /// The options, by name, without passwords.
+    pub options: BTreeMap<String, String>,
+    /// Anything that limits what the result says, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl RehearsalReport {
+    /// The differences that may explain the change of a query.
+    pub fn reasons_of(&self, query: &QueryComparison) -> impl Iterator<Item = &ServerDifference> {
+        let positions = self.reasons.get(&query.fingerprint);
+        positions.into_iter().flatten().filter_map(|position| self.differences.get(*position))
+    }
+
+    /// The differences that concern the whole server, and so may explain any change.
+    pub fn global_differences(&self) -> impl Iterator<Item = &ServerDifference> {
+        self.differences.iter().filter(|difference| difference.table().is_none())
+    }
+
+    /// The changed queries: the slower ones, the largest loss first, then the faster ones.
+    pub fn changed(&self) -> impl Iterator<Item = &QueryComparison> {
+        let faster = self.comparison.faster().collect::<Vec<_>>().into_iter().rev();
+        self.comparison.slower().chain(faster)
+    }
+
+    /// The answer in one line: `failed: 1 of 14 queries slower`.
+    pub fn summary(&self) -> String {
+        let mut line =
+            format!("{}: {}", self.verdict.as_str(), crate::verdict_line(&self.comparison));
+        if let (RehearsalVerdict::NotComparable, Some(obstacle)) =
+            (self.verdict, self.obstacles.first())
+        {
+            line = format!("{}: {obstacle}", self.verdict.as_str());
+        }
+        if !self.violations.is_empty() {
+            let violated = crate::counted(self.violations.len() as u64, "violation");
+            line.push_str(&format!("; {violated} of --fail-on"));
+        }
+        line
+    }
+}
+
+/// A time as RFC 3339 text.
+mod rfc3339 {
+    use howdah_traffic::Timestamp;
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(time: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(time)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests;

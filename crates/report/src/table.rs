@@ -133,8 +133,8 @@ fn rows(out: &mut String, query: &QueryComparison, style: &TableStyle) {
     }
     for change in &query.errors {
         let code = headline::sqlstate(change);
-        let message = text::one_line(&change.message, style.width.saturating_sub(30).max(20));
-        let _ = writeln!(out, "  {code}: {} → {} ({message})", change.base, change.run);
+        let message = headline::message(change, style.width.saturating_sub(30).max(20));
+        let _ = writeln!(out, "  {code}: {} → {}{message}", change.base, change.run);
     }
     if let (true, Some(base), Some(run)) = (query.rows_differ(), query.base, query.run) {
         let rows = |side: Measures| side.rows_mean.unwrap_or(0.0);

@@ -369,7 +369,7 @@ fn cannot_replay(args: &Args, error: StartError) -> anyhow::Error {
 
 /// Raises the soft limit on file descriptors, 1024 on most systems, to the hard limit: each session
 /// needs one.
-fn allow_many_connections() {
+pub(super) fn allow_many_connections() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, "cannot raise the limit on open files: it may be too low");

@@ -24,6 +24,7 @@ mod probe;
 mod probe_faults;
 mod probe_run;
 mod probe_sources;
+mod rehearse;
 mod statsd;
 mod tmux;
 mod top;

@@ -8,11 +8,13 @@
 mod data;
 mod figures;
 mod from_comparison;
+mod from_report;
 mod model;
 mod queries;
 mod sections;
 mod time_lines;
 
+use super::RehearsalReport;
 use crate::page::HtmlPage;
 
 pub use self::model::{
@@ -27,6 +29,11 @@ const CHART_STYLE: &str = include_str!("../../../../third_party/uplot/uPlot.min.
 
 const PAGE_STYLE: &str = include_str!("html/page.css");
 const PAGE_SCRIPT: &str = include_str!("html/page.js");
+
+/// The report as a page.
+pub fn html(report: &RehearsalReport) -> String {
+    Page::from_report(report).to_html()
+}
 
 impl Page {
     /// The page as HTML.

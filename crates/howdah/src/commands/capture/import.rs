@@ -130,6 +130,7 @@ fn output(args: &Args, options: &ImportOptions) -> anyhow::Result<CaptureOutput>
         prefix: options.prefix.clone(),
         timezone: options.timezone.clone(),
         encodings: args.encoding.by_database(),
+        ..CaptureOrigin::default()
     };
     let settings = CaptureSettings { origin, overwrite: args.force };
     Ok(CaptureOutput::capture(dir, settings, filter, redactor))
@@ -171,6 +172,7 @@ fn finish(
                 prefix: summary.prefix.as_ref().map(|prefix| prefix.text.clone()),
                 timezone,
                 encodings: args.encoding.by_database(),
+                ..CaptureOrigin::default()
             };
             if let Some(manifest) = with_write_hint(dir, output.finish(origin, report))? {
                 output::report_capture(ctx, dir, &manifest);

@@ -1,0 +1,248 @@
+//! `howdah rehearse` on two servers.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+};
+
+use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_dataset::{Capture, CaptureSettings, CaptureWriter};
+use howdah_lab::{Cluster, skip_without_postgres};
+use howdah_traffic::{Action, CapturedOutcome, Event, Source, Timestamp};
+use serde_json::Value;
+
+use crate::{howdah, text};
+
+/// The index that the change lacks, and the query that needs it.
+const INDEX: &str = "orders_customer_idx";
+
+/// Two servers with the same data, and a capture of reads.
+struct Fixture {
+    folder: tempfile::TempDir,
+    base: Cluster,
+    change: Cluster,
+}
+
+impl Fixture {
+    /// `None` if the test is skipped.
+    fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let [base, change] = ["rehearse-base", "rehearse-change"]
+            .map(|name| skip_without_postgres("rehearse", Cluster::builder().name(name).start()));
+        let (base, change) = (base?, change?);
+        for cluster in [&base, &change] {
+            client(cluster, "postgres").query("create database shop").unwrap();
+            client(cluster, "shop")
+                .query(&format!(
+                    "create table orders (id int primary key, customer int, note text);
+                     insert into orders
+                         select i, i % 2000, repeat('x', 100) from generate_series(1, 60000) i;
+                     create index {INDEX} on orders (customer);"
+                ))
+                .unwrap();
+        }
+        write_capture(&folder.path().join("capture"));
+        Some(Self { folder, base, change })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The arguments of a quick rehearsal into `out`.
+    fn arguments(&self, out: &str) -> Vec<String> {
+        let (base, change) = (self.base.uri("shop"), self.change.uri("shop"));
+        let words = ["rehearse", "capture", "--base", &base, "--change", &change, "-o", out];
+        words.map(str::to_owned).into()
+    }
+
+    fn report(&self, out: &str) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path(out).join("report.json")).unwrap()).unwrap()
+    }
+}
+
+fn client(cluster: &Cluster, database: &str) -> Client {
+    let params = ConnParams { conninfo: Some(cluster.uri(database)), ..ConnParams::default() };
+    // Like `howdah top` beside a rehearsal, this client does not count as traffic.
+    let target = ConnectTarget::resolve(&params, &Environment::empty()).unwrap();
+    Client::connect(&target).unwrap()
+}
+
+/// A second of traffic of two sessions.
+fn write_capture(dir: &Path) {
+    let mut writer = CaptureWriter::create(dir, CaptureSettings::default()).unwrap();
+    let start = 1_795_178_599_577_000;
+    for number in 0..100 {
+        let queries = [
+            format!("select count(*) from orders where customer = {}", number * 7),
+            format!("select note from orders where id = {}", number * 31 + 1),
+        ];
+        for (session, sql) in queries.into_iter().enumerate() {
+            let event = Event {
+                time: Timestamp::from_micros(start + number * 10_000),
+                session: format!("656a1b2c.{session}").as_str().into(),
+                user: "".into(),
+                database: "shop".into(),
+                application: "".into(),
+                action: Action::Simple { sql: sql.into_bytes().into() },
+                outcome: CapturedOutcome::default(),
+                source: Source::Duration,
+                vxid: None,
+                query_id: None,
+                pipeline: None,
+                wire: None,
+            };
+            writer.write(event).unwrap();
+        }
+    }
+    writer.finish(Value::Null).unwrap();
+    assert_eq!(Capture::open(dir).unwrap().manifest().events, 200);
+}
+
+#[test]
+fn dropped_index_is_found_and_named() {
+    let Some(fixture) = Fixture::new() else { return };
+    client(&fixture.change, "shop").query(&format!("drop index {INDEX}")).unwrap();
+    let plan = howdah(fixture.folder.path())
+        .args(fixture.arguments("out"))
+        .args(["--runs", "2", "--dry-run"])
+        .assert()
+        .success();
+    let plan = text(&plan.get_output().stdout);
+    assert!(plan.contains("replay b2 on change") && plan.contains("in all, about"), "{plan}");
+    assert!(!fixture.path("out").exists());
+
+    let done = howdah(fixture.folder.path())
+        .args(fixture.arguments("out"))
+        .args(["--runs", "2", "--warm-up", "1s"])
+        .assert()
+        .code(3);
+    let shown = text(&done.get_output().stdout);
+    assert!(shown.starts_with("rehearsal: failed: "), "{shown}");
+    let reason = format!("index {INDEX} on orders is missing");
+    assert!(shown.contains(&reason), "{shown}");
+    let report = fixture.report("out");
+    assert_eq!(report["verdict"], "failed");
+    let names: Vec<_> = report["runs"].as_array().unwrap().iter().map(|run| &run["name"]).collect();
+    assert_eq!(names, ["a1", "b1", "b2", "a2"]);
+    let because = report["queries"][0]["plan_change"].as_str().unwrap();
+    assert!(because.contains(INDEX), "{because}");
+    for file in ["report.txt", "report.md", "report.html", "report.xml"] {
+        let report = std::fs::read_to_string(fixture.path("out").join(file)).unwrap();
+        let plain = report.replace('\\', "");
+        assert!(plain.contains(&reason), "{file}: {report}");
+    }
+}
+
+#[test]
+fn interrupted_run_is_discarded() {
+    let Some(fixture) = Fixture::new() else { return };
+    let mut child = start(&fixture, &["--runs", "1", "--warm-up", "0", "--rate", "0.1"]);
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("replay a1")), "the first run did not start");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    let messages: Vec<String> = lines.collect();
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(messages[0], "howdah: interrupted");
+    assert!(messages[1].starts_with("hint: finished runs are kept"), "{messages:?}");
+    assert!(!fixture.path("out/runs/a1").exists());
+}
+
+/// Starts a rehearsal in the background.
+fn start(fixture: &Fixture, more: &[&str]) -> Child {
+    std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
+        .args(fixture.arguments("out"))
+        .args(more)
+        .current_dir(fixture.folder.path())
+        .env("HOME", fixture.folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn killed_rehearsal_continues_with_unfinished_runs() {
+    let Some(fixture) = Fixture::new() else { return };
+    let mut child = start(&fixture, &["--runs", "2", "--warm-up", "0"]);
+    // Killed while the second run plays, without a chance to clean up.
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let last = lines.map_while(Result::ok).find(|line| line.contains("replay b1"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(last.is_some(), "the rehearsal ended before its second run");
+    let journal = || -> Value {
+        let path = fixture.path("out").join("rehearsal.json");
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    };
+    let killed = journal();
+    assert_eq!(killed["runs"].as_array().unwrap().len(), 1, "{killed}");
+
+    let refused = howdah(fixture.folder.path())
+        .args(fixture.arguments("out"))
+        .args(["--runs", "2", "--warm-up", "0", "--rate", "2"])
+        .assert()
+        .code(1);
+    let message = text(&refused.get_output().stderr);
+    assert!(
+        message.contains("--rate \"1\", not \"2\"") && message.contains("--force"),
+        "{message}"
+    );
+
+    let done = howdah(fixture.folder.path())
+        .args(fixture.arguments("out"))
+        .args(["--runs", "2", "--warm-up", "0"])
+        .assert();
+    // The servers are equal; a busy machine may find them slower or not comparable.
+    let code = done.get_output().status.code().unwrap();
+    let message = text(&done.get_output().stderr);
+    assert!([0, 3, 4].contains(&code), "{code}: {message}");
+    assert!(!message.contains("replay a1") && message.contains("replay b1"), "{message}");
+    let finished = journal();
+    assert_eq!(finished["runs"].as_array().unwrap().len(), 4, "{finished}");
+    assert_eq!(finished["runs"][0], killed["runs"][0], "a finished run is kept");
+    let verdict = fixture.report("out")["verdict"].clone();
+    let expected = ["passed", "", "", "failed", "not comparable"];
+    assert_eq!(verdict, expected[usize::try_from(code).unwrap()]);
+}
+
+#[test]
+fn server_with_other_clients_is_refused() {
+    let Some(fixture) = Fixture::new() else { return };
+    let params = ConnParams { conninfo: Some(fixture.change.uri("shop")), ..ConnParams::default() };
+    let target = ConnectTarget::resolve(&params, &Environment::empty()).unwrap();
+    let mut other = Client::connect(&target.with_application_name("shop")).unwrap();
+    other.query("select 1").unwrap();
+    let refused =
+        howdah(fixture.folder.path()).args(fixture.arguments("out")).args(["--runs", "1"]).assert();
+    let refused = refused.code(1);
+    let message = text(&refused.get_output().stderr);
+    assert!(message.contains("other clients were active on the change server"), "{message}");
+    assert!(message.contains("--allow-production shop"), "{message}");
+    assert!(!fixture.path("out/runs").exists(), "nothing was replayed");
+}
+
+#[test]
+fn migration_is_applied_to_a_copy() {
+    let Some(fixture) = Fixture::new() else { return };
+    std::fs::write(fixture.path("drop.sql"), format!("drop index {INDEX};")).unwrap();
+    let base = fixture.base.uri("shop");
+    let done = howdah(fixture.folder.path())
+        .args(["rehearse", "capture", "--base", &base, "--change-sql", "drop.sql", "-o", "out"])
+        .args(["--runs", "1", "--warm-up", "0", "--format", "json"])
+        .assert()
+        .code(3);
+    let report: Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
+    assert_eq!(report["differences"][0]["kind"], "dropped_index", "{report}");
+    let mut client = client(&fixture.base, "shop");
+    let index = client.one_value(&format!("select '{INDEX}'::regclass")).unwrap();
+    assert_eq!(index.as_deref(), Some(INDEX), "the original is unchanged");
+    let copies = "select count(*) from pg_database where datname like '%rehearsal%'";
+    assert_eq!(client.one_value(copies).unwrap().as_deref(), Some("0"), "copies are dropped");
+}

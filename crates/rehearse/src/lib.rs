@@ -1,0 +1,37 @@
+//! Rehearses a change to PostgreSQL: the whole line from a capture to a verdict, in one call.
+//!
+//! ```text
+//! check both servers ─► prepare ─► replay a1 b1 b2 a2 a3 b3 … ─► compare ─► report
+//!                          ▲                  │
+//!                          └── before each ───┘
+//! ```
+//!
+//! `a` is the base, `b` the server with the change. Runs alternate as A B B A, so that a slow drift
+//! of the machine affects both sides equally. A journal in the output folder records finished
+//! steps: a rehearsal that was stopped continues with the run that was interrupted.
+//!
+//! This crate decides the order of steps and what is checked between them. Replaying, comparing and
+//! drawing are done by the crates `replay`, `compare` and `report`.
+
+mod copies;
+mod error;
+mod guard;
+mod import;
+mod journal;
+mod options;
+mod plan;
+mod prepare;
+mod reasons;
+mod rehearsal;
+mod results;
+mod run;
+mod servers;
+mod sql;
+mod time_lines;
+
+pub use error::RehearsalError;
+pub use guard::GuardError;
+pub use journal::JournalError;
+pub use options::{ChangeSource, RehearsalInput, RehearsalOptions, ResetHooks, ResetMode};
+pub use plan::{Plan, PlanStep, RehearsalStep, RunName, time_text};
+pub use rehearsal::{Rehearsal, RehearsalObserver, StepProgress};

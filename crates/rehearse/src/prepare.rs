@@ -1,0 +1,228 @@
+//! Prepares a server for a run: reset, VACUUM, CHECKPOINT, warm caches, and no background work left
+//! over. Both sides get the same.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use howdah_connect::{Client, ConnectTarget};
+use howdah_report::rehearsal::RehearsalSide;
+use howdah_warm::{
+    CacheImage,
+    load::{LoadObserver, LoadOptions, load},
+};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::{
+    copies,
+    error::RehearsalError,
+    options::{ChangeSource, RehearsalOptions, ResetHooks, ResetMode},
+    sql::{check_stopped, connect, connect_after_restart, query_error, query_until_stopped},
+};
+
+/// Time between looks at a command, or at autovacuum.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Maximum wait for the autovacuum workers of a server.
+const AUTOVACUUM_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Minimum share of a cache image that should be in the cache after loading it.
+const WARM_SHARE_MIN: f64 = 0.9;
+
+/// The file with the output of reset commands, in the output folder.
+const RESET_LOG: &str = "reset.log";
+
+/// Prepares servers.
+pub(crate) struct Preparation<'a> {
+    pub(crate) options: &'a RehearsalOptions,
+    pub(crate) image: Option<&'a CacheImage>,
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Preparation<'_> {
+    /// Resets the data of a side, and applies the migration if there is one.
+    pub(crate) fn reset(
+        &self,
+        side: RehearsalSide,
+        working: &ConnectTarget,
+    ) -> Result<(), RehearsalError> {
+        match &self.options.reset {
+            ResetMode::None => {}
+            ResetMode::Copy => copies::create(side, self.options.target(side), self.stop)?,
+            ResetMode::Hooks(hooks) => {
+                if let Some(command) = hooks.command(side) {
+                    self.run_hook(side, command, hooks)?;
+                }
+            }
+        }
+        if let (RehearsalSide::Change, ChangeSource::Migration { sql, .. }) =
+            (side, &self.options.change)
+        {
+            let mut client = connect(side, working)?;
+            query_until_stopped(&mut client, sql, self.stop)
+                .map_err(query_error(side, "apply the migration"))?;
+        }
+        Ok(())
+    }
+
+    /// Vacuums, writes a checkpoint and loads the cache image. Returns what could not be done, for
+    /// the report.
+    pub(crate) fn prepare(
+        &self,
+        side: RehearsalSide,
+        working: &ConnectTarget,
+    ) -> Result<Vec<String>, RehearsalError> {
+        let mut warnings = Vec::new();
+        let mut client = connect_after_restart(side, working, self.stop)?;
+        if self.options.vacuum {
+            let vacuum = query_until_stopped(&mut client, "vacuum (analyze)", self.stop);
+            check_stopped(self.stop)?;
+            if let Err(error) = vacuum {
+                warnings.push(format!("VACUUM failed on {side}: {error}"));
+                client = connect(side, working)?;
+            }
+        }
+        let checkpoint = query_until_stopped(&mut client, "checkpoint", self.stop);
+        check_stopped(self.stop)?;
+        if let Err(error) = checkpoint {
+            warnings.push(format!(
+                "no CHECKPOINT on {side} before its runs, so a run may include one: {error}"
+            ));
+        }
+        drop(client);
+        if let Some(image) = self.image {
+            warnings.extend(self.load_image(side, working, image)?);
+            check_stopped(self.stop)?;
+        }
+        Ok(warnings)
+    }
+
+    /// Waits until no autovacuum worker is active on a server. Returns a warning if that took too
+    /// long.
+    pub(crate) fn wait_for_autovacuum(
+        &self,
+        side: RehearsalSide,
+        working: &ConnectTarget,
+    ) -> Result<Option<String>, RehearsalError> {
+        let mut client = connect_after_restart(side, working, self.stop)?;
+        let deadline = Instant::now() + AUTOVACUUM_TIMEOUT;
+        while is_vacuuming(side, &mut client)? {
+            check_stopped(self.stop)?;
+            if Instant::now() >= deadline {
+                let minutes = AUTOVACUUM_TIMEOUT.as_secs() / 60;
+                return Ok(Some(format!(
+                    "autovacuum was still active on {side} after {minutes} minutes"
+                )));
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+        Ok(None)
+    }
+
+    fn load_image(
+        &self,
+        side: RehearsalSide,
+        working: &ConnectTarget,
+        image: &CacheImage,
+    ) -> Result<Option<String>, RehearsalError> {
+        let original = self.options.target(RehearsalSide::Base).database();
+        let mut options = LoadOptions { evict: true, ..LoadOptions::default() };
+        if working.database() != original {
+            let renaming = (original.to_owned(), working.database().to_owned());
+            options.database_names.extend([renaming]);
+        }
+        let loaded = load(image, working, &options, &LoadInterrupt(self.stop))
+            .map_err(|source| RehearsalError::Warm { side, source: Box::new(source) })?;
+        let share = loaded.share();
+        Ok((share < WARM_SHARE_MIN).then(|| {
+            format!("only {:.0} % of the cache image is in the cache of {side}", share * 100.0)
+        }))
+    }
+
+    /// Runs a reset command and waits for its end.
+    fn run_hook(
+        &self,
+        side: RehearsalSide,
+        command: &str,
+        hooks: &ResetHooks,
+    ) -> Result<(), RehearsalError> {
+        let log = self.options.dir.join(RESET_LOG);
+        let start = || -> io::Result<Child> {
+            let output = open_log(&log)?;
+            Command::new("sh")
+                .args(["-c", command])
+                .env("HOWDAH_REHEARSAL_SIDE", side.as_str())
+                .stdin(Stdio::null())
+                .stdout(output.try_clone()?)
+                .stderr(output)
+                // Its own group, so that its children can be killed with it.
+                .process_group(0)
+                .spawn()
+        };
+        let mut child = start().map_err(|source| RehearsalError::ResetStart { side, source })?;
+        let deadline = Instant::now() + hooks.timeout;
+        let status = loop {
+            let status =
+                child.try_wait().map_err(|source| RehearsalError::ResetStart { side, source })?;
+            if let Some(status) = status {
+                break status;
+            }
+            let is_stopped = self.stop.load(Ordering::Relaxed);
+            if is_stopped || Instant::now() >= deadline {
+                kill(&mut child);
+                check_stopped(self.stop)?;
+                return Err(RehearsalError::ResetTimeout { side, timeout: hooks.timeout });
+            }
+            thread::sleep(POLL_INTERVAL);
+        };
+        match status {
+            status if status.success() => Ok(()),
+            status => Err(RehearsalError::Reset { side, status: status_text(status), log }),
+        }
+    }
+}
+
+/// Whether autovacuum is active. Roles without `pg_read_all_stats` do not see its workers.
+fn is_vacuuming(side: RehearsalSide, client: &mut Client) -> Result<bool, RehearsalError> {
+    const SQL: &str = "select pg_catalog.count(*) from pg_catalog.pg_stat_activity \
+                       where backend_type = 'autovacuum worker'";
+    let count = client.one_value(SQL).map_err(query_error(side, "look for autovacuum"))?;
+    Ok(count.is_some_and(|count| count != "0"))
+}
+
+fn open_log(path: &Path) -> io::Result<File> {
+    howdah_files::options().append(true).create(true).open(path)
+}
+
+/// Kills a command and its children.
+fn kill(child: &mut Child) {
+    let group = Pid::from_child(child);
+    if let Err(error) = kill_process_group(group, Signal::KILL) {
+        tracing::debug!(%error, "cannot kill the reset command");
+    }
+    // It was killed, so this does not block.
+    let _ = child.wait();
+}
+
+fn status_text(status: ExitStatus) -> String {
+    match status.code() {
+        Some(code) => format!("exit code {code}"),
+        None => status.to_string(),
+    }
+}
+
+/// Stops a load when the rehearsal is stopped.
+struct LoadInterrupt<'a>(&'a AtomicBool);
+
+impl LoadObserver for LoadInterrupt<'_> {
+    fn should_stop(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}

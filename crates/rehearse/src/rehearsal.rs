@@ -1,0 +1,503 @@
+//! [`Rehearsal`]: carries out the plan, step by step, and continues where an earlier call stopped.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use howdah_compare::CompareSettings;
+use howdah_connect::ConnectTarget;
+use howdah_dataset::Capture;
+use howdah_replay::{IdentityMap, ReplayProgress};
+use howdah_report::{
+    TableStyle,
+    rehearsal::{self, BothSides, DataGrowth, RehearsalReport, RehearsalSide, ServerFacts},
+};
+use howdah_traffic::Timestamp;
+use howdah_warm::CacheImage;
+
+use crate::{
+    copies,
+    error::RehearsalError,
+    guard, import,
+    journal::Journal,
+    options::{RehearsalInput, RehearsalOptions, ResetMode},
+    plan::{CaptureLength, Plan, PlanInput, RehearsalStep, RunName},
+    prepare::Preparation,
+    reasons, results,
+    run::{self, Replayer},
+    servers,
+    sql::{check_stopped, connect, query_error},
+    time_lines,
+};
+
+/// The subfolder of the runs.
+const RUNS: &str = "runs";
+
+/// The subfolder of a capture made from logs.
+const CAPTURE: &str = "capture";
+
+/// Columns of the text report in a file, which can be scrolled.
+const FILE_WIDTH: usize = 160;
+
+/// A rehearsal and its options.
+#[derive(Debug)]
+pub struct Rehearsal {
+    /// The servers, the traffic and the rules.
+    pub options: RehearsalOptions,
+    /// Stops the rehearsal within a moment; may be set from any thread.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Observes a rehearsal. Its methods should return quickly.
+pub trait RehearsalObserver: Sync {
+    /// A step starts.
+    fn on_step(&self, progress: &StepProgress) {
+        let _ = progress;
+    }
+
+    /// The replay of the current step proceeds. Called from another thread.
+    fn on_replay(&self, progress: ReplayProgress) {
+        let _ = progress;
+    }
+
+    /// Something worth knowing before the report.
+    fn on_note(&self, text: &str) {
+        let _ = text;
+    }
+}
+
+/// Ignores everything.
+impl RehearsalObserver for () {}
+
+/// A step that starts, and its place in the plan.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct StepProgress {
+    /// It starts now.
+    pub step: RehearsalStep,
+    /// Counted from 1.
+    pub number: usize,
+    /// In the whole plan.
+    pub steps: usize,
+    /// Time left, including this step, as far as it is known.
+    pub time_left: Duration,
+    /// Events that each replay sends; 0 if the capture is not made yet.
+    pub events: u64,
+}
+
+impl Rehearsal {
+    /// The steps, with estimates as far as the capture exists. Asks no server and writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The capture cannot be read.
+    pub fn plan(&self) -> Result<Plan, RehearsalError> {
+        let capture = match &self.options.input {
+            RehearsalInput::Capture(dir) => {
+                Some(Capture::open(dir).map_err(RehearsalError::Capture)?)
+            }
+            RehearsalInput::Logs { .. } => {
+                let made = Capture::open(&self.options.dir.join(CAPTURE)).ok();
+                made.filter(|capture| capture.manifest().finished)
+            }
+        };
+        Ok(self.plan_for(capture.as_ref()))
+    }
+
+    fn plan_for(&self, capture: Option<&Capture>) -> Plan {
+        let options = &self.options;
+        let has_image = options.warm_image.is_some();
+        Plan::new(&PlanInput {
+            is_log: matches!(options.input, RehearsalInput::Logs { .. }),
+            runs: options.runs,
+            rate: options.rate,
+            capture: capture.map(capture_length),
+            warm_up: if has_image { Duration::ZERO } else { options.warm_up },
+            has_reset: options.reset != ResetMode::None,
+        })
+    }
+
+    /// Rehearses, or continues a rehearsal in the same folder, and writes the reports.
+    ///
+    /// # Errors
+    ///
+    /// See [`RehearsalError`]. Finished runs are kept; the next call continues. A slower query is
+    /// not an error: see [`RehearsalReport::verdict`].
+    pub fn run(&self, observer: &dyn RehearsalObserver) -> Result<RehearsalReport, RehearsalError> {
+        let dir = &self.options.dir;
+        howdah_files::create_dir_all(dir).map_err(|source| file_error(dir, source))?;
+        let options = self.options.run_options();
+        let mut journal = Journal::open(dir, &options, self.options.force)?;
+        let capture = self.capture(observer)?;
+        if capture.manifest().events == 0 {
+            return Err(RehearsalError::NoEvents);
+        }
+        let image = self.options.warm_image.as_ref().map(CacheImage::open).transpose();
+        let image = image.map_err(|error| RehearsalError::Image(Box::new(error)))?;
+        let mut conductor = Conductor {
+            rehearsal: self,
+            observer,
+            capture: &capture,
+            image: image.as_ref(),
+            journal: &mut journal,
+        };
+        conductor.remove_incomplete_runs()?;
+        let plan = conductor.remaining_plan();
+        for (position, step) in plan.steps.iter().enumerate() {
+            check_stopped(&self.stop)?;
+            observer.on_step(&StepProgress {
+                step: step.kind,
+                number: position + 1,
+                steps: plan.steps.len(),
+                time_left: plan.time_from(position).0,
+                events: capture.manifest().events,
+            });
+            // A server reports a cancelled statement as an error like any other.
+            conductor.carry_out(step.kind).map_err(|error| match check_stopped(&self.stop) {
+                Err(interrupted) => interrupted,
+                Ok(()) => error,
+            })?;
+        }
+        let report = conductor.report()?;
+        write_reports(dir, &report)?;
+        conductor.remove_copies();
+        Ok(report)
+    }
+
+    /// Opens the capture; logs are imported first.
+    fn capture(&self, observer: &dyn RehearsalObserver) -> Result<Capture, RehearsalError> {
+        match &self.options.input {
+            RehearsalInput::Capture(dir) => Capture::open(dir).map_err(RehearsalError::Capture),
+            RehearsalInput::Logs { files, options } => {
+                let plan = self.plan_for(None);
+                observer.on_step(&StepProgress {
+                    step: RehearsalStep::Import,
+                    number: 1,
+                    steps: plan.steps.len(),
+                    time_left: plan.time_from(0).0,
+                    events: 0,
+                });
+                let dir = self.options.dir.join(CAPTURE);
+                import::import(files, options, &dir, self.options.force, &self.stop)
+            }
+        }
+    }
+
+    /// The server and database of a side that runs use: the original, or its copy.
+    fn working_target(&self, side: RehearsalSide) -> ConnectTarget {
+        let target = self.options.target(side);
+        match self.options.reset {
+            ResetMode::Copy => target.with_database(&copies::copy_name(target.database(), side)),
+            ResetMode::None | ResetMode::Hooks(_) => target.clone(),
+        }
+    }
+
+    /// The roles and databases of sessions on a side. Sessions that use the base's database use
+    /// whatever stands in for it on that side: the database of `--change`, or a copy.
+    fn identities(&self, side: RehearsalSide) -> IdentityMap {
+        let mut identities = self.options.identities.clone();
+        let working = self.working_target(side).database().to_owned();
+        if self.options.is_single_database {
+            identities.as_database = Some(working);
+            return identities;
+        }
+        let base = self.options.base.database();
+        for database in identities.databases.values_mut().filter(|database| *database == base) {
+            database.clone_from(&working);
+        }
+        if working != base {
+            identities.databases.entry(base.to_owned()).or_insert(working);
+        }
+        identities
+    }
+}
+
+/// A rehearsal in progress.
+struct Conductor<'a> {
+    rehearsal: &'a Rehearsal,
+    observer: &'a dyn RehearsalObserver,
+    capture: &'a Capture,
+    image: Option<&'a CacheImage>,
+    journal: &'a mut Journal,
+}
+
+impl Conductor<'_> {
+    fn options(&self) -> &RehearsalOptions {
+        &self.rehearsal.options
+    }
+
+    fn run_dir(&self, run: RunName) -> PathBuf {
+        self.options().dir.join(RUNS).join(run.to_string())
+    }
+
+    fn has_run(&self, run: RunName) -> bool {
+        let name = run.to_string();
+        self.journal.runs().iter().any(|run| run.name == name)
+    }
+
+    /// Removes runs from the journal whose files are missing or incomplete: they are redone.
+    fn remove_incomplete_runs(&mut self) -> Result<(), RehearsalError> {
+        let runs = self.options().dir.join(RUNS);
+        let names: Vec<String> = self.journal.runs().iter().map(|run| run.name.clone()).collect();
+        for name in names.iter().filter(|name| !run::is_complete(&runs.join(name))) {
+            self.observer.on_note(&format!("run {name} is incomplete and will be repeated"));
+            self.journal.remove_run(name)?;
+        }
+        Ok(())
+    }
+
+    /// The steps without those of finished runs.
+    fn remaining_plan(&self) -> Plan {
+        let mut plan = self.rehearsal.plan_for(Some(self.capture));
+        plan.steps.retain(|step| {
+            step.kind != RehearsalStep::Import
+                && !step.kind.run().is_some_and(|run| self.has_run(run))
+        });
+        plan
+    }
+
+    /// Carries out a step, except for the last one, whose result is the report.
+    fn carry_out(&mut self, step: RehearsalStep) -> Result<(), RehearsalError> {
+        match step {
+            RehearsalStep::Import | RehearsalStep::Compare => Ok(()),
+            RehearsalStep::Check => self.check(),
+            RehearsalStep::Prepare(run) => self.prepare(run),
+            RehearsalStep::WarmUp(run) => self.warm_up(run),
+            RehearsalStep::Replay(run) => self.replay(run),
+        }
+    }
+
+    /// Refuses servers that may be in production, and notes how the servers differ.
+    fn check(&mut self) -> Result<(), RehearsalError> {
+        let mut found = Vec::new();
+        for side in RehearsalSide::ALL {
+            let target = self.options().target(side);
+            let mut client = connect(side, target)?;
+            let facts = servers::query_facts(&mut client, target)
+                .map_err(query_error(side, "query the state"))?;
+            let captured = self.capture.manifest().origin.server.as_ref();
+            let allowed = self.options().allow_production.as_deref();
+            guard::check(side, &facts, &client.endpoint().to_string(), captured, allowed)?;
+            found.push(facts);
+        }
+        if let [base, change] = &found[..] {
+            for difference in servers::differences(base, change).iter().take(NOTES_MAX) {
+                self.observer.on_note(&format!("the servers differ: {difference}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn preparation(&self) -> Preparation<'_> {
+        Preparation { options: self.options(), image: self.image, stop: &self.rehearsal.stop }
+    }
+
+    /// Prepares the server of a run. The first time, its facts are recorded as the run finds them.
+    fn prepare(&mut self, run: RunName) -> Result<(), RehearsalError> {
+        let side = run.side;
+        let working = self.rehearsal.working_target(side);
+        let preparation = self.preparation();
+        preparation.reset(side, &working)?;
+        let warnings = preparation.prepare(side, &working)?;
+        warnings.into_iter().for_each(|warning| self.warn(warning));
+        if self.journal.server(side.as_str()).is_none() {
+            let mut client = connect(side, &working)?;
+            let facts = servers::query_facts(&mut client, &working)
+                .map_err(query_error(side, "query the state"))?;
+            self.journal.set_server(side.as_str(), facts)?;
+            let denied = self.replayer(&|_| {}).denied_logins(
+                &working,
+                &self.rehearsal.identities(side),
+                side.as_str(),
+            );
+            denied.into_iter().for_each(|warning| self.warn(warning));
+        }
+        // The idle side too: its background work would slow this one, if they share a machine.
+        for side in RehearsalSide::ALL {
+            // A copy of the other side may not exist yet; its server does.
+            let target = self.options().target(side).clone();
+            if let Some(warning) = self.preparation().wait_for_autovacuum(side, &target)? {
+                self.warn(warning);
+            }
+        }
+        Ok(())
+    }
+
+    fn warm_up(&mut self, run: RunName) -> Result<(), RehearsalError> {
+        let working = self.rehearsal.working_target(run.side);
+        let on_progress = |progress| self.observer.on_replay(progress);
+        let identities = self.rehearsal.identities(run.side);
+        let time = self.options().warm_up;
+        self.replayer(&on_progress).warm_up(run, &working, &identities, time)
+    }
+
+    /// Replays one run. A run that does not reach its end is removed.
+    fn replay(&mut self, run: RunName) -> Result<(), RehearsalError> {
+        let working = self.rehearsal.working_target(run.side);
+        let identities = self.rehearsal.identities(run.side);
+        let dir = self.run_dir(run);
+        let on_progress = |progress| self.observer.on_replay(progress);
+        let replayed = self.replayer(&on_progress).replay(run, &working, &identities, &dir);
+        if replayed.is_err()
+            && !run::is_complete(&dir)
+            && let Err(error) = fs::remove_dir_all(&dir)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::debug!(%error, "cannot remove an incomplete run");
+        }
+        Ok(self.journal.push_run(replayed?)?)
+    }
+
+    fn replayer<'p>(&'p self, on_progress: &'p (dyn Fn(ReplayProgress) + Sync)) -> Replayer<'p> {
+        let capture_name = match &self.options().input {
+            RehearsalInput::Capture(dir) => dir.display().to_string(),
+            RehearsalInput::Logs { .. } => self.options().dir.join(CAPTURE).display().to_string(),
+        };
+        Replayer {
+            capture: self.capture,
+            capture_name,
+            rate: self.options().rate,
+            workers: self.options().workers,
+            stop: &self.rehearsal.stop,
+            on_progress,
+        }
+    }
+
+    fn warn(&mut self, warning: String) {
+        self.observer.on_note(&warning);
+        self.journal.warn(warning);
+    }
+
+    /// Compares the runs and collects everything for the report.
+    fn report(&self) -> Result<RehearsalReport, RehearsalError> {
+        let options = self.options();
+        let runs_dir = options.dir.join(RUNS);
+        // A rehearsal that is continued with fewer runs has more of them than it asks for.
+        let mut runs = self.journal.runs().to_vec();
+        runs.sort_by_key(|run| run.started);
+        let samples = results::RunSamples::read(&runs_dir, &runs)?;
+        let settings =
+            CompareSettings { change_min: options.change_min, ..CompareSettings::default() };
+        let mut comparison = samples.compare(&settings);
+        let violations = samples.violations(&options.fail_on, &comparison);
+        let example_run =
+            runs_dir.join(RunName { side: RehearsalSide::Change, number: 1 }.to_string());
+        let [base, change] = RehearsalSide::ALL.map(|side| self.rehearsal.working_target(side));
+        let plan_failures =
+            results::explain_changes(&mut comparison, &example_run, &base, &change)?;
+        let examples = if options.has_examples {
+            results::examples(&comparison, &example_run)?
+        } else {
+            results::remove_values(&mut comparison);
+            BTreeMap::new()
+        };
+        let servers = self.servers();
+        let differences = servers::differences(&servers.base, &servers.change);
+        let obstacles = results::find_obstacles(&comparison, &runs);
+        let is_reset = options.reset != ResetMode::None;
+        let mut shown = options.run_options();
+        shown.insert("--runs".to_owned(), options.runs.to_string());
+        Ok(RehearsalReport {
+            howdah: env!("CARGO_PKG_VERSION").to_owned(),
+            started: self.journal.started(),
+            finished: Timestamp::now(),
+            verdict: results::decide(&comparison, &violations, &obstacles),
+            obstacles,
+            reasons: reasons::find_reasons(&comparison, &differences),
+            time_lines: time_lines::time_lines(&runs_dir, &runs)?,
+            comparison,
+            violations,
+            runs,
+            servers: BothSides {
+                base: with_relevant_settings(&servers.base, &servers.change),
+                change: with_relevant_settings(&servers.change, &servers.base),
+            },
+            differences,
+            plan_failures,
+            examples,
+            growth: if is_reset { Vec::new() } else { self.growth()? },
+            order_effects: if is_reset { Vec::new() } else { samples.order_effects(&settings) },
+            options: shown,
+            warnings: self.journal.warnings().to_vec(),
+        })
+    }
+
+    fn servers(&self) -> BothSides<ServerFacts> {
+        let facts = |side: RehearsalSide| self.journal.server(side.as_str()).cloned();
+        BothSides {
+            base: facts(RehearsalSide::Base).unwrap_or_default(),
+            change: facts(RehearsalSide::Change).unwrap_or_default(),
+        }
+    }
+
+    /// How much the databases grew over their runs.
+    fn growth(&self) -> Result<Vec<DataGrowth>, RehearsalError> {
+        const SQL: &str = "select pg_catalog.pg_database_size(pg_catalog.current_database())";
+        let mut growth = Vec::new();
+        for side in RehearsalSide::ALL {
+            let mut client = connect(side, &self.rehearsal.working_target(side))?;
+            let bytes = client.one_value(SQL).map_err(query_error(side, "query the size"))?;
+            let before = self.journal.server(side.as_str()).map(|facts| facts.database_bytes);
+            if let (Some(bytes_before), Some(bytes_after)) =
+                (before, bytes.and_then(|bytes| bytes.parse().ok()))
+            {
+                growth.push(DataGrowth { side, bytes_before, bytes_after });
+            }
+        }
+        Ok(growth)
+    }
+
+    /// Drops the copies. A copy that cannot be dropped does not make the report worse.
+    fn remove_copies(&self) {
+        if self.options().reset != ResetMode::Copy {
+            return;
+        }
+        for side in RehearsalSide::ALL {
+            if let Err(error) = copies::remove(side, self.options().target(side)) {
+                self.observer.on_note(&format!("a copy of the database remains: {error}"));
+            }
+        }
+    }
+}
+
+/// Differences that are noted before the first run; all are in the report.
+const NOTES_MAX: usize = 10;
+
+fn capture_length(capture: &Capture) -> CaptureLength {
+    let manifest = capture.manifest();
+    let time = match (manifest.first, manifest.last) {
+        (Some(first), Some(last)) => last.saturating_since(first),
+        _ => Duration::ZERO,
+    };
+    CaptureLength { time, events: manifest.events }
+}
+
+fn with_relevant_settings(own: &ServerFacts, other: &ServerFacts) -> ServerFacts {
+    ServerFacts { settings: servers::relevant_settings(own, other), ..own.clone() }
+}
+
+/// Writes the report in all formats.
+fn write_reports(dir: &Path, report: &RehearsalReport) -> Result<(), RehearsalError> {
+    let style = TableStyle { width: FILE_WIDTH, ..TableStyle::default() };
+    let json = serde_json::to_string_pretty(&rehearsal::document(report)).unwrap_or_default();
+    let files = [
+        ("report.txt", rehearsal::text(report, &style)),
+        ("report.md", rehearsal::markdown(report)),
+        ("report.html", rehearsal::html(report)),
+        ("report.xml", rehearsal::junit(report)),
+        ("report.json", json + "\n"),
+    ];
+    for (name, text) in files {
+        let path = dir.join(name);
+        howdah_files::write(&path, text).map_err(|source| RehearsalError::File { path, source })?;
+    }
+    Ok(())
+}
+
+fn file_error(path: &Path, source: io::Error) -> RehearsalError {
+    RehearsalError::File { path: path.to_owned(), source }
+}

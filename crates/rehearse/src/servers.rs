@@ -1,0 +1,238 @@
+//! Facts of a server, queried once, and how two servers differ.
+
+mod difference;
+
+use std::collections::BTreeMap;
+
+use howdah_connect::{Client, ConnectTarget, QueryError, ResultRow, ResultSet};
+use howdah_report::rehearsal::{
+    IndexFacts, ServerFacts, SettingValue, TableFacts, TableName, TableStatistics,
+};
+
+pub(crate) use self::difference::{differences, relevant_settings};
+
+/// Maximum number of tables that are examined, the largest first.
+const TABLES_MAX: usize = 500;
+
+/// Settings that differ between any two servers, that may contain passwords, or that the session
+/// itself sets.
+const IGNORED_SETTINGS: &str = "'application_name', 'client_encoding', 'cluster_name', \
+    'config_file', 'data_directory', 'external_pid_file', 'hba_file', 'ident_file', \
+    'in_hot_standby', 'listen_addresses', 'log_directory', 'log_filename', 'port', \
+    'primary_conninfo', 'primary_slot_name', 'server_version', 'server_version_num', \
+    'shared_memory_size', 'shared_memory_size_in_huge_pages', 'ssl_ca_file', 'ssl_cert_file', \
+    'ssl_key_file', 'synchronous_standby_names', 'syslog_ident', 'temp_tablespaces', \
+    'transaction_deferrable', 'transaction_isolation', 'transaction_read_only', \
+    'unix_socket_directories', 'bonjour_name'";
+
+/// Commands of the server may contain passwords, as may texts of custom settings.
+fn settings_sql() -> String {
+    format!(
+        "select name, setting, coalesce(boot_val, ''), coalesce(unit, '')
+         from pg_catalog.pg_settings
+         where source not in ('client', 'session', 'override')
+           and name not in ({IGNORED_SETTINGS}) and name not like '%\\_command'
+           and not (category = 'Customized Options' and vartype = 'string')
+         order by name"
+    )
+}
+
+const EXTENSIONS_SQL: &str = "select extname, extversion from pg_catalog.pg_extension order by 1";
+
+/// `reltuples` is used where the cumulative statistics are empty, as after a crash. Sizes are
+/// computed only for the tables listed, because each takes system calls.
+fn tables_sql() -> String {
+    format!(
+        "with largest as (
+             select c.oid, n.nspname, c.relname, c.reltuples
+             from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+             where c.relkind in ('r', 'm') and c.relpersistence <> 't'
+               and n.nspname not in ('pg_catalog', 'information_schema')
+               and n.nspname not like 'pg\\_toast%'
+             order by c.relpages desc, n.nspname, c.relname limit {}
+         )
+         select t.nspname, t.relname, coalesce(pg_catalog.pg_table_size(t.oid), 0),
+                case when coalesce(s.n_live_tup, 0) > 0 then s.n_live_tup
+                     else greatest(t.reltuples, 0)::bigint end,
+                coalesce(s.n_dead_tup, 0),
+                extract(epoch from pg_catalog.now()
+                        - greatest(s.last_analyze, s.last_autoanalyze))::bigint
+         from largest t left join pg_catalog.pg_stat_all_tables s on s.relid = t.oid",
+        TABLES_MAX + 1
+    )
+}
+
+/// The definition without the index's name, by which indexes are compared.
+const INDEXES_SQL: &str = "\
+    select n.nspname, t.relname, c.relname,
+           replace(pg_catalog.pg_get_indexdef(i.indexrelid),
+                   ' INDEX ' || pg_catalog.quote_ident(c.relname) || ' ON ', ' INDEX ON '),
+           coalesce(pg_catalog.pg_relation_size(i.indexrelid), 0)
+    from pg_catalog.pg_index i
+    join pg_catalog.pg_class c on c.oid = i.indexrelid
+    join pg_catalog.pg_class t on t.oid = i.indrelid
+    join pg_catalog.pg_namespace n on n.oid = t.relnamespace
+    where i.indisvalid and t.relkind in ('r', 'm')
+      and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname not like 'pg\\_toast%'
+    order by 1, 2, 3";
+
+const TRIGGERS_SQL: &str = "\
+    select n.nspname, t.relname, g.tgname
+    from pg_catalog.pg_trigger g
+    join pg_catalog.pg_class t on t.oid = g.tgrelid
+    join pg_catalog.pg_namespace n on n.oid = t.relnamespace
+    where not g.tgisinternal and g.tgenabled <> 'D' order by 1, 2, 3";
+
+/// Other sessions, active within the last minute. A role without `pg_read_all_stats` does not see
+/// the state of other roles' sessions: they count as active. Our own control connections are
+/// recognised by their `application_name`.
+const ACTIVE_CLIENTS_SQL: &str = "\
+    select pg_catalog.count(*) from pg_catalog.pg_stat_activity
+    where datid is not null and pid <> pg_catalog.pg_backend_pid()
+      and coalesce(backend_type, 'client backend') = 'client backend'
+      and application_name not like 'howdah%'
+      and (state is null or state <> 'idle'
+           or state_change > pg_catalog.now() - interval '1 minute')";
+
+/// Queries the facts of the server at `target`, and of its database.
+///
+/// # Errors
+///
+/// The server refused a query that needs no privilege.
+pub(crate) fn query_facts(
+    client: &mut Client,
+    target: &ConnectTarget,
+) -> Result<ServerFacts, QueryError> {
+    // Where the role may not execute these functions, the identity is unknown.
+    let system = "select system_identifier from pg_catalog.pg_control_system()";
+    let system_identifier = client.one_value(system).ok().flatten();
+    let timeline = "select timeline_id from pg_catalog.pg_control_checkpoint()";
+    let timeline = client.one_value(timeline).ok().flatten();
+    let size = "select pg_catalog.pg_database_size(pg_catalog.current_database())";
+    let database_bytes = client.one_value(size).ok().flatten();
+    let (tables, is_truncated) = query_tables(client)?;
+    Ok(ServerFacts {
+        target: target.to_string(),
+        database: client.one_value("select current_database()")?.unwrap_or_default(),
+        version: client.parameter("server_version").unwrap_or_default().to_owned(),
+        system_identifier,
+        timeline: timeline.and_then(|timeline| timeline.parse().ok()),
+        settings: query_settings(client)?,
+        extensions: pairs(&client.query(EXTENSIONS_SQL)?),
+        database_bytes: database_bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
+        tables,
+        is_truncated,
+        active_clients: query_active_clients(client)?,
+    })
+}
+
+/// The number of other sessions that were active within the last minute.
+pub(crate) fn query_active_clients(client: &mut Client) -> Result<u64, QueryError> {
+    let count = client.one_value(ACTIVE_CLIENTS_SQL)?;
+    Ok(count.and_then(|count| count.parse().ok()).unwrap_or(0))
+}
+
+fn query_settings(client: &mut Client) -> Result<BTreeMap<String, SettingValue>, QueryError> {
+    let results = client.query(&settings_sql())?;
+    let setting = |row: &ResultRow| {
+        let unit = cell(row, 3);
+        let value = SettingValue {
+            value: setting_text(&cell(row, 1), &unit),
+            default: setting_text(&cell(row, 2), &unit),
+        };
+        (cell(row, 0), value)
+    };
+    Ok(rows(&results).map(setting).collect())
+}
+
+fn query_tables(client: &mut Client) -> Result<(Vec<TableFacts>, bool), QueryError> {
+    let results = client.query(&tables_sql())?;
+    let mut tables: BTreeMap<TableName, TableFacts> = rows(&results)
+        .take(TABLES_MAX)
+        .map(|row| {
+            let facts = TableFacts {
+                name: relation(row),
+                bytes: number(row, 2),
+                statistics: TableStatistics {
+                    live_rows: number(row, 3),
+                    dead_rows: number(row, 4),
+                    analyzed_s: row.text(5).and_then(|seconds| seconds.parse().ok()),
+                },
+                indexes: Vec::new(),
+                triggers: Vec::new(),
+            };
+            (facts.name.clone(), facts)
+        })
+        .collect();
+    let is_truncated = rows(&results).count() > TABLES_MAX;
+    for row in rows(&client.query(INDEXES_SQL)?) {
+        if let Some(table) = tables.get_mut(&relation(row)) {
+            let (name, definition) = (cell(row, 2), cell(row, 3));
+            table.indexes.push(IndexFacts { name, definition, bytes: number(row, 4) });
+        }
+    }
+    for row in rows(&client.query(TRIGGERS_SQL)?) {
+        if let Some(table) = tables.get_mut(&relation(row)) {
+            table.triggers.push(cell(row, 2));
+        }
+    }
+    Ok((tables.into_values().collect(), is_truncated))
+}
+
+/// A value with its unit, as people write it: `16384` of `8kB` is `128MB`.
+fn setting_text(value: &str, unit: &str) -> String {
+    let kilobytes = match unit {
+        "" => return value.to_owned(),
+        "kB" => Some(1),
+        "MB" => Some(1 << 10),
+        unit => unit.strip_suffix("kB").and_then(|factor| factor.parse::<i64>().ok()),
+    };
+    match (kilobytes, value.parse::<i64>()) {
+        // Negative and zero are special values, without a unit.
+        (_, Ok(..=0)) => value.to_owned(),
+        (Some(factor), Ok(value)) => match value.saturating_mul(factor) {
+            kilobytes if kilobytes % (1 << 20) == 0 => format!("{}GB", kilobytes >> 20),
+            kilobytes if kilobytes % (1 << 10) == 0 => format!("{}MB", kilobytes >> 10),
+            kilobytes => format!("{kilobytes}kB"),
+        },
+        _ => format!("{value}{unit}"),
+    }
+}
+
+fn rows(results: &[ResultSet]) -> impl Iterator<Item = &ResultRow> {
+    results.iter().flat_map(|result| &result.rows)
+}
+
+fn pairs(results: &[ResultSet]) -> BTreeMap<String, String> {
+    rows(results).map(|row| (cell(row, 0), cell(row, 1))).collect()
+}
+
+fn cell(row: &ResultRow, column: usize) -> String {
+    row.text(column).unwrap_or_default().into_owned()
+}
+
+fn number(row: &ResultRow, column: usize) -> u64 {
+    row.text(column).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn relation(row: &ResultRow) -> TableName {
+    TableName { schema: cell(row, 0), name: cell(row, 1) }
+}
+
+#[test]
+fn settings_have_readable_units() {
+    let cases = [
+        ("16384", "8kB", "128MB"),
+        ("4096", "kB", "4MB"),
+        ("100", "kB", "100kB"),
+        ("1024", "MB", "1GB"),
+        ("300", "s", "300s"),
+        ("-1", "8kB", "-1"),
+        ("0", "ms", "0"),
+        ("0.5", "ms", "0.5ms"),
+        ("on", "", "on"),
+    ];
+    for (value, unit, text) in cases {
+        assert_eq!(setting_text(value, unit), text);
+    }
+}

@@ -1,0 +1,96 @@
+//! Connections to the servers of a rehearsal, with errors that name the side.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use howdah_connect::{CancelHandle, Client, ConnectTarget, QueryError, ResultSet};
+use howdah_report::rehearsal::RehearsalSide;
+
+use crate::error::RehearsalError;
+
+/// How long a server may take to accept connections after a reset restarted it.
+const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Time between attempts to connect, and between looks at the stop flag.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The `application_name` of control connections, by which the guard recognises them.
+const APPLICATION_NAME: &str = "howdah rehearse";
+
+/// Connects to a server of a side.
+pub(crate) fn connect(
+    side: RehearsalSide,
+    target: &ConnectTarget,
+) -> Result<Client, RehearsalError> {
+    Client::connect(&target.with_application_name(APPLICATION_NAME))
+        .map_err(|source| RehearsalError::Connect { side, source: Box::new(source) })
+}
+
+/// Connects to a server that may be starting.
+pub(crate) fn connect_after_restart(
+    side: RehearsalSide,
+    target: &ConnectTarget,
+    stop: &AtomicBool,
+) -> Result<Client, RehearsalError> {
+    let deadline = Instant::now() + RESTART_TIMEOUT;
+    loop {
+        match connect(side, target) {
+            Err(_) if Instant::now() < deadline && !stop.load(Ordering::Relaxed) => {
+                thread::sleep(RETRY_INTERVAL);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Adds the side and the task to an error of a query.
+pub(crate) fn query_error(
+    side: RehearsalSide,
+    task: &'static str,
+) -> impl FnOnce(QueryError) -> RehearsalError {
+    move |source| RehearsalError::Query { side, task, source: Box::new(source) }
+}
+
+/// Runs statements that may take long, and cancels them when `stop` is set.
+pub(crate) fn query_until_stopped(
+    client: &mut Client,
+    sql: &str,
+    stop: &AtomicBool,
+) -> Result<Vec<ResultSet>, QueryError> {
+    let cancel = client.cancel_handle();
+    let finished = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !finished.load(Ordering::Relaxed) {
+                if stop.load(Ordering::Relaxed)
+                    && let Some(Err(error)) = cancel.as_ref().map(CancelHandle::cancel)
+                {
+                    tracing::debug!(%error, "cannot cancel a statement");
+                }
+                thread::park_timeout(RETRY_INTERVAL);
+            }
+        });
+        let result = client.query(sql);
+        finished.store(true, Ordering::Relaxed);
+        watcher.thread().unpark();
+        result
+    })
+}
+
+/// Fails if the user stopped the rehearsal.
+pub(crate) fn check_stopped(stop: &AtomicBool) -> Result<(), RehearsalError> {
+    if stop.load(Ordering::Relaxed) { Err(RehearsalError::Interrupted) } else { Ok(()) }
+}
+
+/// A quoted identifier.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A quoted string constant.
+pub(crate) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}

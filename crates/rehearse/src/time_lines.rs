@@ -1,0 +1,268 @@
+//! Figures over the time of the runs, from their outcomes and what they measured of the machine.
+
+use std::path::Path;
+
+use howdah_dataset::{Disposition, MachineBucket, MachineSeries, ReplayOutcome, ReplayRun};
+use howdah_report::rehearsal::{
+    RunSummary,
+    html::{PanelUnit, TimeLines, TimePanel},
+};
+
+use crate::error::RehearsalError;
+
+/// Maximum number of buckets of a run: more than a screen has pixels for.
+const BUCKETS_MAX: u64 = 1_500;
+
+/// Maximum number of durations of a bucket that are stored for its percentiles.
+const DURATIONS_MAX: usize = 2_048;
+
+/// Reads the runs in `dir`, in this order.
+pub(crate) fn time_lines(dir: &Path, runs: &[RunSummary]) -> Result<TimeLines, RehearsalError> {
+    let longest = runs.iter().map(|run| run.finished.saturating_since(run.started)).max();
+    let bucket_s = longest.map_or(1, |longest| longest.as_secs().div_ceil(BUCKETS_MAX).max(1));
+    let mut buckets = Vec::new();
+    let mut notes = Vec::new();
+    for run in runs {
+        let replayed = ReplayRun::open(&dir.join(&run.name)).map_err(RehearsalError::Run)?;
+        let machine = replayed.machine().map_err(RehearsalError::Run)?;
+        match &machine {
+            None => notes.push(format!("{}: the machine was not measured.", run.name)),
+            Some(series) => {
+                let end = series.calibration.end.as_ref();
+                notes.extend(end.map(|end| {
+                    format!("{}: the calibration statement ended: {}.", run.name, end.message)
+                }));
+            }
+        }
+        buckets.push(run_buckets(&replayed, machine.as_ref(), bucket_s)?);
+    }
+    let panels = PANELS.iter().filter_map(|panel| {
+        let values: Vec<Vec<Option<f64>>> = buckets
+            .iter()
+            .map(|run| run.iter().map(|bucket| (panel.value)(bucket, bucket_s as f64)).collect())
+            .collect();
+        let is_empty = values.iter().flatten().all(|value| value.is_none_or(|value| value == 0.0));
+        (panel.is_always_shown || !is_empty).then(|| TimePanel {
+            group: panel.group.to_owned(),
+            title: panel.title.to_owned(),
+            unit: panel.unit,
+            values,
+        })
+    });
+    Ok(TimeLines {
+        bucket_s: bucket_s as f64,
+        panels: panels.collect(),
+        checkpoints: Vec::new(),
+        notes,
+    })
+}
+
+/// One chart and the value that it draws.
+struct Panel {
+    group: &'static str,
+    title: &'static str,
+    unit: PanelUnit,
+    /// Whether it is drawn even if all its values are zero.
+    is_always_shown: bool,
+    /// The value of a bucket of this length in seconds.
+    value: fn(&Bucket, f64) -> Option<f64>,
+}
+
+const fn panel(
+    group: &'static str,
+    title: &'static str,
+    unit: PanelUnit,
+    value: fn(&Bucket, f64) -> Option<f64>,
+) -> Panel {
+    Panel { group, title, unit, is_always_shown: false, value }
+}
+
+/// The charts, from top to bottom.
+const PANELS: &[Panel] = &[
+    Panel {
+        is_always_shown: true,
+        ..panel("Workload", "Throughput", PanelUnit::PerSecond, |bucket, length_s| {
+            Some(bucket.executions as f64 / length_s)
+        })
+    },
+    panel("Workload", "Failed statements", PanelUnit::PerSecond, |bucket, length_s| {
+        Some(bucket.failed as f64 / length_s)
+    }),
+    panel("Latency", "Median", PanelUnit::Micros, |bucket, _| bucket.durations.quantile(0.5)),
+    panel("Latency", "95th percentile", PanelUnit::Micros, |bucket, _| {
+        bucket.durations.quantile(0.95)
+    }),
+    panel("Latency", "99th percentile", PanelUnit::Micros, |bucket, _| {
+        bucket.durations.quantile(0.99)
+    }),
+    panel("Fidelity", "Schedule error, 99th percentile", PanelUnit::Micros, |bucket, _| {
+        bucket.schedule_errors.quantile(0.99)
+    }),
+    panel("Fidelity", "Dependency lag, 99th percentile", PanelUnit::Micros, |bucket, _| {
+        bucket.dependency_lags.quantile(0.99)
+    }),
+    panel("Machine", "Calibration statement", PanelUnit::Micros, |bucket, _| {
+        bucket.machine.mean_of(|it| it.calibration_p50_us)
+    }),
+    panel("Machine", "Processors in use", PanelUnit::Share, |bucket, _| {
+        bucket.machine.share(|it| it.cpu_busy_us, |it| it.cpu_total_us)
+    }),
+    panel("Machine", "Tasks waiting for a processor", PanelUnit::Share, |bucket, _| {
+        bucket.machine.share(|it| it.cpu_some_us, |it| it.interval_us)
+    }),
+    panel("Machine", "Tasks waiting for a disk", PanelUnit::Share, |bucket, _| {
+        bucket.machine.share(|it| it.io_some_us, |it| it.interval_us)
+    }),
+    panel("Machine", "Stolen by the hypervisor", PanelUnit::Share, |bucket, _| {
+        bucket.machine.share(|it| it.cpu_steal_us, |it| it.cpu_total_us)
+    }),
+];
+
+/// What happened in one bucket of a run.
+#[derive(Default)]
+struct Bucket {
+    executions: u64,
+    failed: u64,
+    durations: BoundedSample,
+    schedule_errors: BoundedSample,
+    dependency_lags: BoundedSample,
+    machine: MachineBuckets,
+}
+
+fn run_buckets(
+    run: &ReplayRun,
+    machine: Option<&MachineSeries>,
+    length_s: u64,
+) -> Result<Vec<Bucket>, RehearsalError> {
+    let mut buckets = Buckets { length_us: length_s * 1_000_000, buckets: Vec::new() };
+    for outcome in run.outcomes() {
+        let outcome = outcome.map_err(RehearsalError::Run)?;
+        if let (true, Some(sent_us)) = (outcome.kind.is_execution(), outcome.sent_us) {
+            buckets.at(u64::try_from(sent_us).unwrap_or(0)).record(&outcome);
+        }
+    }
+    if let Some(series) = machine {
+        for (number, measured) in (0..).zip(&series.buckets) {
+            buckets.at(number * series.bucket_us).machine.0.push(*measured);
+        }
+    }
+    Ok(buckets.buckets)
+}
+
+struct Buckets {
+    length_us: u64,
+    buckets: Vec<Bucket>,
+}
+
+impl Buckets {
+    /// The bucket of a time since the start of the run. The last one takes what lies beyond the
+    /// end, as after a change of the clock.
+    fn at(&mut self, at_us: u64) -> &mut Bucket {
+        let index = (at_us / self.length_us).min(2 * BUCKETS_MAX) as usize;
+        if self.buckets.len() <= index {
+            self.buckets.resize_with(index + 1, Bucket::default);
+        }
+        &mut self.buckets[index]
+    }
+}
+
+impl Bucket {
+    fn record(&mut self, outcome: &ReplayOutcome) {
+        self.executions += 1;
+        self.schedule_errors.push(outcome.schedule_error_us);
+        self.dependency_lags.push(outcome.dependency_lag_us);
+        match outcome.disposition {
+            Disposition::Done => self.durations.push(outcome.service_us),
+            _ => self.failed += 1,
+        }
+    }
+}
+
+/// A sample of values in bounded memory: every value, then every second, every fourth and so on.
+struct BoundedSample {
+    values: Vec<u64>,
+    /// One of so many values is stored.
+    stride: u64,
+    count: u64,
+}
+
+impl Default for BoundedSample {
+    fn default() -> Self {
+        Self { values: Vec::new(), stride: 1, count: 0 }
+    }
+}
+
+impl BoundedSample {
+    fn push(&mut self, value: Option<u64>) {
+        let Some(value) = value else { return };
+        if self.count.is_multiple_of(self.stride) {
+            if self.values.len() == DURATIONS_MAX {
+                let mut index = 0;
+                self.values.retain(|_| {
+                    index += 1;
+                    index % 2 == 1
+                });
+                self.stride *= 2;
+            }
+            self.values.push(value);
+        }
+        self.count += 1;
+    }
+
+    /// The value at a share of the sorted values, by nearest rank.
+    fn quantile(&self, share: f64) -> Option<f64> {
+        let mut sorted = self.values.clone();
+        sorted.sort_unstable();
+        let rank = (share * sorted.len() as f64).ceil() as usize;
+        sorted.get(rank.max(1) - 1).map(|value| *value as f64)
+    }
+}
+
+/// The measurements of the machine that fall into one bucket.
+#[derive(Default)]
+struct MachineBuckets(Vec<MachineBucket>);
+
+impl MachineBuckets {
+    fn mean_of(&self, get: fn(&MachineBucket) -> Option<u64>) -> Option<f64> {
+        let values: Vec<u64> = self.0.iter().filter_map(get).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<u64>() as f64 / values.len() as f64)
+    }
+
+    /// The sum of one column over the sum of another.
+    fn share(
+        &self,
+        part: fn(&MachineBucket) -> Option<u64>,
+        whole: fn(&MachineBucket) -> Option<u64>,
+    ) -> Option<f64> {
+        let pairs = self.0.iter().filter_map(|bucket| Some((part(bucket)?, whole(bucket)?)));
+        let (part, whole) = pairs.fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
+        (whole > 0).then(|| (part as f64 / whole as f64).clamp(0.0, 1.0))
+    }
+}
+
+#[test]
+fn sample_is_bounded_and_evenly_spread() {
+    let mut sample = BoundedSample::default();
+    (0..100_000).for_each(|value| sample.push(Some(value)));
+    sample.push(None);
+    assert!(sample.values.len() <= DURATIONS_MAX && sample.values.len() > DURATIONS_MAX / 4);
+    let median = sample.quantile(0.5).expect("values");
+    assert!((median - 50_000.0).abs() < 500.0, "{median}");
+    assert_eq!(BoundedSample::default().quantile(0.5), None);
+}
+
+#[test]
+fn shares_leave_out_buckets_that_were_not_measured() {
+    let measured = |busy, total| MachineBucket {
+        cpu_busy_us: busy,
+        cpu_total_us: total,
+        ..MachineBucket::default()
+    };
+    let buckets = MachineBuckets(vec![
+        measured(Some(1_000), Some(2_000)),
+        measured(None, Some(9_000)),
+        measured(Some(0), Some(2_000)),
+    ]);
+    assert_eq!(buckets.share(|it| it.cpu_busy_us, |it| it.cpu_total_us), Some(0.25));
+    assert_eq!(buckets.share(|it| it.io_some_us, |it| it.interval_us), None);
+}
