@@ -9,6 +9,8 @@
 //! verdicts of 1,000 random splits, then for each of the queries with the most total time the share
 //! of 200 splits in which it is found when its executions on one side are scaled by 1.3.
 
+#![allow(clippy::print_stdout, reason = "the tables are the result")]
+
 use std::{collections::BTreeMap, path::Path};
 
 use howdah_compare::{CompareSettings, Comparison, RunInfo, Samples, compare_runs};

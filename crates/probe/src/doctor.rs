@@ -25,7 +25,7 @@ pub struct ProbeDiagnosis {
 
 /// A server and its executable.
 #[derive(Clone, Debug)]
-pub struct ServerFacts {
+pub struct DiagnosedServer {
     /// Major version.
     pub major: u32,
     /// The postmaster's process id.
@@ -44,7 +44,7 @@ pub struct ServerFacts {
     pub patched_symbols: Vec<String>,
 }
 
-impl ServerFacts {
+impl DiagnosedServer {
     /// Inspects a server.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use howdah_replay::{
     ProgressReader, Rate, Replay, ReplayLimits, ReplayProgress, ReplayReport, ReplaySettings,
     find_denied_logins,
 };
-use howdah_report::rehearsal::{MachineSummary, RunSummary};
+use howdah_report::rehearsal::{RunMachine, RunSummary};
 use howdah_stats::Registry;
 use howdah_traffic::Timestamp;
 
@@ -203,8 +203,8 @@ impl Replayer<'_> {
 }
 
 /// The figures of the machine for the report; `None` if the host's could not be measured.
-fn machine_summary(summary: &howdah_dataset::MachineSummary) -> Option<MachineSummary> {
-    Some(MachineSummary {
+fn machine_summary(summary: &howdah_dataset::MachineSummary) -> Option<RunMachine> {
+    Some(RunMachine {
         calibration_p50_us: summary.calibration_p50_us,
         busy: summary.busy?,
         steal: summary.steal.unwrap_or(0.0),

@@ -118,7 +118,7 @@ const PANELS: &[Panel] = &[
     }),
 ];
 
-/// What happened in one bucket of a run.
+/// The figures of one bucket of a run.
 #[derive(Default)]
 struct Bucket {
     executions: u64,
@@ -134,7 +134,7 @@ fn run_buckets(
     machine: Option<&MachineSeries>,
     length_s: u64,
 ) -> Result<Vec<Bucket>, RehearsalError> {
-    let mut buckets = Buckets { length_us: length_s * 1_000_000, buckets: Vec::new() };
+    let mut buckets = TimeBuckets { length_us: length_s * 1_000_000, buckets: Vec::new() };
     for outcome in run.outcomes() {
         let outcome = outcome.map_err(RehearsalError::Run)?;
         if let (true, Some(sent_us)) = (outcome.kind.is_execution(), outcome.sent_us) {
@@ -149,12 +149,12 @@ fn run_buckets(
     Ok(buckets.buckets)
 }
 
-struct Buckets {
+struct TimeBuckets {
     length_us: u64,
     buckets: Vec<Bucket>,
 }
 
-impl Buckets {
+impl TimeBuckets {
     /// The bucket of a time since the start of the run. The last one takes what lies beyond the
     /// end, as after a change of the clock.
     fn at(&mut self, at_us: u64) -> &mut Bucket {

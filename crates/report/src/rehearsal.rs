@@ -107,12 +107,12 @@ pub struct RunSummary {
     /// microseconds. A large value means that this machine was too slow, not the server.
     pub schedule_error_p99_us: Option<u64>,
     /// The load of the machine that replayed, during the run.
-    pub machine: Option<MachineSummary>,
+    pub machine: Option<RunMachine>,
 }
 
 /// The state of the machine that replayed, during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MachineSummary {
+pub struct RunMachine {
     /// Median duration of the calibration statement in microseconds; `None` if not executed.
     pub calibration_p50_us: Option<u64>,
     /// Share of processor time in use, 0 to 1.

@@ -3,15 +3,15 @@
 use std::fmt::Write as _;
 
 use howdah_inspect::ExecutableState;
-use howdah_probe::doctor::{ProbeDiagnosis, ServerFacts};
+use howdah_probe::doctor::{DiagnosedServer, ProbeDiagnosis};
 
 /// Maximum number of patched symbols to list.
 const NAMED_MAX: usize = 8;
 
 /// The server, the privileges, and the source of each metric.
-pub fn diagnosis(server: &ServerFacts, diagnosis: &ProbeDiagnosis) -> String {
+pub fn diagnosis(server: &DiagnosedServer, diagnosis: &ProbeDiagnosis) -> String {
     let ProbeDiagnosis { kernel, capabilities, metrics, .. } = diagnosis;
-    let ServerFacts { major, postmaster, data_dir, executable, usdt_probes, .. } = server;
+    let DiagnosedServer { major, postmaster, data_dir, executable, usdt_probes, .. } = server;
     let mut out = format!("server      PostgreSQL {major}, postmaster {postmaster}\n");
     let _ = writeln!(out, "data        {}", data_dir.display());
     let state = match server.executable_state {

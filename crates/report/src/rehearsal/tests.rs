@@ -1,5 +1,7 @@
 //! The renderings of a rehearsal with all kinds of results.
 
+use std::slice::from_ref;
+
 use howdah_compare::{CompareSettings, FailOn, QueryText, RunInfo, Samples, compare};
 use howdah_dataset::{Disposition, ReplayOutcome};
 use howdah_traffic::{Kind, SqlState};
@@ -73,7 +75,7 @@ fn run(name: &str, side: RehearsalSide) -> RunSummary {
         failed: 2,
         skipped: 0,
         schedule_error_p99_us: Some(120),
-        machine: Some(MachineSummary {
+        machine: Some(RunMachine {
             calibration_p50_us: Some(1_000),
             busy: 0.34,
             steal: 0.05,
@@ -86,7 +88,7 @@ fn report(middle_us: u64) -> RehearsalReport {
     let (base, change) = (samples("a1", 200, 0), samples("b1", middle_us, 2));
     let mut comparison = compare(&base, &change, None, &CompareSettings::default());
     let condition: FailOn = "p95>1.5x".parse().expect("it is valid");
-    let violations = condition.violations(&comparison, &base, &change);
+    let violations = condition.violations(&comparison, from_ref(&base), from_ref(&change));
     for error in comparison.queries.iter_mut().flat_map(|query| &mut query.errors) {
         error.message.clear();
     }
@@ -98,6 +100,7 @@ fn report(middle_us: u64) -> RehearsalReport {
         finished: Timestamp::from_micros(1_795_178_999_577_000),
         verdict: if is_slower { RehearsalVerdict::Failed } else { RehearsalVerdict::Passed },
         obstacles: Vec::new(),
+        time_lines: TimeLines::default(),
         comparison,
         violations,
         runs: vec![run("a1", RehearsalSide::Base), run("b1", RehearsalSide::Change)],

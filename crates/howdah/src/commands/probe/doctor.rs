@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use howdah_probe::{
-    doctor::{self, ServerFacts},
+    doctor::{self, DiagnosedServer},
     patched_code,
 };
 use howdah_report::probe::diagnosis;
@@ -31,6 +31,6 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     if args.clear {
         patched_code::clear_breakpoints(&server)?;
     }
-    write!(ctx.stdout(), "{}", diagnosis(&ServerFacts::read(&server)?, &found))?;
+    write!(ctx.stdout(), "{}", diagnosis(&DiagnosedServer::read(&server)?, &found))?;
     Ok(CommandOutcome::Done)
 }
