@@ -44,7 +44,10 @@ pub(crate) use self::{
     topology::ClusterTopology,
     write_tracker::{CausalToken, CheckSeq, LsnHistory, WriteTracker, end_of_wal},
 };
-use crate::{config::ConfiguredRole, core::state::ids::PoolId};
+use crate::{
+    config::{ConfiguredRole, Strategy},
+    core::state::ids::PoolId,
+};
 
 /// Which servers of a cluster are suitable for a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
@@ -85,37 +88,6 @@ impl TargetRole {
             "prefer-standby" => Self::PreferReplica,
             _ => return None,
         })
-    }
-}
-
-/// How one of the suitable servers is chosen for a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Strategy {
-    /// Members take turns.
-    #[default]
-    RoundRobin,
-    /// A random member, with equal probability.
-    Random,
-    /// The member with the fewest requests in progress.
-    LeastOutstanding,
-    /// Members take turns in proportion to their weight.
-    Weighted,
-    /// Picks two members at random and uses the one expected to reply sooner under its load. A much
-    /// slower one gets a request only to find out whether it still is slow.
-    Latency,
-}
-
-impl Strategy {
-    /// Returns the keyword in the configuration and in SHOW.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "round-robin",
-            Self::Random => "random",
-            Self::LeastOutstanding => "least-outstanding",
-            Self::Weighted => "weighted",
-            Self::Latency => "latency",
-        }
     }
 }
 

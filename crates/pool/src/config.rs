@@ -55,6 +55,7 @@ pub use self::{
     capture::{CaptureConfig, CopyCapture},
     cluster::{
         ClusterConfig, ClusterPool, ClusterServer, ConfiguredRole, SERVERS_MAX, ServerEntry,
+        Strategy,
     },
     database::{DatabaseConfig, LoadBalanceHosts},
     diff::ConfigChange,

@@ -5,6 +5,7 @@
 //! commands.
 
 mod command;
+pub(crate) mod log_level;
 mod session;
 mod snapshot;
 mod table;

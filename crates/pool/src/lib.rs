@@ -27,8 +27,9 @@ mod worker;
 
 pub use cluster::{
     CheckFindings, ClusterMember, ClusterMembership, ClusterSpec, ClusterState, MemberBan,
-    MemberHealth, MemberReport, Strategy, TargetRole,
+    MemberHealth, MemberReport, TargetRole,
 };
+pub use config::Strategy;
 #[doc(hidden)]
 pub use console::console_tag;
 pub use console::{

@@ -24,7 +24,6 @@ mod group;
 mod helpers;
 mod host_resolver;
 mod listen_sockets;
-mod log_level;
 mod maintenance;
 mod messages;
 mod mirrors;
@@ -56,7 +55,6 @@ use howdah_connect::tls::TlsError;
 use howdah_net::{ActivatedSocket, ListenError, Listener, Poller};
 use parking_lot::Mutex;
 
-pub(crate) use self::log_level::verbosity;
 pub use self::{
     capture::CaptureError,
     control::PoolerHandle,

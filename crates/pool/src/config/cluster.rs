@@ -10,7 +10,6 @@ use howdah_route::RolePreference;
 use serde::{Deserialize, Serialize};
 
 use super::{DatabaseConfig, database::endpoint, durations, toml};
-use crate::cluster::Strategy;
 
 /// Maximum number of servers of a database or shard: a worker has a bit for each.
 pub const SERVERS_MAX: usize = 64;
@@ -44,6 +43,37 @@ impl ServerEntry {
     /// `host` is not a valid host.
     pub(super) fn endpoint(&self, port: u16) -> Result<Endpoint, String> {
         endpoint(&self.host, self.port.unwrap_or(port))
+    }
+}
+
+/// How one of the suitable servers is chosen for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// Members take turns.
+    #[default]
+    RoundRobin,
+    /// A random member, with equal probability.
+    Random,
+    /// The member with the fewest requests in progress.
+    LeastOutstanding,
+    /// Members take turns in proportion to their weight.
+    Weighted,
+    /// Picks two members at random and uses the one expected to reply sooner under its load. A much
+    /// slower one gets a request only to find out whether it still is slow.
+    Latency,
+}
+
+impl Strategy {
+    /// Returns the keyword in the configuration and in SHOW.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RoundRobin => "round-robin",
+            Self::Random => "random",
+            Self::LeastOutstanding => "least-outstanding",
+            Self::Weighted => "weighted",
+            Self::Latency => "latency",
+        }
     }
 }
 

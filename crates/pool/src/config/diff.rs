@@ -20,10 +20,10 @@ use super::{
     DatabaseConfig, DefaultShardSetting, HintConfig, KeyedTables, LimitConfig, ListenConfig,
     LoadBalanceHosts, LogConfig, MirrorEntry, NotificationConfig, PoolMode, ProxySource,
     RoutingConfig, ServerEntry, ShardCollation, ShardEntry, ShardHash, ShardKeyValue,
-    ShardingConfig, ShutdownMode, SizeConfig, StoredSecret, TcpConfig, TimeoutConfig, TlsConfig,
-    TlsSideConfig, UserConfig,
+    ShardingConfig, ShutdownMode, SizeConfig, StoredSecret, Strategy, TcpConfig, TimeoutConfig,
+    TlsConfig, TlsSideConfig, UserConfig,
 };
-use crate::{cluster::Strategy, hba::Hba};
+use crate::hba::Hba;
 
 /// A key whose value has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,6 @@ use std::sync::OnceLock;
 
 use tracing::level_filters::LevelFilter;
 
-use super::control::PoolerHandle;
-
 /// The function that changes the log level, if the program allows it: the log belongs to the
 /// process.
 static LOG_LEVEL: OnceLock<LogLevelControl> = OnceLock::new();
@@ -20,44 +18,42 @@ struct LogLevelControl {
 
 /// The reason why the log level was not changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum LogLevelError {
+pub(crate) enum LogLevelError {
     #[error("{name}: {value:?} is {expected}")]
     Value { name: String, value: String, expected: &'static str },
     #[error("parameter {name:?} cannot be changed without a restart")]
     Fixed { name: String },
 }
 
-impl PoolerHandle {
-    /// Allows `SET log-level` and `SET verbose` to change the log level of the process with
-    /// `change`. Only the first call has an effect.
-    pub fn allow_log_level_changes(change: fn(LevelFilter)) {
-        let _ = LOG_LEVEL.set(LogLevelControl { at_start: LevelFilter::current(), change });
-    }
+/// Allows `SET log-level` and `SET verbose` to change the log level of the process with
+/// `change`. Only the first call has an effect.
+pub(crate) fn allow_log_level_changes(change: fn(LevelFilter)) {
+    let _ = LOG_LEVEL.set(LogLevelControl { at_start: LevelFilter::current(), change });
+}
 
-    /// Whether a key sets the log level.
-    pub(super) fn is_log_level(name: &str) -> bool {
-        matches!(name, "verbose" | "log-level")
-    }
+/// Whether a key sets the log level.
+pub(crate) fn is_log_level(name: &str) -> bool {
+    matches!(name, "verbose" | "log-level")
+}
 
-    /// Sets the log level by one of these keys. Returns the change; `None` if the level stays the
-    /// same.
-    ///
-    /// # Errors
-    ///
-    /// The level does not exist, or the program does not allow changes.
-    pub(super) fn set_log_level(name: &str, value: &str) -> Result<Option<String>, LogLevelError> {
-        let fixed = || LogLevelError::Fixed { name: name.to_owned() };
-        let log = LOG_LEVEL.get().ok_or_else(fixed)?;
-        let level = parse_level(name, value, log.at_start)?;
-        let before = LevelFilter::current();
-        if level == before {
-            return Ok(None);
-        }
-        (log.change)(level);
-        let change = format!("log-level: {before} -> {level}");
-        tracing::info!("settings: {change}");
-        Ok(Some(change))
+/// Sets the log level by one of these keys. Returns the change; `None` if the level stays the
+/// same.
+///
+/// # Errors
+///
+/// The level does not exist, or the program does not allow changes.
+pub(crate) fn set_log_level(name: &str, value: &str) -> Result<Option<String>, LogLevelError> {
+    let fixed = || LogLevelError::Fixed { name: name.to_owned() };
+    let log = LOG_LEVEL.get().ok_or_else(fixed)?;
+    let level = parse_level(name, value, log.at_start)?;
+    let before = LevelFilter::current();
+    if level == before {
+        return Ok(None);
     }
+    (log.change)(level);
+    let change = format!("log-level: {before} -> {level}");
+    tracing::info!("settings: {change}");
+    Ok(Some(change))
 }
 
 /// Parses a level. `verbose` has PgBouncer's numbers: 0 is the level at start, at most info; 1 is

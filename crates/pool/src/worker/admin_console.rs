@@ -12,7 +12,6 @@ use howdah_wire::startup::CancelKey;
 use super::{
     capture::CaptureError,
     control::{AdminError, NoSuchDatabase, NotBanned, PoolerHandle, UserResume},
-    log_level::LogLevelError,
     reload::{ReloadReport, SetFailure, error_chain},
 };
 use crate::{
@@ -20,6 +19,7 @@ use crate::{
     config::SetError,
     console::{
         CellValue, ConsoleBackend, ConsoleCommand, ConsoleError, ConsoleSession, Disconnect, Show,
+        log_level::{self, LogLevelError},
     },
     recorder::RecorderStatus,
 };
@@ -208,8 +208,8 @@ impl ConsoleBackend for PoolerConsole {
                 let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
                 return Ok(truncated(warnings.chain(changes.iter().map(ToString::to_string))));
             }
-            ConsoleCommand::Set { name, value } if PoolerHandle::is_log_level(name) => {
-                let set = PoolerHandle::set_log_level(name, value);
+            ConsoleCommand::Set { name, value } if log_level::is_log_level(name) => {
+                let set = log_level::set_log_level(name, value);
                 let failed = |error: LogLevelError| {
                     let sqlstate = match error {
                         LogLevelError::Value { .. } => *b"22023",

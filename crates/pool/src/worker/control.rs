@@ -17,6 +17,7 @@ use std::{
 };
 
 use howdah_wire::startup::CancelKey;
+use tracing::level_filters::LevelFilter;
 
 pub(super) use self::history::StatsHistory;
 use self::ids::split as parse_client_id;
@@ -30,7 +31,7 @@ use crate::{
     AdminState, CoreReport, MemberHealth, PeerId, PoolCounts, PoolId, PoolerSnapshot,
     SocketAddresses, WorkerId,
     config::Config,
-    console::{DatabaseSelector, ShutdownRequest},
+    console::{DatabaseSelector, ShutdownRequest, log_level},
 };
 
 /// A handle to a running pooler.
@@ -99,6 +100,12 @@ pub(super) enum UserResume {
 pub(super) struct NoSuchDatabase(pub(super) String);
 
 impl PoolerHandle {
+    /// Allows `SET log-level` and `SET verbose` to change the log level of the process with
+    /// `change`. Only the first call has an effect.
+    pub fn allow_log_level_changes(change: fn(LevelFilter)) {
+        log_level::allow_log_level_changes(change);
+    }
+
     /// Returns the current settings.
     pub fn config(&self) -> Arc<Config> {
         self.shared.directory.config()

@@ -107,7 +107,7 @@ fn database(pool: &PgcatPool, general: &super::General) -> DatabaseConfig {
     }
     let cluster = &mut database.cluster;
     (cluster.ban, cluster.check_timeout) = (general.ban, general.check_timeout);
-    cluster.strategy = pool.strategy.unwrap_or(crate::cluster::Strategy::Random);
+    cluster.strategy = pool.strategy.unwrap_or(crate::config::Strategy::Random);
     cluster.role = if pool.splits { RolePreference::Auto } else { pool.role.unwrap_or_default() };
     let mut routing =
         RoutingConfig { primary_reads: pool.primary_reads, ..RoutingConfig::default() };

@@ -11,7 +11,7 @@ use super::{
     timeout_millis,
     value::{flag, keyword, number, text},
 };
-use crate::cluster::Strategy;
+use crate::config::Strategy;
 
 /// The settings of a section `[pools.NAME]`.
 #[derive(Debug, Default)]

@@ -157,7 +157,7 @@ fn defaults_are_those_of_pgcat() {
     assert_eq!((config.listen.port, config.workers.map(std::num::NonZero::get)), (5432, Some(4)));
     assert_eq!(config.timeouts.server_connect, Some(Duration::from_secs(1)));
     assert_eq!(config.tls.server_mode(), howdah_connect::SslMode::Disable);
-    assert_eq!(config.databases["a"].cluster.strategy, crate::cluster::Strategy::Random);
+    assert_eq!(config.databases["a"].cluster.strategy, crate::config::Strategy::Random);
     assert!(!config.databases["a"].routing.primary_reads && !config.databases["a"].routing.hints);
 }
 

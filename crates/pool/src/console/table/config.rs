@@ -6,7 +6,7 @@ use super::{
     CellValue,
     ColumnType::{self, Text},
 };
-use crate::{config::Config, worker::verbosity};
+use crate::{config::Config, console::log_level::verbosity};
 
 pub(super) const COLUMNS: &[(&str, ColumnType)] =
     &[("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
