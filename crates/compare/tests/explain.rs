@@ -58,12 +58,17 @@ fn outcome(query: u64, number: i64, service_us: u64) -> ReplayOutcome {
     }
 }
 
-/// A comparison in which the queries 1 to `queries` got ten times slower.
+/// A comparison in which the queries 1 to `queries` got ten times slower, and as many others did
+/// not: if nearly all had, the machine could be the cause.
 fn slower(queries: u64) -> Comparison {
+    const OTHERS: u64 = 100;
     let samples = |service_us| {
         let mut samples = Samples::new(RunInfo::default());
         for query in 1..=queries {
-            (0..50).for_each(|number| samples.record(&outcome(query, number, service_us)));
+            (0..50).for_each(|number| {
+                samples.record(&outcome(query, number, service_us));
+                samples.record(&outcome(OTHERS + query, number, 1_000));
+            });
         }
         samples
     };

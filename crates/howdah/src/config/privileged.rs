@@ -28,9 +28,11 @@ impl Privilege {
 }
 
 /// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
-/// parameters such as `archive_command`; other options named `set` are harmless.
-const PRIVILEGED: [(&str, Privilege); 19] = [
+/// parameters such as `archive_command`; other options named `set` are harmless. SQL of a migration
+/// may run programs by `COPY … TO PROGRAM`.
+const PRIVILEGED: [(&str, Privilege); 22] = [
     ("audit-log", Privilege::WritesFile),
+    ("change-sql", Privilege::RunsProgram),
     ("dir", Privilege::WritesFile),
     ("html", Privilege::WritesFile),
     ("lab.restart.set", Privilege::RunsProgram),
@@ -41,6 +43,8 @@ const PRIVILEGED: [(&str, Privilege); 19] = [
     ("output", Privilege::WritesFile),
     ("pg-bin", Privilege::RunsProgram),
     ("record", Privilege::WritesFile),
+    ("reset-base", Privilege::RunsProgram),
+    ("reset-change", Privilege::RunsProgram),
     ("restart-command", Privilege::RunsProgram),
     ("slack-webhook", Privilege::SendsData),
     ("slack-webhook-file", Privilege::SendsData),
@@ -93,7 +97,9 @@ mod tests {
 
     /// Options that take a path or an address and only read: input files, servers to connect to,
     /// addresses to listen on.
-    const UNPRIVILEGED: [&str; 16] = [
+    const UNPRIVILEGED: [&str; 20] = [
+        "base",
+        "change",
         "config",
         "control",
         "data-dir",
@@ -103,9 +109,11 @@ mod tests {
         "listen",
         "redact-key",
         "replay",
+        "run",
         "settings",
         "target",
         "pooler",
+        "warm",
         "webhook-key-file",
         "set",
         "limit",
