@@ -96,7 +96,9 @@ pub enum ResolveError {
         expected: &'static str,
     },
     /// `hostaddr` and `host` are lists of different lengths.
-    #[error("{addresses} addresses in hostaddr do not match {hosts} hosts")]
+    #[error(
+        "the number of addresses in hostaddr ({addresses}) is not the number of hosts ({hosts})"
+    )]
     HostCount {
         /// Number of hosts.
         hosts: usize,
@@ -104,7 +106,7 @@ pub enum ResolveError {
         addresses: usize,
     },
     /// The number of ports is neither one nor that of the hosts.
-    #[error("{ports} ports do not match {hosts} hosts")]
+    #[error("the number of ports ({ports}) is neither 1 nor the number of hosts ({hosts})")]
     PortCount {
         /// Number of hosts.
         hosts: usize,

@@ -165,8 +165,8 @@ pub struct RunManifest {
 /// The version of Howdah that is written to manifests and files.
 pub(crate) const HOWDAH_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Serde module for a time as RFC 3339 text, or as a number of microseconds if it is outside all
-/// calendars.
+/// Serde module for a time: RFC 3339 text, or a number of microseconds if RFC 3339 cannot represent
+/// the time.
 pub(crate) mod time {
     use howdah_traffic::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

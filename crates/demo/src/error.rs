@@ -36,7 +36,7 @@ pub enum DemoError {
     #[error(transparent)]
     ReadRun(#[from] ReadRunError),
     /// A replay did not start.
-    #[error("cannot replay")]
+    #[error("cannot start the replay")]
     Start(#[from] StartError),
     /// The plans of the changed queries could not be requested.
     #[error("cannot explain the change")]

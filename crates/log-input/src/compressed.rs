@@ -99,11 +99,11 @@ pub(super) enum UnpackedChunk {
 }
 
 impl UnpackThread {
-    /// Starts to unpack a file of which `head` was already read. Counts the bytes read from `file`
-    /// in `read_bytes`.
+    /// Starts a thread that unpacks `file`, whose first bytes have already been read into `head`.
+    /// Adds the number of bytes read from `file` to `read_bytes`.
     ///
-    /// The thread ends with the archive, or when its receiver is dropped; if it then waits for a
-    /// pipe, it ends when the next data arrives.
+    /// The thread ends at the end of the archive, or when the receiver is dropped. If it is waiting
+    /// for data from a pipe at that moment, it ends only once more data arrives.
     ///
     /// # Errors
     ///

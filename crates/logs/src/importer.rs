@@ -30,7 +30,7 @@ use crate::{
 ///
 /// Feed it the bytes of one file after another, in the order the server wrote them, in chunks of
 /// any size; poll the events after each chunk. It does no I/O and has no clock: a caller that reads
-/// a pipe calls [`idle`](Self::idle) when no data arrived for a while.
+/// a pipe calls [`idle`](Self::idle) when no data has arrived for a while.
 ///
 /// ```text
 /// start_file ─► feed* ─► (idle) ─► feed* ─► finish_file ─► start_file ─► … ─► finish
@@ -40,14 +40,15 @@ use crate::{
 /// # Order
 ///
 /// Events of one session come in the order of their actions. Events of different sessions come in
-/// the order in which they became known: nearly that of time with
-/// [`Emit::Start`](crate::Emit::Start), that of their ends with [`Emit::End`](crate::Emit::End).
+/// the order in which they became known: with [`Emit::Start`](crate::Emit::Start) nearly in the
+/// order in which they started, with [`Emit::End`](crate::Emit::End) in the order in which they
+/// ended.
 ///
 /// # Memory
 ///
 /// Bounded by the longest record ([`ImportOptions::max_record_bytes`]), by the last chunk, whose
-/// events wait in a queue, and by 65,536 open sessions. Beyond that number, the quarter whose last
-/// records are oldest is assumed to have ended.
+/// events wait in a queue, and by 65,536 open sessions. Beyond that number, the quarter of the
+/// sessions that have been silent for longest is assumed to have ended.
 #[derive(Debug)]
 pub struct Importer {
     detector: FormatDetector,

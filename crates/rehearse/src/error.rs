@@ -41,7 +41,7 @@ pub enum RehearsalError {
         source: Box<QueryError>,
     },
     /// A database that the rehearsal would replace was not made by a rehearsal.
-    #[error("the {side} server has a database {database} that no rehearsal made")]
+    #[error("the {side} server has a database {database} that was not created by a rehearsal")]
     ForeignDatabase {
         /// The server.
         side: RehearsalSide,
@@ -89,7 +89,7 @@ pub enum RehearsalError {
     /// A file of the rehearsal cannot be written.
     #[error("cannot write {}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: io::Error,

@@ -52,7 +52,7 @@ pub enum JournalError {
     /// It cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The file.
+        /// Path of the journal.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -60,7 +60,7 @@ pub enum JournalError {
     /// It is damaged, or another file.
     #[error("{} is not the journal of a rehearsal", path.display())]
     Corrupt {
-        /// The file.
+        /// Path of the journal.
         path: PathBuf,
         /// The cause.
         source: serde_json::Error,
@@ -68,7 +68,7 @@ pub enum JournalError {
     /// It has another format or version.
     #[error("{} has the format {format} {version}, not {FORMAT} {VERSION}", path.display())]
     Version {
-        /// The file.
+        /// Path of the journal.
         path: PathBuf,
         /// As written in it.
         format: String,
@@ -88,7 +88,7 @@ pub enum JournalError {
     /// It cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The file.
+        /// Path of the journal.
         path: PathBuf,
         /// The cause.
         source: io::Error,

@@ -172,7 +172,7 @@ impl Default for Aggregation {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HistogramRule {
-    /// Part of the key; the empty string matches all keys.
+    /// Text that the key must contain; the empty string matches all keys.
     pub metric: String,
     /// Upper bounds, exclusive, ascending; `inf` for the rest. Empty: no histogram for these keys.
     pub bins: Vec<Bin>,

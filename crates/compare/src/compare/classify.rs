@@ -37,11 +37,12 @@ const FLOOR_SHARE_WITH_CONTROL: f64 = 0.2;
 /// Classifies a query that both runs executed; also returns the interval of the means' ratio if it
 /// was computed.
 ///
-/// A change of typical executions must be certain (the adjusted p-value), large (the factor beyond
-/// [`CompareSettings::change_min`] and twice the noise) and relevant (beyond
-/// [`CompareSettings::floor`]). A change that the noise may explain is undecided. Otherwise the
-/// mean may have changed because some executions did: then resampled blocks of time must agree that
-/// it did by at least [`CompareSettings::change_min`].
+/// Typical executions have changed if the change is certain (by the adjusted p-value) and at least
+/// [`CompareSettings::change_min`] and [`CompareSettings::floor`]. If it is less than twice the
+/// noise, the verdict is "undecided". Without such a change, a minority of the executions may still
+/// have changed the mean. The tail has changed if the means differ enough ([`TAIL_CHANGE_MIN`],
+/// [`TAIL_FLOORS_MIN`]) and the whole confidence interval of their ratio is beyond both
+/// [`CompareSettings::change_min`] and twice the noise.
 pub(super) fn classify(
     base: &Query,
     run: &Query,

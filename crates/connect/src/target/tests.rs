@@ -99,8 +99,11 @@ fn invalid_connection_strings_are_refused() {
     let table = [
         ("port=0", "port \"0\" (from the arguments) is not a port from 1 to 65535"),
         ("port=65536", "port \"65536\" (from the arguments) is not a port from 1 to 65535"),
-        ("host=a,b port=1,2,3", "3 ports do not match 2 hosts"),
-        ("host=a,b hostaddr=::1", "1 addresses in hostaddr do not match 2 hosts"),
+        ("host=a,b port=1,2,3", "the number of ports (3) is neither 1 nor the number of hosts (2)"),
+        (
+            "host=a,b hostaddr=::1",
+            "the number of addresses in hostaddr (1) is not the number of hosts (2)",
+        ),
         ("hostaddr=db1", "hostaddr \"db1\" (from the arguments) is not an IP address"),
         (
             "sslmode=on",

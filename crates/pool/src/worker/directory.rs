@@ -2,11 +2,11 @@
 //! user logs in to a database.
 //!
 //! A pool keeps its ID for life. When settings change, each pool is rebuilt under its ID with its
-//! existing limits, so that permits stay counted. Whether a client has a server for itself, and
-//! whether servers use its prepared statements' names, is fixed at the start of a session. Where a
-//! change affects that, connected clients stay in their pool, which is retired, and new clients get
-//! a pool with another ID under the same limits. A pool that is not used for its idle timeout is
-//! removed (see [`idle_pools`]), and its ID is reused.
+//! existing limits, so that permits stay counted. The pool mode, and whether the pooler manages
+//! prepared statements on servers, are fixed at the start of a session. If a change affects either
+//! of them, connected clients stay in their pool, which is retired, and new clients get a pool with
+//! another ID under the same limits. A pool that has been unused for its idle timeout is removed
+//! (see [`idle_pools`]), and its ID is reused.
 
 mod entry;
 mod idle_pools;

@@ -163,9 +163,10 @@ impl SweepMeter {
 
     /// Adds a sample; returns the row that it completes.
     ///
-    /// A hand that seems to have moved backwards is tolerated, because one of two writes may still
-    /// be pending; the next valid sample includes the steps in between. After
-    /// [`HAND_RESET_TIMEOUT`] it is an error.
+    /// The hand may seem to have moved backwards: at the end of a pass, the server resets the hand
+    /// and counts the pass in two separate writes, and a sample may be taken between them. Such a
+    /// sample is skipped; the next valid one includes the steps in between. If this lasts longer
+    /// than [`HAND_RESET_TIMEOUT`], it is an error.
     pub(super) fn add(
         &mut self,
         now: Instant,

@@ -117,7 +117,8 @@ impl Player {
         Ok(())
     }
 
-    /// Handles a reply to a trial.
+    /// Records a server's reply to the trial in flight. The last reply completes the trial, whose
+    /// result may require another one.
     pub(super) fn handle_trial_reply(&mut self, reply: Reply, client: &ClientSession) {
         let probe = self.in_flight.as_mut().and_then(|flight| flight.trial.as_mut());
         let Some((_, result)) = probe else { return };

@@ -59,7 +59,7 @@ pub enum BodyError {
     #[error("a name in it is not UTF-8")]
     InvalidUtf8,
     /// An enumeration has an unknown value.
-    #[error("a {what} in it has the unknown value {found}")]
+    #[error("it contains the unknown {what} {found}")]
     Unknown {
         /// Name of the enumeration, such as `fork`.
         what: &'static str,

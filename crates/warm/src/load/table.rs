@@ -71,7 +71,7 @@ pub struct TableResult {
 #[non_exhaustive]
 pub enum TableError {
     /// The server could not be queried.
-    #[error("cannot query the server about its relations")]
+    #[error("cannot look up the relations on the server")]
     Server(#[source] QueryFailure),
     /// No relation matches the pattern.
     #[error("no table, index, materialised view or sequence is named {pattern}")]

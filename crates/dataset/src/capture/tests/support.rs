@@ -81,7 +81,7 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
     )
 }
 
-/// Often the same, so that the order of arrival matters; sometimes outside of all calendars.
+/// Often the same, so that the order of arrival matters; sometimes outside the range of RFC 3339.
 fn any_time() -> impl Strategy<Value = Timestamp> {
     prop_oneof![4 => 0_i64..10, 1 => any::<i64>()].prop_map(Timestamp::from_micros)
 }

@@ -221,7 +221,8 @@ struct LoadDocument {
     interrupted: bool,
     /// Share of the image that is in the cache, 0 to 1; determines the exit code.
     share: f64,
-    /// Share of the pages that were found and had room, 0 to 1.
+    /// Share of the planned pages that are in the cache, 0 to 1. Pages that were not found or had
+    /// no room are not planned.
     plan_share: f64,
     /// Pages in the cache if all of the image is resident.
     expected: u64,

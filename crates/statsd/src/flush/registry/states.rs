@@ -52,8 +52,8 @@ pub(crate) struct SetState {
 }
 
 impl TimerState {
-    /// Restarts a deleted timer; `continues` retains its totals, if it was deleted by the last
-    /// flush.
+    /// Restarts a deleted timer that has received samples again. If `continues`, its totals are
+    /// retained, because it was the last flush that deleted it; otherwise they start at zero.
     pub(super) fn restart(&mut self, continues: bool, now_ms: u64) {
         self.clear();
         if !continues {
