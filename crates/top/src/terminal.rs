@@ -1,6 +1,9 @@
 //! Takes over the terminal at the start and restores it at the end, even after a panic.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use ratatui::{
@@ -87,12 +90,21 @@ fn clipboard(text: &str) -> String {
 
 fn enter(has_mouse: bool) -> io::Result<()> {
     enable_raw_mode()?;
+    IS_ENTERED.store(true, Relaxed);
     execute!(io::stdout(), EnterAlternateScreen)?;
     if has_mouse { execute!(io::stdout(), EnableMouseCapture) } else { Ok(()) }
 }
 
-/// Restores the terminal. Errors are ignored: they mean that the terminal is gone.
+/// Whether the terminal must be restored.
+static IS_ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Restores the terminal, once: after a panic the hook and the destructor both call it, and a
+/// second time would move the cursor back over the message in between. Errors are ignored: they
+/// mean that the terminal is gone.
 fn restore() {
+    if !IS_ENTERED.swap(false, Relaxed) {
+        return;
+    }
     let mut stdout = io::stdout();
     let _ = execute!(
         stdout,
