@@ -85,7 +85,7 @@ pub enum GenericPlanError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The connection failed.
-    #[error("requesting the plan: {0}")]
+    #[error("cannot request the plan: {0}")]
     Connection(#[source] QueryError),
 }
 

@@ -58,7 +58,7 @@ pub enum ResolveError {
     UriWithoutScheme,
     /// A `%` in a URI is not followed by two hexadecimal digits, or they are 00.
     #[error(
-        "the {part} of the URI has a \"%\" that is not followed by two hexadecimal digits other than 00"
+        "the {part} of the URI has an invalid escape: \"%\" needs two hexadecimal digits, not 00"
     )]
     BadPercentEncoding {
         /// Part of the URI with the invalid `%`.

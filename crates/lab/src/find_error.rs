@@ -16,7 +16,7 @@ pub(crate) type FetchSource = Box<dyn std::error::Error + Send + Sync>;
 pub enum FindError {
     /// None were found, and none could be fetched.
     #[error(
-        "no PostgreSQL{} was found: on the PATH, in {}, in {}{rejected}; {fetch}",
+        "no PostgreSQL{} was found on the PATH, in {} or in {}{rejected}; {fetch}",
         Major(*major),
         SYSTEM_DIRS.join(", "),
         cache.display()

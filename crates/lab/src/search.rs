@@ -270,7 +270,7 @@ mod tests {
         let error = ClusterError::from(search.not_found(rejected, None));
         assert!(error.is_postgres_missing());
         let text = error.to_string();
-        assert!(text.starts_with("no PostgreSQL 17 was found: on the PATH, in "), "{text}");
+        assert!(text.starts_with("no PostgreSQL 17 was found on the PATH, in "), "{text}");
         assert!(
             text.contains("in /nowhere/postgresql; /opt/pg/bin: it is version 15.1; "),
             "{text}"

@@ -21,7 +21,7 @@ pub enum KeyError {
         bytes: usize,
     },
     /// The operating system provides no random bytes.
-    #[error("the operating system provides no random numbers")]
+    #[error("cannot get random numbers from the operating system")]
     NoRandomness,
 }
 

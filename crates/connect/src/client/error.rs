@@ -18,7 +18,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The system provides no random numbers for choosing an endpoint.
-    #[error("the operating system provides no random numbers")]
+    #[error("cannot get random numbers from the operating system")]
     Random,
     /// Every attempted endpoint failed.
     #[error("{}", join(.failures))]
@@ -115,7 +115,7 @@ pub enum ConnectFailure {
     #[error(transparent)]
     Sql(Box<SqlError>),
     /// The system provides no random numbers, which a login needs.
-    #[error("the operating system provides no random numbers")]
+    #[error("cannot get random numbers from the operating system")]
     Random,
     /// The server violated the protocol, or the login is not possible.
     #[error(transparent)]
@@ -190,7 +190,7 @@ pub enum QueryError {
         bytes_max: usize,
     },
     /// The call exceeded its timeout. The connection is closed; the server may continue its work.
-    #[error("no answer within {after:?}")]
+    #[error("no response within {after:?}")]
     TimedOut {
         /// The timeout.
         after: Duration,

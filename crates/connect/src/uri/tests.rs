@@ -87,18 +87,17 @@ fn errors_name_the_uri_part() {
         ("postgresql://h?ssl=1", "unknown connection keyword \"ssl\", did you mean sslmode?"),
         (
             "postgresql://h/%zz",
-            "the database name of the URI has a \"%\" that is not followed by two \
-             hexadecimal digits other than 00",
+            "the database name of the URI has an invalid escape: \"%\" needs two hexadecimal \
+             digits, not 00",
         ),
         (
             "postgresql://%00",
-            "the host of the URI has a \"%\" that is not followed by two hexadecimal digits \
-             other than 00",
+            "the host of the URI has an invalid escape: \"%\" needs two hexadecimal digits, not 00",
         ),
         (
             "postgresql://h/a%4",
-            "the database name of the URI has a \"%\" that is not followed by two \
-             hexadecimal digits other than 00",
+            "the database name of the URI has an invalid escape: \"%\" needs two hexadecimal \
+             digits, not 00",
         ),
         ("postgresql://h/%ff", "the database name of the URI is not UTF-8 after decoding"),
         ("postgresql://h/a b", "the database name of the URI has a space: write it as %20"),

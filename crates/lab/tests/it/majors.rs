@@ -66,6 +66,9 @@ fn missing_major_is_reported() {
     for (major, error) in missing {
         assert!(error.is_postgres_missing());
         let text = error.to_string();
-        assert!(text.starts_with(&format!("no PostgreSQL {major} was found: ")), "{text}");
+        assert!(
+            text.starts_with(&format!("no PostgreSQL {major} was found on the PATH, in ")),
+            "{text}"
+        );
     }
 }
