@@ -19,8 +19,8 @@ use crate::error::OptionsError;
 pub(crate) struct LogClock {
     /// The zone given by the user.
     zone: Option<TimeZone>,
-    /// Recently parsed seconds, since neighbouring lines nearly always share one. The second slot
-    /// is for session starts, which would evict the first.
+    /// Recently parsed seconds, because neighbouring lines usually share one. Session starts use
+    /// the second slot, so that they do not evict the time of the line.
     cached: [Option<CachedSecond>; 2],
     assumption: Option<Assumption>,
 }
@@ -43,9 +43,9 @@ struct CachedSecond {
 /// A second and its zone as little-endian numbers.
 #[derive(Clone, Copy, Debug)]
 struct PackedSecond {
-    /// `YYYY-MM-DD HH:MM`.
+    /// The bytes of `YYYY-MM-DD HH:MM`.
     minute: u128,
-    /// `:SS.`.
+    /// The bytes of `:SS.`.
     second: u32,
     zone: u64,
     /// Mask and number of the zone's bits; 0 if the zone is empty or fills the whole number.
@@ -85,7 +85,7 @@ const ZONE_LEN_MAX: usize = 8;
 pub(crate) enum Assumption {
     /// An unknown abbreviation, read as UTC.
     Unknown,
-    /// An abbreviation with several meanings, read as PostgreSQL itself would.
+    /// An abbreviation that several zones share, read as PostgreSQL reads it by default.
     Ambiguous,
 }
 
@@ -148,7 +148,7 @@ impl LogClock {
         self.epoch_second(text, 1).map(|(epoch, _)| epoch)
     }
 
-    /// Takes the assumption that was made since the last call, if any.
+    /// Returns and clears the assumption made since the last call, if any.
     pub(crate) fn take_assumption(&mut self) -> Option<Assumption> {
         self.assumption.take()
     }
@@ -195,8 +195,8 @@ impl LogClock {
     }
 }
 
-/// The offset of `zone` at a local time. When clocks are set back, an hour occurs twice: the
-/// abbreviation in the log decides which one it is.
+/// Returns the offset of `zone` at a local time. When clocks are set back, one hour occurs twice:
+/// the abbreviation in the log shows which of the two it is.
 fn offset_in(zone: &TimeZone, local: DateTime, abbreviation: &[u8]) -> i32 {
     let ambiguous = zone.to_ambiguous_timestamp(local);
     let offset = match ambiguous.offset() {
@@ -222,7 +222,7 @@ fn parse_timezone(text: &str) -> Option<TimeZone> {
     }
 }
 
-/// The parts of a time in the log.
+/// The fields of a time in the log, before its zone is resolved.
 struct CivilTime<'a> {
     text: &'a [u8; SECONDS_LEN],
     second: i64,

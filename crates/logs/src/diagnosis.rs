@@ -1,8 +1,7 @@
-//! Diagnosis of logging settings: whether a complete capture can be made with them, and what to
-//! change.
+//! Diagnoses logging settings: whether they allow a complete capture, and which ones to change.
 //!
 //! The settings are either inferred from a log ([`diagnose_logs`]) or those of a server
-//! ([`diagnose_server`]). Queries no server: the caller does.
+//! ([`diagnose_server`]). The caller queries the server; this module does not.
 
 mod from_log;
 mod from_server;
@@ -19,9 +18,9 @@ pub use self::{
 /// Result of a diagnosis.
 #[derive(Clone, Debug)]
 pub struct LoggingDiagnosis {
-    /// The examined logs or server, for people.
+    /// Name of the examined logs or server, for display.
     pub subject: String,
-    /// Settings without their recommended values, the most important first.
+    /// Settings that differ from their recommended values, most important first.
     pub findings: Vec<Finding>,
     /// Remarks that are not about a single setting.
     pub notes: Vec<String>,
@@ -31,7 +30,7 @@ pub struct LoggingDiagnosis {
     pub major: Option<u32>,
 }
 
-/// A setting without its recommended value.
+/// A setting that differs from its recommended value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The setting to change.
@@ -40,14 +39,14 @@ pub struct Finding {
     pub found: String,
     /// Bytes that the recommended value adds to the examined log; negative if it saves.
     pub adds_bytes: Option<i64>,
-    /// Where it is set, if not server-wide: `role app`, `database shop`.
+    /// The role or database that overrides the server-wide value: `role app`, `database shop`.
     pub scope: Option<String>,
 }
 
 /// Where settings are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// postgresql.conf, edited by hand: only a log was examined.
+    /// postgresql.conf, edited by hand, because only a log was examined.
     File,
     /// `ALTER SYSTEM`.
     Sql,
@@ -73,7 +72,7 @@ impl Finding {
 }
 
 impl LoggingDiagnosis {
-    /// Whether a replay differs from what clients did, until the settings are changed.
+    /// Whether a replay would differ from what clients did unless the settings are changed.
     pub fn has_required_findings(&self) -> bool {
         self.findings.iter().any(|finding| finding.importance() == Importance::Required)
     }
@@ -117,5 +116,5 @@ impl LoggingDiagnosis {
     }
 }
 
-/// The scope of a setting that `ALTER ROLE ALL` made.
+/// The scope of a setting made by `ALTER ROLE ALL`.
 const ALL_ROLES: &str = "all roles";

@@ -1,13 +1,12 @@
-//! Inputs that cannot be imported at all, and unusable options.
+//! Errors: inputs that cannot be imported at all, and unusable options.
 
 use crate::{language::Language, server_log_format::ServerLogFormat};
 
-/// The input is unusable: reading on would produce no events. The user must change the options or
-/// pass another file.
+/// The input cannot be imported. The user must change the options or pass another file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Neither csvlog nor jsonlog, and no common line prefix matches.
+    /// The input is neither csvlog nor jsonlog, and no common line prefix matches.
     #[error(
         "{file}:{line}: not in a known log format: {excerpt:?}; if it is a stderr log, give its \
          log_line_prefix (SHOW log_line_prefix)"
@@ -34,7 +33,7 @@ pub enum ImportError {
         line: u64,
         /// The first line with text, shortened.
         excerpt: String,
-        /// A prefix that does match, if one was found.
+        /// A prefix that matches the line, if one was found.
         guess: Option<String>,
     },
     /// No prefix matches every record. Continuing with the best guess could skip whole databases.
@@ -53,7 +52,7 @@ pub enum ImportError {
         fits: u64,
         /// Number of records that were examined.
         records: u64,
-        /// The first few that do not match: line number and beginning.
+        /// Line number and beginning of the first few records that do not match.
         misfits: Vec<(u64, String)>,
     },
     /// The input is not in the given format.
@@ -68,7 +67,7 @@ pub enum ImportError {
         /// The first line with text, shortened.
         excerpt: String,
     },
-    /// A csvlog that another tool has rewritten.
+    /// Another tool has rewritten the csvlog.
     #[error(
         "{file}:{line}: a csvlog with quoted times, which no server writes: {excerpt:?}; another \
          tool has rewritten it: pass the server's own file"
@@ -112,8 +111,8 @@ pub enum ImportError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// The prefix has no time, without which events cannot be scheduled for replay. Only syslog and
-    /// the journal add a time of their own outside the prefix.
+    /// The prefix has no time, so events could not be scheduled for replay. Only syslog and the
+    /// journal add their own time outside the prefix.
     #[error("log_line_prefix {prefix:?} has no time: it needs %m, %t or %n")]
     PrefixWithoutTime {
         /// The prefix as given.
@@ -125,7 +124,7 @@ pub enum OptionsError {
         /// The prefix as given.
         prefix: String,
     },
-    /// Neither an IANA zone, nor an offset, nor a known abbreviation.
+    /// The time zone is not an IANA name, an offset or a known abbreviation.
     #[error(
         "unknown time zone {timezone:?}: give a name such as Europe/Vienna or an offset such as +05:30"
     )]

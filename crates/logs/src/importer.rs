@@ -29,8 +29,8 @@ use crate::{
 /// Converts a PostgreSQL server log to events.
 ///
 /// Feed it the bytes of one file after another, in the order the server wrote them, in chunks of
-/// any size; poll the events after each chunk. It does no I/O and has no clock: a caller that reads
-/// a pipe calls [`idle`](Self::idle) when no data has arrived for a while.
+/// any size; poll the events after each chunk. The importer does no I/O and has no clock: a caller
+/// that reads a pipe calls [`idle`](Self::idle) when no data has arrived for a while.
 ///
 /// ```text
 /// start_file ─► feed* ─► (idle) ─► feed* ─► finish_file ─► start_file ─► … ─► finish
@@ -39,16 +39,16 @@ use crate::{
 ///
 /// # Order
 ///
-/// Events of one session come in the order of their actions. Events of different sessions come in
-/// the order in which they became known: with [`Emit::Start`](crate::Emit::Start) nearly in the
-/// order in which they started, with [`Emit::End`](crate::Emit::End) in the order in which they
-/// ended.
+/// Events of one session are emitted in the order of their actions. Events of different sessions
+/// are emitted in the order in which they became known: with [`Emit::Start`](crate::Emit::Start)
+/// nearly in the order in which they started, with [`Emit::End`](crate::Emit::End) in the order in
+/// which they ended.
 ///
 /// # Memory
 ///
-/// Bounded by the longest record ([`ImportOptions::max_record_bytes`]), by the last chunk, whose
-/// events wait in a queue, and by 65,536 open sessions. Beyond that number, the quarter of the
-/// sessions that have been silent for longest is assumed to have ended.
+/// Memory is bounded by the longest record ([`ImportOptions::max_record_bytes`]), by the last
+/// chunk, whose events wait in a queue, and by 65,536 open sessions. If there are more, the quarter
+/// of them that has been silent longest is assumed to have ended.
 #[derive(Debug)]
 pub struct Importer {
     detector: FormatDetector,
@@ -124,7 +124,7 @@ impl Importer {
     }
 
     /// Starts a file; problems in it are reported under `name`. Sessions continue across files, as
-    /// they do when the server rotates its log. Format and prefix are detected anew. If the
+    /// they do when the server rotates its log. Format and prefix are detected again. If the
     /// previous file was not finished, it is finished now, and if that fails, the next fallible
     /// call returns the error.
     pub fn start_file(&mut self, name: &str) {
@@ -205,7 +205,7 @@ impl Importer {
         result
     }
 
-    /// Feeds the frames of a chunk, with one memo for each of its sessions.
+    /// Feeds the frames of a chunk, with one [`SessionMemo`] for each session in it.
     fn feed_frames(
         &mut self,
         chunk: &[u8],
@@ -293,7 +293,7 @@ impl Importer {
         self.framer.as_ref()
     }
 
-    /// A number that changes whenever [`framer`](Self::framer) does.
+    /// Returns a number that changes whenever [`framer`](Self::framer) changes.
     pub(crate) fn framer_version(&self) -> u64 {
         self.framer_number
     }
@@ -494,7 +494,7 @@ impl Importer {
 /// Chunk size for processing input, so that a huge slice is not copied at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Number of records by which a log must have shown that it is in English.
+/// Number of records after which a log without any English message is rejected.
 const LANGUAGE_RECORDS: u64 = 1000;
 
 fn count_assumption(

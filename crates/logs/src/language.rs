@@ -1,8 +1,8 @@
 //! The language of a server's messages.
 //!
-//! `lc_messages` translates the very words that mark statements, durations and severities, and each
-//! version of PostgreSQL translates them a little differently. So the language of a translated log
-//! is reported, but the log is not parsed.
+//! `lc_messages` translates the words that mark statements, durations and severities, and the
+//! translations differ between versions of PostgreSQL. So the language of a translated log is
+//! reported, but the log is not parsed.
 //!
 //! Source: the `po` files of PostgreSQL's server.
 
@@ -79,7 +79,7 @@ impl Language {
     }
 }
 
-/// Number of bytes at the front of a line that are searched.
+/// Number of bytes at the front of a line that are searched for a severity or a message.
 const LINE_BYTES: usize = 512;
 
 impl fmt::Display for Language {
@@ -90,7 +90,7 @@ impl fmt::Display for Language {
 
 #[test]
 fn messages_of_real_servers_identify_their_language() {
-    // As PostgreSQL 15 writes them.
+    // The texts are those that PostgreSQL 15 writes.
     for (text, language) in [
         ("Dauer: 0.562 ms", Language::German),
         ("durée : 0.562 ms, instruction : select 1", Language::French),

@@ -1,8 +1,8 @@
 //! Converts PostgreSQL server logs to [events](howdah_traffic::Event).
 //!
 //! An [`Importer`] takes bytes and returns events. It uses no file, clock or thread, so the same
-//! code imports a finished log and follows one that is still being written. [`read_files`] is the
-//! short loop around it for files and pipes.
+//! code imports a finished log and follows a log that is still being written. [`read_files`] feeds
+//! files and pipes to an importer.
 //!
 //! ```text
 //! bytes ─► format reader (stderr | csv | json) ─► records ─► sessions ─► events
@@ -16,7 +16,7 @@
 //! samples in the [`ImportSummary`]. Only an input that is not a log at all, or whose format cannot
 //! be determined, is an error.
 //!
-//! Reads the logs of PostgreSQL 12 to 18. This crate neither stores events nor classifies SQL.
+//! This crate reads the logs of PostgreSQL 12 to 18. It neither stores events nor classifies SQL.
 //!
 //! # Example
 //!

@@ -17,8 +17,7 @@ pub struct ImportOptions {
     pub timezone: Option<String>,
     /// When an event is emitted.
     pub emit: Emit,
-    /// Longest record that is read, in bytes, at most 512 MiB. Longer ones are rejected and
-    /// counted.
+    /// Maximum record size in bytes, at most 512 MiB. Longer records are rejected and counted.
     pub max_record_bytes: usize,
 }
 
@@ -53,8 +52,9 @@ impl ImportOptions {
 /// When an event is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
-    /// Emit as soon as the action is known, for replay while the log is still being written. The
-    /// outcome is empty unless the log shows the action only at its end, as the duration form does.
+    /// Emit when the action is known, for replay while the log is still being written. The outcome
+    /// is empty unless the log shows the action only at its end, as with
+    /// `log_min_duration_statement`.
     Start,
     /// Emit when the outcome is known: after a duration, an error, the session's next action, or
     /// the end of the input.

@@ -1,9 +1,9 @@
 //! `log_line_prefix`, compiled into a matcher for the front of a line.
 //!
 //! PostgreSQL writes user, database and application names unquoted, so a prefix can be ambiguous.
-//! Fields with a fixed shape (times, numbers, session ids) are matched by shape; a name ends where
-//! the shortest reading lets the rest of the prefix match up to `LOG:` or another label. Known
-//! names of the session are tried first, so that an application called `x LOG:  y` is still read
+//! Fields with a fixed shape (times, numbers, session ids) are matched by shape. A name is the
+//! shortest text after which the rest of the prefix matches, up to `LOG:` or another label. Known
+//! names of the session are tried first, so that an application called `x LOG:  y` is read
 //! correctly.
 //!
 //! Source: manual, `log_line_prefix`; `log_status_format` in `elog.c`.
@@ -41,7 +41,7 @@ enum PrefixItem {
         /// Whether the value is left-aligned, with the padding after it.
         left: bool,
     },
-    /// `%q`: processes without a session have the prefix up to here.
+    /// `%q`: the prefix of processes without a session ends here.
     Quit,
 }
 
@@ -153,7 +153,7 @@ impl Match {
         usize::from(start)..usize::from(end)
     }
 
-    /// Sets the span of a field; returns false beyond the longest prefix supported.
+    /// Sets the span of a field; returns false if the span exceeds the longest supported prefix.
     #[inline]
     fn set(&mut self, field: PrefixField, (start, end): (usize, usize)) -> bool {
         let (Ok(start), Ok(end)) = (u16::try_from(start), u16::try_from(end)) else { return false };
@@ -173,7 +173,8 @@ impl CompiledPrefix {
     ///
     /// # Errors
     ///
-    /// It has no time, or ends inside an escape. Unknown escapes print nothing, as in PostgreSQL.
+    /// The prefix has no time, or ends inside an escape. Unknown escapes print nothing, as in
+    /// PostgreSQL.
     pub(crate) fn compile(source: &str) -> Result<Self, OptionsError> {
         let cut = || OptionsError::PrefixCutShort { prefix: source.to_owned() };
         let mut items = Vec::new();
@@ -253,8 +254,8 @@ impl CompiledPrefix {
         matcher.match_item(0, 0).then_some(matcher.found)
     }
 
-    /// Like [`matches`](Self::matches) without names. The first choice for each item is nearly
-    /// always right, so it is tried without backtracking first.
+    /// Like [`matches`](Self::matches) without names. The first choice for each item is usually
+    /// right, so a pass without backtracking is tried first.
     pub(crate) fn matches_unnamed(&self, line: &[u8]) -> Option<Match> {
         self.match_first_choice(line).or_else(|| self.matches(line, SessionNames::default()))
     }
@@ -355,8 +356,8 @@ impl CompiledPrefix {
         Some(Match { label, text: at + len, ..found })
     }
 
-    /// How far after the text of a match another reading, with other names, could find a label;
-    /// `None` if no other reading is possible.
+    /// Returns how many bytes after the start of a match's text another reading, with other names,
+    /// could find a label; `None` if no other reading is possible.
     pub(crate) fn ambiguity_window(&self) -> Option<usize> {
         let open = |item: &&PrefixItem| matches!(item, PrefixItem::Field { field, .. } if field.is_free() || shape::is_open_ended(*field));
         let count = self.items.iter().filter(open).count();
@@ -364,7 +365,7 @@ impl CompiledPrefix {
     }
 }
 
-/// The most likely length of a field that is not free text, at the front of `rest`.
+/// Returns the most likely length in bytes of a field at the front of `rest` that is not free text.
 pub(crate) fn first_length(field: PrefixField, rest: &[u8]) -> Option<usize> {
     shape::lengths(field, rest).into_iter().flatten().next()
 }
@@ -389,7 +390,7 @@ fn literal_len(text: &[u8], literal: &[u8]) -> Option<usize> {
     }
 }
 
-/// The first offset of `literal` within the maximum length of a field.
+/// Returns the first offset of `literal` in `text`, at most the maximum length of a field.
 #[inline]
 fn find_literal(text: &[u8], literal: &[u8]) -> Option<usize> {
     let window = &text[..text.len().min(WINDOW_BYTES)];
@@ -399,10 +400,10 @@ fn find_literal(text: &[u8], literal: &[u8]) -> Option<usize> {
     }
 }
 
-/// Maximum length of a field. Names have at most 63 bytes, host names 255.
+/// Maximum length of a field in bytes. Names have at most 63 bytes, host names 255.
 const WINDOW_BYTES: usize = 512;
 
-/// Maximum number of attempts at one line, so that no combination of line and prefix takes forever.
+/// Maximum number of matching steps for one line, which bounds the time of backtracking.
 const STEPS_MAX: u32 = 4096;
 
 struct Matcher<'a> {

@@ -1,4 +1,4 @@
-//! One server message in the common form of all three formats.
+//! [`LogRecord`]: a server message in a form common to all three formats.
 
 pub(crate) mod frame;
 pub(crate) mod message_fields;
@@ -54,7 +54,7 @@ impl<'a> LogRecord<'a> {
         /// Time stamp of the message.
         time: Timestamp;
         query_id: Option<i64>;
-        /// Line numbers within the session (`%l`), of the message's first line and of its last.
+        /// Line numbers within the session (`%l`) of the message's first and last line.
         lines: Option<(u64, u64)>;
         severity: LogSeverity;
         /// The fields that framing read from the message.
@@ -72,7 +72,7 @@ impl<'a> LogRecord<'a> {
 
     texts! { frame:
         vxid;
-        /// The command tag in the process title: of the running statement, of the step, or `idle`.
+        /// The command tag in the process title: that of the running statement or step, or `idle`.
         tag;
         message;
         detail;
@@ -97,7 +97,7 @@ impl<'a> LogRecord<'a> {
         self.frame.statement.get(self.input, self.scratch)
     }
 
-    /// Whether all its texts are known to be ASCII.
+    /// Whether all texts of the record are known to be ASCII.
     pub(crate) fn is_ascii(&self) -> bool {
         self.is_ascii
     }

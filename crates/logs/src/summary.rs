@@ -29,7 +29,7 @@ pub struct ImportSummary {
     pub inputs: Inputs,
     /// Number of server messages that were parsed.
     pub records: u64,
-    /// The given or detected format; that of the latest file where they differ.
+    /// The given or detected format; if files differ, that of the last one.
     pub format: Option<ServerLogFormat>,
     /// The line prefix of a stderr log.
     pub prefix: Option<LogLinePrefix>,
@@ -83,8 +83,8 @@ impl ImportSummary {
         self.problems.iter().find(|problem| problem.reason == reason).map_or(0, |p| p.count)
     }
 
-    /// Counts an event and those of its properties that are known before its outcome. `is_ascii`
-    /// means that its texts are known to be ASCII.
+    /// Counts an event and its properties that are known before the outcome. `is_ascii` means that
+    /// the texts of the event are known to be ASCII.
     pub(crate) fn count_event(&mut self, event: &EventRef<'_>, is_ascii: bool) {
         let kind = event.action.kind();
         self.events[kind as usize] += 1;
@@ -169,7 +169,7 @@ fn is_utf8(action: &ActionRef<'_>) -> bool {
         && values.is_none_or(|values| values.iter().all(|value| value.text().is_none_or(is_valid)))
 }
 
-/// Samples stored of each problem.
+/// Maximum number of samples stored for each problem.
 const SAMPLES_MAX: usize = 3;
 
 #[test]

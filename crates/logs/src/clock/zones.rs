@@ -1,6 +1,7 @@
-//! Offsets of the zones in a log, without a time zone database.
+//! Converts zone names in a log to UTC offsets, without a time zone database.
 
-/// Seconds east of UTC, if the zone is a name of UTC or a numeric offset: these have one meaning.
+/// Returns the seconds east of UTC of a zone with only one meaning: a name of UTC, or a numeric
+/// offset.
 pub(super) fn unambiguous_offset(zone: &[u8]) -> Option<i32> {
     match zone {
         b"UTC" | b"GMT" | b"Z" | b"UCT" => Some(0),
@@ -33,8 +34,8 @@ pub(super) fn abbreviation_offset(zone: &[u8]) -> Option<(i32, bool)> {
     Some((row.1 * 60, row.2))
 }
 
-/// Name, minutes east of UTC, and whether no other zone uses the name today. Ambiguous ones have
-/// the meaning of PostgreSQL's `timezone_abbreviations = 'Default'`.
+/// Name, minutes east of UTC, and whether the name is unique today. Names that several zones share
+/// have the offset of PostgreSQL's `timezone_abbreviations = 'Default'`.
 const ABBREVIATIONS: &[(&str, i32, bool)] = &[
     ("ACDT", 630, true),
     ("ACST", 570, true),

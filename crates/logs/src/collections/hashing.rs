@@ -1,8 +1,8 @@
 //! Fast hashing of small keys.
 //!
-//! The standard library's protection against chosen keys would cost more than the rest of a lookup.
-//! The keys are process ids and hashes: a log crafted to collide is slow to import, with no other
-//! harm.
+//! The standard library's hasher resists chosen keys, but it would take longer than the rest of a
+//! lookup. The keys are process ids and hashes: a log crafted to make them collide is slow to
+//! import, but does no other harm.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -40,7 +40,7 @@ impl Hasher for MulHasher {
     }
 }
 
-/// 2⁶⁴ divided by the golden ratio: its bits have no pattern.
+/// 2⁶⁴ divided by the golden ratio, an odd number whose bits have no pattern.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Infers from a log the settings it was written with.
+//! Infers the server's log settings from a log.
 
 use std::{convert::Infallible, ops::ControlFlow, path::PathBuf};
 
@@ -28,17 +28,18 @@ struct LogEventCounts {
     query_ids: u64,
     /// Durations of statements that were logged at their start.
     durations: u64,
-    /// Statements logged at their start that are not writes: reads, and transaction control.
+    /// Reads and transaction control commands that were logged at their start.
     others_than_writes: u64,
     /// Failed executions with placeholders whose values are unknown.
     failed_without_values: u64,
 }
 
-/// Infers from logs what is missing from them; `progress` can stop reading.
+/// Infers the information that logs lack, and the settings that would add it; `progress` can stop
+/// reading.
 ///
 /// # Errors
 ///
-/// The logs cannot be read. A log that cannot be parsed because of a setting is a diagnosis.
+/// The logs cannot be read. If a setting makes a log impossible to parse, the diagnosis says so.
 pub fn diagnose_logs(
     logs: &[PathBuf],
     options: ImportOptions,
@@ -135,8 +136,8 @@ impl LogEventCounts {
     }
 }
 
-/// Whether a statement is logged with `log_statement = mod` or `ddl`. Commands missing from the
-/// table of commands (GRANT, COMMENT) are counted as such.
+/// Whether `log_statement = mod` or `ddl` logs a statement. Commands missing from the table of
+/// commands, such as GRANT and COMMENT, count as logged.
 fn is_write(command: SqlCommand) -> bool {
     use SqlCommand::{
         Alter, Call, Copy, Create, Delete, Do, Drop, Execute, Explain, Insert, Merge, Other,
@@ -197,7 +198,7 @@ fn findings(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<Finding> {
     // Missing values of failed statements depend on another setting.
     if unknown > counts.failed_without_values {
         let found = format!("{} executions without values", unknown - counts.failed_without_values);
-        // In the other formats, terse does not affect the values.
+        // In the other formats, `log_error_verbosity = terse` keeps the values.
         if summary.format == Some(ServerLogFormat::Stderr) {
             add(Finding::new(LogSetting::ErrorVerbosity, found.clone()));
         }
@@ -252,7 +253,7 @@ fn findings(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<Finding> {
     findings
 }
 
-/// Describes how statements are logged if not all at their start; `None` if they are.
+/// Describes how statements are logged; `None` if all are logged at their start.
 fn log_statement(
     facts: &LogFacts,
     counts: &LogEventCounts,
@@ -312,7 +313,8 @@ fn notes(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<String> {
     notes
 }
 
-/// Average bytes of a record without its SQL and values: the prefix or the other columns.
+/// Average size of a record in bytes without its SQL and values, mostly the prefix or the other
+/// columns.
 fn record_bytes(summary: &ImportSummary, counts: &LogEventCounts) -> i64 {
     let rest = summary.bytes.saturating_sub(counts.text_bytes);
     let each = rest / summary.records.max(1);
@@ -323,7 +325,7 @@ fn average_sql(counts: &LogEventCounts) -> i64 {
     i64::try_from(counts.text_bytes / counts.executions.max(1)).unwrap_or(i64::MAX)
 }
 
-// Typical message lengths, without the prefix.
+// Typical message lengths in bytes, without the prefix.
 /// `duration: 0.412 ms`
 const DURATION_BYTES: i64 = 20;
 /// `connection received: …`, `connection authorized: …`

@@ -12,7 +12,7 @@ use super::{
 pub struct ServerLogSettings {
     /// Values by name: those named by [`Self::names`], and all with one of [`Self::PREFIXES`].
     pub values: BTreeMap<String, String>,
-    /// Values that apply to roles and databases instead.
+    /// Values set for roles and databases, which override `values`.
     pub overrides: Vec<SettingOverride>,
 }
 
@@ -46,7 +46,7 @@ const CLOUD_SQL: &str = "cloudsql.";
 const SERVER_VERSION: &str = "server_version_num";
 const SAMPLE_RATE: &str = "log_statement_sample_rate";
 
-/// Checks the settings of a server. `subject` names the server in the result.
+/// Checks the log settings of a server. The result refers to the server as `subject`.
 pub fn diagnose_server(subject: String, settings: &ServerLogSettings) -> LoggingDiagnosis {
     let ServerLogSettings { values, overrides } = settings;
     let remedy = remedy(values);
@@ -87,7 +87,7 @@ impl SettingOverride {
 
 type InstalledSettings = BTreeMap<String, String>;
 
-/// The value, if it is not suitable for a capture; `None` if it is.
+/// Returns the value if it is unsuitable for a capture; `None` otherwise.
 fn unsuitable_value(
     setting: LogSetting,
     value: &str,
@@ -128,7 +128,7 @@ fn unsuitable_value(
         }
         LogSetting::Collector => value == "on" || managed,
         LogSetting::Duration | LogSetting::Disconnections => value == "on",
-        // A list of aspects since PostgreSQL 18.
+        // Since PostgreSQL 18, the value is a list of aspects.
         LogSetting::Connections => !matches!(value, "off" | ""),
         LogSetting::Timezone => ["UTC", "Etc/UTC", "GMT"].contains(&value),
         LogSetting::QueryId => value != "off",

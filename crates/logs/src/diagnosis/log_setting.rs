@@ -1,4 +1,4 @@
-//! The settings that matter for a capture: one table with their recommended values and the reasons.
+//! The settings that affect a capture: a table of recommended values and the reasons for them.
 
 /// How important a setting is for a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,7 +10,7 @@ pub enum Importance {
 }
 
 impl Importance {
-    /// Its name in reports.
+    /// The name shown in reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Required => "needed",
@@ -29,27 +29,27 @@ macro_rules! settings {
             /// All settings, most important first.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Its name in PostgreSQL.
+            /// The setting's name in PostgreSQL.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The first major version that has it.
+            /// The first major version of PostgreSQL with this setting.
             pub(super) const fn since(self) -> u32 {
                 match self { $(Self::$variant => $since,)* }
             }
 
-            /// How important it is for a capture.
+            /// How important the setting is for a capture.
             pub const fn importance(self) -> Importance {
                 match self { $(Self::$variant => Importance::$need,)* }
             }
 
-            /// The recommended value.
+            /// The recommended value for the newest version of PostgreSQL.
             pub(super) const fn recommended(self) -> &'static str {
                 match self { $(Self::$variant => $want,)* }
             }
 
-            /// The loss of information without the recommended value.
+            /// The information that the log lacks without the recommended value.
             pub const fn consequence(self) -> &'static str {
                 match self { $(Self::$variant => $loses,)* }
             }

@@ -1,9 +1,9 @@
 //! csvlog: rows of 22 to 26 columns, with raw newlines inside quotes.
 //!
-//! Each row's number of columns is counted, since a file may span a server upgrade. A row that was
-//! cut inside quotes would swallow everything after it, so each line inside quotes is checked for
-//! looking like the start of a row. A client's text cannot look like one, because its quotes are
-//! doubled.
+//! The columns of each row are counted, because a file may span a server upgrade. A row that was
+//! cut inside quotes would swallow all rows after it, so the reader checks whether a line inside
+//! quotes looks like the start of a row. A client's text cannot look like one, because its quotes
+//! are doubled.
 //!
 //! Source: manual, Using CSV-Format Log Output; `write_csvlog` in `csvlog.c`.
 
@@ -62,9 +62,9 @@ impl CsvRow {
     }
 }
 
-/// Columns that are read: those of PostgreSQL 14 to 18. Later ones are ignored.
+/// Maximum number of columns that are read, as in PostgreSQL 14 to 18. Further columns are ignored.
 const COLUMNS_MAX: usize = 26;
-/// Columns of the oldest format, PostgreSQL 8.4.
+/// Number of columns in the oldest format, that of PostgreSQL 8.4.
 const COLUMNS_MIN: usize = 22;
 
 /// Whether a row may have this number of columns. PostgreSQL 13 writes 24 and PostgreSQL 14 writes
@@ -143,8 +143,8 @@ impl Csv {
             }
         }
         let end = self.find_row_end(input, state);
-        // The end of a row must not depend on how much of it arrived at once, so a long row is
-        // dropped up to its last settled newline, whether its end is there or not.
+        // The end of a row must not depend on how much of it arrived at once. So a long row is
+        // dropped up to its last settled newline, whether or not its end has arrived.
         let (settled, rest) = match end {
             RowEnd::Row(len) | RowEnd::Broken(len) => (len, len - 1),
             RowEnd::Unknown => (self.scanned, self.scanned),
@@ -161,8 +161,7 @@ impl Csv {
         }
     }
 
-    /// Handles a line that does not start like a row: it ends at its newline, whatever quotes it
-    /// has.
+    /// Handles a line that does not start like a row: it ends at its newline, regardless of quotes.
     fn junk_line(&mut self, input: &[u8], state: InputState) -> InputItem {
         let newline = memchr::memchr(b'\n', input);
         if newline.unwrap_or(input.len()) > self.max_record_bytes {
@@ -257,8 +256,8 @@ impl Csv {
         if !is_column_count(self.row.len) {
             return InputItem::Junk { len, reason: ProblemReason::BadRow };
         }
-        // A damaged row may have more. Whether it reaches this point depends on the chunks of the
-        // input.
+        // A damaged row may have more columns. Whether it reaches this point depends on how the
+        // input is divided into chunks.
         if self.row.len <= COLUMNS_MAX {
             self.previous_columns = self.row.len;
         }
@@ -282,7 +281,7 @@ impl Csv {
     }
 }
 
-/// The field that starts at `at`, and its end.
+/// Returns the field that starts at `at`, and the offset of its end.
 fn field(row: &[u8], at: usize, scratch: &mut Vec<u8>) -> Option<(FieldSpan, usize)> {
     if row.get(at) != Some(&b'"') {
         let end = memchr::memchr(b',', &row[at..]).map_or(row.len(), |comma| at + comma);
@@ -372,7 +371,7 @@ fn session_fields(row: &CsvRow, input: &[u8], scratch: &[u8]) -> SessionFields {
     }
 }
 
-/// Where and how a row ends.
+/// The way in which a row ends, and the offset.
 enum RowEnd {
     Row(usize),
     /// Another row starts inside this row's quotes, at this offset.
@@ -410,8 +409,8 @@ fn is_row_after_time(rest: &[u8], is_short: bool) -> Option<bool> {
 }
 
 /// Whether the quotes at the front open a text. Quotes inside another text are doubled, so their
-/// number is even. A name that begins with a quote has three. Quotes that close a text ending like
-/// the start of a row have a comma or a line end after them, as few names do.
+/// number is even; a name that begins with a quote starts with three. If a text ends like the start
+/// of a row, a comma or a line end follows its closing quotes; few names begin like that.
 fn is_opening_quote(bytes: &[u8], is_short: bool) -> Option<bool> {
     let quotes = bytes.iter().take_while(|byte| **byte == b'"').count();
     let next = bytes.get(quotes)?;
@@ -441,7 +440,7 @@ fn false_unless_empty(rest: &[u8]) -> Option<bool> {
     (!rest.is_empty()).then_some(false)
 }
 
-/// The bytes after the quoted text at the front; `None` if it does not end.
+/// Returns the bytes after the quoted text at the front; `None` if its closing quote is missing.
 fn after_quoted(bytes: &[u8]) -> Option<&[u8]> {
     let mut at = 1;
     loop {
@@ -456,7 +455,7 @@ fn after_quoted(bytes: &[u8]) -> Option<&[u8]> {
 /// Length of a time, a zone and the beginning of the next columns, in bytes.
 const ROW_START_BYTES: usize = 64;
 
-/// Whether the available part of a time looks like one.
+/// Whether `bytes` could be the beginning of a time.
 fn is_time_prefix(bytes: &[u8]) -> bool {
     bytes.iter().zip(b"dddd-dd-dd dd:dd:dd.d").all(|(byte, shape)| match shape {
         b'd' => byte.is_ascii_digit(),
@@ -474,7 +473,7 @@ fn row_starts_are_recognized() {
     assert_eq!(is_row_start(b"2026-11-20 12:43:19.577 UTC,,,18146,,", true), Some(true));
     assert_eq!(is_row_start(b"2026-11-20 12:43:19.577 UTC,\"\"postgres\"\",", true), Some(false));
     assert_eq!(is_row_start(b"2026-11-20 12:43:19.577 UTC,\"\"\"al\",", true), Some(true));
-    // The end of a text, and of its column.
+    // These quotes end a text and its column.
     for (rest, expected) in [
         (",\",,,,\"psql\",", false),
         (",\",\"parameters: $1 = 'a'\",", false),

@@ -41,12 +41,12 @@ impl FormatDetector {
         Ok(())
     }
 
-    /// Returns the reader for input that begins with `input`, or `None` while there is too little
-    /// of it.
+    /// Returns the reader for an input that begins with `input`, or `None` while `input` is too
+    /// short.
     ///
     /// # Errors
     ///
-    /// There is enough input, and it is in none of the allowed formats.
+    /// The input is long enough, but in none of the allowed formats.
     pub(crate) fn reader(
         &self,
         input: &[u8],
@@ -139,8 +139,8 @@ impl FormatDetector {
     }
 }
 
-/// The error for a prefix that does not match all records of a sample. `position` is that of its
-/// first text.
+/// Creates the error for a prefix that does not match all records of a sample. `position` is the
+/// position of the sample's first text.
 fn uncertain_prefix(
     prefix: &CompiledPrefix,
     sample: &InputSample<'_>,
@@ -210,7 +210,7 @@ fn is_translated(line: &[u8]) -> bool {
     })
 }
 
-/// Number of bytes at the front of a line in which a label is searched.
+/// Number of bytes at the front of a line that are searched for a label.
 const LABEL_WINDOW_BYTES: usize = 512;
 
 /// The beginning of an input: whole lines, without continuation lines.
@@ -246,7 +246,7 @@ impl<'a> InputSample<'a> {
         self.bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"\t"))
     }
 
-    /// Offset and text of the first line that is not blank.
+    /// Returns the offset and text of the first line that is not blank.
     fn first_text(&self) -> Option<(usize, &'a [u8])> {
         let mut offset = 0;
         for line in self.bytes.split_inclusive(|byte| *byte == b'\n') {

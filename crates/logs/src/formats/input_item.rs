@@ -1,4 +1,4 @@
-//! The items that a reader distinguishes at the front of its input.
+//! [`InputItem`]: what a reader finds at the front of its input.
 
 use crate::summary::ProblemReason;
 
@@ -19,6 +19,6 @@ pub(crate) enum InputItem {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ForeignLines {
     pub(crate) count: u64,
-    /// Offset of the first one.
+    /// Offset of the first such line in the record.
     pub(crate) first: usize,
 }

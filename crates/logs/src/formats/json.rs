@@ -61,7 +61,7 @@ macro_rules! keys {
     };
 }
 
-// PostgreSQL's own name first, then csvlog's.
+// PostgreSQL's own name comes first, then that of the csvlog column.
 keys! {
     Time: b"timestamp" | b"log_time";
     User: b"user" | b"user_name";
@@ -176,7 +176,7 @@ impl Json {
     }
 }
 
-/// Finds the keys of an object that fills `line` from `at` on.
+/// Finds the keys of the object that starts at `at` and ends with `line`.
 fn parse(line: &[u8], at: usize, keys: &mut KeySpans, scratch: &mut Vec<u8>) -> Option<()> {
     let mut parser = ObjectParser { line, at, keys, scratch };
     parser.object(0)?;
@@ -341,7 +341,7 @@ impl ObjectParser<'_> {
         }
     }
 
-    /// Parses a key's name, which is too short for a byte search to pay off.
+    /// Parses a key's name byte by byte: names are too short for `memchr` to be faster.
     #[inline]
     fn name(&mut self) -> Option<FieldSpan> {
         let start = self.at + 1;
@@ -432,7 +432,7 @@ impl ObjectParser<'_> {
     }
 }
 
-/// Length of the text up to a quote or a backslash.
+/// Returns the number of bytes before the first quote or backslash; `None` if there is neither.
 fn unescaped_len(text: &[u8]) -> Option<usize> {
     memchr::memchr2(b'"', b'\\', text)
 }

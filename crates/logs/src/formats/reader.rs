@@ -16,7 +16,7 @@ use howdah_log_input::InputState;
 
 /// A reader of one of the three formats, with its position in the input.
 ///
-/// All offsets count from the first byte of the input that was not [consumed](LogReader::consumed).
+/// All offsets count from the first byte that was not yet [consumed](LogReader::consumed).
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(crate) enum LogReader {
@@ -74,7 +74,7 @@ impl LogReader {
         })
     }
 
-    /// A number that changes whenever earlier frames become invalid.
+    /// Returns a number that changes whenever earlier frames become invalid.
     pub(crate) fn version(&self) -> u32 {
         match self {
             Self::Stderr(reader) => reader.version(),
@@ -82,7 +82,7 @@ impl LogReader {
         }
     }
 
-    /// The foreign lines inside the record of the last step.
+    /// Returns the foreign lines inside the record found by the last step.
     pub(crate) fn foreign_lines(&self) -> ForeignLines {
         match self {
             Self::Stderr(reader) => reader.foreign_lines(),

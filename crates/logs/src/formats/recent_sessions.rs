@@ -1,5 +1,4 @@
-//! A cache of session fields by the bytes that contain them, which are the same in all records of a
-//! session.
+//! Caches session fields by the bytes that contain them, which all records of a session share.
 
 use crate::record::{
     frame::ChunkFrames,
@@ -19,13 +18,13 @@ pub(crate) struct RecentSessions<const TAILS: usize> {
 struct RecentSession<const TAILS: usize> {
     /// The contiguous bytes that contain most of the fields.
     head: FieldSpan,
-    /// Spans of application name, backend type and leader, which lie apart from `head`.
+    /// Spans of application name, backend type and leader, which are not in `head`.
     tail: [FieldSpan; TAILS],
     chunk: u64,
     number: u32,
 }
 
-/// Number of slots: about as many sessions as have records near each other.
+/// Number of slots, about the number of sessions with records near each other.
 const SLOTS: usize = 512;
 
 impl<const TAILS: usize> Default for RecentSessions<TAILS> {

@@ -1,9 +1,9 @@
 //! Stderr logs: lines with `log_line_prefix`, grouped into records.
 //!
-//! A line ends at a newline that no tab follows; a newline and a tab inside a text stand for a
-//! newline. A message is followed by separate lines for `DETAIL`, `CONTEXT`, `STATEMENT` and the
-//! like, so a record is complete only when the next message begins. Other software, or the server's
-//! own C library, may write anything between records.
+//! A line ends at a newline without a tab after it; a newline followed by a tab stands for a
+//! newline inside a text. A message is followed by separate lines for `DETAIL`, `CONTEXT`,
+//! `STATEMENT` and the like, so a record is complete only when the next message begins. Other
+//! software, or the server's own C library, may write anything between records.
 //!
 //! Source: `send_message_to_server_log` and `append_with_tabs` in `elog.c`.
 
@@ -198,7 +198,7 @@ impl Stderr {
         }
     }
 
-    /// Adds a line to the record, or starts one with it.
+    /// Adds a line to the record, or starts a record with the line.
     fn add_line(
         &mut self,
         input: &[u8],
@@ -234,7 +234,7 @@ impl Stderr {
     }
 
     /// Handles a line that does not belong to a record. Inside a record the line waits until the
-    /// record is complete, unless there are so many that the record cannot be meant to continue.
+    /// record is complete, unless there are so many such lines that the record must have ended.
     fn add_foreign_line(
         &mut self,
         start: usize,
@@ -259,7 +259,7 @@ impl Stderr {
             if self.group.is_some() {
                 return InputItem::Record { len: self.cursor };
             }
-            // Keep a newline at the very end: the byte after it decides whether the line ends.
+            // Do not consume a final newline: the byte after it decides whether the line ends.
             let len = input.len() - usize::from(input.ends_with(b"\n"));
             let was_skipping = std::mem::replace(&mut self.is_skipping, true);
             return match (len, was_skipping) {
@@ -290,7 +290,7 @@ impl Stderr {
         }
     }
 
-    /// End of the line at the cursor: after a newline that no tab follows.
+    /// Returns the end of the line at the cursor, after the first newline that no tab follows.
     fn find_line_end(&mut self, input: &[u8], state: InputState) -> Option<usize> {
         if let Some((_, end)) = self.next_line {
             return Some(end);
@@ -461,8 +461,8 @@ fn prefix_fields(
     Ok((frame, session))
 }
 
-/// Sets the message and its further fields. `unfold` removes a text's last line end, and one tab
-/// after each newline inside.
+/// Sets the message and its further fields. `unfold` removes the line end after a text, and one tab
+/// after each newline in the text.
 #[inline]
 fn unfold_fields(
     frame: &mut RecordFrame,
@@ -524,7 +524,7 @@ fn trim_line_end(input: &[u8], text: FieldSpan, has_carriage_returns: bool) -> F
     text.truncated(if has_carriage_returns { strip_return(inside).len() } else { inside.len() })
 }
 
-/// Trims a text like [`trim_line_end`], and removes one tab after each newline inside.
+/// Trims a text like [`trim_line_end`], and removes one tab after each newline in the text.
 fn unfold(
     input: &[u8],
     text: FieldSpan,

@@ -16,8 +16,7 @@ impl InputBuffer {
         self.line = 1;
     }
 
-    /// Appends input. Consumed bytes are dropped first, so the buffer grows only with unconsumed
-    /// ones.
+    /// Drops consumed bytes, so that only unconsumed bytes make the buffer grow, and appends input.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start >= self.data.len() / 2 {
             self.data.copy_within(self.start.., 0);
@@ -27,7 +26,7 @@ impl InputBuffer {
         self.data.extend_from_slice(bytes);
     }
 
-    /// The bytes not consumed yet.
+    /// Returns the bytes not consumed yet.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.data[self.start..]
     }
@@ -52,12 +51,12 @@ impl InputBuffer {
         self.line += newlines;
     }
 
-    /// Number of the next line.
+    /// Returns the number of the next line, from 1.
     pub(crate) fn line(&self) -> u64 {
         self.line
     }
 
-    /// Number of the line that holds the byte at `offset`, from 1.
+    /// Returns the number, from 1, of the line that contains the byte at `offset`.
     pub(crate) fn line_at(&self, offset: usize) -> u64 {
         let ahead = &self.bytes()[..offset.min(self.bytes().len())];
         self.line + memchr::memchr_iter(b'\n', ahead).count() as u64

@@ -1,11 +1,11 @@
 //! Deduces an unusual prefix from the lines themselves.
 //!
-//! Each line's head, up to its label, is split into tokens: those with a shape of their own (times,
-//! addresses, session ids, numbers), words, and the literal text between them. Heads with the same
-//! kinds of tokens show what a token is: a word that never changes and has a `=` after it belongs
-//! to the prefix itself; two words that the server names in `connection authorized` are user and
-//! database. The result is only a candidate, which the [guess](super::guess_prefix()) tries on
-//! every line.
+//! The head of each line, up to its label, is split into tokens: values with a distinct shape
+//! (times, addresses, session ids, numbers), words, and the literal text between them. Comparing
+//! heads with the same kinds of tokens shows the meaning of a token: a constant word followed by
+//! `=` is literal text of the prefix; two words that the server repeats in `connection authorized`
+//! are user and database. The result is only a candidate, which the
+//! [guess](super::guess_prefix()) tries on every line.
 
 mod padding;
 
@@ -16,7 +16,7 @@ use self::padding::{Padding, with_single_spaces};
 use super::{PrefixField, shape};
 use crate::record::spans::{parse_session_id, parse_u64};
 
-/// The prefixes suggested by most heads, without and with padded fields.
+/// Returns the prefixes suggested by most heads, first without padded fields, then with them.
 pub(super) fn deduce_prefixes(lines: &[&[u8]]) -> impl Iterator<Item = String> {
     let heads: Vec<LineHead<'_>> = lines.iter().filter_map(|line| LineHead::split(line)).collect();
     [false, true].into_iter().filter_map(move |is_padded| most_common_prefix(&heads, is_padded))
@@ -25,8 +25,8 @@ pub(super) fn deduce_prefixes(lines: &[&[u8]]) -> impl Iterator<Item = String> {
 /// The prefix suggested by most heads; `None` if they suggest none. If `is_padded`, heads that
 /// differ only in their numbers of spaces are alike.
 fn most_common_prefix(heads: &[LineHead<'_>], is_padded: bool) -> Option<String> {
-    // Lines of sessions have the most tokens; among those, take the most common combination, and
-    // among equals the first in the log: a guess must be reproducible.
+    // Lines of sessions have the most tokens. Take the most common combination among them, or the
+    // first in the log if several are equally common, so that the guess is reproducible.
     let mut groups: HashMap<Vec<HeadTokenKind>, (usize, Vec<&LineHead<'_>>)> = HashMap::new();
     for (number, head) in heads.iter().enumerate() {
         let (_, group) = groups.entry(head.kinds(is_padded)).or_insert((number, Vec::new()));
@@ -63,7 +63,7 @@ fn most_common_prefix(heads: &[LineHead<'_>], is_padded: bool) -> Option<String>
     Some(text)
 }
 
-/// At least one in this many heads must share a combination of tokens for it to suggest a prefix.
+/// A combination of tokens suggests a prefix only if at least one in this many heads has it.
 const GROUP_SHARE_MIN: usize = 6;
 
 /// The part of a line before its label.
@@ -146,7 +146,7 @@ fn label(line: &[u8]) -> Option<(usize, &[u8])> {
     })
 }
 
-/// Number of bytes at the front of a line in which a label is searched.
+/// Number of bytes at the front of a line that are searched for a label.
 const HEAD_BYTES_MAX: usize = 512;
 
 /// The names in `connection authorized: user=al database=shop application_name=psql`.
@@ -270,8 +270,7 @@ impl AssignedEscapes {
             {
                 "%s"
             }
-            // A session's start is always in whole seconds; next to a finer time this is nothing
-            // else.
+            // Next to a finer time, a time in whole seconds can only be the session's start.
             HeadTokenKind::Seconds
                 if heads[0].tokens.iter().any(|(kind, _)| {
                     *kind == HeadTokenKind::Millis || *kind == HeadTokenKind::Epoch
@@ -373,7 +372,7 @@ impl AssignedEscapes {
     }
 }
 
-/// Words that prefixes use for their fields.
+/// Words that prefixes use to label their fields, with the escapes they stand for.
 const WORD_KEYS: &[(&str, &str)] = &[
     ("user", "%u"),
     ("usr", "%u"),
@@ -392,7 +391,7 @@ const WORD_KEYS: &[(&str, &str)] = &[
     ("sqlstate", "%e"),
 ];
 
-/// Words that prefixes use for their numeric fields.
+/// Words that prefixes use to label their numeric fields, with the escapes they stand for.
 const NUMBER_KEYS: [(&str, &str); 9] = [
     ("queryid", "%Q"),
     ("query_id", "%Q"),
@@ -418,7 +417,7 @@ const COMMAND_TAGS: &[&[u8]] = &[
     b"PARSE",
 ];
 
-/// Whether all values are SQLSTATEs; at least one must be that of success.
+/// Whether all values are SQLSTATEs, and at least one of them is `00000`.
 fn are_sqlstates(column: &[&[u8]]) -> bool {
     let is_code = |value: &&[u8]| {
         value.len() == 5 && value.iter().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase())

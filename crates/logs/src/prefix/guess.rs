@@ -1,9 +1,9 @@
 //! Guesses `log_line_prefix` from the lines of a log.
 //!
-//! Candidates are tried: administrators' prefixes are combinations of a few habits (first time and
-//! process, then a counter, then the session), and a candidate that matches every record of a
-//! sample with plausible names is right in all that matters. If none does, one is
-//! [deduced](super::deduction).
+//! Most prefixes follow a few conventions (time and process first, then a counter, then the
+//! session), so prefixes built from these are tried as candidates. A candidate that matches every
+//! record of a sample with plausible names assigns all important fields correctly. If no candidate
+//! does, a prefix is [deduced](super::deduction).
 
 use super::{
     CompiledPrefix, Confidence, PrefixField, SessionNames,
@@ -50,8 +50,8 @@ pub(crate) fn is_misfit(prefix: &CompiledPrefix, line: &[u8]) -> bool {
     !fits(prefix, line) && is_record_like(line)
 }
 
-/// Whether a line has a time and then a label, whatever surrounds them. The rest of a record that
-/// was cut by rotation has no time, and output of other programs has no label.
+/// Whether a line contains a time and a label after it. The rest of a record that was cut by
+/// rotation has no time, and output of other programs has no label.
 fn is_record_like(line: &[u8]) -> bool {
     let Some(label) = label_at(line) else { return false };
     let head = &line[..label];
@@ -152,7 +152,7 @@ fn agrees_with_authorized(found: &super::Match, line: &[u8]) -> bool {
         && agrees(found.field(line, PrefixField::Database), database)
 }
 
-/// All prefixes that are tried, most common and simplest first.
+/// Returns all prefixes to try, the most common and simplest first.
 fn candidates() -> impl Iterator<Item = String> {
     let grid = SESSION_PARTS.iter().flat_map(|session_part| {
         PREFIX_COUNTERS.iter().flat_map(move |counter| {
@@ -162,8 +162,7 @@ fn candidates() -> impl Iterator<Item = String> {
     COMMON_PREFIXES.iter().map(|whole| (*whole).to_owned()).chain(grid)
 }
 
-/// Prefixes that the grid of habits does not generate, from distributions, cloud providers and
-/// manuals.
+/// Prefixes of distributions, cloud providers and manuals that the combinations do not include.
 const COMMON_PREFIXES: &[&str] = &[
     "%m [%p] ",
     "%m [%p] %q%u@%d ",

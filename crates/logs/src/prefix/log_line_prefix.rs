@@ -48,9 +48,9 @@ impl LogLinePrefix {
 /// Evidence for a guessed prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Confidence {
-    /// Lines of the sample that it matches.
+    /// Number of lines of the sample that the prefix matches.
     pub lines: u64,
-    /// Lines of the sample that look like records.
+    /// Number of lines of the sample that look like records.
     pub lines_total: u64,
     /// A prefix that matches as many lines but finds other users, databases or sessions in them.
     /// Only the user knows which one is right.

@@ -27,7 +27,7 @@ pub(super) fn lengths(field: PrefixField, bytes: &[u8]) -> [Option<usize>; 2] {
     }
 }
 
-/// Whether the end of a field does not follow from its shape, as with host names.
+/// Whether the shape of a field does not determine its end, as with host names.
 pub(super) fn is_open_ended(field: PrefixField) -> bool {
     matches!(field, PrefixField::Remote | PrefixField::Host | PrefixField::LocalAddress)
 }
@@ -64,7 +64,7 @@ fn vxid(bytes: &[u8]) -> Option<usize> {
     joined_pair(bytes, b'/', |byte| byte.is_ascii_digit())
 }
 
-/// `%c`: two lower-case hexadecimal numbers with a dot between.
+/// Returns the length of `%c`: two lower-case hexadecimal numbers separated by a dot.
 pub(super) fn session_id(bytes: &[u8]) -> Option<usize> {
     joined_pair(bytes, b'.', |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }

@@ -41,7 +41,7 @@ pub enum ReadFilesError<E> {
     /// The input is not a log.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// A path cannot be read, or a directory contains other files than logs.
+    /// A path cannot be read, or a directory contains files that are not logs.
     #[error(transparent)]
     Plan(#[from] ReadPlanError),
     /// All files are empty.
@@ -50,7 +50,7 @@ pub enum ReadFilesError<E> {
         /// The first of the files.
         path: PathBuf,
     },
-    /// Reading failed part-way. The events before that were passed to the sink.
+    /// Reading a file failed. The events before the failure were passed to the sink.
     #[error("cannot read {}", path.display())]
     Read {
         /// Path of the file.
@@ -58,7 +58,7 @@ pub enum ReadFilesError<E> {
         /// The system's error.
         source: io::Error,
     },
-    /// `progress` asked to stop. The events before that were passed to the sink.
+    /// `progress` requested a stop. The events before it were passed to the sink.
     #[error("import stopped before its end")]
     Stopped,
     /// The sink failed on an event.
@@ -71,8 +71,8 @@ pub enum ReadFilesError<E> {
 /// A path may be a file, a pipe, a directory of logs, or a pattern such as `log/*.csv`. Archives
 /// are unpacked, and envelopes of services are removed. Several files are read in the order of the
 /// first time in each, and a log that exists in two formats is read once; [`ImportSummary::inputs`]
-/// reports what was done. If one of them is a pipe, they are read in the given order. From a pipe,
-/// events are passed on as soon as no more data follows, and end of file ends the input. `progress`
+/// reports these decisions. If any path is a pipe, all are read in the given order. Events from a
+/// pipe are passed on when no more data is available, and end of file ends the input. `progress`
 /// is called after each chunk of up to 256 KiB, and ten times a second while a pipe is silent; it
 /// can stop the import.
 ///
@@ -93,7 +93,7 @@ pub fn read_files<E>(
     })
 }
 
-/// Like [`read_files`], for a `sink` that borrows the events: nothing is copied.
+/// Like [`read_files`], but `sink` borrows the events, so that nothing is copied.
 ///
 /// # Errors
 ///
@@ -226,7 +226,7 @@ where
                     }
                 }
             };
-            // Report an error of the sink first: the user cannot act on those that follow from it.
+            // Report an error of the sink first, because it may have caused the other errors.
             self.sink.take_error()?;
             result?;
             self.threads.take_failure().map_or(Ok(()), |source| Err(unreadable(source)))?;

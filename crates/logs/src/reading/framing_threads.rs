@@ -6,9 +6,9 @@
 //!                              └─► reader ─┘
 //! ```
 //!
-//! For short records, framing is nearly half of the work. It depends only on the chunk, like
-//! reading the chunk from the file, so threads do both. The reading thread also frames while the
-//! next chunk is not ready, which keeps two processors busy whatever the ratio of framing to
+//! For short records, framing is nearly half of the work. Reading a chunk from the file and framing
+//! it do not depend on other chunks, so threads do both. The reading thread also frames while it
+//! waits for the next chunk, which keeps two processors busy regardless of the ratio of framing to
 //! importing. The result equals that of [`Importer::feed`], because the importer gets the same
 //! chunks in the same order.
 
@@ -136,7 +136,7 @@ impl FramingThreads {
         self.limit_in_flight(importer, sink)
     }
 
-    /// The error of a range that could not be read completely, if any.
+    /// Returns the error of a range that could not be read completely, if there was one.
     pub(crate) fn take_failure(&mut self) -> Option<io::Error> {
         self.failure.take()
     }
@@ -320,7 +320,7 @@ impl Drop for FramingThreads {
 /// Chunk size, small enough that a chunk's frames fit in the processor's second-level cache.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Chunks in flight for each thread.
+/// Maximum number of chunks in flight for each thread.
 const CHUNKS_PER_THREAD: u64 = 3;
 
 /// Maximum number of threads; one importer cannot keep up with more.

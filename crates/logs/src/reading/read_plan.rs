@@ -1,7 +1,7 @@
-//! Determines which files are read, and in which order.
+//! Selects the files to read, and their order.
 //!
-//! Patterns and directories are expanded to files; a log that exists in two formats is read once;
-//! rotated files are ordered by the first time in each, whatever their names.
+//! Patterns and directories are expanded to files. A log that exists in two formats is read once.
+//! Rotated files are ordered by the first time in each, regardless of their names.
 //! [`Inputs`](crate::Inputs) reports these decisions to the user.
 
 mod glob;
@@ -37,7 +37,7 @@ pub(crate) struct ReadPlan {
     pub(crate) left_out: Vec<OmittedInput>,
 }
 
-/// Why there is nothing to read.
+/// The reason why the files to read cannot be determined.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadPlanError {
@@ -55,7 +55,7 @@ pub enum ReadPlanError {
         /// The pattern.
         path: PathBuf,
     },
-    /// A directory without files.
+    /// A directory contains no files.
     #[error("{} contains no files", path.display())]
     EmptyDirectory {
         /// Path of the directory.
@@ -81,7 +81,7 @@ impl ReadPlan {
     /// # Errors
     ///
     /// A file cannot be opened, no file matches a pattern, or a directory contains no files or
-    /// other files than logs.
+    /// files that are not logs.
     pub(crate) fn new(paths: &[PathBuf], options: &ImportOptions) -> Result<Self, ReadPlanError> {
         let mut candidates = Vec::new();
         for path in paths {
@@ -124,8 +124,8 @@ impl ReadPlan {
         options: &ImportOptions,
     ) -> Result<(), ReadPlanError> {
         for candidate in &mut *candidates {
-            // A file that cannot be read is reported in its turn, after the events of the files
-            // before it.
+            // A file that cannot be read is reported when its turn comes, after the events of the
+            // files before it.
             let sniff = FileSniff::from_path(&candidate.path, options)
                 .unwrap_or_else(|_| FileSniff { is_log: true, ..FileSniff::default() });
             if let (Some(path), true) = (&candidate.directory, !sniff.is_log && !sniff.is_empty) {
@@ -146,7 +146,7 @@ impl ReadPlan {
         Ok(())
     }
 
-    /// Omits logs next to a log of the same server and time in a better format.
+    /// Omits a log if the same log exists in a better format.
     fn omit_duplicates(&mut self, candidates: &mut Vec<CandidateFile>, options: &ImportOptions) {
         let rank = |candidate: &CandidateFile| match candidate.sniff.format {
             format if options.format.is_some() && format == options.format => 0,
@@ -172,8 +172,8 @@ impl ReadPlan {
             None => true,
         });
     }
-    /// Omits logs that are equal to another or its beginning: the results of `gzip -k`, or of a
-    /// rotation that is still copying.
+    /// Omits logs that equal another log or its beginning, such as the results of `gzip -k`, or of
+    /// a rotation that is still copying.
     fn omit_contained(&mut self, candidates: &mut Vec<CandidateFile>, options: &ImportOptions) {
         // Prefers the longest log, and among equals one that is not compressed, or was named first.
         let mut kept: Vec<CandidateFile> = Vec::new();
@@ -181,7 +181,7 @@ impl ReadPlan {
             let overlapping = kept.iter().enumerate().find_map(|(at, other)| {
                 let is_suspect =
                     candidate.sniff.first.is_some() && candidate.sniff.first == other.sniff.first;
-                // A file that cannot be read is reported in its turn.
+                // A file that cannot be read is reported when its turn comes.
                 let overlap = is_suspect
                     .then(|| compare(&other.path, &candidate.path, options.max_record_bytes))?
                     .unwrap_or(LogOverlap::Differ);
@@ -220,7 +220,7 @@ struct CandidateFile {
     path: PathBuf,
     /// Size in bytes; `None` for a pipe.
     bytes: Option<u64>,
-    /// The directory that was named, unless the file itself was.
+    /// The given directory that contains the file; `None` if the file itself was given.
     directory: Option<PathBuf>,
     sniff: FileSniff,
 }
@@ -245,14 +245,14 @@ impl CandidateFile {
 /// messages may precede the first statement by that much.
 const DUPLICATE_OFFSET_MAX_SECONDS: u64 = 3600;
 
-/// A file name without the suffixes of format and compression.
+/// Returns a file name without its suffixes for format and compression.
 fn base_name(path: &Path) -> String {
     const SUFFIXES: [&str; 7] = ["log", "csv", "json", "gz", "zst", "bz2", "txt"];
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').filter(|part| !SUFFIXES.contains(part)).collect::<Vec<_>>().join(".")
 }
 
-/// Adds the files that a path stands for.
+/// Adds the files that a path, a directory or a pattern stands for.
 fn expand(path: &Path, candidates: &mut Vec<CandidateFile>) -> Result<(), ReadPlanError> {
     if is_stdin(path) {
         let path = path.to_owned();

@@ -1,5 +1,4 @@
-//! Reads logs while they are being played: events in the order of their start, from files or a
-//! pipe.
+//! Reads logs from files or a pipe during a replay, and returns events in the order of their start.
 //!
 //! The reader stays only a little ahead of the consumer, makes no copy on disk, and does not wait
 //! for the end of a file before it emits the first event.
@@ -21,18 +20,18 @@ use crate::{
     summary::ImportSummary,
 };
 
-/// Events between the reading thread and the consumer.
+/// Maximum number of events queued between the reading thread and the consumer.
 const QUEUE_DEPTH: usize = 1024;
 
 /// Time without an event after which a live log is considered silent.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Captured time to read ahead before an event is emitted, when statements are logged at their
-/// start: backends write to the log concurrently, so their lines are slightly out of order.
+/// Captured time to read ahead before an event is emitted, if statements are logged at their start.
+/// Backends write to the log concurrently, so their lines are slightly out of order.
 const START_WINDOW: Duration = Duration::from_secs(1);
 
-/// Like [`START_WINDOW`], when statements are logged at their end: one that started earlier may be
-/// logged later. A statement that ran longer than this is replayed late.
+/// Like [`START_WINDOW`], if statements are logged at their end: a statement that started earlier
+/// may be logged later. A statement that ran longer than this is replayed late.
 const END_WINDOW: Duration = Duration::from_secs(30);
 
 /// Maximum number of events held for sorting.
@@ -103,7 +102,7 @@ impl LogStream {
         self.summary.as_ref()
     }
 
-    /// Receives the next event, or notices that none arrived in time.
+    /// Receives the next event, or releases the buffered events if none arrived in time.
     fn receive(&mut self) -> Result<(), ReadFilesError<ReceiverGone>> {
         let idle = if self.is_live { IDLE_TIMEOUT } else { Duration::MAX };
         match self.events.recv_timeout(idle) {

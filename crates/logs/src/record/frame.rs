@@ -12,8 +12,8 @@
 //! reader   ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔               ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔        ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔
 //! ```
 //!
-//! So the result equals that of the reader alone, however the input is chunked: a frame begins and
-//! ends where the reader would begin and end a record in any state.
+//! So the result equals that of the reader alone, regardless of the chunks: a frame begins and ends
+//! where the reader, in any state, would begin and end a record.
 
 use howdah_log_input::LogSeverity;
 use howdah_traffic::{SqlState, Timestamp};
@@ -88,7 +88,7 @@ pub(crate) struct SessionFields {
 }
 
 impl SessionFields {
-    /// Fields that are all absent.
+    /// Session fields that are all absent.
     pub(crate) const EMPTY: Self = Self {
         session_start: None,
         pid: None,
@@ -101,7 +101,7 @@ impl SessionFields {
         backend_type: FieldSpan::ABSENT,
     };
 
-    /// The same fields, with spans moved `by` bytes to the right, for an identical prefix there.
+    /// Returns the same fields with spans moved `by` bytes to the right, where the prefix repeats.
     #[inline]
     pub(crate) fn shifted_right(&self, by: usize) -> Self {
         self.with_spans(|span| span.shifted_right(by))
@@ -145,7 +145,7 @@ impl SessionFields {
 #[derive(Debug, Default)]
 pub(crate) struct ChunkFrames {
     pub(crate) frames: Vec<RecordFrame>,
-    /// Distinct session fields of the frames. Few chunks have more than some dozens.
+    /// Distinct session fields of the frames, in most chunks at most a few dozen.
     pub(crate) sessions: Vec<SessionFields>,
     /// For each process id modulo [`PROCESSES`], the last index into `sessions` plus one, or 0.
     by_process: Vec<u32>,
@@ -154,7 +154,7 @@ pub(crate) struct ChunkFrames {
     /// The [version](crate::formats::reader::LogReader::version) of the reader for which the frames
     /// are valid.
     pub(crate) version: u32,
-    /// Names of the sessions are in a form that may be misread, so they must be verified.
+    /// The names of sessions may have been misread, so they must be verified.
     pub(crate) has_ambiguous_names: bool,
     /// The chunk and the unescaped texts are ASCII.
     pub(crate) is_ascii: bool,
@@ -200,7 +200,7 @@ impl ChunkFrames {
     }
 }
 
-/// Number of processes whose last session fields are remembered.
+/// Number of slots for the last session fields of processes, indexed by process id.
 const PROCESSES: usize = 256;
 
 /// Maximum retained capacity; a scratch buffer that a huge chunk made larger is freed.

@@ -3,11 +3,11 @@
 use howdah_log_input::LogSeverity;
 use howdah_traffic::Hashed;
 
-/// The fields parsed from a message while framing, which runs on all processors; records are then
-/// processed on one.
+/// The fields parsed from a message while framing. Framing runs on all processors, whereas one
+/// thread processes the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageFields {
-    /// The message has neither of these, or was not parsed.
+    /// The message has none of the fields below, or was not parsed.
     NotRead,
     /// A duration without a text, in µs.
     BareDuration(u64),
@@ -38,7 +38,7 @@ impl MessageFields {
     }
 }
 
-/// Number of bytes after the keyword that are searched; the longest duration is shorter.
+/// Number of bytes after the keyword that are searched; even the longest duration is shorter.
 const DURATION_BYTES_MAX: usize = 32;
 
 /// The first eight bytes of `duration:` messages, as an integer for fast comparison.

@@ -1,20 +1,21 @@
 //! Locations of a record's fields.
 //!
-//! Most fields are verbatim in the input; the others are unescaped into one reused scratch buffer,
-//! so reading a record allocates nothing once the buffer has grown.
+//! Most fields are verbatim in the input. The others are unescaped into a reused scratch buffer, so
+//! reading a record allocates nothing once the buffer has grown.
 
 /// The location of a field: in the input, in the scratch buffer, or absent.
 ///
-/// Only eight bytes, because every record has a dozen. Offsets are below 2³¹, which
-/// [`RECORD_BYTES_LIMIT`] guarantees.
+/// A span has only eight bytes, because every record has a dozen spans. [`RECORD_BYTES_LIMIT`]
+/// keeps offsets below 2³¹.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FieldSpan {
-    /// Offset. If the highest bit is set, the offset is in the scratch buffer.
+    /// Offset in the input, or in the scratch buffer if the highest bit is set.
     start: u32,
     len: u32,
 }
 
-/// Maximum record size that can be configured: a reader holds at most two records and a chunk.
+/// Maximum record size that can be configured, in bytes. A reader holds at most two records and a
+/// chunk, so offsets fit in 31 bits.
 pub(crate) const RECORD_BYTES_LIMIT: usize = 512 << 20;
 
 impl FieldSpan {
@@ -34,7 +35,7 @@ impl FieldSpan {
         Self { start: start | Self::IN_SCRATCH, len }
     }
 
-    /// The bytes, if the log has the field.
+    /// Returns the bytes of the field; `None` if the log does not have it.
     #[inline]
     pub(crate) fn get<'a>(self, input: &'a [u8], scratch: &'a [u8]) -> Option<&'a [u8]> {
         let len = self.len as usize;
@@ -49,7 +50,7 @@ impl FieldSpan {
         scratch.get(start..start + len)
     }
 
-    /// The bytes, or an empty slice if the log does not have the field.
+    /// Returns the bytes of the field, or an empty slice if the log does not have it.
     #[inline]
     pub(crate) fn text<'a>(self, input: &'a [u8], scratch: &'a [u8]) -> &'a [u8] {
         self.get(input, scratch).unwrap_or_default()
@@ -111,8 +112,8 @@ impl FieldSpan {
     }
 }
 
-/// Finds `byte` where it is expected within a few bytes: there, the setup of [`memchr`] would cost
-/// more than the search.
+/// Finds `byte` in a text where it is expected within a few bytes, so that the setup of [`memchr`]
+/// would cost more than the search.
 #[inline]
 pub(crate) fn find_near(byte: u8, text: &[u8]) -> Option<usize> {
     let mut at = 0;
@@ -247,7 +248,7 @@ fn parse_hex(digits: &[u8]) -> Option<u64> {
     Some(sum)
 }
 
-/// The span of a name, or absent for the server's placeholder of an unknown name.
+/// Returns the span of a name, or an absent span for the server's placeholder for an unknown name.
 pub(crate) fn known_name(name: FieldSpan, input: &[u8], scratch: &[u8]) -> FieldSpan {
     if name.text(input, scratch) == b"[unknown]" { FieldSpan::ABSENT } else { name }
 }

@@ -1,9 +1,9 @@
-//! A structural index of a chunk: its newlines, and the places where labels may end. One pass over
-//! the bytes builds it, 64 at a time.
+//! An index of a chunk's structure: its newlines, and the places where labels may end. One pass
+//! over the bytes, 64 at a time, builds the index.
 //!
-//! A line's label ends in a colon and two spaces. This sequence is so rare elsewhere that the first
-//! one in a line shows where its prefix ends, and a second one that the line may be ambiguous. So
-//! the framer needs no further search.
+//! A line's label ends with a colon and two spaces. This sequence is so rare elsewhere that the
+//! first one in a line usually ends the label, and a second one means that the line may be
+//! ambiguous. So the framer needs no further search.
 
 /// A delimiter and its offset in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) struct StructuralIndex {
 
 const COLON: u32 = 1 << 31;
 
-/// Bytes scanned at once.
+/// Number of bytes scanned at once.
 const BLOCK: usize = 64;
 
 /// A block and the two bytes after it.

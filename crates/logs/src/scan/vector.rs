@@ -1,6 +1,6 @@
 //! Vectors of 32 bytes, shared by the scans of a chunk.
 //!
-//! Besides the check for AVX2, the loads are the only `unsafe` code of the scans.
+//! The loads are the only `unsafe` code of the scans, except for the calls after the AVX2 check.
 
 use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_movemask_epi8};
 
@@ -18,7 +18,7 @@ pub(crate) fn load(bytes: &[u8; 32]) -> __m256i {
     }
 }
 
-/// The highest bit of each byte; the first byte's bit is the lowest.
+/// Returns the highest bit of each byte, with that of the first byte as the lowest bit.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn bits(bytes: __m256i) -> u64 {

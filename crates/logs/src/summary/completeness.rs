@@ -1,8 +1,8 @@
-//! Reports the gaps of a capture compared with the clients' actions, and their consequences for a
+//! Reports the gaps of a capture, compared with the clients' actions, and their consequences for a
 //! replay.
 //!
-//! A log is not a complete recording: some things are never written to it, others only with certain
-//! settings. The user should know the gaps before drawing conclusions from a replay.
+//! A log is not a complete recording: the server never logs some data, and logs other data only
+//! with certain settings. The user should know the gaps before drawing conclusions from a replay.
 
 use serde::{Serialize, Serializer, ser::SerializeStruct};
 
@@ -16,7 +16,7 @@ pub struct Completeness {
     pub gaps: Vec<Gap>,
 }
 
-/// A kind of missing or uncertain information, and how often it occurred.
+/// A kind of missing or uncertain information, and the number of its occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// The missing or uncertain information.
@@ -25,8 +25,8 @@ pub struct Gap {
     pub count: u64,
 }
 
-/// Serializes as an object with `kind` and `count`, and for display `text`, `meaning` and, where
-/// they exist, the server setting as `remedy` and another measure as `advice`.
+/// Serializes as an object with `kind` and `count`, and `text` and `meaning` for display. `remedy`,
+/// a server setting, and `advice`, another measure, are present if they exist.
 impl Serialize for Gap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("Gap", 6)?;
@@ -62,7 +62,7 @@ macro_rules! gap_kinds {
                 match self { $(Self::$variant => $meaning,)* }
             }
 
-            /// The server setting that would have prevented the gap, if one would.
+            /// The server setting that would have prevented the gap, if there is one.
             pub const fn remedy(self) -> Option<&'static str> {
                 match self { $(Self::$variant => $remedy,)* }
             }
@@ -209,7 +209,7 @@ gap_kinds! {
 }
 
 impl ImportSummary {
-    /// All gaps that are known, compared with the clients' actions.
+    /// Returns all known gaps of the import, compared with the clients' actions.
     pub fn completeness(&self) -> Completeness {
         let gap = |kind: &GapKind| Gap { kind: *kind, count: kind.count(self) };
         let gaps = GapKind::ALL.iter().map(gap).filter(|gap| gap.count > 0).collect();

@@ -22,7 +22,7 @@ pub struct LogFacts {
     pub errors_without_statement: u64,
     /// Messages with SQLSTATE and source location (`log_error_verbosity=verbose`).
     pub verbose: u64,
-    /// Length in bytes at which parameter values are cut (`log_parameter_max_length`), if any was.
+    /// Length in bytes at which the server cut values (`log_parameter_max_length`), if it did.
     pub parameter_limit_bytes: Option<usize>,
     /// Values that were cut.
     pub truncated_values: u64,
@@ -36,7 +36,8 @@ pub struct LogFacts {
     pub sessions_without_names: u64,
     /// Lines that the server numbered but that are not in the log.
     pub lost_lines: u64,
-    /// How often the line numbers of a session go back: part of the log was given twice.
+    /// Number of times the line numbers of a session go back, because part of the log was given
+    /// twice.
     pub repeated_lines: u64,
     /// The shortest duration that was logged with its text, in microseconds. It is never below a
     /// positive `log_min_duration_statement`.
@@ -61,7 +62,7 @@ pub struct LogFacts {
     /// Executions of the extended protocol whose pipeline is unknown: the log does not show their
     /// transaction, or several share one and it may have been a transaction block.
     pub executions_of_unknown_pipeline: u64,
-    /// The part of these executions whose transaction the log does not show.
+    /// Executions, among `executions_of_unknown_pipeline`, whose transaction the log does not show.
     pub executions_of_unknown_transaction: u64,
     /// A statement was logged at its start that only `log_statement = all` logs there, such as a
     /// SELECT.
@@ -87,7 +88,7 @@ pub struct LogFacts {
     pub audits: u64,
     /// Messages about statements or durations in a language other than English.
     pub translated_messages: u64,
-    /// The language of the first of them.
+    /// The language of the first translated message; `None` if it is unknown.
     pub language: Option<Language>,
     /// The line prefix identifies neither session nor process, so sessions of one user are merged.
     pub sessions_merged: bool,
@@ -99,8 +100,8 @@ impl LogFacts {
         self.statement_timeouts + self.lock_timeouts + self.session_timeouts
     }
 
-    /// Amount of evidence that the server logged only a sample of the statements. Evidence that may
-    /// have another cause counts only if there is much of it.
+    /// Returns the number of signs that the server logged only a sample of the statements. Signs
+    /// that may have another cause count only if there are many.
     pub fn sampling_evidence(&self) -> u64 {
         let logs_only_ends = self.statement_form == 0;
         let many = |count: u64, share: u64| {
@@ -124,5 +125,5 @@ impl LogFacts {
     }
 }
 
-/// Less evidence of a sample than this may be a mistake of a client.
+/// Minimum number of signs of a sample; fewer may be due to a mistake of a client.
 const EVIDENCE_MIN: u64 = 3;

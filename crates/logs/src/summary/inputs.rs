@@ -10,7 +10,7 @@ pub struct Inputs {
     pub order: FileOrder,
     /// The files, in reading order.
     pub files: Vec<LogFile>,
-    /// Files that were named, but not read.
+    /// Files that were selected, but not read.
     pub left_out: Vec<OmittedInput>,
 }
 
@@ -68,7 +68,7 @@ impl LogFile {
         (self.compression, &self.envelopes) == (other.compression, &other.envelopes)
     }
 
-    /// The layers around the log, outermost first.
+    /// Describes the layers around the log, outermost first.
     fn describe_layers(&self) -> String {
         let compression = self.compression.map(Compression::as_str);
         let envelopes = self.envelopes.iter().map(|envelope| envelope.as_str());
@@ -80,7 +80,7 @@ impl LogFile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileOrder {
-    /// Files are read as given, because there is only one, or one of them is a pipe.
+    /// Files are read in the given order, because there is only one, or one of them is a pipe.
     #[default]
     AsGiven,
     /// Files are sorted by the first time in each.
@@ -98,13 +98,13 @@ pub struct LogFile {
     pub envelopes: Vec<Envelope>,
 }
 
-/// A file that was named, but not read.
+/// A file that was selected, but not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OmittedInput {
     /// Path, as given or as found in a directory.
     pub name: String,
-    /// Path of the file that was read instead: the same one if it was named twice, the same log in
-    /// another format, or a longer copy.
+    /// Path of the file that was read instead: the same file if it was given twice, the same log in
+    /// another format, or a longer copy of it.
     pub instead: String,
 }
 

@@ -57,12 +57,12 @@ reasons! {
     Orphan, true, "detail lines without their message";
     /// The input ended, or another record began, inside a record.
     CutShort, true, "records cut short";
-    /// Over the [limit](crate::ImportOptions::max_record_bytes).
+    /// A record is longer than the [limit](crate::ImportOptions::max_record_bytes).
     TooLong, true, "records over the size limit";
     /// The time is missing or not valid.
     BadTime, true, "records without a readable time";
-    /// A csvlog row of fewer than 22 columns or of 25, which no server writes, or with stray
-    /// quotes.
+    /// A csvlog row has stray quotes, or a number of columns that no server writes: fewer than 22,
+    /// or 25.
     BadRow, true, "malformed csvlog rows: stray quotes, or a number of columns that no server writes (22 to 24, 26 are valid)";
     /// A jsonlog line that is not an object with the fields of a record.
     BadObject, true, "malformed jsonlog lines";

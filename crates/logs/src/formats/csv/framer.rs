@@ -1,8 +1,8 @@
 //! Frames the unambiguous rows of a csvlog in one pass.
 //!
-//! A row is unambiguous from a line that starts like one to a newline outside quotes, if it has
-//! enough columns, no stray quotes, and nothing inside quotes that starts like a row. Everything
-//! else is left to [`Csv`](super::Csv).
+//! A row extends from a line that starts like a row to a newline outside quotes. It is unambiguous
+//! if it has enough columns, no stray quotes, and no line inside quotes that starts like a row.
+//! [`Csv`](super::Csv) reads everything else.
 
 use howdah_log_input::LogSeverity;
 use howdah_traffic::{SqlState, Timestamp};
@@ -121,7 +121,7 @@ impl CsvFramer {
             time: time?,
             vxid,
             query_id: match text(query_id) {
-                // Checked here, where few rows get: other rows with at least the minimum number of
+                // Few rows reach this check. All other rows with at least the minimum number of
                 // columns are valid.
                 b"" if !is_column_count(columns.columns()) => return None,
                 b"" => None,
@@ -145,7 +145,7 @@ impl CsvFramer {
         })
     }
 
-    /// The index of the session fields of the split row.
+    /// Returns the index of the split row's session fields.
     #[inline]
     fn session_index(&mut self, chunk: &[u8], out: &mut ChunkFrames) -> u32 {
         let Self { columns, recent, .. } = self;
@@ -163,7 +163,7 @@ impl CsvFramer {
         })
     }
 
-    /// The row that starts at `at`, if one certainly does.
+    /// Returns the row that starts at `at`; `None` if that is uncertain.
     #[inline]
     fn row_start_at(&mut self, chunk: &[u8], at: usize) -> Option<RowStart> {
         let rest = chunk.get(at..)?;
@@ -194,7 +194,7 @@ impl CsvFramer {
     }
 }
 
-/// The first row that starts after a newline at or after `from`.
+/// Returns the first row that starts after a newline at or after `from`.
 fn next_row_start(chunk: &[u8], from: usize) -> Option<RowStart> {
     memchr::memchr_iter(b'\n', &chunk[from..])
         .map(|newline| from + newline + 1)

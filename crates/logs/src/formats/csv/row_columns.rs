@@ -1,8 +1,9 @@
 //! Finds the column ends of a row, using bitmasks of 64 bytes at a time.
 //!
-//! One bit for each byte shows whether it is inside quotes: the number of quotes up to it, modulo
-//! 2. Commas outside quotes end columns, a newline outside ends the row. Quotes that are not at an
-//! end of a column must be doubled. So a row is split and validated without examining single bytes.
+//! One bit for each byte shows whether the byte is inside quotes: the number of quotes up to it,
+//! modulo 2. A comma outside quotes ends a column; a newline outside quotes ends the row. Quotes
+//! must be doubled unless they are at an end of a column. So a row is split and validated without
+//! examining single bytes.
 
 use super::is_row_start;
 use crate::{record::spans::FieldSpan, scan::bitmasks::Bitmasks};
@@ -10,7 +11,7 @@ use crate::{record::spans::FieldSpan, scan::bitmasks::Bitmasks};
 /// Maximum number of columns; servers write 26.
 const COLUMN_SLOTS: usize = 64;
 
-/// The columns of a row in its chunk.
+/// The columns of one row, as offsets in its chunk.
 #[derive(Clone, Debug)]
 pub(super) struct RowColumns {
     start: usize,
@@ -53,8 +54,9 @@ impl RowColumns {
             from += time_bytes + 1;
         }
         let mut number = from / 64;
-        // `row`: the bits of this block that belong to the row. `begins`: starts of columns that do
-        // not follow a break in this block. `carry`: all ones if the block starts inside quotes.
+        // `row` has the bits of this block that belong to the row. `begins` has the starts of
+        // columns that do not follow a break in this block. `carry` is all ones if the block starts
+        // inside quotes.
         let (mut row, mut begins, mut carry) = (u64::MAX << (from % 64), 1 << (from % 64), 0);
         loop {
             let [quotes, commas, newlines] = *masks.block(number)?;
@@ -98,7 +100,7 @@ impl RowColumns {
         is_well_formed.then_some(end + 1)
     }
 
-    /// Records quotes that are not at an end of a column, as far as the block shows that.
+    /// Records the quotes that this block shows not to be at an end of a column.
     #[cold]
     fn add_doubled(&mut self, chunk: &[u8], base: usize, quotes: u64, inside: u64) -> Option<()> {
         let mut rest = quotes;
@@ -110,7 +112,7 @@ impl RowColumns {
                 // The column ends with the block.
                 continue;
             }
-            // The first of two seems to close the text, and the second to open it again.
+            // The first of two quotes seems to close the text, and the second to reopen it.
             let is_second = !self.doubled.len().is_multiple_of(2);
             let is_adjacent = self.doubled.last().is_some_and(|first| *first as usize + 1 == at);
             if is_inside != is_second || is_second && !is_adjacent {

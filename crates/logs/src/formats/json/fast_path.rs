@@ -1,13 +1,13 @@
 //! The fast path for objects as the server writes them: without spaces or nesting, keys always in
 //! the same order.
 //!
-//! The key after each key is nearly always the same as last time, so it is compared instead of
-//! parsed. Any other object is left to the [parser](super::parse).
+//! Each key is usually followed by the same key as in the previous object, so the next key is
+//! compared instead of parsed. The [parser](super::parse) handles any other object.
 
 use super::{JsonLogKey, KEYS, KeySpans, NAME_BYTES, ObjectParser};
 use crate::{record::spans::FieldSpan, scan::bitmasks::Bitmasks};
 
-/// The known keys, and which ones followed which.
+/// The known keys, and the keys that followed each of them.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectFastPath {
     /// The first entry stands for the beginning of an object.

@@ -1,6 +1,6 @@
 //! Frames the lines of a jsonlog that are records.
 //!
-//! A newline always ends a line, so the only ambiguous lines are those that are not objects.
+//! A newline always ends a line, so only lines that are not objects are ambiguous.
 
 use super::{
     JsonLogKey, KeySpans, NO_KEYS, decode_frame, fast_path::ObjectFastPath, parse, session_fields,
@@ -61,7 +61,7 @@ impl JsonFramer {
         out: &mut ChunkFrames,
     ) {
         let scratch_len = out.scratch.len();
-        // Spans are offsets into the chunk, so the parser gets the bytes before the line, too.
+        // Spans are offsets in the chunk, so the parser also gets the bytes before the line.
         let line = &chunk[..end];
         let mut keys = NO_KEYS;
         if end - start > self.max_record_bytes {
@@ -102,8 +102,8 @@ impl JsonFramer {
     }
 }
 
-/// The bytes from time to session id, if all session fields are verbatim in them, except those that
-/// the server writes at the end of the line.
+/// Returns the bytes from time to session id, if they contain all session fields verbatim, except
+/// the fields that the server writes at the end of the line.
 #[inline]
 fn head(keys: &KeySpans) -> Option<FieldSpan> {
     let span = |key: JsonLogKey| keys[key as usize];

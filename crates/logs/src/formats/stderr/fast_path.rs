@@ -1,8 +1,8 @@
 //! The fast path for typical lines: the same time as in the previous line, to the second; a cached
 //! prefix; and `LOG:`.
 //!
-//! It only compares words at known offsets. Any other line goes through [`StderrFramer`], which
-//! returns the same result.
+//! The fast path only compares words at known offsets. Any other line goes through
+//! [`StderrFramer`], which returns the same result.
 
 use howdah_log_input::{LineLabel, LogSeverity, MessageField};
 use howdah_traffic::Timestamp;
@@ -58,8 +58,8 @@ impl StderrFramer {
 }
 
 impl OpenRecord {
-    /// Starts a record with this line. If it `is_simple`, the message is verbatim in the line, and
-    /// its frame is added immediately.
+    /// Starts a record with this line. If the line `is_simple`, it contains the message verbatim,
+    /// and the frame is added immediately.
     #[inline]
     pub(super) fn start_fast(
         &mut self,
@@ -71,7 +71,8 @@ impl OpenRecord {
     ) {
         let FastLine { time, assumption, session, label_at } = *fast;
         let text = label_at + LABEL.len() + 3;
-        // A simple line is a whole record unless more lines follow; `reopen` takes it back then.
+        // A simple line is a whole record unless more lines follow, in which case `reopen` removes
+        // the frame.
         self.is_framed = is_simple;
         if !is_simple {
             let (label, time) = (LineLabel::Main(LogSeverity::Log), Some(time));

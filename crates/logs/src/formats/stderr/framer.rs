@@ -1,8 +1,8 @@
 //! Frames the unambiguous records of a stderr log, without regard to sessions.
 //!
-//! A record is unambiguous when all its lines have the prefix with equal session fields, and the
-//! line after it certainly starts another record: no names that a session might have could make it
-//! read otherwise. Everything else is left to [`Stderr`](super::Stderr).
+//! A record is unambiguous if the prefixes of all its lines have equal session fields, and the line
+//! after it starts another record regardless of the names that a session might have.
+//! [`Stderr`](super::Stderr) reads everything else.
 
 use howdah_log_input::{LineLabel, LogSeverity, MessageField};
 use howdah_traffic::{SqlState, Timestamp};
@@ -54,7 +54,7 @@ pub(super) struct StderrLine {
     pub(super) first_delimiter: usize,
     /// A tab continues the line over several lines of the file.
     pub(super) is_folded: bool,
-    /// Offset of the first colon followed by two spaces, nearly always that of the label.
+    /// Offset of the first colon followed by two spaces, which usually ends the label.
     pub(super) colon: Option<usize>,
     /// The line contains another colon followed by two spaces, so the first may not be the label's.
     has_more_colons: bool,
@@ -85,7 +85,7 @@ pub(super) struct OpenRecord {
     /// A further field, such as DETAIL, is present.
     pub(super) has_fields: bool,
     pub(super) is_folded: bool,
-    /// Length of the first line before its label. Further lines nearly always repeat these bytes.
+    /// Length of the first line before its label. Further lines usually repeat these bytes.
     pub(super) label_at: usize,
 }
 
@@ -474,7 +474,7 @@ fn unfold_indexed(
     FieldSpan::scratch(from, scratch.len())
 }
 
-/// Start of the label that ends before `end`.
+/// Returns the offset at which the label that ends before `end` starts.
 fn label_start(text: &[u8], end: usize) -> usize {
     end - text[..end].iter().rev().take_while(|byte| is_label_byte(**byte)).count()
 }
@@ -529,7 +529,7 @@ impl OpenRecord {
     }
 }
 
-/// Whether a line has the same session fields as the record's first.
+/// Whether a further line has the same session fields as the record's first line.
 fn is_same_session(first: &SessionFields, further: &SessionFields, chunk: &[u8]) -> bool {
     let names = |fields: &SessionFields| {
         [fields.session_id, fields.user, fields.database, fields.application]
@@ -538,8 +538,8 @@ fn is_same_session(first: &SessionFields, further: &SessionFields, chunk: &[u8])
     first.pid == further.pid && names(first) == names(further)
 }
 
-/// Whether another label follows the one found, where the prefix would end if its names were
-/// longer.
+/// Whether the line contains another label after the one found, so that the prefix would end there
+/// if its names were longer.
 fn is_ambiguous(line: &[u8], text: usize, within: usize) -> bool {
     let window = &line[..line.len().min(text + within)];
     if !has_colon_and_spaces(&window[text..]) {
@@ -565,8 +565,8 @@ fn has_colon_and_spaces(text: &[u8]) -> bool {
     }) != 0
 }
 
-/// Iterates over the complete lines of a chunk: the byte after each shows that it does not
-/// continue.
+/// Iterates over the lines of a chunk that are certainly complete, because no tab follows their
+/// newline.
 struct StderrLines<'a> {
     chunk: &'a [u8],
     index: &'a StructuralIndex,

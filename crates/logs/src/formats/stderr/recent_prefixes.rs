@@ -1,8 +1,8 @@
 //! A cache of recently read prefixes.
 //!
-//! After the time, the prefix is mostly the same for all lines of a session, byte for byte, and its
-//! fields depend on nothing else. So recent prefixes are cached with their fields, and one
-//! comparison replaces parsing.
+//! After the time, the bytes of the prefix are usually the same in all lines of a session, and they
+//! alone determine its fields. So recent prefixes are cached with their fields, and one comparison
+//! replaces parsing.
 
 use crate::record::{
     frame::{ChunkFrames, SessionFields},
@@ -37,7 +37,7 @@ struct RecentPrefix {
     number: u32,
 }
 
-/// Number of slots: about as many sessions as have lines near each other. The table fits in the
+/// Number of slots, about the number of sessions with lines near each other. The table fits in the
 /// processor's second-level cache.
 const SLOTS: usize = 512;
 
@@ -84,8 +84,8 @@ impl RecentPrefixes {
     }
 }
 
-/// The slot of a prefix, computed from its first and last bytes, which contain names and process
-/// ids.
+/// Returns the slot of a prefix, computed from its first and last bytes, which contain names and
+/// process ids.
 #[inline]
 fn slot(prefix: &[u8]) -> usize {
     let front = prefix.first_chunk().map_or(0, |chunk| u64::from_le_bytes(*chunk));

@@ -1,8 +1,8 @@
-//! Detects padded fields of a prefix, as in `%-12u` and `%8p`, by sums that stay constant.
+//! Detects padded fields of a prefix, such as `%-12u` and `%8p`, by constant sums.
 //!
-//! If the length of a value and the number of spaces after it have the same sum in every line, the
-//! field is padded on the right; likewise with the spaces before it. After a value longer than the
-//! width only the prefix's own spaces follow.
+//! If the length of a value plus the number of spaces after it is the same in every line, the field
+//! is padded on the right; if the sum with the spaces before it is constant, on the left. A value
+//! longer than the width is followed only by the literal spaces of the prefix.
 
 use super::LineHead;
 
@@ -32,7 +32,7 @@ struct PaddedColumn {
 }
 
 impl Padding {
-    /// No padding for any token.
+    /// Returns a result in which no token is padded.
     pub(super) fn none(heads: &[&LineHead<'_>]) -> Self {
         Self { tokens: vec![PaddingKind::No; heads[0].tokens.len()] }
     }
@@ -56,7 +56,7 @@ impl Padding {
         let both = || values(at - 1).zip(values(at + 1)).map(|(one, other)| one + other);
         let has_next = at + 1 < self.tokens.len();
         let right = PaddedColumn::detect(values(at - 1), &leading, is_space);
-        // Spaces alone pad one neighbour, or both together.
+        // Text of only spaces pads one neighbour, or both.
         let left = match &right {
             Some(_) if is_space => None,
             _ if has_next => PaddedColumn::detect(values(at + 1), &trailing, is_space),
@@ -82,8 +82,8 @@ impl Padding {
         self.tokens[at] = PaddingKind::Between { front: own(right), end: own(left) };
     }
 
-    /// Divides a common width between two values: the longest value on the left decides where they
-    /// meet.
+    /// Divides a common width between two neighbouring values: the longest value on the left
+    /// determines its width.
     fn split_between(&mut self, at: usize, column: Option<PaddedColumn>, longest: Option<usize>) {
         let (Some(column), Some(longest)) = (column, longest) else { return };
         self.tokens[at - 1] = PaddingKind::Right(longest);
@@ -91,7 +91,7 @@ impl Padding {
         self.tokens[at + 1] = PaddingKind::Left(column.width.saturating_sub(longest));
     }
 
-    /// The escape of a token, with its width.
+    /// Returns the escape of a token with its width, such as `%-12u`.
     pub(super) fn escape_with_width(&self, at: usize, escape: &str) -> String {
         match (self.tokens[at], escape.strip_prefix('%')) {
             (PaddingKind::Right(width), Some(letter)) => format!("%-{width}{letter}"),
@@ -100,7 +100,7 @@ impl Padding {
         }
     }
 
-    /// Literal text without the spaces that pad its neighbours.
+    /// Returns literal text without the spaces that pad its neighbours.
     pub(super) fn strip_padding(&self, at: usize, text: &[u8]) -> Vec<u8> {
         let PaddingKind::Between { front, end } = self.tokens[at] else { return text.to_vec() };
         let mut text = text.to_vec();
@@ -126,7 +126,7 @@ impl PaddedColumn {
         let sums: Vec<_> = values.zip(spaces).map(|(value, more)| (value + more, *more)).collect();
         let column = sums.iter().map(|(sum, _)| *sum).min()?;
         let is_varied = spaces.iter().any(|more| *more != least);
-        // Values longer than the width have only the prefix's own spaces.
+        // Values longer than the width are next to the literal spaces of the prefix only.
         let fits = sums.iter().all(|(sum, more)| *sum == column || *more == least);
         let is_exceeded = sums.iter().any(|(sum, _)| *sum > column);
         let own = match is_exceeded {
@@ -138,8 +138,8 @@ impl PaddedColumn {
     }
 }
 
-/// A text with each run of spaces reduced to one, so that texts compare equal regardless of
-/// padding.
+/// Returns a text with each run of spaces reduced to one space, so that texts compare equal
+/// regardless of padding.
 pub(super) fn with_single_spaces(text: &[u8]) -> Vec<u8> {
     let mut single = text.to_vec();
     single.dedup_by(|one, other| *one == b' ' && *other == b' ');

@@ -1,4 +1,4 @@
-//! File name patterns, for paths that no shell has expanded: from `howdah.toml`, or quoted.
+//! File name patterns in paths that the shell did not expand: quoted, or from `howdah.toml`.
 
 use std::{
     ffi::OsStr,
@@ -60,7 +60,7 @@ fn matching(dir: &Path, pattern: &OsStr) -> io::Result<Vec<PathBuf>> {
 /// Whether a name matches a pattern. The time is at most quadratic in the sum of their lengths.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
-    // Where to continue if the last `*` must match one more character.
+    // The position from which to retry if the last `*` must match one more character.
     let mut retry = None;
     while n < name.len() {
         match pattern.get(p) {

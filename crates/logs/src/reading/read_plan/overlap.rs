@@ -1,5 +1,5 @@
-//! Compares the logs in two files: whether they are equal, or one is the beginning of the other, in
-//! any envelope.
+//! Compares the logs in two files, regardless of their envelopes: whether the logs are equal, or
+//! one is the beginning of the other.
 
 use howdah_log_input::{LogInput, ReadResult};
 use std::{io, path::Path};
@@ -10,7 +10,7 @@ pub(super) enum LogOverlap {
     /// The logs differ.
     Differ,
     Equal,
-    /// The first is the beginning of the second.
+    /// The first log is the beginning of the second.
     FirstEndsEarlier,
     SecondEndsEarlier,
 }

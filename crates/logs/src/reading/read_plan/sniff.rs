@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct FileSniff {
     pub(super) format: Option<ServerLogFormat>,
-    /// The first time in it.
+    /// The first time in the log; `None` if there is none at its beginning.
     pub(super) first: Option<Timestamp>,
     pub(super) is_log: bool,
     pub(super) is_empty: bool,
@@ -26,8 +26,8 @@ pub(super) struct FileSniff {
 /// Number of unpacked bytes that are examined.
 const SAMPLE_BYTES: usize = 64 << 10;
 
-/// Number of bytes at the front of a line in which a time is searched: it may follow a name and an
-/// address.
+/// Number of bytes at the front of a line that are searched for a time, which a name and an address
+/// may precede.
 const TIME_WINDOW_BYTES: usize = 200;
 
 impl FileSniff {
