@@ -33,14 +33,15 @@ pub enum ClusterError {
         name: String,
     },
 
-    /// The lab itself controls the setting: where the server listens and keeps its files.
+    /// The lab itself controls the setting, which decides where the server listens or keeps its
+    /// files.
     #[error("the setting {name} is controlled by the lab and cannot be set")]
     ReservedSetting {
         /// The name as given.
         name: String,
     },
 
-    /// The directory for the cluster contains something else.
+    /// The directory for the cluster is not empty, and does not contain a lab.
     #[error("{} is not empty and does not contain a lab", dir.display())]
     DirectoryInUse {
         /// Path of the directory.
@@ -52,9 +53,9 @@ pub enum ClusterError {
     OtherMajor {
         /// Path of the directory.
         dir: PathBuf,
-        /// The major of the cluster in it.
+        /// The major version of the cluster in `dir`.
         found: u32,
-        /// The requested major.
+        /// The requested major version.
         wanted: u32,
     },
 
@@ -113,7 +114,7 @@ pub enum ClusterError {
     Initdb {
         /// The exit status of initdb.
         status: ExitStatus,
-        /// The last lines it wrote.
+        /// The last lines that initdb wrote.
         output: String,
     },
 
@@ -178,8 +179,7 @@ pub enum ClusterError {
 }
 
 impl ClusterError {
-    /// Whether no usable PostgreSQL was found. A test may be skipped then; any other error is a
-    /// failure.
+    /// Whether no usable PostgreSQL was found. Only in that case may a test be skipped.
     pub fn is_postgres_missing(&self) -> bool {
         matches!(self, Self::Find(FindError::NotFound { .. }))
     }
