@@ -7,7 +7,7 @@
 //! call inside is cheap.
 //!
 //! Only the basic block at the entry is decoded: every call of the function executes it once, in
-//! this order. An unknown instruction ends it, so nothing after that is chosen.
+//! this order. An unknown instruction ends the block, so no later instruction is chosen.
 //!
 //! Source: Intel's Software Developer's Manual, volume 2; `branch_setup_xol_ops` and
 //! `push_setup_xol_ops` in `arch/x86/kernel/uprobes.c`.

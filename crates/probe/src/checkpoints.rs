@@ -7,8 +7,8 @@
 //!   └─ two-phase                                                           │
 //! ```
 //!
-//! From USDT probes (`--enable-dtrace`) every phase is known to the microsecond, nested as it
-//! happens. If the server has none, or BPF programs may not be run, the checkpointer's statistics
+//! With USDT probes (`--enable-dtrace`), every phase is known to the microsecond, including its
+//! nesting. If the server has none, or BPF programs may not be run, the checkpointer's statistics
 //! (`CheckpointStats`) are polled in its memory: start, first write, first sync, last sync and end,
 //! with the times the server itself recorded. `write` then includes everything before the first
 //! sync.
@@ -123,18 +123,19 @@ impl CheckpointTracer {
     ///
     /// # Errors
     ///
-    /// The server has none, or BPF programs may not be run.
+    /// The server has no USDT probes, or BPF programs may not be run.
     pub fn from_usdt(server: &RunningServer) -> Result<Self, ProbeError> {
         FromUsdt::attach(server).map(|watch| Self(PhaseSource::Usdt(watch)))
     }
 
-    /// Polls the checkpointer's statistics. They must be [polled](Self::poll) more often than there
-    /// are checkpoints; at ten times a second, phases are reported as they start.
+    /// Traces checkpoints by polling the checkpointer's statistics. The caller must
+    /// [poll](Self::poll) more often than checkpoints occur; at ten times a second, phases are
+    /// reported as they start.
     ///
     /// # Errors
     ///
-    /// The server has no checkpointer, its memory may not be read, or it does not hold such
-    /// statistics.
+    /// The server has no checkpointer, its memory may not be read, or its memory does not contain
+    /// these statistics.
     pub fn from_stats(server: &RunningServer) -> Result<Self, ProbeError> {
         FromCheckpointStats::open(server).map(|watch| Self(PhaseSource::Stats(watch)))
     }

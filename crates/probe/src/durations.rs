@@ -132,7 +132,7 @@ impl CallDurations {
     ///
     /// # Errors
     ///
-    /// As [`CallDurations::attach`].
+    /// See [`CallDurations::attach`].
     pub fn attach_with_stacks(
         server: &RunningServer,
         metric: ProbeMetric,

@@ -1,6 +1,6 @@
 //! Exports the probes as bpftrace scripts, to verify our results or as a starting point. A script
-//! is for one server: it names the running binary and recognises the server's processes by their
-//! parent. bpftrace needs the kernel's type information (BTF) for that.
+//! works for one server only: it names the running binary, and recognises the server's processes by
+//! their parent, for which bpftrace needs the kernel's type information (BTF).
 
 use std::fmt::{self, Write as _};
 

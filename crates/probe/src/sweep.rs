@@ -54,14 +54,14 @@ pub struct SweepSampler {
 }
 
 impl SweepSampler {
-    /// The shortest length of a row.
+    /// The minimum length of a row.
     pub const ROW_LENGTH_MIN: Duration = Duration::from_millis(1);
 
     /// Starts sampling the sweep of `server`, in rows of `row_length`.
     ///
     /// # Errors
     ///
-    /// Its memory may not be read, or the counters cannot be located in this binary.
+    /// The server's memory may not be read, or the counters cannot be located in its binary.
     pub fn open(
         server: &RunningServer,
         now: Instant,

@@ -96,7 +96,7 @@ struct SecondsGroup {
     events: BTreeMap<String, (u64, usize)>,
 }
 
-/// Compares the recording's seconds as described above, and words the findings.
+/// Compares the recording's seconds as described for this module, and puts the findings into words.
 pub fn summarize(window: &RecordingWindow) -> RecordingSummary {
     let mut summary = RecordingSummary::default();
     let (outside, phases) = group_seconds(window);

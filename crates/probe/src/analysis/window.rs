@@ -25,11 +25,11 @@ pub struct TimeSpan {
 pub struct RecordingWindow {
     /// The recorded seconds, in time order.
     pub seconds: Vec<RecordedSecond>,
-    /// Phases of checkpoints, by their start and depth.
+    /// Phases of checkpoints, ordered by start and depth.
     pub phases: Vec<PhaseSpan>,
     /// Triggers that fired.
     pub crossings: Vec<ThresholdCrossed>,
-    /// Exact traces, only in episodes.
+    /// Calls that were measured exactly, which happens only during episodes.
     pub traced_calls: Vec<TracedCalls>,
     /// Events of the recording itself, such as a restart of the server.
     pub notes: Vec<RecordingNote>,
@@ -56,7 +56,7 @@ pub struct PhaseSpan {
     pub depth: u32,
     /// Time span of the phase, up to the last recorded second if it is open.
     pub span: TimeSpan,
-    /// The end is missing, because the recording or the server ended first.
+    /// Whether the end is missing, because the recording or the server ended first.
     pub is_open: bool,
     /// Buffers written, if they were counted.
     pub buffers: Option<u64>,
@@ -117,13 +117,13 @@ impl RecordingWindow {
         &self.episodes
     }
 
-    /// One of [`Self::episodes`], counted from 0.
+    /// A window of one of [`Self::episodes`], numbered from 0; `None` if it does not exist.
     pub fn from_episode(recording: &FlightRecording, number: usize) -> Option<Self> {
         let span = *episodes(recording).get(number)?;
         Some(Self::from_span(recording, span))
     }
 
-    /// Collects everything recorded in a time span.
+    /// A window of everything recorded in a time span.
     fn from_span(recording: &FlightRecording, span: TimeSpan) -> Self {
         let (max_bytes, unreadable) = (recording.max_bytes, recording.unreadable);
         let episodes = episodes(recording);

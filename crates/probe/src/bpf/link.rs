@@ -27,7 +27,8 @@ pub(crate) struct Point {
 /// Probe points of one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FilePoints<'a> {
-    /// The file: `/proc/PID/exe`, which is the running one.
+    /// The file's path: `/proc/PID/exe`, which is the running executable even if it was replaced on
+    /// disk.
     pub(crate) binary: &'a Path,
     pub(crate) points: &'a [Point],
 }

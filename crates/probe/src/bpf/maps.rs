@@ -35,7 +35,7 @@ impl LruHashMap {
             .call(Helper::MapUpdate);
     }
 
-    /// Emits a deletion.
+    /// Emits a deletion of the entry whose key is on the stack.
     pub(crate) fn delete(&self, program: &mut Assembler, key: i16) {
         self.load_key(program, key).call(Helper::MapDelete);
     }

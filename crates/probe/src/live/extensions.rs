@@ -35,13 +35,13 @@ pub struct ExtensionMonitor {
 pub struct LongExtensionLock {
     /// The process.
     pub pid: u32,
-    /// `database.schema.name`, or oids.
+    /// The relation as `database.schema.name`, or its oids if the name is unknown.
     pub relation: String,
     /// How long the process waited for the lock.
     pub wait: Duration,
-    /// How long it held the lock.
+    /// How long the process held the lock.
     pub hold: Duration,
-    /// When it released the lock.
+    /// Time at which the process released the lock.
     pub released_at: SystemTime,
     /// The functions that it was requested from, if stacks are captured.
     pub stack: Option<CallStack>,
@@ -50,7 +50,7 @@ pub struct LongExtensionLock {
 /// Summary of an interval.
 #[derive(Debug)]
 pub struct ExtensionInterval {
-    /// All locks.
+    /// Summary of the released locks.
     pub summary: ExtensionSummary,
     /// The relation with the most waits.
     pub most_waited: Option<String>,
@@ -61,9 +61,9 @@ pub struct ExtensionInterval {
 pub struct ExtensionLockTotals {
     /// Number of locks released.
     pub count: u64,
-    /// All locks.
+    /// Summary of the released locks.
     pub summary: ExtensionSummary,
-    /// By relation, most waited for first.
+    /// Locks by relation, longest total wait first.
     pub relations: Vec<RelationStats>,
     /// Events that the kernel dropped, or that cannot be paired.
     pub lost_events: LostEvents,
@@ -72,7 +72,7 @@ pub struct ExtensionLockTotals {
 /// Locks of a relation.
 #[derive(Debug)]
 pub struct RelationStats {
-    /// `database.schema.name`, or oids.
+    /// The relation as `database.schema.name`, or its oids if the name is unknown.
     pub relation: String,
     /// Durations of waits; locks that were free do not count.
     pub waits: DurationStats,

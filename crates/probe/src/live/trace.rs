@@ -14,7 +14,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Collects the events of BPF programs.
 pub trait TracedProbe {
-    /// Reported by itself, because it took at least the threshold.
+    /// An event that took at least the threshold, so that it is reported individually.
     type LongEvent;
     /// Aggregated events since the previous report.
     type Interval;
@@ -41,12 +41,12 @@ pub enum TraceUpdate<L, I> {
 /// Result of tracing.
 #[derive(Debug)]
 pub struct TraceEnd {
-    /// Cost as a share of all CPUs.
+    /// Cost since the start, as a share of all CPUs.
     pub overhead: f64,
     /// The cost in the last second, as a share of all CPUs, if tracing ended because it exceeded
     /// the budget.
     pub over_budget: Option<f64>,
-    /// Error if the server stopped.
+    /// The error, if the server stopped.
     pub stopped: Option<ServerUnavailable>,
 }
 

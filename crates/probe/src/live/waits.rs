@@ -38,7 +38,7 @@ pub struct WaitTotals {
     pub report: WaitReport,
     /// Number of samples skipped because others took too long.
     pub missed: u64,
-    /// Error if the server stopped or no longer responded.
+    /// The error, if the server stopped or no longer responded.
     pub ended: Option<LiveError>,
 }
 
@@ -73,7 +73,7 @@ pub fn profile_waits<S: WaitSource>(
     Ok(WaitTotals { report: profile.total(), missed: ticks.missed(), ended })
 }
 
-/// Whether the totals up to an error are complete.
+/// Whether an error means that the server is gone, so that the totals up to it are complete.
 fn has_ended(error: &LiveError) -> bool {
     match error {
         LiveError::Server(stopped) => matches!(stopped.source, SampleError::ServerStopped { .. }),
@@ -90,7 +90,7 @@ pub struct MemoryWaits {
 }
 
 impl MemoryWaits {
-    /// Samples with an opened sampler.
+    /// Creates a source from an opened sampler.
     ///
     /// # Errors
     ///

@@ -62,7 +62,7 @@ pub struct RecordingStarted {
 pub struct RecordedSource {
     /// The metric: `checkpoints`, `extend`, `sweep` or `waits`.
     pub metric: String,
-    /// `None`: the metric is not available.
+    /// The source; `None` if the metric is not available.
     pub source: Option<ProbeSource>,
     /// Data that the source cannot provide, as text; empty if it is complete.
     pub limitation: String,
@@ -75,9 +75,9 @@ pub struct RecordedSecond {
     pub at_us: i64,
     /// Actual length, in microseconds.
     pub elapsed_us: u64,
-    /// Extension locks released in this second. `None`: not traced.
+    /// Extension locks released in this second; `None` if they were not traced.
     pub extension: Option<ExtensionTotals>,
-    /// The clock sweep. `None`: not sampled.
+    /// The clock sweep; `None` if it was not sampled.
     pub sweep: Option<SweepTotals>,
     /// Wait events of all processes, sampled in this second.
     pub waits: WaitSamples,
@@ -109,7 +109,7 @@ pub struct RelationWaits {
     pub relation: u32,
     /// Number of waits.
     pub waits: u64,
-    /// Total time, in microseconds.
+    /// Total wait time, in microseconds.
     pub total_us: u64,
     /// The longest wait, in microseconds.
     pub max_us: u64,
@@ -324,7 +324,7 @@ impl NoteKind {
 }
 
 impl ProbeSource {
-    /// The sources of a recording.
+    /// All sources of a recording, in the order of their numbers in a file.
     const ALL: [Self; 2] = [Self::Bpf, Self::Memory];
 }
 

@@ -50,7 +50,7 @@ pub struct FlightRecording {
     pub episodes: Vec<(usize, usize)>,
     /// Number of intact records that could not be decoded.
     pub unreadable: u64,
-    /// Maximum size of the file.
+    /// Maximum size of the file, in bytes.
     pub max_bytes: u64,
 }
 

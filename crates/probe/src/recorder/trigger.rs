@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use super::record::{RecordedSecond, TriggerKind};
 
-/// Thresholds at which triggers fire. `None`: never.
+/// Thresholds at which triggers fire; a trigger whose threshold is `None` never fires.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
     /// The 99th percentile of waits for extension locks in a second that has at least [`WAITS_MIN`]
@@ -98,7 +98,7 @@ pub(super) struct TriggerHit {
 pub struct TriggerSetting {
     /// The trigger to configure.
     pub kind: TriggerKind,
-    /// The threshold, in its unit. `None`: never.
+    /// The threshold, in the unit of its kind; `None` turns the trigger off.
     pub value: Option<f64>,
 }
 

@@ -60,7 +60,7 @@ pub struct ProfileRow {
     pub processes: f64,
 }
 
-/// The purpose of time spent by a process, for separate sums.
+/// Category of the time that a process spends. Each category is summed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TimeCategory {
     /// A client waits for the process.

@@ -84,7 +84,7 @@ pub struct Observation<'a> {
     pub query: Option<QueryId>,
 }
 
-/// Number of processes by state. The first is the sum of the others.
+/// Number of processes by state. `processes` is the sum of the other fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
     /// All processes that have an entry in shared memory.
@@ -126,7 +126,7 @@ struct SampledBackend {
 }
 
 impl Default for SamplerOptions {
-    /// Ten listings per second, without statements.
+    /// Lists processes ten times per second, and does not read statements.
     fn default() -> Self {
         Self { listing_interval: Duration::from_millis(100), queries: None }
     }
@@ -137,7 +137,7 @@ impl WaitSampler {
     ///
     /// # Errors
     ///
-    /// Its memory may not be read, or its binary does not export the required symbols.
+    /// The server's memory may not be read, or its binary does not export the required symbols.
     pub fn open(server: &RunningServer, options: SamplerOptions) -> Result<Self, SampleError> {
         let major = server.major();
         let names =
