@@ -10,8 +10,8 @@ pub(crate) enum CommandOutcome {
     /// The command succeeded, but a check did not pass: a threshold set by the user was exceeded,
     /// or a checked file has errors.
     CheckFailed,
-    /// It succeeded, but what it measured does not answer the question: runs that differ too much
-    /// to be compared.
+    /// The command succeeded, but its measurements do not answer the question, because the runs
+    /// differ too much to be compared.
     NotComparable,
 }
 

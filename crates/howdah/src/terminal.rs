@@ -20,13 +20,13 @@ pub(crate) enum Color {
 /// Properties of the two output streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
-    /// Stdout is a terminal.
+    /// Whether stdout is a terminal.
     pub(crate) stdout: bool,
-    /// Stderr is a terminal: progress bars may be drawn there.
+    /// Whether stderr is a terminal, so that progress bars may be drawn there.
     pub(crate) stderr: bool,
-    /// Data on stdout may be coloured.
+    /// Whether data on stdout may be coloured.
     pub(crate) color_stdout: bool,
-    /// Messages on stderr may be coloured.
+    /// Whether messages on stderr may be coloured.
     pub(crate) color_stderr: bool,
 }
 

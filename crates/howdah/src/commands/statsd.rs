@@ -107,8 +107,8 @@ fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<settings::ParsedSet
         .hint("`howdah statsd --check -c FILE` lists all problems in a file")
 }
 
-/// Reads the settings, and returns the file's path, or `None` for the defaults. Invalid settings
-/// are in the inner result.
+/// Reads the settings, and returns the file's path, or `None` for the defaults. Errors in the
+/// settings themselves are in the inner result.
 ///
 /// # Errors
 ///

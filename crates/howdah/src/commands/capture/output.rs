@@ -1,5 +1,5 @@
-//! Output of events for commands that process captures: filters and redacts them, counts and hashes
-//! them, and writes them to a capture if requested.
+//! The output of commands that process captures: filters, redacts, counts and hashes events, and
+//! writes them to a capture if requested.
 
 use std::{
     collections::HashSet,
@@ -43,7 +43,7 @@ enum CaptureSink {
     Capture { dir: Box<Path>, settings: CaptureSettings, writer: Option<CaptureWriter> },
 }
 
-/// Counts of the events that passed.
+/// Counts of the events that passed the filter.
 #[derive(Debug, Default)]
 pub(super) struct OutputTally {
     /// Hash over all fields of all events.
@@ -74,7 +74,7 @@ impl Hasher for SessionHasher {
     }
 }
 
-/// Maximum number of sessions counted; eight bytes each, and more than any single log has.
+/// Maximum number of sessions to count, at eight bytes each. A single log never has as many.
 const SESSIONS_MAX: usize = 4 << 20;
 
 impl OutputTally {
@@ -165,7 +165,7 @@ impl CaptureOutput {
         Ok(())
     }
 
-    /// Saves the events received so far. To be called while the input is idle.
+    /// Saves the events received so far. Call this while the input is idle.
     pub(super) fn on_idle(&mut self) -> Result<(), WriteError> {
         match &mut self.sink {
             CaptureSink::Capture { writer: Some(writer), .. } => writer.save_if_due(),
@@ -173,7 +173,7 @@ impl CaptureOutput {
         }
     }
 
-    /// Counts of the events that passed.
+    /// Counts of the events that passed the filter.
     pub(super) fn tally(&self) -> &OutputTally {
         &self.tally
     }
@@ -217,7 +217,7 @@ impl CaptureOutput {
         }
     }
 
-    /// The report on the source, extended by counts of the output.
+    /// The report on the source, with the counts of the output added.
     fn report(&self, mut report: Value) -> Value {
         if report.is_null() {
             report = json!({});

@@ -74,14 +74,15 @@ fn refuse_without_grammar(value: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// A point in time, which may be written without its last parts.
+/// A point in time, whose offset, seconds and time of day are optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TimeArg(Timestamp);
 
 impl FromStr for TimeArg {
     type Err = howdah_traffic::ParseTimestampError;
 
-    /// Parses RFC 3339; a missing offset, second or time of day is UTC, 0 or midnight.
+    /// Parses RFC 3339. A missing offset means UTC, missing seconds 0, a missing time of day
+    /// midnight.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let whole = text.parse();
         let rest = ["Z", ":00Z", "T00:00:00Z"];

@@ -53,7 +53,7 @@ pub(super) enum ServerAccess {
 #[derive(Debug)]
 pub(super) struct SqlTarget {
     pub(super) target: Box<ConnectTarget>,
-    /// Why its processes are not accessed.
+    /// Why the server's processes are not accessed.
     pub(super) reason: String,
 }
 
