@@ -57,7 +57,7 @@ impl MetricsGuard {
 }
 
 impl MetricsArgs {
-    /// Whether metrics are requested.
+    /// Whether any option requests metrics.
     pub(crate) fn is_enabled(&self) -> bool {
         self.metrics.is_some() || self.metrics_statsd.is_some()
     }

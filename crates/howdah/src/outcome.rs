@@ -19,7 +19,7 @@ pub(crate) enum CommandOutcome {
 pub(crate) const DONE: u8 = 0;
 /// The command failed.
 pub(crate) const FAILED: u8 = 1;
-/// The command line is invalid. clap uses the same code.
+/// The command line is invalid. clap exits with the same code.
 pub(crate) const WRONG_USAGE: u8 = 2;
 /// The command succeeded, but a check did not pass.
 pub(crate) const CHECK_FAILED: u8 = 3;

@@ -54,7 +54,7 @@ pub(crate) struct Stdout {
 }
 
 impl Stdout {
-    /// The process's stdout.
+    /// Wraps the process's stdout with a buffer.
     pub(crate) fn new(terminal: Terminal) -> Self {
         let buffer = Mutex::new(BufWriter::with_capacity(64 * 1024, io::stdout()));
         Self { buffer, flush_lines: terminal.stdout }

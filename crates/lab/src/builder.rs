@@ -133,7 +133,8 @@ impl Builder {
         self
     }
 
-    /// Sets the port on 127.0.0.1 and in the socket's name, instead of a free one.
+    /// Sets the port, which is used on 127.0.0.1 and in the socket's name. By default, a free port
+    /// is chosen.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self

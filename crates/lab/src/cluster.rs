@@ -298,7 +298,7 @@ pub(crate) fn tcp_uri(port: u16, database: &str, passfile: Option<&Path>) -> Str
     }
 }
 
-/// See [`Cluster::socket_uri`].
+/// A connection URI for the unix socket in the directory `socket`.
 pub(crate) fn socket_uri(socket: &Path, port: u16, database: &str) -> String {
     let (host, database) = (encoded_path(socket), encoded(database));
     format!("postgresql:///{database}?host={host}&port={port}&user={SUPERUSER}")

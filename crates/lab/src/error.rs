@@ -22,14 +22,14 @@ pub enum ClusterError {
         "{name:?} is not a valid cluster name: use 1 to 40 of a-z, 0-9, - and _, starting with a letter"
     )]
     BadName {
-        /// The name as given.
+        /// The rejected name.
         name: String,
     },
 
     /// The name of a setting is not valid in PostgreSQL.
     #[error("{name:?} is not a valid name of a setting")]
     BadSetting {
-        /// The name as given.
+        /// The rejected name.
         name: String,
     },
 
@@ -37,21 +37,21 @@ pub enum ClusterError {
     /// files.
     #[error("the setting {name} is controlled by the lab and cannot be set")]
     ReservedSetting {
-        /// The name as given.
+        /// The rejected name.
         name: String,
     },
 
     /// The directory for the cluster is not empty, and does not contain a lab.
     #[error("{} is not empty and does not contain a lab", dir.display())]
     DirectoryInUse {
-        /// Path of the directory.
+        /// Path of the directory for the cluster.
         dir: PathBuf,
     },
 
     /// The directory contains a cluster of another major version.
     #[error("{} contains a cluster of PostgreSQL {found}, not {wanted}", dir.display())]
     OtherMajor {
-        /// Path of the directory.
+        /// Path of the directory for the cluster.
         dir: PathBuf,
         /// The major version of the cluster in `dir`.
         found: u32,
@@ -103,13 +103,13 @@ pub enum ClusterError {
     /// A program could not be executed.
     #[error("cannot run {}", program.display())]
     Spawn {
-        /// Path of the program.
+        /// Path of the program to run.
         program: PathBuf,
         /// The operating system's error.
         source: io::Error,
     },
 
-    /// initdb failed.
+    /// initdb did not create the data directory.
     #[error("initdb failed ({status}): {output}")]
     Initdb {
         /// The exit status of initdb.
@@ -130,7 +130,7 @@ pub enum ClusterError {
     /// The server did not accept connections in time.
     #[error("the server does not accept connections after {waited:?}: {log}")]
     StartTimeout {
-        /// Time spent waiting.
+        /// Time spent waiting until giving up.
         waited: Duration,
         /// The last lines of its log.
         log: String,
@@ -141,7 +141,7 @@ pub enum ClusterError {
     StopTimeout {
         /// The postmaster's process id.
         pid: u32,
-        /// Time spent waiting.
+        /// Time spent waiting until giving up.
         waited: Duration,
     },
 

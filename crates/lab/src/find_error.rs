@@ -37,7 +37,7 @@ pub enum FindError {
     /// The explicitly given directory cannot be used.
     #[error("no PostgreSQL in {}: {reason}", dir.display())]
     Given {
-        /// The directory.
+        /// The directory that the caller named.
         dir: PathBuf,
         /// Why it cannot be used.
         reason: UnusableBinaries,
@@ -59,10 +59,10 @@ pub enum FindError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableBinaries {
-    /// A program is missing.
+    /// The directory lacks a required program.
     #[error("there is no {program}")]
     MissingProgram {
-        /// The program's name.
+        /// Name of the missing program.
         program: &'static str,
     },
     /// `postgres` cannot be executed, or is not PostgreSQL.

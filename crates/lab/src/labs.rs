@@ -52,7 +52,7 @@ pub enum LabsError {
     /// No lab has this name.
     #[error("there is no lab {name:?}")]
     Unknown {
-        /// The name as given.
+        /// The requested name.
         name: String,
         /// The names of existing labs.
         known: Vec<String>,
@@ -443,7 +443,7 @@ impl StartedLab {
         &self.lab
     }
 
-    /// The lab's cluster.
+    /// The cluster that the lab consists of.
     pub fn cluster(&mut self) -> &mut Cluster {
         &mut self.cluster
     }

@@ -11,9 +11,9 @@ use std::{
 use crate::error::ClusterError;
 
 /// The system account that runs root's clusters. It owns nothing else, so a superuser of such a
-/// cluster has no access to other data of the host. The account `postgres` owns the production
-/// cluster, and other services share the account for unprivileged processes, so neither is
-/// suitable.
+/// cluster has no access to other data of the host. Two existing accounts are unsuitable:
+/// `postgres` owns the production cluster, and the usual account for unprivileged processes is
+/// shared with other services.
 pub const ACCOUNT_NAME: &str = "howdah-lab";
 
 /// The account that runs initdb and the server, and owns their files.

@@ -45,7 +45,7 @@ pub(crate) enum DirContent {
     Empty,
     /// A cluster that this crate created.
     Cluster {
-        /// The major version.
+        /// The major version of PostgreSQL that created the cluster.
         major: u32,
     },
 }

@@ -10,7 +10,7 @@ use std::{
 
 use crate::error::ClusterError;
 
-/// How many random ports are tried.
+/// Maximum number of random ports to try.
 const TRIES: u32 = 200;
 
 /// Finds a port on 127.0.0.1 that is currently free.

@@ -15,7 +15,7 @@
 /// An instruction of the basic block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct X86Instruction {
-    /// Offset from the entry.
+    /// Offset from the function's entry, in bytes.
     pub(crate) at: usize,
     pub(crate) kind: InstructionKind,
 }
@@ -31,7 +31,7 @@ pub(crate) enum InstructionKind {
     Emulated,
     /// `mov` from memory into `rax`: changes neither arguments nor stack.
     LoadRax,
-    /// `endbr64`.
+    /// `endbr64`, which marks a valid target of indirect jumps.
     LandingPad,
     Other,
 }

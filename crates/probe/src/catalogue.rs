@@ -9,7 +9,7 @@ use crate::{
     durations, extend,
 };
 
-/// An available probe.
+/// A probe that `howdah probe` offers.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeEntry {
     /// Name of the subcommand: `howdah probe NAME`.

@@ -79,7 +79,7 @@ pub enum PhaseUpdate {
         pid: u32,
         /// Wall-clock time of the start.
         at: SystemTime,
-        /// Number of enclosing phases.
+        /// Number of enclosing phases; 0 for the checkpoint itself.
         depth: usize,
     },
     /// The phase finished, with its duration and counts.
@@ -97,7 +97,7 @@ pub struct FinishedPhase {
     pub started_at: SystemTime,
     /// Time from start to finish.
     pub duration: Duration,
-    /// Number of enclosing phases.
+    /// Number of enclosing phases; 0 for the checkpoint itself.
     pub depth: usize,
     /// Buffers, files and segments that the phase handled.
     pub counts: PhaseCounts,
@@ -108,7 +108,7 @@ pub struct FinishedPhase {
 pub struct PhaseCounts {
     /// Dirty buffers that the phase wrote to files.
     pub buffers_written: Option<u64>,
-    /// Buffers to be written.
+    /// Dirty buffers that the phase had to write when it started.
     pub buffers_to_write: Option<u64>,
     /// Relation files that the phase flushed to disk.
     pub files_synced: Option<u64>,

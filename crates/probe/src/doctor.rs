@@ -26,7 +26,7 @@ pub struct ProbeDiagnosis {
 /// A server and its executable.
 #[derive(Clone, Debug)]
 pub struct DiagnosedServer {
-    /// Major version.
+    /// The server's major version.
     pub major: u32,
     /// The postmaster's process id.
     pub postmaster: u32,

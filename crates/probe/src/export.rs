@@ -15,12 +15,12 @@ pub enum BpftraceScript {
     Extend,
     /// Checkpoint phases. Needs USDT probes.
     Checkpoints,
-    /// Durations of calls.
+    /// Durations of the calls of one metric.
     Durations(durations::ProbeMetric),
 }
 
 impl BpftraceScript {
-    /// Every script.
+    /// All scripts that can be exported.
     pub fn all() -> impl Iterator<Item = Self> {
         let durations = durations::ProbeMetric::ALL.into_iter().map(Self::Durations);
         [Self::Extend, Self::Checkpoints].into_iter().chain(durations)

@@ -62,7 +62,7 @@ pub struct ExtensionLock {
     pub pid: u32,
     /// `pg_database.oid` of the relation; 0 for the shared catalogs.
     pub database: u32,
-    /// `pg_class.oid`.
+    /// Oid of the relation (`pg_class.oid`).
     pub relation: u32,
     /// Wall-clock time of the release.
     pub released_at: SystemTime,

@@ -44,7 +44,7 @@ use crate::{ProbeError, SampleError, by_sql::SqlSampleError};
 /// How long a probe runs, and how often it reports.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// Time between reports.
+    /// Time from one report to the next.
     pub interval: Duration,
     /// Time after which the probe ends; `None` to run until stopped.
     pub duration: Option<Duration>,

@@ -129,7 +129,7 @@ impl RelationNamer {
         Ok(Self { requests, names })
     }
 
-    /// Requests a name.
+    /// Requests the name of a relation, which [`drain_names`](Self::drain_names) returns later.
     pub fn request(&self, relation: RelationId) {
         // Fails only if the thread has ended.
         let _ = self.requests.send(relation);

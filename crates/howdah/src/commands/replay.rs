@@ -429,7 +429,7 @@ fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWri
     if exists { created.hint("use --force to replace it") } else { created }
 }
 
-/// The source of events.
+/// The source of the replayed events: a capture or server logs.
 #[expect(clippy::large_enum_variant, reason = "created once per process")]
 enum ReplaySource {
     Capture {

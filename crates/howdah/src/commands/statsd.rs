@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     stop(server, ctx)
 }
 
-/// Applies the log settings.
+/// Applies the log level and syslog name of the settings to this process.
 fn adjust_log(log: &settings::LogSettings) {
     let level = log.level.map(|level| match level {
         StatsdLogLevel::Error => logging::Level::Error,

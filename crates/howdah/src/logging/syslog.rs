@@ -5,7 +5,7 @@ use std::{io, os::unix::net::UnixDatagram, path::Path};
 
 use tracing::Level;
 
-/// The daemon's socket.
+/// The socket on which the syslog daemon receives messages.
 pub(super) const PATH: &str = "/dev/log";
 /// Maximum length of a text, in bytes. Daemons truncate texts at 1 KiB to 8 KiB.
 const TEXT_BYTES_MAX: usize = 8 << 10;

@@ -33,7 +33,7 @@ pub struct Lab {
     pub passfile: Option<PathBuf>,
     /// The directory of the lab's files. The socket is elsewhere if its path would be too long.
     pub dir: PathBuf,
-    /// The data directory.
+    /// The server's data directory.
     pub data_dir: PathBuf,
     /// The directory of the unix socket.
     pub socket_dir: PathBuf,

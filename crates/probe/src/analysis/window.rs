@@ -14,9 +14,9 @@ use crate::{
 /// A time span, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSpan {
-    /// Start, inclusive.
+    /// First microsecond of the span.
     pub from_us: i64,
-    /// End, inclusive.
+    /// Last microsecond of the span.
     pub to_us: i64,
 }
 
@@ -33,7 +33,7 @@ pub struct RecordingWindow {
     pub traced_calls: Vec<TracedCalls>,
     /// Events of the recording itself, such as a restart of the server.
     pub notes: Vec<RecordingNote>,
-    /// Servers recorded, without repetitions.
+    /// The servers that were recorded, without repetitions.
     pub started: Vec<RecordingStarted>,
     /// Why the recording ended, if it ended properly.
     pub ended: Option<RecordingEnded>,
@@ -64,7 +64,7 @@ pub struct PhaseSpan {
     pub files: Option<u64>,
 }
 
-/// Aggregated seconds.
+/// Sums over consecutive seconds.
 #[derive(Clone, Debug, Default)]
 pub struct TimeBucket {
     /// Start, in microseconds since 1970.
@@ -317,7 +317,7 @@ fn episodes(recording: &FlightRecording) -> Vec<TimeSpan> {
 /// Whether the numbers of a record are plausible. Files may come from anywhere, and sums over
 /// implausible records could overflow.
 fn is_plausible(record: &FlightRecord) -> bool {
-    /// The year 3000.
+    /// The year 3000, in microseconds since 1970.
     const LATEST_US: i64 = 32_503_680_000_000_000;
     const DAY_US: u64 = 86_400_000_000;
     let is_of_our_time = (0..LATEST_US).contains(&record_time_us(record));

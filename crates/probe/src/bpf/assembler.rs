@@ -45,7 +45,7 @@ pub(crate) enum Helper {
     MapLookup = 1,
     MapUpdate = 2,
     MapDelete = 3,
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Returns the nanoseconds of `CLOCK_MONOTONIC`.
     MonotonicNs = 5,
     /// Process id in the high half, thread id in the low one.
     CurrentPidTgid = 14,
@@ -55,7 +55,7 @@ pub(crate) enum Helper {
     RingOutput = 130,
 }
 
-/// A jump target.
+/// A jump target, which may be used before it is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JumpLabel(usize);
 

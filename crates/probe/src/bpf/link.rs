@@ -40,7 +40,7 @@ pub(crate) enum UprobeKind {
     Return,
 }
 
-/// An attached program.
+/// An attached program, which is detached when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct BpfLink {
     _handles: Vec<OwnedFd>,

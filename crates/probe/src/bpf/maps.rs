@@ -45,7 +45,7 @@ impl LruHashMap {
     }
 }
 
-/// Counters, indexed from 0.
+/// A BPF array of 64-bit counters, indexed from 0.
 #[derive(Debug)]
 pub(crate) struct CounterMap(OwnedFd);
 

@@ -101,7 +101,7 @@ impl SqlProbe for SqlWal {
     }
 }
 
-/// Counts buffer allocations.
+/// Counts buffer allocations, which drive the clock sweep.
 #[derive(Debug, Default)]
 pub struct SqlSweep(CounterGrowth);
 
@@ -148,7 +148,7 @@ pub struct CompletedCheckpoint {
     pub write_ms: f64,
     /// Duration of the sync phase, in milliseconds.
     pub sync_ms: f64,
-    /// Buffers written.
+    /// Number of buffers that the checkpoint wrote.
     pub buffers: u64,
 }
 

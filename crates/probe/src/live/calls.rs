@@ -48,7 +48,7 @@ type SubjectKey = (&'static str, CallSubject);
 /// A call above the threshold.
 #[derive(Debug)]
 pub struct LongCall {
-    /// The process.
+    /// Id of the process that made the call.
     pub pid: u32,
     /// The operation, e.g. `read` or `fsync`.
     pub operation: &'static str,

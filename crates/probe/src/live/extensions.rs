@@ -15,7 +15,7 @@ use crate::{
     stacks::{CallStack, Symbolizer},
 };
 
-/// Traces relation extension locks.
+/// Traces relation extension locks, and adds them up by relation.
 #[derive(Debug)]
 pub struct ExtensionMonitor {
     locks: ExtensionLocks,
@@ -33,7 +33,7 @@ pub struct ExtensionMonitor {
 /// A lock above the threshold.
 #[derive(Debug)]
 pub struct LongExtensionLock {
-    /// The process.
+    /// Id of the process that requested the lock.
     pub pid: u32,
     /// The relation as `database.schema.name`, or its oids if the name is unknown.
     pub relation: String,
@@ -47,7 +47,7 @@ pub struct LongExtensionLock {
     pub stack: Option<CallStack>,
 }
 
-/// Summary of an interval.
+/// Locks released in one interval between reports.
 #[derive(Debug)]
 pub struct ExtensionInterval {
     /// Summary of the released locks.
@@ -69,7 +69,7 @@ pub struct ExtensionLockTotals {
     pub lost_events: LostEvents,
 }
 
-/// Locks of a relation.
+/// Waits and holds of one relation's extension lock.
 #[derive(Debug)]
 pub struct RelationStats {
     /// The relation as `database.schema.name`, or its oids if the name is unknown.

@@ -15,7 +15,7 @@ use crate::{
     recorder::{FlightRecorder, RecorderEvent},
 };
 
-/// When recording ends.
+/// Conditions that end a recording.
 #[derive(Clone, Debug)]
 pub struct RecordingLimits {
     /// Ends recording after this time; `None` to record until stopped.

@@ -34,11 +34,11 @@ pub trait TracedProbe {
 pub enum TraceUpdate<L, I> {
     /// An event above the threshold.
     LongEvent(L),
-    /// An interval is over.
+    /// The aggregated events of an interval that has ended.
     Interval(I),
 }
 
-/// Result of tracing.
+/// How tracing ended, and what it cost.
 #[derive(Debug)]
 pub struct TraceEnd {
     /// Cost since the start, as a share of all CPUs.

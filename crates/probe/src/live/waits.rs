@@ -23,7 +23,7 @@ pub trait WaitSource {
     fn query(&self, id: QueryId) -> Option<&str>;
 }
 
-/// Waits of an interval.
+/// An update: the waits since the previous report.
 pub struct WaitInterval<'s> {
     /// Waits since the previous report.
     pub report: WaitReport,
@@ -31,7 +31,7 @@ pub struct WaitInterval<'s> {
     pub source: &'s dyn WaitSource,
 }
 
-/// Totals of a profile.
+/// Totals of a profile, from start to end.
 #[derive(Debug)]
 pub struct WaitTotals {
     /// Waits since the start.

@@ -55,7 +55,7 @@ pub struct FlightRecording {
 }
 
 impl FlightRecording {
-    /// Reads a file, which may be written concurrently.
+    /// Reads a recording, even while a recorder is writing it.
     ///
     /// # Errors
     ///

@@ -41,9 +41,9 @@ pub enum RecordingFileError {
     Size {
         /// Path of the file.
         path: PathBuf,
-        /// The maximum size of the existing file.
+        /// The maximum size of the existing file, in bytes.
         found: u64,
-        /// The requested maximum size.
+        /// The requested maximum size, in bytes.
         requested: u64,
     },
     /// Another process is recording to the file.

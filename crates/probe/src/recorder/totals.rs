@@ -10,13 +10,13 @@ use super::record::{LostCounts, RecordingNote, ThresholdCrossed};
 pub enum RecorderEvent {
     /// A trigger fired.
     ThresholdCrossed(ThresholdCrossed),
-    /// Any other message.
+    /// A message about the recording or the server.
     Note(RecordingNote),
     /// A relation whose [name](super::FlightRecorder::set_relation_name) is not known yet.
     Unnamed {
-        /// `pg_database.oid`.
+        /// Oid of the relation's database (`pg_database.oid`).
         database: u32,
-        /// `pg_class.oid`.
+        /// Oid of the relation (`pg_class.oid`).
         relation: u32,
     },
 }

@@ -35,7 +35,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// All triggers are off.
+    /// Thresholds that turn all triggers off.
     pub const NONE: Self = Self { extend_p99: None, sweep: None, checkpoint_sync: None };
 
     /// Sets one threshold.
@@ -111,7 +111,7 @@ pub enum SettingError {
         "unknown trigger {name:?}: use extend-p99, sweep or checkpoint-sync, then = and a value"
     )]
     Name {
-        /// The name given.
+        /// The unknown name.
         name: String,
     },
     /// The value is not valid.
@@ -119,9 +119,9 @@ pub enum SettingError {
     Value {
         /// The trigger that the value was given for.
         kind: TriggerKind,
-        /// The value given.
+        /// The invalid value.
         value: String,
-        /// A valid example.
+        /// An example of a valid value.
         example: &'static str,
     },
 }

@@ -21,7 +21,7 @@ pub struct Profile {
     interval: ProfileTotals,
 }
 
-/// Observations in a period.
+/// The observations of a period, summed by kind of process, event and statement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WaitReport {
     /// Length of the period that the rounds cover.

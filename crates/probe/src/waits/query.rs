@@ -23,7 +23,7 @@ pub struct QueryOptions {
     pub texts_max: usize,
 }
 
-/// Interned statement texts.
+/// Texts of statements, each stored once and identified by a [`QueryId`].
 #[derive(Debug)]
 pub struct QueryTexts {
     options: QueryOptions,

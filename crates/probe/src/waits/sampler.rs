@@ -111,7 +111,7 @@ pub struct NoWaitStates {
 /// Cost of sampling since the start, without the caller's own work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplingCost {
-    /// Number of rounds.
+    /// Number of sampling rounds.
     pub rounds: u64,
     /// Number of these rounds that also listed processes.
     pub listings: u64,
@@ -203,7 +203,7 @@ impl WaitSampler {
         &self.names
     }
 
-    /// The cost so far.
+    /// The cost of sampling so far.
     pub fn cost(&self) -> SamplingCost {
         self.cost
     }

@@ -32,7 +32,7 @@ pub(super) struct CaptureOutput {
     interner: Interner,
 }
 
-/// Destination of the events.
+/// Where events go that passed the filter.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 enum CaptureSink {
@@ -141,7 +141,7 @@ impl CaptureOutput {
         }
     }
 
-    /// Processes an event.
+    /// Filters, redacts, counts and writes an event.
     pub(super) fn push(&mut self, event: Event) -> Result<(), WriteError> {
         self.input_span.record(event.time);
         self.filter.push(event);
@@ -178,7 +178,7 @@ impl CaptureOutput {
         &self.tally
     }
 
-    /// Lines about excluded events.
+    /// Lines of text about events that were excluded and texts that were withheld.
     pub(super) fn excluded_lines(&self) -> Vec<String> {
         let mut lines = selection::lines(self.filter.excluded());
         lines.extend(self.input_span.line());

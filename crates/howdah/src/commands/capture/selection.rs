@@ -104,7 +104,7 @@ pub(super) struct RedactArgs {
 }
 
 impl RedactArgs {
-    /// Whether values are redacted.
+    /// Whether `--redact` was given.
     pub(super) fn is_on(&self) -> bool {
         self.redact
     }
@@ -135,7 +135,7 @@ pub(super) struct InputSpan {
 }
 
 impl InputSpan {
-    /// Records an input event.
+    /// Extends the time span to an event of the input.
     pub(super) fn record(&mut self, time: Timestamp) {
         let (first, last) = self.span.unwrap_or((time, time));
         self.span = Some((first.min(time), last.max(time)));
