@@ -92,7 +92,7 @@ impl Default for RecorderOptions {
     }
 }
 
-/// Recording cannot start.
+/// Why recording cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderStartError {

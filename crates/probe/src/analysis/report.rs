@@ -1,8 +1,8 @@
 //! A recording as a versioned JSON document.
 //!
 //! Within a version fields are never renamed or removed; new ones may be added. Times are
-//! microseconds since 1970 or RFC 3339 as their names say, durations are microseconds, and unknown
-//! values are `null`.
+//! microseconds since 1970 or, as their names state, RFC 3339; durations are microseconds, and
+//! unknown values are `null`.
 
 use std::time::Duration;
 

@@ -55,7 +55,7 @@ pub struct TraceEnd {
 ///
 /// # Errors
 ///
-/// The server has stopped before the start, or the output cannot be written.
+/// The server had already stopped, or the output cannot be written.
 pub fn trace<P: TracedProbe>(
     probe: &mut P,
     server: &RunningServer,

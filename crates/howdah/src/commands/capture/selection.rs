@@ -141,7 +141,7 @@ impl InputSpan {
         self.span = Some((first.min(time), last.max(time)));
     }
 
-    /// Records that an event passed.
+    /// Records that an event passed the filter.
     pub(super) fn record_passed(&mut self) {
         self.has_passed = true;
     }
@@ -186,7 +186,7 @@ impl<I> FilteredEvents<I> {
         Self { events, filter, input_span: InputSpan::default(), left: Exclusions::default() }
     }
 
-    /// Whether all events pass.
+    /// Whether every event passes, because no filter is set.
     pub(crate) fn is_unfiltered(&self) -> bool {
         self.filter.keeps_everything()
     }

@@ -58,7 +58,7 @@ const PARTS_MAX: usize = 64;
 /// Bytes of text buffered by all parts together.
 const MEMORY_BYTES: usize = 128 << 20;
 
-/// A duration given as a number with a unit.
+/// Length of a time slice, given as a number with a unit, such as `10m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SliceLength(Duration);
 
