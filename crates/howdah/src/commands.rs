@@ -1,4 +1,4 @@
-//! The commands. A command is one file.
+//! The commands, one per file.
 //!
 //! # Adding a command
 //!
@@ -23,8 +23,8 @@
 //! [`CommandContext::report`]: crate::context::CommandContext::report
 //! [`CommandContext::interrupted`]: crate::context::CommandContext::interrupted
 
-/// Declares commands, or the subcommands of a command, and what runs each. What a command takes is
-/// a type; its doc comment is the help, unless the variant has one.
+/// Declares commands, or the subcommands of a command, each with the type of its arguments and the
+/// function that runs it. The type's doc comment is the help, unless the variant has its own.
 macro_rules! commands {
     (
         $(#[$attribute:meta])*
@@ -40,7 +40,7 @@ macro_rules! commands {
         }
 
         impl $name {
-            /// Calls what the command is declared with.
+            /// Calls the function that the command is declared with.
             $visibility fn run(
                 &self,
                 ctx: &$crate::context::CommandContext,

@@ -20,8 +20,8 @@
 //! working directory must not set [options that run programs, write files or send data
 //! away](privileged).
 //!
-//! The command tree is the schema, so the two cannot diverge: an unknown key is refused with a
-//! similar known one as a hint, and a value is checked by the option's own parser.
+//! The command tree is the schema, so options and keys cannot diverge: an unknown key is refused
+//! with a similar known one as a hint, and a value is checked by the option's own parser.
 
 mod discovery;
 mod metrics;
@@ -286,7 +286,7 @@ fn text(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// Runs the option's own parser. clap trusts defaults, so an invalid one must be found before.
+/// Runs the option's own parser. clap trusts defaults, so an invalid one must be detected first.
 fn validate(arg: &Arg, texts: &[String]) -> Result<(), String> {
     if !arg.get_action().takes_values() {
         return match texts {

@@ -18,7 +18,7 @@ use crate::{
     terminal::{Stdout, StdoutLock, StdoutWriter, Terminal},
 };
 
-/// StdoutWriter streams, signals and metrics, set up as the global options say.
+/// Output streams, signals and metrics, set up according to the global options.
 #[derive(Debug)]
 pub(crate) struct CommandContext {
     terminal: Terminal,
@@ -33,7 +33,7 @@ pub(crate) struct CommandContext {
 }
 
 impl CommandContext {
-    /// Creates the context of this process. `command_tree` makes the whole command line.
+    /// Creates the context of this process. `command_tree` builds the tree of all commands.
     pub(crate) fn new(global: &Global, command_tree: fn() -> clap::Command) -> Self {
         let terminal = Terminal::detect(global.color);
         Self {
@@ -65,8 +65,8 @@ impl CommandContext {
         self.messages().report(line);
     }
 
-    /// Reports where a server listens. Omitted if the same is logged as JSON at level info, because
-    /// collectors expect only JSON on stderr.
+    /// Reports where a server listens. Prints nothing if the same is logged as JSON at level info,
+    /// because collectors expect only JSON on stderr.
     pub(crate) fn announce(&self, line: impl fmt::Display) {
         if !(self.logs_json && tracing::enabled!(tracing::Level::INFO)) {
             self.report(line);
@@ -109,7 +109,7 @@ impl CommandContext {
         self.config.clone()
     }
 
-    /// The whole command line, for commands that describe or check it.
+    /// The tree of all commands, for commands that describe or check the command line.
     pub(crate) fn command_tree(&self) -> clap::Command {
         (self.command_tree)()
     }

@@ -36,8 +36,8 @@ pub(crate) struct MetricsArgs {
     pub(crate) metrics_statsd: Option<String>,
 }
 
-/// Keeps metrics being served and sent. Dropping it stops both, after a last packet to the statsd
-/// server.
+/// Serves and sends metrics while it exists. Dropping it stops both, after a last packet to the
+/// statsd server.
 #[derive(Debug)]
 pub(crate) struct MetricsGuard {
     _server: Option<HttpServer>,
@@ -57,7 +57,7 @@ impl MetricsGuard {
 }
 
 impl MetricsArgs {
-    /// Whether metrics are requested.
+    /// Whether any option requests metrics.
     pub(crate) fn is_enabled(&self) -> bool {
         self.metrics.is_some() || self.metrics_statsd.is_some()
     }

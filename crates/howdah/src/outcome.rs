@@ -10,8 +10,8 @@ pub(crate) enum CommandOutcome {
     /// The command succeeded, but a check did not pass: a threshold set by the user was exceeded,
     /// or a checked file has errors.
     CheckFailed,
-    /// It succeeded, but what it measured does not answer the question: runs that differ too much
-    /// to be compared.
+    /// The command succeeded, but its measurements do not answer the question, because the runs
+    /// differ too much to be compared.
     NotComparable,
 }
 
@@ -19,7 +19,7 @@ pub(crate) enum CommandOutcome {
 pub(crate) const DONE: u8 = 0;
 /// The command failed.
 pub(crate) const FAILED: u8 = 1;
-/// The command line is invalid. clap uses the same code.
+/// The command line is invalid. clap exits with the same code.
 pub(crate) const WRONG_USAGE: u8 = 2;
 /// The command succeeded, but a check did not pass.
 pub(crate) const CHECK_FAILED: u8 = 3;

@@ -18,7 +18,7 @@ pub(crate) enum Total {
     Count(u64),
     /// Total size in bytes.
     Bytes(u64),
-    /// Items, of an unknown total: a pipe, or a server that has not reported it.
+    /// Items whose total is unknown: they come from a pipe, or the server has not reported it.
     Unknown,
 }
 
@@ -59,7 +59,7 @@ impl Bars {
         bar
     }
 
-    /// Writes to stderr without tearing a bar.
+    /// Writes to stderr above the bars, without damaging their display.
     pub(crate) fn write_above(&self, bytes: &[u8]) -> io::Result<()> {
         self.0.suspend(|| io::Write::write_all(&mut io::stderr(), bytes))
     }

@@ -20,13 +20,13 @@ pub(crate) enum Color {
 /// Properties of the two output streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terminal {
-    /// Stdout is a terminal.
+    /// Whether stdout is a terminal.
     pub(crate) stdout: bool,
-    /// Stderr is a terminal: progress bars may be drawn there.
+    /// Whether stderr is a terminal, so that progress bars may be drawn there.
     pub(crate) stderr: bool,
-    /// Data on stdout may be coloured.
+    /// Whether data on stdout may be coloured.
     pub(crate) color_stdout: bool,
-    /// Messages on stderr may be coloured.
+    /// Whether messages on stderr may be coloured.
     pub(crate) color_stderr: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Stdout {
 }
 
 impl Stdout {
-    /// The process's stdout.
+    /// Wraps the process's stdout with a buffer.
     pub(crate) fn new(terminal: Terminal) -> Self {
         let buffer = Mutex::new(BufWriter::with_capacity(64 * 1024, io::stdout()));
         Self { buffer, flush_lines: terminal.stdout }

@@ -43,13 +43,14 @@ impl Access {
         self != Self::Socket
     }
 
-    /// Adds `listen_addresses`. Needed for every start, because a kept cluster may have had another
-    /// kind of access before.
+    /// Adds the setting `listen_addresses`. Every start needs it, because a kept cluster may have
+    /// run with another kind of access before.
     pub(crate) fn push_settings(self, settings: &mut ServerSettings) {
         settings.push("listen_addresses", if self.is_tcp() { "127.0.0.1" } else { "" });
     }
 
-    /// Writes a new cluster's `pg_hba.conf`. With `has_password` the socket requires it, too.
+    /// Writes `pg_hba.conf` for a new cluster. With `has_password`, connections through the unix
+    /// socket require the password, too.
     pub(crate) fn write_rules(
         self,
         data: &Path,
@@ -69,8 +70,8 @@ impl Access {
         files::replace(&path, text.as_bytes(), os_user).context("write", &path)
     }
 
-    /// Updates `pg_hba.conf` of a reused or copied cluster: unless TCP is trusted, `trust` in rules
-    /// for TCP is replaced. All other rules stay.
+    /// Updates `pg_hba.conf` of a reused or copied cluster: unless TCP is trusted, replaces `trust`
+    /// in the rules for TCP. All other rules are kept.
     pub(crate) fn tighten_rules(self, data: &Path, os_user: &OsUser) -> Result<(), ClusterError> {
         if self == Self::TcpTrusted {
             return Ok(());
@@ -87,9 +88,9 @@ impl Access {
 
 const HBA_FILE: &str = "pg_hba.conf";
 
-/// Replaces `trust` by `scram-sha-256` in all rules except those for the socket. A continuation
-/// line counts as a rule for TCP. A database or role name that contains `trust` is replaced as
-/// well, which makes the rule match less: the safe side.
+/// Replaces `trust` with `scram-sha-256` in all rules except those for the socket. A continuation
+/// line counts as a rule for TCP. A database or role name that contains `trust` is changed as well;
+/// the rule then matches fewer connections, which is safe.
 fn tightened(rules: &str) -> String {
     let mut text = String::with_capacity(rules.len());
     for line in rules.split_inclusive('\n') {
@@ -130,7 +131,7 @@ pub(crate) fn set_password(socket: &Path, port: u16) -> Result<(), ClusterError>
     write_passfile(&path, &secret).context("write", &path)
 }
 
-/// Copies the password of the cluster of which this one is a copy.
+/// Writes a password file for a copied cluster, with the password in the original's file `from`.
 pub(crate) fn copy_password(from: &Path, socket: &Path) -> Result<(), ClusterError> {
     let text = fs::read_to_string(from).context("read", from)?;
     // Nothing in the line is escaped: neither the address nor the password contains a colon.
@@ -155,7 +156,7 @@ fn random_bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     Ok(bytes)
 }
 
-/// Generates 40 alphanumeric characters, which carry 160 bits.
+/// Generates a password of 40 hexadecimal digits, from 160 random bits.
 fn random_password() -> io::Result<String> {
     let bytes = random_bytes::<20>()?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

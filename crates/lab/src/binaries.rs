@@ -111,7 +111,8 @@ pub fn client_tool(name: &str) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// The directories of the PATH, absolute ones only: servers do not run in our working directory.
+/// The absolute directories in the PATH. Relative ones are omitted, because servers run in another
+/// working directory.
 pub(crate) fn path_dirs() -> impl Iterator<Item = PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let dirs: Vec<_> = env::split_paths(&path).filter(|dir| dir.is_absolute()).collect();

@@ -53,15 +53,16 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// A cluster of the newest PostgreSQL found. It listens only on its unix socket, without a
-    /// password, in a directory that only the caller, root and the server's account can enter. See
-    /// [`Builder::tcp`] and, for tests, [`Cluster::builder`].
+    /// Creates a builder for a cluster of the newest PostgreSQL found. The cluster listens only on
+    /// its unix socket, without a password, in a directory that only the caller, root and the
+    /// server's account can enter. See [`Builder::tcp`] and, for tests, [`Cluster::builder`].
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the name, `lab` by default: 1 to 40 of `a-z`, `0-9`, `-` and `_`, the first of `a-z`.
-    /// It becomes the setting `cluster_name`, and a standby's `application_name`.
+    /// Sets the name, `lab` by default: 1 to 40 characters from `a-z`, `0-9`, `-` and `_`, the
+    /// first one from `a-z`. The name is also used as `cluster_name`, and as `application_name` of
+    /// a standby.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -85,10 +86,11 @@ impl Builder {
         self
     }
 
-    /// Adds a line to the server's configuration. The last one of a name wins. Settings that decide
-    /// where the server listens and keeps its files, such as `port`, are refused.
+    /// Adds a setting to the server's configuration. If a name is set repeatedly, the last value
+    /// applies. Settings that decide where the server listens and keeps its files, such as `port`,
+    /// are refused.
     ///
-    /// Different from PostgreSQL's defaults are `fsync = off`, `full_page_writes = off`,
+    /// These defaults differ from PostgreSQL's: `fsync = off`, `full_page_writes = off`,
     /// `shared_buffers = 32MB`, `wal_keep_size = 512MB`, `lc_messages = C`,
     /// `unix_socket_permissions = 0700`. `listen_addresses` needs [`Builder::tcp`].
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
@@ -99,67 +101,68 @@ impl Builder {
     /// Sets the directory for the cluster's files, created if missing. The default is a new one in
     /// the system's temporary directory.
     ///
-    /// A directory with a kept lab is started as it is, with [`Builder::setting`]s added; its files
-    /// stay. One that contains anything else is refused.
+    /// If the directory contains a kept lab, that lab is started with the [`Builder::setting`]s
+    /// added, and its files are kept. A directory that contains anything else is refused.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
     }
 
-    /// Whether the files in [`Builder::dir`] are kept when the cluster ends. No effect without
-    /// [`Builder::dir`].
+    /// Sets whether the files in [`Builder::dir`] are kept when the cluster ends. Has no effect
+    /// without [`Builder::dir`].
     pub fn keep(mut self, keep: bool) -> Self {
         self.keep = keep;
         self
     }
 
-    /// Listens on 127.0.0.1, too, with a random password (SCRAM) in a file that only the caller can
-    /// read; the URI names it as `passfile`. The unix socket requires no password.
+    /// Also listens on 127.0.0.1, with a random password (SCRAM) in a file that only the caller can
+    /// read; the URI names the file as `passfile`. The unix socket requires no password.
     pub fn tcp(mut self) -> Self {
         self.access = Access::TcpWithPassword;
         self
     }
 
-    /// Listens on 127.0.0.1, too, and admits every user of the host as superuser without a
+    /// Also listens on 127.0.0.1, and admits every user of the host as superuser without a
     /// password.
     ///
-    /// **For tests only.** As long as the server runs, each user of the host can run programs as
-    /// the server's account: that is [`crate::ACCOUNT_NAME`] for root, and the caller's own account
-    /// for others. [`Cluster::builder`] enables it.
+    /// **For tests only.** While the server runs, every user of the host can run programs as the
+    /// server's account, which is [`crate::ACCOUNT_NAME`] if root started the server, and otherwise
+    /// the caller's own account. [`Cluster::builder`] enables it.
     pub fn trusted_tcp(mut self) -> Self {
         self.access = Access::TcpTrusted;
         self
     }
 
-    /// Sets the port on 127.0.0.1 and in the socket's name, instead of a free one.
+    /// Sets the port, which is used on 127.0.0.1 and in the socket's name. By default, a free port
+    /// is chosen.
     pub fn port(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// Sets the superuser's password, required from all connections (SCRAM), the unix socket
-    /// included. Such a cluster takes a second longer to create.
+    /// Sets the superuser's password. All connections then require it (SCRAM), even through the
+    /// unix socket. Creating the cluster takes about a second longer.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Whether the cluster gets a unique system identifier. By default it is a copy of an initdb
-    /// template and shares its system identifier with other clusters of the machine, unless it has
-    /// a password. Such a cluster takes a second longer to create.
+    /// Sets whether the cluster gets a unique system identifier, which makes its creation about a
+    /// second slower. By default, a cluster without a password is a copy of an initdb template, and
+    /// shares its system identifier with other clusters on the machine.
     pub fn unique_system_identifier(mut self, unique_system_identifier: bool) -> Self {
         self.unique_system_identifier = unique_system_identifier;
         self
     }
 
-    /// Makes the cluster a physical standby of a running one: the same binaries, a copy of its data
-    /// and settings, then streaming replication.
+    /// Makes the cluster a physical standby of a running primary: it uses the same binaries, starts
+    /// with a copy of the data and settings, and then streams WAL.
     pub fn standby_of(mut self, primary: &Cluster) -> Self {
         self.upstream = Some(PrimaryInfo::from_cluster(primary));
         self
     }
 
-    /// Like [`Builder::standby_of`], for a lab.
+    /// Like [`Builder::standby_of`], but the primary is a lab.
     pub fn standby_of_lab(mut self, primary: &Lab) -> Self {
         self.upstream = Some(PrimaryInfo::from_lab(primary));
         self
@@ -176,7 +179,8 @@ impl Builder {
         self.upstream.as_ref().map(PrimaryInfo::name)
     }
 
-    /// The name of a lab for which the user chose none.
+    /// The name of a lab if the user chose none: `standby`, `pg17` for a requested major version,
+    /// or `lab`.
     pub(crate) fn default_name(&self) -> String {
         match (&self.upstream, self.search.requested_major()) {
             (Some(_), _) => "standby".to_owned(),
@@ -202,7 +206,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// See [`ClusterError`]. All files are removed then.
+    /// See [`ClusterError`]. On an error, all created files are removed.
     pub fn start(mut self) -> Result<Cluster, ClusterError> {
         self.check()?;
         let os_user = OsUser::for_servers()?;
@@ -297,7 +301,8 @@ impl Builder {
         Cluster::start_from(parts, self.port)
     }
 
-    /// The builder's settings, after those that follow from its other options.
+    /// All settings: those that follow from other options, then those given by
+    /// [`Builder::setting`].
     fn all_settings(&self) -> ServerSettings {
         let mut settings = ServerSettings::default();
         settings.push("cluster_name", &self.name);
@@ -331,7 +336,7 @@ impl Builder {
     }
 }
 
-/// Restricts the search to the major of the cluster in `dir`.
+/// Restricts the search to the major version of the cluster in `dir`.
 fn with_cluster_major(
     search: BinariesSearch,
     dir: &Path,
@@ -346,7 +351,8 @@ fn with_cluster_major(
     }
 }
 
-/// Checks the rules of [`Builder::name`]: valid as a file name and as `cluster_name`.
+/// Whether a name follows the rules of [`Builder::name`], so that it is valid as a file name and as
+/// `cluster_name`.
 pub(crate) fn is_name(name: &str) -> bool {
     name.len() <= 40
         && name.starts_with(|c: char| c.is_ascii_lowercase())

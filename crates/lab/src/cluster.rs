@@ -19,12 +19,12 @@ use crate::{
     template::SUPERUSER,
 };
 
-/// A throw-away PostgreSQL cluster: a data directory, and a server on it unless stopped.
+/// A throw-away PostgreSQL cluster: a data directory and, unless stopped, a server that runs on it.
 ///
 /// The cluster listens on a unix socket in a private directory, and on 127.0.0.1 on request. The
 /// superuser is `postgres`. When the value is dropped, the server stops and the files are removed,
-/// unless [`Builder::keep`] was set. The same happens when this process dies at any time, by Ctrl-C
-/// or SIGKILL: a reaper process waits for that and cleans up.
+/// unless [`Builder::keep`] was set. The same happens if this process dies, even by SIGKILL: a
+/// reaper process notices that and cleans up.
 ///
 /// Methods block. [`Cluster::is_running`] detects a server that was killed from outside.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) struct ClusterParts {
 
 impl Cluster {
     /// A builder for tests: [`Builder::new`] with [`Builder::trusted_tcp`], so that every client
-    /// under test can connect by host and port. Outside of tests use [`Builder::new`].
+    /// under test can connect by host and port. Outside tests, use [`Builder::new`].
     pub fn builder() -> Builder {
         Builder::new().trusted_tcp()
     }
@@ -116,7 +116,7 @@ impl Cluster {
         &self.parts.name
     }
 
-    /// The port on 127.0.0.1, if the server listens there, and in the socket's name. It never
+    /// The port in the socket's name and, if the server listens there, on 127.0.0.1. It never
     /// changes.
     pub fn port(&self) -> u16 {
         self.port
@@ -127,7 +127,7 @@ impl Cluster {
         &self.parts.paths.socket
     }
 
-    /// The directory of all the cluster's files.
+    /// The directory of the cluster's files. The socket is elsewhere if its path would be too long.
     pub fn dir(&self) -> &Path {
         &self.parts.paths.dir
     }
@@ -172,7 +172,7 @@ impl Cluster {
         &self.parts.binaries
     }
 
-    /// The files and directories removed at the end.
+    /// The files and directories that are removed when the cluster ends.
     pub(crate) fn removed_paths(&self) -> &[PathBuf] {
         &self.parts.paths.remove
     }
@@ -200,8 +200,8 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`ClusterError::WrongState`] if it runs; [`ClusterError::ServerEnded`] also if another
-    /// process has taken the port meanwhile.
+    /// [`ClusterError::WrongState`] if the server is running; [`ClusterError::ServerEnded`] if it
+    /// exits, for example because another process has taken the port.
     pub fn start(&mut self) -> Result<(), ClusterError> {
         if self.is_running() {
             return Err(self.wrong_state("running"));
@@ -213,22 +213,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// Stops the server with a fast shutdown: disconnects sessions and writes a checkpoint. Files
-    /// stay.
+    /// Stops the server with a fast shutdown: disconnects sessions and writes a checkpoint. The
+    /// files are kept.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::StopTimeout`]
+    /// [`ClusterError::StopTimeout`] if the server does not exit in time.
     pub fn stop(&mut self) -> Result<(), ClusterError> {
         self.shut_down(Shutdown::Fast)
     }
 
-    /// Stops the server with an immediate shutdown; the next start recovers as after a crash. Files
-    /// stay.
+    /// Stops the server with an immediate shutdown; the next start recovers as after a crash. The
+    /// files are kept.
     ///
     /// # Errors
     ///
-    /// [`ClusterError::StopTimeout`]
+    /// [`ClusterError::StopTimeout`] if the server does not exit in time.
     pub fn kill(&mut self) -> Result<(), ClusterError> {
         self.shut_down(Shutdown::Immediate)
     }
@@ -237,7 +237,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// Those of the two methods.
+    /// See [`Cluster::stop`] and [`Cluster::start`].
     pub fn restart(&mut self) -> Result<(), ClusterError> {
         self.stop()?;
         self.start()
@@ -250,7 +250,8 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`ClusterError::Tablespaces`], and those of [`Builder::start`].
+    /// [`ClusterError::Tablespaces`] if a tablespace is outside the data directory; for others see
+    /// [`Builder::start`].
     pub fn clone_stopped(&mut self, builder: Builder) -> Result<Self, ClusterError> {
         let was_running = self.is_running();
         self.stop()?;
@@ -297,7 +298,7 @@ pub(crate) fn tcp_uri(port: u16, database: &str, passfile: Option<&Path>) -> Str
     }
 }
 
-/// See [`Cluster::socket_uri`].
+/// A connection URI for the unix socket in the directory `socket`.
 pub(crate) fn socket_uri(socket: &Path, port: u16, database: &str) -> String {
     let (host, database) = (encoded_path(socket), encoded(database));
     format!("postgresql:///{database}?host={host}&port={port}&user={SUPERUSER}")

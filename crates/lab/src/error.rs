@@ -22,39 +22,40 @@ pub enum ClusterError {
         "{name:?} is not a valid cluster name: use 1 to 40 of a-z, 0-9, - and _, starting with a letter"
     )]
     BadName {
-        /// The name as given.
+        /// The rejected name.
         name: String,
     },
 
     /// The name of a setting is not valid in PostgreSQL.
     #[error("{name:?} is not a valid name of a setting")]
     BadSetting {
-        /// The name as given.
+        /// The rejected name.
         name: String,
     },
 
-    /// The lab itself controls the setting: where the server listens and keeps its files.
+    /// The lab itself controls the setting, which decides where the server listens or keeps its
+    /// files.
     #[error("the setting {name} is controlled by the lab and cannot be set")]
     ReservedSetting {
-        /// The name as given.
+        /// The rejected name.
         name: String,
     },
 
-    /// The directory for the cluster contains something else.
+    /// The directory for the cluster is not empty, and does not contain a lab.
     #[error("{} is not empty and does not contain a lab", dir.display())]
     DirectoryInUse {
-        /// Path of the directory.
+        /// Path of the directory for the cluster.
         dir: PathBuf,
     },
 
     /// The directory contains a cluster of another major version.
     #[error("{} contains a cluster of PostgreSQL {found}, not {wanted}", dir.display())]
     OtherMajor {
-        /// Path of the directory.
+        /// Path of the directory for the cluster.
         dir: PathBuf,
-        /// The major of the cluster in it.
+        /// The major version of the cluster in `dir`.
         found: u32,
-        /// The requested major.
+        /// The requested major version.
         wanted: u32,
     },
 
@@ -102,18 +103,18 @@ pub enum ClusterError {
     /// A program could not be executed.
     #[error("cannot run {}", program.display())]
     Spawn {
-        /// Path of the program.
+        /// Path of the program to run.
         program: PathBuf,
         /// The operating system's error.
         source: io::Error,
     },
 
-    /// initdb failed.
+    /// initdb did not create the data directory.
     #[error("initdb failed ({status}): {output}")]
     Initdb {
         /// The exit status of initdb.
         status: ExitStatus,
-        /// The last lines it wrote.
+        /// The last lines that initdb wrote.
         output: String,
     },
 
@@ -129,7 +130,7 @@ pub enum ClusterError {
     /// The server did not accept connections in time.
     #[error("the server does not accept connections after {waited:?}: {log}")]
     StartTimeout {
-        /// Time spent waiting.
+        /// Time spent waiting until giving up.
         waited: Duration,
         /// The last lines of its log.
         log: String,
@@ -140,7 +141,7 @@ pub enum ClusterError {
     StopTimeout {
         /// The postmaster's process id.
         pid: u32,
-        /// Time spent waiting.
+        /// Time spent waiting until giving up.
         waited: Duration,
     },
 
@@ -178,8 +179,7 @@ pub enum ClusterError {
 }
 
 impl ClusterError {
-    /// Whether no usable PostgreSQL was found. A test may be skipped then; any other error is a
-    /// failure.
+    /// Whether no usable PostgreSQL was found. Only in that case may a test be skipped.
     pub fn is_postgres_missing(&self) -> bool {
         matches!(self, Self::Find(FindError::NotFound { .. }))
     }

@@ -107,7 +107,7 @@ pub(crate) fn chown_tree(dir: &Path, os_user: &OsUser) -> Result<(), ClusterErro
     Ok(())
 }
 
-/// Changes owner and mode of an existing directory, to those of a new private one.
+/// Makes an existing directory private: gives it to `os_user`, with mode 0700.
 pub(crate) fn make_private(dir: &Path, os_user: &OsUser) -> io::Result<()> {
     if !fs::symlink_metadata(dir)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());

@@ -14,7 +14,7 @@ pub(crate) type FetchSource = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
-    /// None were found, and none could be fetched.
+    /// No binaries were found, and none could be fetched.
     #[error(
         "no PostgreSQL{} was found on the PATH, in {} or in {}{rejected}; {fetch}",
         Major(*major),
@@ -22,13 +22,13 @@ pub enum FindError {
         cache.display()
     )]
     NotFound {
-        /// The requested major.
+        /// The requested major version.
         major: Option<u32>,
         /// Directories with binaries that cannot be used.
         rejected: RejectedDirs,
         /// The directory of fetched archives.
         cache: PathBuf,
-        /// The outcome of fetching.
+        /// Why no archive was fetched, as a phrase for the message.
         fetch: &'static str,
         /// Why fetching failed, if it was tried.
         source: Option<FetchSource>,
@@ -37,7 +37,7 @@ pub enum FindError {
     /// The explicitly given directory cannot be used.
     #[error("no PostgreSQL in {}: {reason}", dir.display())]
     Given {
-        /// The directory.
+        /// The directory that the caller named.
         dir: PathBuf,
         /// Why it cannot be used.
         reason: UnusableBinaries,
@@ -50,7 +50,7 @@ pub enum FindError {
         crate::MAJORS.end()
     )]
     Unsupported {
-        /// The requested major.
+        /// The requested major version.
         major: u32,
     },
 }
@@ -59,10 +59,10 @@ pub enum FindError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableBinaries {
-    /// A program is missing.
+    /// The directory lacks a required program.
     #[error("there is no {program}")]
     MissingProgram {
-        /// The program's name.
+        /// Name of the missing program.
         program: &'static str,
     },
     /// `postgres` cannot be executed, or is not PostgreSQL.
@@ -80,13 +80,13 @@ pub enum UnusableBinaries {
     /// The version is older than any supported one.
     #[error("version {version} is too old")]
     TooOld {
-        /// Its version.
+        /// The version that was found.
         version: Version,
     },
-    /// Not the requested major, or not a supported one.
+    /// The version is not the requested one, or is not supported.
     #[error("it is version {version}")]
     OtherVersion {
-        /// Its version.
+        /// The version that was found.
         version: Version,
     },
 }
@@ -107,7 +107,7 @@ impl fmt::Display for RejectedDirs {
     }
 }
 
-/// Displays as `" 17"`, or as nothing for any major.
+/// Displays a major version as `" 17"`, and `None`, which means any version, as nothing.
 struct Major(Option<u32>);
 
 impl fmt::Display for Major {

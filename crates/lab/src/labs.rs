@@ -52,7 +52,7 @@ pub enum LabsError {
     /// No lab has this name.
     #[error("there is no lab {name:?}")]
     Unknown {
-        /// The name as given.
+        /// The requested name.
         name: String,
         /// The names of existing labs.
         known: Vec<String>,
@@ -111,7 +111,7 @@ impl Labs {
         Self::in_dir(state.join("labs"))
     }
 
-    /// The labs with their state in a directory of the caller's choice.
+    /// The labs whose state is stored in `dir`.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), grace: GRACE }
     }
@@ -124,14 +124,15 @@ impl Labs {
         self
     }
 
-    /// Starts a lab. The default name is its major, `pg17`, or `lab`, with a number if that is
-    /// taken. The builder's own name is ignored.
+    /// Starts a lab. The default name is `pg17` if a major version is requested, `standby` for a
+    /// standby, and otherwise `lab`, followed by a number if the name is taken. The builder's own
+    /// name is ignored.
     ///
     /// The lab ends when the [`StartedLab`] is dropped; see [`StartedLab::leave_running`].
     ///
     /// # Errors
     ///
-    /// See [`LabsError`]. All files are removed then.
+    /// See [`LabsError`]. On an error, all created files are removed.
     pub fn start(&self, name: Option<&str>, builder: Builder) -> Result<StartedLab, LabsError> {
         builder.check()?;
         let name = self.reserve(name, &builder)?;
@@ -155,7 +156,7 @@ impl Labs {
     ///
     /// # Errors
     ///
-    /// [`LabsError::State`]
+    /// [`LabsError::State`] if the state directory or a file in it cannot be used.
     pub fn list(&self) -> Result<Vec<LabState>, LabsError> {
         let Some(_lock) = self.lock_if_there()? else { return Ok(Vec::new()) };
         self.entries()
@@ -194,8 +195,8 @@ impl Labs {
     ///
     /// # Errors
     ///
-    /// Those of [`Labs::stop`], [`LabsError::Foreground`], and those of [`Builder::start`]. If the
-    /// server does not start, the lab is down and keeps its files, and `settings` are removed
+    /// [`LabsError::Foreground`], and the errors of [`Labs::stop`] and [`Builder::start`]. If the
+    /// server does not start, the lab stays down, its files are kept, and `settings` are removed
     /// again.
     pub fn restart(&self, name: &str, settings: &[(&str, &str)]) -> Result<Lab, LabsError> {
         let mut lab = self.get_started(name)?;
@@ -286,7 +287,7 @@ impl Labs {
         Ok(name)
     }
 
-    /// Reads all entries. The caller has the lock.
+    /// Reads all entries. The caller holds the lock.
     fn entries(&self) -> Result<Vec<LabState>, LabsError> {
         let mut found = Vec::new();
         for path in files::with_extension(&self.dir, "json")? {
@@ -307,9 +308,9 @@ impl Labs {
         Ok(found)
     }
 
-    /// Removes labs that have been down for [`Labs::grace`], and records which are down now. Of a
-    /// lab in `dir` only the entry is removed: its files are about to be started under another
-    /// name. The caller has the lock.
+    /// Removes labs that have been down for [`Labs::grace`], and records which are down now. For a
+    /// lab in `dir`, removes only the entry, because its files are about to be started under
+    /// another name. The caller holds the lock.
     fn sweep(&self, dir: Option<&Path>) -> Result<(), LabsError> {
         let dir = dir.and_then(|dir| dir.canonicalize().ok());
         for path in files::with_extension(&self.dir, "json")? {
@@ -356,7 +357,7 @@ impl Labs {
         }
     }
 
-    /// Removes a stopped lab's files and its entry. The caller has the lock.
+    /// Removes a stopped lab's files and its entry. The caller holds the lock.
     fn remove_lab(&self, lab: &Lab) -> Result<(), LabsError> {
         for path in &lab.remove {
             let removed =
@@ -407,7 +408,7 @@ impl Labs {
             .map_err(|source| state_error(&self.dir, source))
     }
 
-    /// `None` if the state directory does not exist: reading does not create it.
+    /// Locks the state directory. `None` if it does not exist, because reading must not create it.
     fn lock_if_there(&self) -> Result<Option<fs::File>, LabsError> {
         self.dir.is_dir().then(|| self.lock()).transpose()
     }
@@ -442,7 +443,7 @@ impl StartedLab {
         &self.lab
     }
 
-    /// The lab's cluster.
+    /// The cluster that the lab consists of.
     pub fn cluster(&mut self) -> &mut Cluster {
         &mut self.cluster
     }

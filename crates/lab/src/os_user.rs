@@ -11,9 +11,9 @@ use std::{
 use crate::error::ClusterError;
 
 /// The system account that runs root's clusters. It owns nothing else, so a superuser of such a
-/// cluster has no access to other data of the host. The account `postgres` owns the production
-/// cluster, and other services share the account for unprivileged processes, so neither is
-/// suitable.
+/// cluster has no access to other data of the host. Two existing accounts are unsuitable:
+/// `postgres` owns the production cluster, and the usual account for unprivileged processes is
+/// shared with other services.
 pub const ACCOUNT_NAME: &str = "howdah-lab";
 
 /// The account that runs initdb and the server, and owns their files.
@@ -31,7 +31,8 @@ struct PasswdEntry {
 }
 
 impl OsUser {
-    /// The account for servers that this process starts. Root's is created if missing.
+    /// The account for servers that this process starts. For root, the account is created if
+    /// missing.
     ///
     /// # Errors
     ///
@@ -70,7 +71,7 @@ impl OsUser {
         command
     }
 
-    /// The user id of its processes and files.
+    /// The user id of the account, which owns the server's processes and files.
     pub(crate) fn uid(&self) -> u32 {
         let ours = || rustix::process::geteuid().as_raw();
         self.0.as_ref().map_or_else(ours, |other| other.uid)
@@ -124,10 +125,10 @@ const CREATORS: [(&str, &[&str]); 2] = [
     ("adduser", &["-S", "-D", "-H", "-h", "/nonexistent", "-s", "/sbin/nologin"]),
 ];
 
-/// The PATH for those programs: the one of a service or of `su` may lack these directories.
+/// The PATH for [`CREATORS`]. The PATH of a service or of `su` may lack these directories.
 const CREATOR_DIRS: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 
-/// Looks up the account.
+/// Looks up [`ACCOUNT_NAME`] in the password database.
 fn find_existing() -> Result<Option<PasswdEntry>, ClusterError> {
     let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
     match parse_passwd(&passwd, ACCOUNT_NAME) {
@@ -138,7 +139,7 @@ fn find_existing() -> Result<Option<PasswdEntry>, ClusterError> {
     }
 }
 
-/// Creates the account. A lock ensures that of several processes only one creates it.
+/// Creates the account. A lock ensures that only one of several processes does so.
 fn create() -> Result<PasswdEntry, ClusterError> {
     let _lock = fs::File::open(PASSWD).and_then(|file| file.lock().map(|()| file));
     let mut reasons = Vec::new();

@@ -45,7 +45,7 @@ pub(crate) enum DirContent {
     Empty,
     /// A cluster that this crate created.
     Cluster {
-        /// The major version.
+        /// The major version of PostgreSQL that created the cluster.
         major: u32,
     },
 }
@@ -86,7 +86,7 @@ impl ClusterPaths {
             let mut paths = Self::at(&dir);
             paths.remove.push(dir);
             // The reaper is started first, so that no directory exists without one. If the name
-            // turns out to be taken, it must not remove that directory.
+            // turns out to be taken, the reaper must not remove the existing directory.
             let mut reaper = Reaper::spawn(paths.remove.iter().chain(also))?;
             match paths.make(os_user) {
                 Ok(()) => return Ok((paths, reaper)),
@@ -102,7 +102,8 @@ impl ClusterPaths {
 
     /// Creates the directory `dir`, or reuses the cluster in it.
     ///
-    /// The reaper removes what was created, unless `keep` is set, and never an existing cluster.
+    /// The reaper removes what was created, unless `keep` is set. It never removes an existing
+    /// cluster.
     pub(crate) fn in_dir(
         dir: &Path,
         keep: bool,

@@ -10,14 +10,14 @@ use std::{
 
 use crate::error::ClusterError;
 
-/// How many random ports are tried.
+/// Maximum number of random ports to try.
 const TRIES: u32 = 200;
 
 /// Finds a port on 127.0.0.1 that is currently free.
 ///
-/// It is outside the kernel's range of ephemeral ports. In that range, a client that connects while
-/// the server is down can get the server's own port as its local port: then it is connected to
-/// itself, and the server cannot bind its port again.
+/// The port is outside the kernel's range of ephemeral ports. Within that range, a client that
+/// connects while the server is down can get the server's port as its local port. The client is
+/// then connected to itself, and the server cannot bind the port again.
 pub(crate) fn free() -> Result<u16, ClusterError> {
     let range = below_ephemeral(&fs::read_to_string(EPHEMERAL).unwrap_or_default());
     (0..TRIES)
@@ -31,7 +31,7 @@ pub(crate) fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A random number, sufficient to avoid collisions between concurrent processes.
+/// A random number that avoids collisions between concurrent processes, but is not secret.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

@@ -97,8 +97,8 @@ impl Reaper {
         Ok(Self { process, commands: Some(commands), liveness: Some(liveness) })
     }
 
-    /// Starts a program that must not outlive this process, with its output to `output`. At most
-    /// one at a time: call [`Reaper::program_exited`] after waiting for it.
+    /// Starts a program that must not outlive this process, with its output redirected to `output`.
+    /// Only one program may run at a time: call [`Reaper::program_exited`] after waiting for it.
     pub(crate) fn launch(
         &self,
         os_user: &OsUser,
@@ -134,7 +134,8 @@ impl Reaper {
         self.commands = None;
     }
 
-    /// Removes the files and waits for that. The program must have exited, or be about to.
+    /// Removes the files, and waits until they are removed. The program must have exited, or be
+    /// about to exit.
     pub(crate) fn finish(self) {
         drop(self);
     }

@@ -11,7 +11,7 @@ use crate::{
     os_user::OsUser,
 };
 
-/// The required binaries, and where they may come from.
+/// Options of a search for binaries: the required version, and the places to search.
 #[derive(Clone, Debug)]
 pub struct BinariesSearch {
     major: Option<u32>,
@@ -27,12 +27,12 @@ impl Default for BinariesSearch {
 }
 
 impl BinariesSearch {
-    /// Starts a search for any supported major, newest first, in all places.
+    /// A search for the newest supported major version, in all places.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Restricts the search to this major.
+    /// Restricts the search to this major version.
     #[must_use]
     pub fn major(mut self, major: u32) -> Self {
         self.major = Some(major);
@@ -70,7 +70,7 @@ impl BinariesSearch {
         &self.cache
     }
 
-    /// Finds binaries, or fetches them. Only the first fetch of a major uses the network.
+    /// Finds binaries, or fetches them. Only the first fetch of a major version uses the network.
     ///
     /// # Errors
     ///

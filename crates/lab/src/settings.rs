@@ -65,7 +65,7 @@ impl ServerSettings {
         Ok(())
     }
 
-    /// Appends other settings.
+    /// Appends other settings, which take precedence.
     pub(crate) fn extend(&mut self, others: &Self) {
         self.0.extend_from_slice(&others.0);
     }

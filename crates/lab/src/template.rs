@@ -1,8 +1,8 @@
 //! initdb, and cached templates of its result.
 //!
-//! initdb takes a second or more, a copy of its result a few hundredths. So the cache contains one
-//! result per PostgreSQL build. All copies share a system identifier; callers that need a unique
-//! one set `Builder::unique_system_identifier`.
+//! initdb takes a second or more; copying its result takes a few hundredths of a second. So the
+//! cache contains one result per PostgreSQL build. All copies share a system identifier; callers
+//! that need a unique one set `Builder::unique_system_identifier`.
 
 use std::{
     ffi::OsStr,
@@ -57,7 +57,7 @@ pub(crate) struct Password<'a> {
     pub(crate) file: &'a Path,
 }
 
-/// Runs initdb. With a password, clients authenticate by it (SCRAM); without one, all are trusted.
+/// Runs initdb. With a password, clients must log in with it (SCRAM); without one, all are trusted.
 pub(crate) fn initdb(
     data: &Path,
     binaries: &Binaries,

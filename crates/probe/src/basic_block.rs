@@ -7,7 +7,7 @@
 //! call inside is cheap.
 //!
 //! Only the basic block at the entry is decoded: every call of the function executes it once, in
-//! this order. An unknown instruction ends it, so nothing after that is chosen.
+//! this order. An unknown instruction ends the block, so no later instruction is chosen.
 //!
 //! Source: Intel's Software Developer's Manual, volume 2; `branch_setup_xol_ops` and
 //! `push_setup_xol_ops` in `arch/x86/kernel/uprobes.c`.
@@ -15,7 +15,7 @@
 /// An instruction of the basic block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct X86Instruction {
-    /// Offset from the entry.
+    /// Offset from the function's entry, in bytes.
     pub(crate) at: usize,
     pub(crate) kind: InstructionKind,
 }
@@ -31,7 +31,7 @@ pub(crate) enum InstructionKind {
     Emulated,
     /// `mov` from memory into `rax`: changes neither arguments nor stack.
     LoadRax,
-    /// `endbr64`.
+    /// `endbr64`, which marks a valid target of indirect jumps.
     LandingPad,
     Other,
 }

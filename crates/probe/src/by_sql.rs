@@ -1,8 +1,9 @@
 //! Probes by SQL, for servers whose memory cannot be read and to which nothing can be attached: on
 //! another host, or without the necessary privileges.
 //!
-//! Each probe is sampled when its caller says, on a connection of the caller, and has a limitation:
-//! what it cannot show. [`poll_by_sql`](crate::live::poll_by_sql) samples it at its pace.
+//! The caller decides when to sample a probe, and provides the connection. Each probe states its
+//! limitation: the data that it cannot show. [`poll_by_sql`](crate::live::poll_by_sql) samples a
+//! probe at regular intervals.
 
 mod blockers;
 mod counters;
@@ -24,7 +25,7 @@ pub use self::{
 
 /// A probe that polls the server by SQL.
 pub trait SqlProbe {
-    /// Limitation of its data, for the user.
+    /// Limitation of the probe's data, as text for the user.
     const LIMITATION: &'static str;
     /// Time between samples; `None` if one sample per report is sufficient.
     const INTERVAL: Option<Duration>;
@@ -36,13 +37,13 @@ pub trait SqlProbe {
     /// The server could not be queried.
     fn sample(&mut self, server: &mut MonitorConnection) -> Result<(), SqlSampleError>;
 
-    /// Whether what the probe waits for has happened.
+    /// Whether the event that the probe waits for has happened; always false if there is none.
     fn is_done(&self) -> bool {
         false
     }
 }
 
-/// A sample could not be taken by SQL.
+/// Why a sample could not be taken by SQL.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {what}")]
 pub struct SqlSampleError {

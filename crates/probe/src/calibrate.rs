@@ -1,4 +1,4 @@
-//! Measures the cost of a uprobe hit on this machine, on functions of our own.
+//! Measures the cost of a uprobe hit on this machine, in functions of this process.
 //!
 //! The kernel emulates some probed instructions (`push`, `nop`, `call`, `jmp`). All others are
 //! executed out of line under single-stepping, which costs several times as much, ten times as much
@@ -21,10 +21,10 @@ pub struct HitCost {
     pub stepped: Duration,
 }
 
-/// Calls in one round: at 10 µs each a millisecond, well within a time slice, so that few rounds
-/// are disturbed by interrupts or by cold caches after a context switch.
+/// Calls in one round. At 10 µs each, a round takes a millisecond, which is well within a time
+/// slice, so that few rounds are disturbed by interrupts or by cold caches after a context switch.
 const CALLS_PER_ROUND: u32 = 100;
-/// Rounds, of which the cheapest counts.
+/// Number of rounds. Only the cheapest one counts.
 const ROUNDS: u32 = 50;
 
 impl HitCost {
@@ -45,7 +45,7 @@ impl HitCost {
         })
     }
 
-    /// The cost of a hit at the instruction at the front of `code`.
+    /// The cost of a hit at the first instruction of `code`.
     pub fn for_code(self, code: &[u8]) -> Duration {
         if is_emulated(code) { self.emulated } else { self.stepped }
     }
@@ -85,7 +85,7 @@ fn cpu_time_per_call(function: extern "C" fn()) -> Duration {
     (0..ROUNDS).map(|_| round()).min().unwrap_or_default()
 }
 
-/// The file offset of one of our own functions. A line of `/proc/self/maps` is `start-end
+/// The file offset of a function of this process. A line of `/proc/self/maps` is `start-end
 /// permissions offset device inode path`.
 pub(crate) fn own_file_offset(address: u64) -> Option<u64> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;

@@ -9,12 +9,12 @@ use crate::{
     durations, extend,
 };
 
-/// An available probe.
+/// A probe that `howdah probe` offers.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeEntry {
     /// Name of the subcommand: `howdah probe NAME`.
     pub name: &'static str,
-    /// The metrics it reports.
+    /// The metrics that the probe reports.
     pub description: &'static str,
     /// Sources of the metrics, best first.
     pub sources: &'static [ProbeSource],
@@ -32,7 +32,7 @@ pub enum CostClass {
     Rare,
     /// A few microseconds per wait, paid by backends that wait anyway.
     Waits,
-    /// Every call of a frequently called function; bounded by a budget.
+    /// Paid by every call of a frequently called function, but bounded by a budget.
     Calls,
 }
 

@@ -7,8 +7,8 @@
 //!   └─ two-phase                                                           │
 //! ```
 //!
-//! From USDT probes (`--enable-dtrace`) every phase is known to the microsecond, nested as it
-//! happens. If the server has none, or BPF programs may not be run, the checkpointer's statistics
+//! With USDT probes (`--enable-dtrace`), every phase is known to the microsecond, including its
+//! nesting. If the server has none, or BPF programs may not be run, the checkpointer's statistics
 //! (`CheckpointStats`) are polled in its memory: start, first write, first sync, last sync and end,
 //! with the times the server itself recorded. `write` then includes everything before the first
 //! sync.
@@ -79,7 +79,7 @@ pub enum PhaseUpdate {
         pid: u32,
         /// Wall-clock time of the start.
         at: SystemTime,
-        /// Number of enclosing phases.
+        /// Number of enclosing phases; 0 for the checkpoint itself.
         depth: usize,
     },
     /// The phase finished, with its duration and counts.
@@ -97,7 +97,7 @@ pub struct FinishedPhase {
     pub started_at: SystemTime,
     /// Time from start to finish.
     pub duration: Duration,
-    /// Number of enclosing phases.
+    /// Number of enclosing phases; 0 for the checkpoint itself.
     pub depth: usize,
     /// Buffers, files and segments that the phase handled.
     pub counts: PhaseCounts,
@@ -108,7 +108,7 @@ pub struct FinishedPhase {
 pub struct PhaseCounts {
     /// Dirty buffers that the phase wrote to files.
     pub buffers_written: Option<u64>,
-    /// Buffers to be written.
+    /// Dirty buffers that the phase had to write when it started.
     pub buffers_to_write: Option<u64>,
     /// Relation files that the phase flushed to disk.
     pub files_synced: Option<u64>,
@@ -123,18 +123,19 @@ impl CheckpointTracer {
     ///
     /// # Errors
     ///
-    /// The server has none, or BPF programs may not be run.
+    /// The server has no USDT probes, or BPF programs may not be run.
     pub fn from_usdt(server: &RunningServer) -> Result<Self, ProbeError> {
         FromUsdt::attach(server).map(|watch| Self(PhaseSource::Usdt(watch)))
     }
 
-    /// Polls the checkpointer's statistics. They must be [polled](Self::poll) more often than there
-    /// are checkpoints; at ten times a second, phases are reported as they start.
+    /// Traces checkpoints by polling the checkpointer's statistics. The caller must
+    /// [poll](Self::poll) more often than checkpoints occur; at ten times a second, phases are
+    /// reported as they start.
     ///
     /// # Errors
     ///
-    /// The server has no checkpointer, its memory may not be read, or it does not hold such
-    /// statistics.
+    /// The server has no checkpointer, its memory may not be read, or its memory does not contain
+    /// these statistics.
     pub fn from_stats(server: &RunningServer) -> Result<Self, ProbeError> {
         FromCheckpointStats::open(server).map(|watch| Self(PhaseSource::Stats(watch)))
     }

@@ -12,7 +12,7 @@ pub struct ClockOffset {
 }
 
 impl ClockOffset {
-    /// Measures the current offset.
+    /// Measures the current offset, with the closest of several pairs of readings.
     pub fn measure() -> Self {
         // The two readings should be simultaneous; the closest of several pairs is used.
         let readings = (0..8).map(|_| {

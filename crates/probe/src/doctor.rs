@@ -19,14 +19,14 @@ pub struct ProbeDiagnosis {
     pub capabilities: Capabilities,
     /// The cost of a hit, if BPF programs may be run.
     pub hit_cost: Option<HitCost>,
-    /// Every metric.
+    /// The diagnosis of each metric.
     pub metrics: Vec<MetricDiagnosis>,
 }
 
 /// A server and its executable.
 #[derive(Clone, Debug)]
 pub struct DiagnosedServer {
-    /// Major version.
+    /// The server's major version.
     pub major: u32,
     /// The postmaster's process id.
     pub postmaster: u32,
@@ -76,9 +76,9 @@ pub struct KernelInfo {
 /// A metric, and how it is available.
 #[derive(Clone, Debug)]
 pub struct MetricDiagnosis {
-    /// The subcommand that shows it.
+    /// The subcommand that shows the metric.
     pub name: &'static str,
-    /// The best source available. `None`: the metric is not available.
+    /// The best available source; `None` if the metric is not available.
     pub source: Option<ProbeSource>,
     /// Cost of the metric with that source.
     pub cost: Option<MetricCost>,
@@ -95,7 +95,7 @@ pub enum MetricCost {
     PerSample(Duration),
 }
 
-/// Diagnoses a server. Attaches only to functions of this process itself.
+/// Diagnoses a server. Attaches nothing to the server, only to functions of this process.
 pub fn diagnose(server: &RunningServer) -> ProbeDiagnosis {
     let capabilities = Capabilities::current();
     let hit_cost = HitCost::measure();
@@ -233,7 +233,7 @@ fn waits(server: &RunningServer) -> MetricDiagnosis {
     }
 }
 
-/// A metric that is read from memory, if that may be read.
+/// Diagnoses a metric that is read from the server's memory.
 fn memory_metric(
     name: &'static str,
     read: impl Fn() -> bool,

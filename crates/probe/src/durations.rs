@@ -90,7 +90,7 @@ pub enum CallSubject {
     Wait(WaitEvent),
     /// A relation file.
     File {
-        /// `pg_tablespace.oid`.
+        /// Oid of the tablespace (`pg_tablespace.oid`).
         tablespace: u32,
         /// `pg_database.oid`; 0 for the shared catalogs.
         database: u32,
@@ -102,7 +102,7 @@ pub enum CallSubject {
 /// The object of a heavyweight lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockTag {
-    /// `pg_locks.locktype`.
+    /// Type of the locked object, as in `pg_locks.locktype`.
     pub kind: &'static str,
     /// Database and relation, if the lock is on a relation or a part of one.
     pub relation: Option<(u32, u32)>,
@@ -132,7 +132,7 @@ impl CallDurations {
     ///
     /// # Errors
     ///
-    /// As [`CallDurations::attach`].
+    /// See [`CallDurations::attach`].
     pub fn attach_with_stacks(
         server: &RunningServer,
         metric: ProbeMetric,

@@ -1,6 +1,6 @@
 //! Exports the probes as bpftrace scripts, to verify our results or as a starting point. A script
-//! is for one server: it names the running binary and recognises the server's processes by their
-//! parent. bpftrace needs the kernel's type information (BTF) for that.
+//! works for one server only: it names the running binary, and recognises the server's processes by
+//! their parent, for which bpftrace needs the kernel's type information (BTF).
 
 use std::fmt::{self, Write as _};
 
@@ -15,12 +15,12 @@ pub enum BpftraceScript {
     Extend,
     /// Checkpoint phases. Needs USDT probes.
     Checkpoints,
-    /// Durations of calls.
+    /// Durations of the calls of one metric.
     Durations(durations::ProbeMetric),
 }
 
 impl BpftraceScript {
-    /// Every script.
+    /// All scripts that can be exported.
     pub fn all() -> impl Iterator<Item = Self> {
         let durations = durations::ProbeMetric::ALL.into_iter().map(Self::Durations);
         [Self::Extend, Self::Checkpoints].into_iter().chain(durations)

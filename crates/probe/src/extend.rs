@@ -62,7 +62,7 @@ pub struct ExtensionLock {
     pub pid: u32,
     /// `pg_database.oid` of the relation; 0 for the shared catalogs.
     pub database: u32,
-    /// `pg_class.oid`.
+    /// Oid of the relation (`pg_class.oid`).
     pub relation: u32,
     /// Wall-clock time of the release.
     pub released_at: SystemTime,
@@ -70,7 +70,7 @@ pub struct ExtensionLock {
     pub wait: Duration,
     /// Time from acquisition to release.
     pub hold: Duration,
-    /// The lock was requested only in case it was free, so there was no wait.
+    /// Whether the lock was requested only if free, so that there was no wait.
     pub is_conditional: bool,
     /// The stack of the waiter, if stacks are captured and the wait was long; see
     /// [`ExtensionLocks::addresses`].
@@ -100,7 +100,7 @@ impl ExtensionLocks {
     ///
     /// # Errors
     ///
-    /// Its code does not match known builds, or BPF programs may not be run.
+    /// The server's code does not match any known build, or BPF programs may not be run.
     pub fn attach(server: &RunningServer) -> Result<Self, ProbeError> {
         Self::attach_with_stacks(server, None)
     }
@@ -110,7 +110,7 @@ impl ExtensionLocks {
     ///
     /// # Errors
     ///
-    /// As [`ExtensionLocks::attach`].
+    /// See [`ExtensionLocks::attach`].
     pub fn attach_with_stacks(
         server: &RunningServer,
         stacks_from: Option<Duration>,

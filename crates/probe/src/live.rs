@@ -1,4 +1,4 @@
-//! Probes as they run: loops that sample a server at a pace, pass on what they measure, and end
+//! Loops that run probes: they sample a server at a given pace, pass on the measurements, and end
 //! when the time is over, the user interrupts, or the server stops.
 //!
 //! Measurements go to a [`ProbeOutput`], which may draw them. Totals remain in the probe, or in
@@ -44,28 +44,28 @@ use crate::{ProbeError, SampleError, by_sql::SqlSampleError};
 /// How long a probe runs, and how often it reports.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// Time between reports.
+    /// Time from one report to the next.
     pub interval: Duration,
-    /// When to end; `None` to run until stopped.
+    /// Time after which the probe ends; `None` to run until stopped.
     pub duration: Option<Duration>,
-    /// Set to stop.
+    /// Stops the probe when set.
     pub stop: Arc<AtomicBool>,
 }
 
-/// Receives what a probe measures, as it runs.
+/// Receives the measurements of a running probe.
 pub trait ProbeOutput<U> {
     /// Takes one update.
     ///
     /// # Errors
     ///
-    /// It cannot be written. The probe ends.
+    /// The update cannot be written, which ends the probe.
     fn write(&mut self, update: U) -> io::Result<()>;
 
-    /// Passes on what was written. Called before each wait.
+    /// Flushes the updates written so far. Called before each wait.
     ///
     /// # Errors
     ///
-    /// The output is closed. The probe ends.
+    /// The output is closed, which ends the probe.
     fn flush(&mut self) -> io::Result<()>;
 }
 

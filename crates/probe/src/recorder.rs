@@ -73,11 +73,11 @@ pub struct RecorderOptions {
     pub cool_down: Duration,
     /// Budget for BPF programs, as a share of all processors' time.
     pub budget: f64,
-    /// Maximum size of the file. `None`: that of an existing file, or [`MAX_BYTES`].
+    /// Maximum size of the file, in bytes. `None`: that of an existing file, or [`MAX_BYTES`].
     pub max_bytes: Option<u64>,
 }
 
-/// Default maximum size of the file.
+/// Default maximum size of the file, in bytes.
 pub const MAX_BYTES: u64 = 64 << 20;
 
 impl Default for RecorderOptions {
@@ -92,7 +92,7 @@ impl Default for RecorderOptions {
     }
 }
 
-/// Recording cannot start.
+/// Why recording cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderStartError {
@@ -161,7 +161,7 @@ struct SyncTimer {
 
 /// Time between attempts to find a server that has stopped.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum number of relation names that are repeated; the latest ones are.
+/// Maximum number of relation names to repeat: the latest ones.
 const REPEATED_NAMES_MAX: usize = 32;
 /// Maximum number of relations whose names are requested in a run.
 const NAMES_MAX: usize = 10_000;
@@ -171,7 +171,7 @@ impl FlightRecorder {
     ///
     /// # Errors
     ///
-    /// Its memory may not be read, or the file cannot be written.
+    /// The server's memory may not be read, or the file cannot be written.
     pub fn start(
         server: &RunningServer,
         path: &Path,

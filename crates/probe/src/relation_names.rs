@@ -1,4 +1,4 @@
-//! Looks up names of relations, each only once.
+//! Looks up names of relations, and caches them.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,7 +24,8 @@ pub struct RelationNames {
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RelationNames {
-    /// Looks up names in this session, and in others to the same server.
+    /// Creates a lookup that uses this session, and opens others to the same server for other
+    /// databases.
     pub fn new(session: Option<(ConnectTarget, Client)>) -> Self {
         Self { session, ..Self::default() }
     }
@@ -34,7 +35,8 @@ impl RelationNames {
         self.session.as_ref().map(|(target, _)| target)
     }
 
-    /// `shop.public.orders`, or `16384/16385` if the lookup fails.
+    /// The name of a relation, such as `shop.public.orders`, or its oids, such as `16384/16385`, if
+    /// the lookup fails.
     pub fn name(&mut self, database: u32, relation: u32) -> String {
         if let Some(known) = self.known.get(&(database, relation)) {
             return known.clone();
@@ -105,7 +107,7 @@ pub struct RelationNamer {
 pub type RelationId = (u32, u32);
 
 impl RelationNamer {
-    /// Starts the thread. It ends when this is dropped.
+    /// Starts the thread, which ends when the namer is dropped.
     ///
     /// # Errors
     ///
@@ -127,7 +129,7 @@ impl RelationNamer {
         Ok(Self { requests, names })
     }
 
-    /// Requests a name.
+    /// Requests the name of a relation, which [`drain_names`](Self::drain_names) returns later.
     pub fn request(&self, relation: RelationId) {
         // Fails only if the thread has ended.
         let _ = self.requests.send(relation);

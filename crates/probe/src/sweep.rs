@@ -5,13 +5,13 @@
 //! lose a step. The count of allocations is reset to 0 by the background writer every
 //! `bgwriter_delay` (0.2 s); allocations between the last sample and the reset go unseen.
 //! [`SweepSampler::next_poll_at`] schedules samples two milliseconds apart around the reset, so
-//! about one in two hundred is missed, more on a machine too busy to sample in time.
-//! [`SweepSummary::resets`] counts the resets.
+//! about one in two hundred allocations is missed, and more on a machine that is too busy to sample
+//! in time. [`SweepSummary::resets`] counts the resets.
 //!
-//! The counters do not show the duration of a single sweep or its backend (a slice between two
-//! samples covers several sweeps), nor whether a victim was dirty. They exclude buffers that a
-//! backend reused from its own ring (sequential scans, vacuum, `COPY`), which neither move the hand
-//! nor count as allocations. The number of passes counts from the server's start, so only
+//! The counters do not show the duration of a single sweep or the backend that ran it (a slice
+//! between two samples covers several sweeps), nor whether a victim was dirty. They exclude buffers
+//! that a backend reused from its own ring (sequential scans, vacuum, `COPY`), which neither move
+//! the hand nor count as allocations. The number of passes counts from the server's start, so only
 //! differences are meaningful.
 
 mod adaptive_poll;
@@ -54,14 +54,14 @@ pub struct SweepSampler {
 }
 
 impl SweepSampler {
-    /// The shortest length of a row.
+    /// The minimum length of a row.
     pub const ROW_LENGTH_MIN: Duration = Duration::from_millis(1);
 
     /// Starts sampling the sweep of `server`, in rows of `row_length`.
     ///
     /// # Errors
     ///
-    /// Its memory may not be read, or the counters cannot be located in this binary.
+    /// The server's memory may not be read, or the counters cannot be located in its binary.
     pub fn open(
         server: &RunningServer,
         now: Instant,

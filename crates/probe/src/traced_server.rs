@@ -131,7 +131,7 @@ pub(crate) fn register_offset(name: &str) -> Option<i16> {
     i16::try_from(8 * index).ok()
 }
 
-/// Like [`register_offset`], for a register that exists.
+/// Like [`register_offset`], but panics if no register has that name.
 pub(crate) fn pt_regs_offset(name: &str) -> i16 {
     register_offset(name).expect("register is in pt_regs")
 }

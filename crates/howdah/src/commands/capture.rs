@@ -97,7 +97,7 @@ impl LogArgs {
     ///
     /// # Errors
     ///
-    /// The prefix or the time zone is invalid: wrong usage.
+    /// The prefix or the time zone is invalid, which counts as wrong usage.
     pub(crate) fn options(&self) -> anyhow::Result<ImportOptions> {
         let options = ImportOptions {
             format: self.input_format.map(Into::into),
@@ -139,8 +139,8 @@ pub(crate) fn has_no_dataset(dir: &Path) -> bool {
         && matches!(Capture::open(dir), Err(ReadError::NotADataset { .. }))
 }
 
-/// The parts of a capture's report that apply to a capture derived from it: gaps of the log remain.
-/// Counts are those of the new capture, and samples are not repeated.
+/// The parts of a capture's report that also apply to a capture derived from it: gaps in the log,
+/// redaction and merging, but neither counts, which differ in the new capture, nor samples.
 fn inherited_report(manifest: &CaptureManifest) -> Value {
     let report = &manifest.report;
     let mut inherited = serde_json::json!({});
@@ -152,7 +152,7 @@ fn inherited_report(manifest: &CaptureManifest) -> Value {
     inherited
 }
 
-/// Refuses to write a capture onto its own input, which would be cleared before it is read.
+/// Refuses to write a capture over its own input, which would be deleted before it is read.
 fn refuse_overwriting_input(input: &Path, output: &Path) -> anyhow::Result<()> {
     let real = |path: &Path| path.canonicalize().ok();
     if real(input).is_some() && real(input) == real(output) {

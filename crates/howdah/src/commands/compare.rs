@@ -80,7 +80,7 @@ Examples:
 /// Default number of queries in a table.
 const TABLE_QUERIES: usize = 20;
 
-/// Width of a table that is not printed to a terminal, because a file can be scrolled.
+/// Width of a table that is not printed to a terminal. It is wide, because a file can be scrolled.
 const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {

@@ -44,7 +44,7 @@ fn check(args: &ConfigCheckArgs, ctx: &CommandContext) -> anyhow::Result<Command
             writeln!(out, "{line}")?;
         }
     }
-    // Sections that are checked by their servers.
+    // These sections are checked by the servers that read them.
     for check in [pool::check_section(&file), statsd::check_section(&file)].into_iter().flatten() {
         let check = check?;
         check.print(ctx)?;

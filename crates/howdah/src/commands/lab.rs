@@ -187,7 +187,7 @@ fn builder(args: &LabStartArgs) -> Builder {
     builder
 }
 
-/// Whether the start will download PostgreSQL, which takes a while and is announced.
+/// Whether starting the lab will download PostgreSQL, which takes a while, so that it is announced.
 fn needs_download(args: &LabStartArgs) -> bool {
     let search =
         args.pg.map_or_else(BinariesSearch::new, |major| BinariesSearch::new().major(major));

@@ -223,7 +223,7 @@ fn reload(control: &PoolerHandle) {
     service_state(&format!("READY=1\nSTATUS={status}"));
 }
 
-/// Waits for the last client to disconnect, at most for the timeout.
+/// Waits until the pooler has finished. Stops it after the timeout, or on a signal to stop at once.
 fn wait(
     pooler: Pooler,
     timeout: Option<Duration>,

@@ -231,7 +231,7 @@ fn options(args: &Args) -> anyhow::Result<RehearsalOptions> {
 fn input(args: &Args) -> anyhow::Result<RehearsalInput> {
     match &args.inputs[..] {
         [dir] if dir.is_dir() && !capture::has_no_dataset(dir) => {
-            // With hints for what is not a capture.
+            // This adds hints if the input is not a capture.
             capture::open(dir)?;
             Ok(RehearsalInput::Capture(dir.clone()))
         }
@@ -307,10 +307,10 @@ fn with_advice(error: RehearsalError, dir: &Path) -> anyhow::Error {
     Err::<(), _>(error).hint(hint).err().unwrap_or_else(|| anyhow::anyhow!("no error"))
 }
 
-/// Width of text that is not printed to a terminal.
+/// Width of text that is not printed to a terminal, in characters.
 const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 
-/// Queries in the text on stdout; the files have all.
+/// Maximum number of queries in the text on stdout. The files contain all queries.
 const QUERIES_MAX: usize = 20;
 
 fn print(

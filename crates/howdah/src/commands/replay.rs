@@ -181,7 +181,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     finish(args, ctx, report)
 }
 
-/// The setting with which `--read-only` prevents writes on the target.
+/// The setting by which `--read-only` prevents writes on the target.
 const READ_ONLY: &str = "default_transaction_read_only";
 
 fn refuse_conflicting_settings(args: &Args) -> anyhow::Result<()> {
@@ -347,7 +347,7 @@ fn report_missing_database(
     Ok(())
 }
 
-/// Prints notices above the progress bar.
+/// Creates a sink that prints notices above the progress bar.
 fn notice_sink(ctx: &CommandContext) -> NoticeSink {
     let messages = ctx.messages();
     NoticeSink::new(move |notice| {
@@ -429,7 +429,7 @@ fn run_writer(args: &Args, dir: &Path, client: &Client) -> anyhow::Result<RunWri
     if exists { created.hint("use --force to replace it") } else { created }
 }
 
-/// The source of events.
+/// The source of the replayed events: a capture or server logs.
 #[expect(clippy::large_enum_variant, reason = "created once per process")]
 enum ReplaySource {
     Capture {

@@ -7,7 +7,7 @@ use crate::{context::CommandContext, outcome::CommandOutcome};
 /// Problems with a server's settings.
 #[derive(Debug, Default)]
 pub(super) struct SettingsCheck {
-    /// Settings that are recognised but have no or a different effect.
+    /// Settings that are recognised, but have no effect or a different one.
     pub(super) warnings: Vec<String>,
     /// Errors; empty if the settings can be used.
     pub(super) errors: Vec<String>,
@@ -54,7 +54,7 @@ impl SettingsCheck {
         Ok(())
     }
 
-    /// `Done` if the settings can be used.
+    /// `Done` if the settings can be used, otherwise `CheckFailed`.
     pub(super) fn outcome(&self) -> CommandOutcome {
         if self.errors.is_empty() { CommandOutcome::Done } else { CommandOutcome::CheckFailed }
     }

@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     stop(server, ctx)
 }
 
-/// Applies the log settings.
+/// Applies the log level and syslog name of the settings to this process.
 fn adjust_log(log: &settings::LogSettings) {
     let level = log.level.map(|level| match level {
         StatsdLogLevel::Error => logging::Level::Error,
@@ -107,8 +107,8 @@ fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<settings::ParsedSet
         .hint("`howdah statsd --check -c FILE` lists all problems in a file")
 }
 
-/// Reads the settings, and returns the file's path, or `None` for the defaults. Invalid settings
-/// are in the inner result.
+/// Reads the settings, and returns the file's path, or `None` for the defaults. Errors in the
+/// settings themselves are in the inner result.
 ///
 /// # Errors
 ///

@@ -81,7 +81,7 @@ fn open(path: &Path) -> anyhow::Result<CacheImage> {
     }
 }
 
-/// Saves an image and reports it.
+/// Saves an image, and reports what it contains.
 fn save(ctx: &CommandContext, image: &CacheImage, path: &Path, keep: u32) -> anyhow::Result<()> {
     image.save(path, Generations(keep)).map_err(|error| {
         errors::with_hint(error.into(), "the previous image, if any, is unchanged")
@@ -96,7 +96,7 @@ fn summary(image: &CacheImage) -> String {
     format!("{}, {taken}, by {}", image_size(image), image.origin.source.name())
 }
 
-/// Maximum number of rows to show: `default` unless `given`; 0 stands for all.
+/// Maximum number of rows to show: `given`, or else `default`. A given 0 stands for all rows.
 fn limit(given: Option<usize>, default: usize) -> usize {
     match given {
         Some(0) => usize::MAX,

@@ -77,7 +77,7 @@ impl fmt::Display for SkippedFile {
     }
 }
 
-/// Reason for not using a file.
+/// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SkipReason {
     #[error(

@@ -108,7 +108,7 @@ impl fmt::Display for ConfigProblems {
 
 impl std::error::Error for ConfigProblems {}
 
-/// A short reason, from clap's error about a single option.
+/// Shortens clap's error about a single option to the reason alone.
 pub(super) fn reason(error: &clap::Error) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),

@@ -1,4 +1,4 @@
-//! Configuration files applied to a small command tree.
+//! Applies configuration files to a small command tree.
 
 use std::path::Path;
 

@@ -5,9 +5,9 @@ use std::{io, os::unix::net::UnixDatagram, path::Path};
 
 use tracing::Level;
 
-/// The daemon's socket.
+/// The socket on which the syslog daemon receives messages.
 pub(super) const PATH: &str = "/dev/log";
-/// Longest text sent. Daemons truncate at 1 KiB to 8 KiB.
+/// Maximum length of a text, in bytes. Daemons truncate texts at 1 KiB to 8 KiB.
 const TEXT_BYTES_MAX: usize = 8 << 10;
 /// Facility `daemon` of RFC 3164.
 const FACILITY: u8 = 3;

@@ -23,7 +23,7 @@ pub struct Lab {
     pub version: Version,
     /// The directory of the server's programs.
     pub bin_dir: PathBuf,
-    /// Port on 127.0.0.1, if the server listens there, and in the socket's name.
+    /// The port in the socket's name and, if the server listens there, on 127.0.0.1.
     pub port: u16,
     /// Whether the server listens on 127.0.0.1.
     #[serde(default)]
@@ -31,9 +31,9 @@ pub struct Lab {
     /// The file with the password for TCP, in the format of `~/.pgpass`.
     #[serde(default)]
     pub passfile: Option<PathBuf>,
-    /// The directory of all the lab's files.
+    /// The directory of the lab's files. The socket is elsewhere if its path would be too long.
     pub dir: PathBuf,
-    /// The data directory.
+    /// The server's data directory.
     pub data_dir: PathBuf,
     /// The directory of the unix socket.
     pub socket_dir: PathBuf,
@@ -44,7 +44,7 @@ pub struct Lab {
     /// Files and directories to remove when the lab is stopped; does not include [`Lab::dir`] if
     /// that is kept.
     pub remove: Vec<PathBuf>,
-    /// The process that the lab ends with; `None` after [`super::StartedLab::leave_running`].
+    /// The process whose end stops the lab; `None` after [`super::StartedLab::leave_running`].
     #[serde(default)]
     pub(crate) owner: Option<Process>,
     /// Time at which the server was first found down, in seconds since 1970; `None` while it runs.
@@ -97,7 +97,7 @@ pub enum LabState {
     },
     /// The lab's server runs.
     Running(Lab),
-    /// The lab's server is down: it crashed, or was stopped by other means than
+    /// The lab's server is down: it crashed, or was stopped by means other than
     /// [`super::Labs::stop`].
     Down(Lab),
 }

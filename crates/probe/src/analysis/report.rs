@@ -1,8 +1,8 @@
 //! A recording as a versioned JSON document.
 //!
 //! Within a version fields are never renamed or removed; new ones may be added. Times are
-//! microseconds since 1970 or RFC 3339 as their names say, durations are microseconds, and unknown
-//! values are `null`.
+//! microseconds since 1970 or, as their names state, RFC 3339; durations are microseconds, and
+//! unknown values are `null`.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ use crate::{
 /// Value of the report's `version` field.
 pub const VERSION: u32 = 1;
 
-/// The JSON report.
+/// The report on a recording, serialized as one JSON document.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct RecordingReport {
     /// Always `howdah-flight`.
     pub format: &'static str,
-    /// See [`VERSION`].
+    /// Version of the format: [`VERSION`].
     pub version: u32,
-    /// Headline of the summary.
+    /// The most important finding, in one line.
     pub summary: String,
     findings: Vec<FindingDocument>,
     remarks: Vec<String>,

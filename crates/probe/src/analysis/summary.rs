@@ -3,10 +3,10 @@
 //! # Method
 //!
 //! A second belongs to a phase of a checkpoint (*write*: buffers are written; *sync*: files are
-//! synced) if it touches the phase and overlaps at least half with the phase plus the second after
-//! it, because a wait is counted when it ends. It is outside if it touches no checkpoint at all.
-//! Seconds that are neither are left out. The seconds of each phase are compared with those
-//! outside.
+//! synced) if it touches the phase, and at least half of it overlaps the phase or the second after
+//! the phase, because a wait is counted when it ends. A second is outside if it touches no
+//! checkpoint at all. All other seconds are ignored. The seconds of each phase are compared with
+//! those outside.
 //!
 //! * **Waits for extension locks** stand out if there are [`WAITS_MIN`] waits and [`INSIDE_MIN`]
 //!   seconds inside, as many waits and [`OUTSIDE_MIN`] seconds outside; the 99th percentile inside
@@ -29,8 +29,8 @@
 //! processor; a **surge** is an event with three times the sessions of its median second, and at
 //! least one, for two seconds or more; an event **dominates** with 30 % of database time.
 //!
-//! Findings are ordered by the time they cost: seconds that sessions waited inside, beyond the rate
-//! outside. They report coincidence, not causation.
+//! Findings are ordered by their cost: the seconds that sessions waited inside, in excess of the
+//! rate outside. Findings report coincidence, not causation.
 
 mod sessions;
 
@@ -72,7 +72,7 @@ pub struct RecordingSummary {
     pub remarks: Vec<String>,
 }
 
-/// A notable observation.
+/// A notable observation, with its evidence and its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordingFinding {
     /// The finding in one sentence.
@@ -96,7 +96,7 @@ struct SecondsGroup {
     events: BTreeMap<String, (u64, usize)>,
 }
 
-/// Compares the recording's seconds as described above, and words the findings.
+/// Compares the recording's seconds as described for this module, and puts the findings into words.
 pub fn summarize(window: &RecordingWindow) -> RecordingSummary {
     let mut summary = RecordingSummary::default();
     let (outside, phases) = group_seconds(window);

@@ -14,9 +14,9 @@ use crate::{
 /// A time span, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSpan {
-    /// Start, inclusive.
+    /// First microsecond of the span.
     pub from_us: i64,
-    /// End, inclusive.
+    /// Last microsecond of the span.
     pub to_us: i64,
 }
 
@@ -25,15 +25,15 @@ pub struct TimeSpan {
 pub struct RecordingWindow {
     /// The recorded seconds, in time order.
     pub seconds: Vec<RecordedSecond>,
-    /// Phases of checkpoints, by their start and depth.
+    /// Phases of checkpoints, ordered by start and depth.
     pub phases: Vec<PhaseSpan>,
     /// Triggers that fired.
     pub crossings: Vec<ThresholdCrossed>,
-    /// Exact traces, only in episodes.
+    /// Calls that were measured exactly, which happens only during episodes.
     pub traced_calls: Vec<TracedCalls>,
     /// Events of the recording itself, such as a restart of the server.
     pub notes: Vec<RecordingNote>,
-    /// Servers recorded, without repetitions.
+    /// The servers that were recorded, without repetitions.
     pub started: Vec<RecordingStarted>,
     /// Why the recording ended, if it ended properly.
     pub ended: Option<RecordingEnded>,
@@ -56,7 +56,7 @@ pub struct PhaseSpan {
     pub depth: u32,
     /// Time span of the phase, up to the last recorded second if it is open.
     pub span: TimeSpan,
-    /// The end is missing, because the recording or the server ended first.
+    /// Whether the end is missing, because the recording or the server ended first.
     pub is_open: bool,
     /// Buffers written, if they were counted.
     pub buffers: Option<u64>,
@@ -64,7 +64,7 @@ pub struct PhaseSpan {
     pub files: Option<u64>,
 }
 
-/// Aggregated seconds.
+/// Sums over consecutive seconds.
 #[derive(Clone, Debug, Default)]
 pub struct TimeBucket {
     /// Start, in microseconds since 1970.
@@ -117,13 +117,13 @@ impl RecordingWindow {
         &self.episodes
     }
 
-    /// One of [`Self::episodes`], counted from 0.
+    /// A window of one of [`Self::episodes`], numbered from 0; `None` if it does not exist.
     pub fn from_episode(recording: &FlightRecording, number: usize) -> Option<Self> {
         let span = *episodes(recording).get(number)?;
         Some(Self::from_span(recording, span))
     }
 
-    /// Collects everything recorded in a time span.
+    /// A window of everything recorded in a time span.
     fn from_span(recording: &FlightRecording, span: TimeSpan) -> Self {
         let (max_bytes, unreadable) = (recording.max_bytes, recording.unreadable);
         let episodes = episodes(recording);
@@ -317,7 +317,7 @@ fn episodes(recording: &FlightRecording) -> Vec<TimeSpan> {
 /// Whether the numbers of a record are plausible. Files may come from anywhere, and sums over
 /// implausible records could overflow.
 fn is_plausible(record: &FlightRecord) -> bool {
-    /// The year 3000.
+    /// The year 3000, in microseconds since 1970.
     const LATEST_US: i64 = 32_503_680_000_000_000;
     const DAY_US: u64 = 86_400_000_000;
     let is_of_our_time = (0..LATEST_US).contains(&record_time_us(record));

@@ -45,7 +45,7 @@ pub(crate) enum Helper {
     MapLookup = 1,
     MapUpdate = 2,
     MapDelete = 3,
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Returns the nanoseconds of `CLOCK_MONOTONIC`.
     MonotonicNs = 5,
     /// Process id in the high half, thread id in the low one.
     CurrentPidTgid = 14,
@@ -55,7 +55,7 @@ pub(crate) enum Helper {
     RingOutput = 130,
 }
 
-/// A jump target.
+/// A jump target, which may be used before it is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JumpLabel(usize);
 
@@ -80,7 +80,8 @@ const EQUAL: u8 = 0x10;
 const UNEQUAL: u8 = 0x50;
 const BELOW: u8 = 0xa0;
 const LOAD_DOUBLE_IMMEDIATE: u8 = 0x18;
-/// Source register value of that instruction: the immediate is a map's file descriptor.
+/// Value of the source register field which marks the immediate as a map's file descriptor
+/// (`BPF_PSEUDO_MAP_FD`).
 const IS_MAP: u8 = 1;
 
 impl Assembler {
@@ -99,7 +100,7 @@ impl Assembler {
         self.wide(to, 0, value)
     }
 
-    /// Emits `to = map`; the verifier replaces the descriptor by the map's address.
+    /// Emits `to = map`; the verifier replaces the descriptor with the map's address.
     pub(crate) fn set_map(&mut self, to: Register, map: BorrowedFd<'_>) -> &mut Self {
         self.wide(to, IS_MAP, u64::from(map.as_raw_fd().unsigned_abs()))
     }
@@ -198,13 +199,13 @@ impl Assembler {
         self.push(JUMP, Register::R0, Register::R0, 0, 0)
     }
 
-    /// Jumps if all 64 bits are `value`.
+    /// Emits a jump if the register equals `value`, sign-extended to 64 bits.
     pub(crate) fn jump_if(&mut self, register: Register, value: i32, to: JumpLabel) -> &mut Self {
         self.jumps.push((self.code.len(), to));
         self.push(JUMP | EQUAL, register, Register::R0, 0, value)
     }
 
-    /// Jumps unless all 64 bits are `value`.
+    /// Emits a jump unless the register equals `value`, sign-extended to 64 bits.
     pub(crate) fn jump_unless(
         &mut self,
         register: Register,
@@ -215,7 +216,7 @@ impl Assembler {
         self.push(JUMP | UNEQUAL, register, Register::R0, 0, value)
     }
 
-    /// Jumps unless the low 32 bits are `value`.
+    /// Emits a jump unless the register's low 32 bits equal `value`.
     pub(crate) fn jump_unless_word(
         &mut self,
         register: Register,
@@ -226,7 +227,7 @@ impl Assembler {
         self.push(JUMP32 | UNEQUAL, register, Register::R0, 0, value)
     }
 
-    /// Jumps if all 64 bits differ from those of another register.
+    /// Emits a jump unless all 64 bits equal those of `other`.
     pub(crate) fn jump_unless_equal(
         &mut self,
         register: Register,
@@ -237,7 +238,7 @@ impl Assembler {
         self.push(JUMP | UNEQUAL | FROM_REGISTER, register, other, 0, 0)
     }
 
-    /// Jumps if the register is less than `other`, unsigned.
+    /// Emits a jump if the register is less than `other`, compared as unsigned 64-bit numbers.
     pub(crate) fn jump_if_below(
         &mut self,
         register: Register,

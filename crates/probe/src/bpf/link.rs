@@ -27,7 +27,8 @@ pub(crate) struct Point {
 /// Probe points of one file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FilePoints<'a> {
-    /// The file: `/proc/PID/exe`, which is the running one.
+    /// The file's path: `/proc/PID/exe`, which is the running executable even if it was replaced on
+    /// disk.
     pub(crate) binary: &'a Path,
     pub(crate) points: &'a [Point],
 }
@@ -39,7 +40,7 @@ pub(crate) enum UprobeKind {
     Return,
 }
 
-/// An attached program.
+/// An attached program, which is detached when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct BpfLink {
     _handles: Vec<OwnedFd>,

@@ -35,7 +35,7 @@ impl LruHashMap {
             .call(Helper::MapUpdate);
     }
 
-    /// Emits a deletion.
+    /// Emits a deletion of the entry whose key is on the stack.
     pub(crate) fn delete(&self, program: &mut Assembler, key: i16) {
         self.load_key(program, key).call(Helper::MapDelete);
     }
@@ -45,7 +45,7 @@ impl LruHashMap {
     }
 }
 
-/// Counters, indexed from 0.
+/// A BPF array of 64-bit counters, indexed from 0.
 #[derive(Debug)]
 pub(crate) struct CounterMap(OwnedFd);
 

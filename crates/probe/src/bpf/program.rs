@@ -13,7 +13,7 @@ use crate::error::BpfError;
 pub(crate) struct Program {
     fd: OwnedFd,
     name: &'static str,
-    /// Loaded for uprobe-multi links, which attach to many points at once.
+    /// Whether it is loaded for uprobe-multi links, which attach to many points at once.
     is_multi: bool,
 }
 
@@ -24,7 +24,7 @@ impl Program {
         Self::load_as(name, assembler, supports_uprobe_multi())
     }
 
-    /// Like [`Program::load`], for one kind of link.
+    /// Like [`Program::load`], but for the given kind of link.
     pub(super) fn load_as(
         name: &'static str,
         assembler: Assembler,

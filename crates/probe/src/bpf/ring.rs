@@ -14,7 +14,7 @@ use super::{
 };
 use crate::error::BpfError;
 
-/// A BPF ring buffer.
+/// A BPF ring buffer, mapped into this process.
 #[derive(Debug)]
 pub(crate) struct RingBuffer {
     fd: OwnedFd,
@@ -23,9 +23,9 @@ pub(crate) struct RingBuffer {
 
 /// `BPF_RB_NO_WAKEUP`: no wake-up is needed, because the ring is polled.
 const NO_WAKEUP: i32 = 1;
-/// The record is still being written.
+/// State bit of a record that is still being written.
 const IS_BUSY: u32 = 1 << 31;
-/// The record was discarded.
+/// State bit of a record that was discarded.
 const IS_DISCARDED: u32 = 1 << 30;
 
 impl RingBuffer {

@@ -13,7 +13,7 @@ use std::{
 
 use super::assembler::BpfInstruction;
 
-/// `enum bpf_cmd`.
+/// Commands of bpf(2): `enum bpf_cmd`.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum BpfCommand {
@@ -24,7 +24,7 @@ enum BpfCommand {
     LinkCreate = 28,
 }
 
-/// `enum bpf_map_type`.
+/// Kinds of maps: `enum bpf_map_type`.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 pub(super) enum MapType {

@@ -52,7 +52,7 @@ impl SqlIo {
         counts.into_iter().filter(|of| of.calls.is_some_and(|calls| calls > 0)).collect()
     }
 
-    /// All operations since the start.
+    /// All operations since sampling started.
     pub fn total(&self) -> Vec<OperationCounts> {
         operations(&IO_OPERATIONS, |name| self.0.total("io", name))
     }
@@ -84,7 +84,7 @@ impl SqlWal {
         counts.into_iter().filter(|of| of.calls.is_some_and(|calls| calls > 0)).collect()
     }
 
-    /// All operations since the start.
+    /// All operations since sampling started.
     pub fn total(&self) -> Vec<OperationCounts> {
         operations(&WAL_OPERATIONS, |name| self.0.total("wal", name))
     }
@@ -101,7 +101,7 @@ impl SqlProbe for SqlWal {
     }
 }
 
-/// Counts buffer allocations.
+/// Counts buffer allocations, which drive the clock sweep.
 #[derive(Debug, Default)]
 pub struct SqlSweep(CounterGrowth);
 
@@ -114,7 +114,7 @@ impl SqlSweep {
         allocations
     }
 
-    /// Allocations since the start.
+    /// Buffer allocations since sampling started; `None` if the server does not count them.
     pub fn total(&self) -> Option<u64> {
         self.0.total("buffers", "allocated").map(|count| count as u64)
     }
@@ -148,12 +148,12 @@ pub struct CompletedCheckpoint {
     pub write_ms: f64,
     /// Duration of the sync phase, in milliseconds.
     pub sync_ms: f64,
-    /// Buffers written.
+    /// Number of buffers that the checkpoint wrote.
     pub buffers: u64,
 }
 
 impl SqlCheckpoints {
-    /// With `until_checkpoint`, the probe ends when a checkpoint is complete.
+    /// Creates the probe. With `until_checkpoint`, it ends when a checkpoint is complete.
     pub fn new(until_checkpoint: bool) -> Self {
         Self { until_checkpoint, ..Self::default() }
     }
@@ -206,7 +206,7 @@ fn operations(
 /// Counter values at one time, by area and name.
 type CounterValues = HashMap<(String, String), f64>;
 
-/// Counters now, at the last report and at the start.
+/// Counter values at the last sample, at the last report and at the start.
 #[derive(Debug, Default)]
 struct CounterGrowth {
     first: Option<CounterValues>,
@@ -271,8 +271,8 @@ fn counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleErro
     Ok(counts)
 }
 
-/// Counters of reads and writes of relations; before PostgreSQL 16, which lacks the view, from
-/// others.
+/// Counters of reads and writes of relations. PostgreSQL before 16 lacks `pg_stat_io`, so they are
+/// derived from other views there.
 fn io_counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleError> {
     let Some(reading) = read(server, "io", "the statistics of io")? else {
         let mut counts = counts(server)?;

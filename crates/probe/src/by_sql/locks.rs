@@ -18,7 +18,7 @@ use crate::Distribution;
 #[derive(Debug, Default)]
 pub struct SqlLocks {
     snapshots: LockSnapshots,
-    /// Duration of waits that are reported each by itself.
+    /// Minimum duration of waits that are reported individually.
     threshold: Option<Duration>,
     subjects: BTreeMap<String, Distribution>,
     blockers: BTreeMap<String, Distribution>,
@@ -42,7 +42,7 @@ pub struct EndedLockWait {
 const SUBJECTS_MAX: usize = 10_000;
 
 impl SqlLocks {
-    /// Waits of at least `threshold` are long.
+    /// Creates the probe. Waits of at least `threshold` count as long.
     pub fn new(threshold: Option<Duration>) -> Self {
         Self { threshold, ..Self::default() }
     }

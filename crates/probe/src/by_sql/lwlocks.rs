@@ -1,5 +1,5 @@
-//! Waits for lightweight locks as samples: how often processes were found waiting. Taken by SQL, or
-//! from memory where BPF programs are not permitted.
+//! Waits for lightweight locks as samples: how often processes were found waiting. The samples are
+//! taken by SQL, or from memory where BPF programs are not permitted.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use howdah_collect::MonitorConnection;
 
 use super::{SAMPLE_INTERVAL, SqlProbe, SqlSampleError};
 
-/// Samples by tranche.
+/// Samples of waits for lightweight locks, by tranche.
 #[derive(Debug, Default)]
 pub struct LwLockSamples {
     sampled_at: Option<Instant>,

@@ -24,7 +24,7 @@ pub struct SqlWaits {
 #[derive(Debug, thiserror::Error)]
 #[error("the wait events of PostgreSQL {version} are unknown")]
 pub struct UnknownWaitEvents {
-    /// As the server reported it.
+    /// The server's version, as the server reported it.
     pub version: ServerVersion,
 }
 
@@ -32,11 +32,11 @@ impl SqlWaits {
     /// Maximum samples per second: each one is a query for the server.
     pub const FREQUENCY_MAX: u32 = 10;
 
-    /// Limitation of its data, for the user.
+    /// Limitation of the sampled data, as text for the user.
     pub const LIMITATION: &'static str = "misses waits shorter than the time between two samples, at most 10 \
         per second; without pg_monitor, no sessions of other roles";
 
-    /// Samples over this connection; statements only with `queries`.
+    /// Creates a sampler on this connection. Statements are sampled only with `queries`.
     ///
     /// # Errors
     ///

@@ -197,7 +197,7 @@ impl CheckpointStats {
 /// 2000-01-01, PostgreSQL's epoch.
 const POSTGRES_EPOCH: Duration = Duration::from_secs(946_684_800);
 
-/// A time in the year 2200; later ones are not plausible.
+/// Microseconds from PostgreSQL's epoch to the year 2200; later times are not plausible.
 const US_MAX: u64 = 6_311_433_600_000_000;
 
 #[cfg(test)]

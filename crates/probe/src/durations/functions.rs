@@ -207,7 +207,7 @@ impl TracedSpan {
         }
     }
 
-    /// The points where the span starts and ends.
+    /// The probe points at the start and at the end of the span.
     pub(super) fn points(self, traced: &TracedServer<'_>) -> Result<[Vec<Point>; 2], ProbeError> {
         match self {
             Self::Call(symbol) => {

@@ -34,7 +34,7 @@ pub(super) struct CallMaps {
 }
 
 const OPEN_BYTES: u32 = 32;
-/// Maximum number of open calls; there is one per backend and function.
+/// Maximum number of open calls. There is at most one per backend and function.
 const OPEN_MAX: u32 = 1 << 16;
 /// Size of the ring, enough for some 130,000 events.
 const RING_BYTES: u32 = 8 << 20;
@@ -134,7 +134,8 @@ fn store_key(program: &mut Assembler, function: usize) {
         .store(Size::Double, Register::R10, KEY, Register::R0);
 }
 
-/// Emits a read of `bytes` of user memory at the address in `R3`.
+/// Emits a read of `bytes` of user memory at the address in `R3` to offset `at` on the stack. Jumps
+/// to `lost` if that fails.
 fn read_user(program: &mut Assembler, at: i16, bytes: i32, lost: JumpLabel) {
     program
         .stack_address(Register::R1, at)

@@ -28,7 +28,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttachPoints {
     pub(super) request: Point,
-    /// At `request`, the first argument is the lock's tag, not the relation.
+    /// Whether the first argument at `request` is the lock's tag instead of the relation.
     pub(super) has_tag: bool,
     pub(super) acquired: (Point, UprobeKind),
     pub(super) release: Point,

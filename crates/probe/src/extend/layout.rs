@@ -13,13 +13,13 @@ use crate::error::ProbeError;
 /// 8b 47 d              mov   d(%rdi), %eax         one, and likewise the other
 /// ```
 ///
-/// `rd_lockInfo.lockRelId` of `rel.h`.
+/// Source: `rd_lockInfo.lockRelId` in `rel.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RelationIdOffset {
     pub(super) offset: u8,
 }
 
-/// Bytes of each function's code that are searched, which is all of it.
+/// Number of bytes of each function's code to search, which covers the whole function.
 const CODE_BYTES: usize = 48;
 
 const FUNCTIONS: [&str; 3] = [

@@ -22,14 +22,14 @@ use crate::{
 /// Maximum number of subjects and blockers to keep: there may be very many relations.
 const SUBJECTS_MAX: usize = 10_000;
 
-/// Traces a metric.
+/// Traces the calls of one metric, and adds them up.
 #[derive(Debug)]
 pub struct CallMonitor {
     durations: CallDurations,
     threshold: Option<Duration>,
     names: RelationNames,
     symbolizer: Symbolizer,
-    /// Whether intervals are summarised by subject, too.
+    /// Whether intervals are also summarised by subject.
     is_by_subject: bool,
     calls: u64,
     /// Calls above the threshold, not drained yet.
@@ -37,7 +37,7 @@ pub struct CallMonitor {
     interval: BTreeMap<SubjectKey, Distribution>,
     all: BTreeMap<&'static str, Distribution>,
     subjects: BTreeMap<SubjectKey, Distribution>,
-    /// Finds the blockers of lock waits, if enabled; below, the waits by blocker.
+    /// Finds the blockers of lock waits, if enabled. `by_blocker` has the durations of those waits.
     blockers: Option<BlockerMonitor>,
     by_blocker: BTreeMap<String, Distribution>,
 }
@@ -48,19 +48,19 @@ type SubjectKey = (&'static str, CallSubject);
 /// A call above the threshold.
 #[derive(Debug)]
 pub struct LongCall {
-    /// The process.
+    /// Id of the process that made the call.
     pub pid: u32,
     /// The operation, e.g. `read` or `fsync`.
     pub operation: &'static str,
     /// The lock, wait event or relation file of the call, if it has one.
     pub subject: Option<String>,
-    /// The processes that were seen blocking it.
+    /// The ids of the processes that were seen blocking the call.
     pub blocked_by: Option<String>,
-    /// When it returned, by the clock of this host.
+    /// Time of the return, by the clock of this host.
     pub ended_at: SystemTime,
-    /// How long it took.
+    /// Time from the start of the call to its return.
     pub duration: Duration,
-    /// The functions it was called from, if stacks are captured.
+    /// The functions that the call came from, if stacks are captured.
     pub stack: Option<CallStack>,
 }
 
@@ -72,7 +72,7 @@ pub struct OperationStats {
     /// The lock, wait event or relation file of the calls; `None` if they have none, or are not
     /// summarised by subject.
     pub subject: Option<String>,
-    /// Durations of the calls that returned in the interval, or in all.
+    /// Durations of the calls that returned in the interval, or since tracing started.
     pub stats: DurationStats,
 }
 
@@ -85,9 +85,9 @@ pub struct CallTotals {
     pub lost: u64,
     /// Durations of all calls, by operation.
     pub operations: Vec<OperationStats>,
-    /// By operation and subject, longest total first.
+    /// Durations by operation and subject, longest total first.
     pub subjects: Vec<OperationStats>,
-    /// By the processes that blocked, longest total first.
+    /// Durations of waits by the blocking processes, longest total first.
     pub blockers: Vec<(String, DurationStats)>,
     /// Why blocking processes could not be determined.
     pub blockers_error: Option<CollectError>,

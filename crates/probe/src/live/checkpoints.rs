@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 ///
-/// The server has stopped before the start, or the output cannot be written.
+/// The server had already stopped, or the output cannot be written.
 pub fn trace_checkpoints(
     tracer: &mut CheckpointTracer,
     server: &RunningServer,

@@ -8,7 +8,7 @@ use std::{
 /// The allowed cost, and the cost so far.
 #[derive(Debug)]
 pub(super) struct CpuBudget {
-    /// As a share of all CPUs.
+    /// The allowed cost, as a share of all CPUs.
     allowed: f64,
     cost_per_event: Duration,
     started_at: Instant,
@@ -33,7 +33,7 @@ impl CpuBudget {
         cost / (elapsed.as_secs_f64() * processors as f64).max(1e-9)
     }
 
-    /// The share since the last check, if above the limit. Checks once per second.
+    /// The share of all CPUs since the last check, if above the limit. Checks once per second.
     pub(super) fn exceeded(&mut self, events: u64) -> Option<f64> {
         let (at, before) = self.checked;
         let elapsed = at.elapsed();

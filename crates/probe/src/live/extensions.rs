@@ -15,7 +15,7 @@ use crate::{
     stacks::{CallStack, Symbolizer},
 };
 
-/// Traces relation extension locks.
+/// Traces relation extension locks, and adds them up by relation.
 #[derive(Debug)]
 pub struct ExtensionMonitor {
     locks: ExtensionLocks,
@@ -33,24 +33,24 @@ pub struct ExtensionMonitor {
 /// A lock above the threshold.
 #[derive(Debug)]
 pub struct LongExtensionLock {
-    /// The process.
+    /// Id of the process that requested the lock.
     pub pid: u32,
-    /// `database.schema.name`, or oids.
+    /// The relation as `database.schema.name`, or its oids if the name is unknown.
     pub relation: String,
     /// How long the process waited for the lock.
     pub wait: Duration,
-    /// How long it held the lock.
+    /// How long the process held the lock.
     pub hold: Duration,
-    /// When it released the lock.
+    /// Time at which the process released the lock.
     pub released_at: SystemTime,
     /// The functions that it was requested from, if stacks are captured.
     pub stack: Option<CallStack>,
 }
 
-/// Summary of an interval.
+/// Locks released in one interval between reports.
 #[derive(Debug)]
 pub struct ExtensionInterval {
-    /// All locks.
+    /// Summary of the released locks.
     pub summary: ExtensionSummary,
     /// The relation with the most waits.
     pub most_waited: Option<String>,
@@ -61,18 +61,18 @@ pub struct ExtensionInterval {
 pub struct ExtensionLockTotals {
     /// Number of locks released.
     pub count: u64,
-    /// All locks.
+    /// Summary of the released locks.
     pub summary: ExtensionSummary,
-    /// By relation, most waited for first.
+    /// Locks by relation, longest total wait first.
     pub relations: Vec<RelationStats>,
     /// Events that the kernel dropped, or that cannot be paired.
     pub lost_events: LostEvents,
 }
 
-/// Locks of a relation.
+/// Waits and holds of one relation's extension lock.
 #[derive(Debug)]
 pub struct RelationStats {
-    /// `database.schema.name`, or oids.
+    /// The relation as `database.schema.name`, or its oids if the name is unknown.
     pub relation: String,
     /// Durations of waits; locks that were free do not count.
     pub waits: DurationStats,

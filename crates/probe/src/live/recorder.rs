@@ -15,14 +15,14 @@ use crate::{
     recorder::{FlightRecorder, RecorderEvent},
 };
 
-/// When recording ends.
+/// Conditions that end a recording.
 #[derive(Clone, Debug)]
 pub struct RecordingLimits {
-    /// After this time; `None` to record until stopped.
+    /// Ends recording after this time; `None` to record until stopped.
     pub duration: Option<Duration>,
-    /// When the server stops; otherwise the recorder waits for it.
+    /// Whether to end recording when the server stops, instead of waiting for its return.
     pub until_server_stops: bool,
-    /// When this is set.
+    /// Ends recording when set.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -33,7 +33,7 @@ pub enum RecordingStop {
     Interrupted,
     /// The time limit was reached.
     DurationOver,
-    /// The server stopped, and the recorder was not to wait for it.
+    /// The server stopped, and the limits excluded waiting for its return.
     ServerStopped,
 }
 

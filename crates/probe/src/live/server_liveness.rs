@@ -13,7 +13,7 @@ use crate::{PostmasterIdentity, SampleError};
 /// Time between checks by [`ServerLiveness::poll`].
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Checks whether a server is still the same one.
+/// Checks whether a server still runs and has not been restarted.
 #[derive(Debug)]
 pub struct ServerLiveness {
     identity: PostmasterIdentity,
@@ -68,7 +68,7 @@ impl ServerLiveness {
         None
     }
 
-    /// Finds out what an error means: whether the server has stopped, and runs again.
+    /// Finds out what an error means: whether the server has stopped, and whether it runs again.
     pub fn explain(&self, error: SampleError) -> ServerUnavailable {
         let source = match error {
             // A stopping server releases its shared memory shortly before it exits.

@@ -14,7 +14,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Collects the events of BPF programs.
 pub trait TracedProbe {
-    /// Reported by itself, because it took at least the threshold.
+    /// An event that took at least the threshold, so that it is reported individually.
     type LongEvent;
     /// Aggregated events since the previous report.
     type Interval;
@@ -34,19 +34,19 @@ pub trait TracedProbe {
 pub enum TraceUpdate<L, I> {
     /// An event above the threshold.
     LongEvent(L),
-    /// An interval is over.
+    /// The aggregated events of an interval that has ended.
     Interval(I),
 }
 
-/// Result of tracing.
+/// How tracing ended, and what it cost.
 #[derive(Debug)]
 pub struct TraceEnd {
-    /// Cost as a share of all CPUs.
+    /// Cost since the start, as a share of all CPUs.
     pub overhead: f64,
     /// The cost in the last second, as a share of all CPUs, if tracing ended because it exceeded
     /// the budget.
     pub over_budget: Option<f64>,
-    /// Error if the server stopped.
+    /// The error, if the server stopped.
     pub stopped: Option<ServerUnavailable>,
 }
 
@@ -55,7 +55,7 @@ pub struct TraceEnd {
 ///
 /// # Errors
 ///
-/// The server has stopped before the start, or the output cannot be written.
+/// The server had already stopped, or the output cannot be written.
 pub fn trace<P: TracedProbe>(
     probe: &mut P,
     server: &RunningServer,

@@ -23,7 +23,7 @@ pub trait WaitSource {
     fn query(&self, id: QueryId) -> Option<&str>;
 }
 
-/// Waits of an interval.
+/// An update: the waits since the previous report.
 pub struct WaitInterval<'s> {
     /// Waits since the previous report.
     pub report: WaitReport,
@@ -31,14 +31,14 @@ pub struct WaitInterval<'s> {
     pub source: &'s dyn WaitSource,
 }
 
-/// Totals of a profile.
+/// Totals of a profile, from start to end.
 #[derive(Debug)]
 pub struct WaitTotals {
     /// Waits since the start.
     pub report: WaitReport,
     /// Number of samples skipped because others took too long.
     pub missed: u64,
-    /// Error if the server stopped or no longer responded.
+    /// The error, if the server stopped or no longer responded.
     pub ended: Option<LiveError>,
 }
 
@@ -73,7 +73,7 @@ pub fn profile_waits<S: WaitSource>(
     Ok(WaitTotals { report: profile.total(), missed: ticks.missed(), ended })
 }
 
-/// Whether the totals up to an error are complete.
+/// Whether an error means that the server is gone, so that the totals up to it are complete.
 fn has_ended(error: &LiveError) -> bool {
     match error {
         LiveError::Server(stopped) => matches!(stopped.source, SampleError::ServerStopped { .. }),
@@ -90,7 +90,7 @@ pub struct MemoryWaits {
 }
 
 impl MemoryWaits {
-    /// Samples with an opened sampler.
+    /// Creates a source from an opened sampler.
     ///
     /// # Errors
     ///

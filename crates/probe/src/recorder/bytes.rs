@@ -1,5 +1,5 @@
-//! Encodes and decodes values: numbers and texts as [`howdah_codec`] has them, lists after their
-//! count.
+//! Encodes and decodes values: numbers and texts in the encoding of [`howdah_codec`], lists as
+//! their count and then their items.
 //!
 //! A type lists its fields in order once, with [`packed!`]; encoder and decoder follow from that
 //! and cannot differ.

@@ -23,7 +23,7 @@ use crate::{
     durations::{Call, CallDurations, CallSubject, ProbeMetric},
 };
 
-/// Temporarily attached probes. Dropping it detaches them.
+/// Temporarily attached probes. Dropping the value detaches them.
 #[derive(Debug)]
 pub(super) struct ExactProbes {
     reports: Receiver<TraceReport>,
@@ -36,7 +36,7 @@ pub(super) struct ExactProbes {
 pub(super) enum TraceReport {
     /// Calls of one second; the duration is the offset of its start from the trigger.
     Second(Duration, TracedCalls),
-    /// A message: a metric is not available, or no longer.
+    /// A message: a metric is not available, or its probes were detached early.
     Note(String),
     /// Number of lost calls.
     Lost(u64),
@@ -50,8 +50,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const METRICS: [ProbeMetric; 3] = [ProbeMetric::Io, ProbeMetric::Wal, ProbeMetric::Locks];
 /// Reports that may be queued.
 const QUEUE_DEPTH: usize = 1024;
-/// Maximum number of distinct subjects per operation and second, and how many of these are
-/// reported.
+/// Maximum number of distinct subjects counted per operation and second, and of those reported: the
+/// ones with the longest total time.
 const SUBJECTS_MAX: usize = 4096;
 const REPORTED_SUBJECTS_MAX: usize = 3;
 
@@ -81,7 +81,7 @@ impl ExactProbes {
         self.reports.try_iter()
     }
 
-    /// Detaches the probes now and waits for it; always returns true.
+    /// Detaches the probes, and waits until they are detached. Always returns true.
     pub(super) fn detach(&mut self) -> bool {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -98,7 +98,7 @@ impl Drop for ExactProbes {
     }
 }
 
-/// A metric whose programs are attached, with its calls of the current second.
+/// A metric whose programs are attached, with its calls in the current second.
 struct AttachedMetric {
     metric: ProbeMetric,
     durations: CallDurations,

@@ -24,9 +24,9 @@ pub(super) const RING_SLOTS: u32 = 24;
 pub(super) const SLOT_HEADER_BYTES: usize = 16;
 /// Size of a frame's header, in bytes.
 pub(super) const FRAME_HEADER_BYTES: usize = 12;
-/// Lowest value allowed for the maximum size of a file.
+/// Lowest value allowed for the maximum size of a file, in bytes.
 pub(super) const MAX_BYTES_MIN: u64 = 1 << 20;
-/// Highest value allowed for the maximum size of a file.
+/// Highest value allowed for the maximum size of a file, in bytes.
 pub(super) const MAX_BYTES_MAX: u64 = 4 << 30;
 
 const MAGIC: [u8; 8] = *b"HOWDAHFR";
@@ -69,7 +69,7 @@ impl Layout {
         (is_valid && head.get(..32)? == &layout.head()[..32]).then_some(layout)
     }
 
-    /// The maximum size of the file.
+    /// The maximum size of the file, in bytes.
     pub(super) fn max_bytes(self) -> u64 {
         self.offset(EPISODE_SLOTS + RING_SLOTS)
     }
@@ -79,7 +79,7 @@ impl Layout {
         HEADER_BYTES + u64::from(slot) * u64::from(self.slot_bytes)
     }
 
-    /// The longest body that fits into a slot.
+    /// The length of the longest body that fits into a slot, in bytes.
     pub(super) fn body_max(self) -> usize {
         self.slot_bytes as usize - SLOT_HEADER_BYTES - FRAME_HEADER_BYTES
     }

@@ -47,9 +47,9 @@ pub struct RecordingStarted {
     pub major: u32,
     /// Process id of the postmaster, in the recorder's namespace.
     pub postmaster: u32,
-    /// The data directory.
+    /// Path of the server's data directory.
     pub data_dir: String,
-    /// Samples per second.
+    /// Number of samples taken per second.
     pub rate: u32,
     /// The source of each metric.
     pub sources: Vec<RecordedSource>,
@@ -62,7 +62,7 @@ pub struct RecordingStarted {
 pub struct RecordedSource {
     /// The metric: `checkpoints`, `extend`, `sweep` or `waits`.
     pub metric: String,
-    /// `None`: the metric is not available.
+    /// The source; `None` if the metric is not available.
     pub source: Option<ProbeSource>,
     /// Data that the source cannot provide, as text; empty if it is complete.
     pub limitation: String,
@@ -75,9 +75,9 @@ pub struct RecordedSecond {
     pub at_us: i64,
     /// Actual length, in microseconds.
     pub elapsed_us: u64,
-    /// Extension locks released in this second. `None`: not traced.
+    /// Extension locks released in this second; `None` if they were not traced.
     pub extension: Option<ExtensionTotals>,
-    /// The clock sweep. `None`: not sampled.
+    /// The clock sweep; `None` if it was not sampled.
     pub sweep: Option<SweepTotals>,
     /// Wait events of all processes, sampled in this second.
     pub waits: WaitSamples,
@@ -94,7 +94,7 @@ pub struct ExtensionTotals {
     pub waits: LogHistogram,
     /// Time from acquisition to release.
     pub holds: LogHistogram,
-    /// Number of conditional locks.
+    /// Number of locks that were requested only if free.
     pub conditional: u64,
     /// The relations with the longest total wait.
     pub relations: Vec<RelationWaits>,
@@ -103,13 +103,13 @@ pub struct ExtensionTotals {
 /// Waits to extend one relation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelationWaits {
-    /// `pg_database.oid`.
+    /// Oid of the relation's database (`pg_database.oid`).
     pub database: u32,
-    /// `pg_class.oid`.
+    /// Oid of the relation (`pg_class.oid`).
     pub relation: u32,
-    /// Number of waits.
+    /// Number of waits for the relation's extension lock.
     pub waits: u64,
-    /// Total time, in microseconds.
+    /// Total wait time, in microseconds.
     pub total_us: u64,
     /// The longest wait, in microseconds.
     pub max_us: u64,
@@ -135,7 +135,7 @@ pub struct SweepTotals {
 pub struct WaitSamples {
     /// Number of sampling rounds.
     pub rounds: u32,
-    /// The observations.
+    /// The observations, by kind of process and event.
     pub rows: Vec<WaitRow>,
 }
 
@@ -146,9 +146,9 @@ pub struct WaitRow {
     pub group: TimeCategory,
     /// The kind of processes, as in `pg_stat_activity.backend_type`.
     pub kind: String,
-    /// Class of the event.
+    /// Class of the event, as in `pg_stat_activity.wait_event_type`.
     pub class: String,
-    /// The event, `Class:event`.
+    /// The event, as `Class:event`.
     pub event: String,
     /// Number of observations.
     pub samples: u64,
@@ -163,7 +163,7 @@ pub struct LostCounts {
     pub locks: u64,
     /// Extension locks whose start was not observed.
     pub no_start: u64,
-    /// Hits at which the kernel did not run a program.
+    /// Hits at which the kernel did not run the BPF program.
     pub skipped: u64,
     /// Lost checkpoint events.
     pub phases: u64,
@@ -184,7 +184,7 @@ pub struct PhaseStarted {
     pub phase: CheckpointPhase,
     /// Process id, in our namespace.
     pub pid: u32,
-    /// Number of enclosing phases.
+    /// Number of enclosing phases; 0 for the checkpoint itself.
     pub depth: u32,
 }
 
@@ -199,7 +199,7 @@ pub struct PhaseEnded {
     pub phase: CheckpointPhase,
     /// Process id, in our namespace.
     pub pid: u32,
-    /// Number of enclosing phases.
+    /// Number of enclosing phases; 0 for the checkpoint itself.
     pub depth: u32,
     /// Buffers written, if known.
     pub buffers: Option<u64>,
@@ -238,9 +238,9 @@ pub struct ThresholdCrossed {
 pub struct TracedCalls {
     /// Start of the second, in µs since 1970.
     pub at_us: i64,
-    /// `io`, `wal` or `locks`.
+    /// The traced metric: `io`, `wal` or `locks`.
     pub metric: String,
-    /// `read`, `write`, `fsync`, …
+    /// The operation: `read`, `write`, `fsync`, …
     pub operation: String,
     /// Durations of the calls.
     pub calls: LogHistogram,
@@ -253,9 +253,9 @@ pub struct TracedCalls {
 pub struct RecordingNote {
     /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
-    /// The topic.
+    /// The subject of the message.
     pub kind: NoteKind,
-    /// The message.
+    /// The message, for the user.
     pub text: String,
 }
 
@@ -275,9 +275,9 @@ pub enum NoteKind {
 /// Resolves the oids of a relation to its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedRelation {
-    /// `pg_database.oid`.
+    /// Oid of the relation's database (`pg_database.oid`).
     pub database: u32,
-    /// `pg_class.oid`.
+    /// Oid of the relation (`pg_class.oid`).
     pub relation: u32,
     /// Qualified name, such as `shop.public.orders`.
     pub name: String,
@@ -324,7 +324,7 @@ impl NoteKind {
 }
 
 impl ProbeSource {
-    /// The sources of a recording.
+    /// All sources of a recording, in the order of their numbers in a file.
     const ALL: [Self; 2] = [Self::Bpf, Self::Memory];
 }
 

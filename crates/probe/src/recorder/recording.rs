@@ -50,12 +50,12 @@ pub struct FlightRecording {
     pub episodes: Vec<(usize, usize)>,
     /// Number of intact records that could not be decoded.
     pub unreadable: u64,
-    /// Maximum size of the file.
+    /// Maximum size of the file, in bytes.
     pub max_bytes: u64,
 }
 
 impl FlightRecording {
-    /// Reads a file, which may be written concurrently.
+    /// Reads a recording, even while a recorder is writing it.
     ///
     /// # Errors
     ///

@@ -41,9 +41,9 @@ pub enum RecordingFileError {
     Size {
         /// Path of the file.
         path: PathBuf,
-        /// The maximum size of the existing file.
+        /// The maximum size of the existing file, in bytes.
         found: u64,
-        /// The requested maximum size.
+        /// The requested maximum size, in bytes.
         requested: u64,
     },
     /// Another process is recording to the file.
@@ -113,12 +113,12 @@ impl SlotRing {
         self.next_number
     }
 
-    /// Maximum length of a record.
+    /// Maximum length of a record, in bytes.
     pub(super) fn body_max(&self) -> usize {
         self.layout.body_max()
     }
 
-    /// Maximum size of the file.
+    /// Maximum size of the file, in bytes.
     pub(super) fn max_bytes(&self) -> u64 {
         self.layout.max_bytes()
     }

@@ -10,13 +10,13 @@ use super::record::{LostCounts, RecordingNote, ThresholdCrossed};
 pub enum RecorderEvent {
     /// A trigger fired.
     ThresholdCrossed(ThresholdCrossed),
-    /// Any other message.
+    /// A message about the recording or the server.
     Note(RecordingNote),
     /// A relation whose [name](super::FlightRecorder::set_relation_name) is not known yet.
     Unnamed {
-        /// `pg_database.oid`.
+        /// Oid of the relation's database (`pg_database.oid`).
         database: u32,
-        /// `pg_class.oid`.
+        /// Oid of the relation (`pg_class.oid`).
         relation: u32,
     },
 }
@@ -30,7 +30,7 @@ pub struct RecordingTotals {
     pub seconds: u64,
     /// Total length of the recorded seconds.
     pub recorded: Duration,
-    /// Samples of the server.
+    /// Number of samples taken of the server.
     pub samples: u64,
     /// Events and samples missed in all seconds.
     pub lost: LostCounts,
@@ -42,9 +42,9 @@ pub struct RecordingTotals {
     pub cpu: Duration,
     /// Number of records omitted from episodes because their slot was full.
     pub omitted: u64,
-    /// Why the file is incomplete.
+    /// Why the file is incomplete, if it is.
     pub trouble: Option<String>,
-    /// Maximum size of the file.
+    /// Maximum size of the file, in bytes.
     pub max_bytes: u64,
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use super::record::{RecordedSecond, TriggerKind};
 
-/// Thresholds at which triggers fire. `None`: never.
+/// Thresholds at which triggers fire; a trigger whose threshold is `None` never fires.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
     /// The 99th percentile of waits for extension locks in a second that has at least [`WAITS_MIN`]
@@ -35,7 +35,7 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// All triggers are off.
+    /// Thresholds that turn all triggers off.
     pub const NONE: Self = Self { extend_p99: None, sweep: None, checkpoint_sync: None };
 
     /// Sets one threshold.
@@ -98,7 +98,7 @@ pub(super) struct TriggerHit {
 pub struct TriggerSetting {
     /// The trigger to configure.
     pub kind: TriggerKind,
-    /// The threshold, in its unit. `None`: never.
+    /// The threshold, in the unit of its kind; `None` turns the trigger off.
     pub value: Option<f64>,
 }
 
@@ -111,7 +111,7 @@ pub enum SettingError {
         "unknown trigger {name:?}: use extend-p99, sweep or checkpoint-sync, then = and a value"
     )]
     Name {
-        /// The name given.
+        /// The unknown name.
         name: String,
     },
     /// The value is not valid.
@@ -119,9 +119,9 @@ pub enum SettingError {
     Value {
         /// The trigger that the value was given for.
         kind: TriggerKind,
-        /// The value given.
+        /// The invalid value.
         value: String,
-        /// A valid example.
+        /// An example of a valid value.
         example: &'static str,
     },
 }

@@ -70,12 +70,12 @@ impl RecordingWriter {
         Ok((writer, next_number))
     }
 
-    /// Maximum length of a record.
+    /// Maximum length of a record, in bytes.
     pub(super) fn body_max(&self) -> usize {
         self.body_max
     }
 
-    /// Maximum size of the file.
+    /// Maximum size of the file, in bytes.
     pub(super) fn max_bytes(&self) -> u64 {
         self.max_bytes
     }

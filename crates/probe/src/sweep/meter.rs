@@ -33,18 +33,18 @@ pub struct SweepRow {
 /// with several allocations counts with its average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerAllocation {
-    /// Minimum over the slices.
+    /// The smallest value of any slice.
     pub min: f64,
     /// All examined buffers divided by all allocations.
     pub avg: f64,
-    /// Maximum over the slices.
+    /// The largest value of any slice.
     pub max: f64,
 }
 
 /// The sweep since the start of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepSummary {
-    /// Time covered.
+    /// Time that the samples cover.
     pub elapsed: Duration,
     /// Number of samples.
     pub samples: u64,

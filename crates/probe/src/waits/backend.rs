@@ -65,7 +65,7 @@ pub enum ProcessKind {
     WalSummarizer,
     /// Flushes WAL of asynchronous commits.
     WalWriter,
-    /// Any other process, which is one of an extension.
+    /// Any other process: a background worker of an extension.
     BackgroundWorker,
 }
 

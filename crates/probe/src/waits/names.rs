@@ -136,7 +136,7 @@ impl WaitEventNames {
         }
     }
 
-    /// All named events.
+    /// All events that have names, with their classes.
     pub fn iter(&self) -> impl Iterator<Item = (Class, &'static str)> {
         let classes = TABLES.iter().zip(&self.names);
         classes.flat_map(|((class, _), names)| names.iter().flatten().map(|&name| (*class, name)))

@@ -21,7 +21,7 @@ pub struct Profile {
     interval: ProfileTotals,
 }
 
-/// Observations in a period.
+/// The observations of a period, summed by kind of process, event and statement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WaitReport {
     /// Length of the period that the rounds cover.
@@ -60,7 +60,7 @@ pub struct ProfileRow {
     pub processes: f64,
 }
 
-/// The purpose of time spent by a process, for separate sums.
+/// Category of the time that a process spends. Each category is summed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TimeCategory {
     /// A client waits for the process.

@@ -23,7 +23,7 @@ pub struct QueryOptions {
     pub texts_max: usize,
 }
 
-/// Interned statement texts.
+/// Texts of statements, each stored once and identified by a [`QueryId`].
 #[derive(Debug)]
 pub struct QueryTexts {
     options: QueryOptions,
@@ -39,7 +39,7 @@ pub(super) struct QueryReader {
 }
 
 impl QueryId {
-    /// Stands for every text beyond the maximum number.
+    /// Stands for every text after the first [`QueryOptions::texts_max`].
     pub const OTHER: Self = Self(u32::MAX);
 }
 
@@ -77,7 +77,7 @@ impl QueryReader {
 }
 
 impl QueryTexts {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(options: QueryOptions) -> Self {
         Self { options, texts: Vec::new(), ids: HashMap::new() }
     }

@@ -84,7 +84,7 @@ pub struct Observation<'a> {
     pub query: Option<QueryId>,
 }
 
-/// Number of processes by state. The first is the sum of the others.
+/// Number of processes by state. `processes` is the sum of the other fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
     /// All processes that have an entry in shared memory.
@@ -111,7 +111,7 @@ pub struct NoWaitStates {
 /// Cost of sampling since the start, without the caller's own work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplingCost {
-    /// Number of rounds.
+    /// Number of sampling rounds.
     pub rounds: u64,
     /// Number of these rounds that also listed processes.
     pub listings: u64,
@@ -126,7 +126,7 @@ struct SampledBackend {
 }
 
 impl Default for SamplerOptions {
-    /// Ten listings per second, without statements.
+    /// Lists processes ten times per second, and does not read statements.
     fn default() -> Self {
         Self { listing_interval: Duration::from_millis(100), queries: None }
     }
@@ -137,7 +137,7 @@ impl WaitSampler {
     ///
     /// # Errors
     ///
-    /// Its memory may not be read, or its binary does not export the required symbols.
+    /// The server's memory may not be read, or its binary does not export the required symbols.
     pub fn open(server: &RunningServer, options: SamplerOptions) -> Result<Self, SampleError> {
         let major = server.major();
         let names =
@@ -203,7 +203,7 @@ impl WaitSampler {
         &self.names
     }
 
-    /// The cost so far.
+    /// The cost of sampling so far.
     pub fn cost(&self) -> SamplingCost {
         self.cost
     }

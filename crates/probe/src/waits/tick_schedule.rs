@@ -26,7 +26,8 @@ pub struct TickSchedule {
 }
 
 impl TickSchedule {
-    /// A schedule whose first tick is due at `start`. A period of zero is taken as a nanosecond.
+    /// Creates a schedule whose first tick is due at `start`. A period of zero is treated as one
+    /// nanosecond.
     pub fn new(start: Instant, period: Duration) -> Self {
         Self { period: period.max(Duration::from_nanos(1)), next_tick_at: start, missed: 0 }
     }

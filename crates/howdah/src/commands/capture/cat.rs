@@ -111,8 +111,8 @@ fn cells(event: &Event) -> [String; 7] {
     ]
 }
 
-/// The SQL text and values on one line, and the messages if they are not just those that execute
-/// it.
+/// The SQL text and values on one line, and the protocol messages if the event's kind does not
+/// imply them.
 fn summary(event: &Event) -> String {
     let text = match &event.action {
         Action::Call { function } => function.to_str_lossy(),

@@ -1,5 +1,5 @@
-//! Output of events for commands that process captures: filters and redacts them, counts and hashes
-//! them, and writes them to a capture if requested.
+//! The output of commands that process captures: filters, redacts, counts and hashes events, and
+//! writes them to a capture if requested.
 
 use std::{
     collections::HashSet,
@@ -32,7 +32,7 @@ pub(super) struct CaptureOutput {
     interner: Interner,
 }
 
-/// Destination of the events.
+/// Where events go that passed the filter.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 enum CaptureSink {
@@ -43,7 +43,7 @@ enum CaptureSink {
     Capture { dir: Box<Path>, settings: CaptureSettings, writer: Option<CaptureWriter> },
 }
 
-/// Counts of the events that passed.
+/// Counts of the events that passed the filter.
 #[derive(Debug, Default)]
 pub(super) struct OutputTally {
     /// Hash over all fields of all events.
@@ -74,7 +74,7 @@ impl Hasher for SessionHasher {
     }
 }
 
-/// Maximum number of sessions counted; eight bytes each, and more than any single log has.
+/// Maximum number of sessions to count, at eight bytes each. A single log never has as many.
 const SESSIONS_MAX: usize = 4 << 20;
 
 impl OutputTally {
@@ -141,7 +141,7 @@ impl CaptureOutput {
         }
     }
 
-    /// Processes an event.
+    /// Filters, redacts, counts and writes an event.
     pub(super) fn push(&mut self, event: Event) -> Result<(), WriteError> {
         self.input_span.record(event.time);
         self.filter.push(event);
@@ -165,7 +165,7 @@ impl CaptureOutput {
         Ok(())
     }
 
-    /// Saves the events received so far. To be called while the input is idle.
+    /// Saves the events received so far. Call this while the input is idle.
     pub(super) fn on_idle(&mut self) -> Result<(), WriteError> {
         match &mut self.sink {
             CaptureSink::Capture { writer: Some(writer), .. } => writer.save_if_due(),
@@ -173,12 +173,12 @@ impl CaptureOutput {
         }
     }
 
-    /// Counts of the events that passed.
+    /// Counts of the events that passed the filter.
     pub(super) fn tally(&self) -> &OutputTally {
         &self.tally
     }
 
-    /// Lines about excluded events.
+    /// Lines of text about events that were excluded and texts that were withheld.
     pub(super) fn excluded_lines(&self) -> Vec<String> {
         let mut lines = selection::lines(self.filter.excluded());
         lines.extend(self.input_span.line());
@@ -217,7 +217,7 @@ impl CaptureOutput {
         }
     }
 
-    /// The report on the source, extended by counts of the output.
+    /// The report on the source, with the counts of the output added.
     fn report(&self, mut report: Value) -> Value {
         if report.is_null() {
             report = json!({});

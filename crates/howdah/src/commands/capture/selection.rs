@@ -74,14 +74,15 @@ fn refuse_without_grammar(value: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// A point in time, which may be written without its last parts.
+/// A point in time, whose offset, seconds and time of day are optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TimeArg(Timestamp);
 
 impl FromStr for TimeArg {
     type Err = howdah_traffic::ParseTimestampError;
 
-    /// Parses RFC 3339; a missing offset, second or time of day is UTC, 0 or midnight.
+    /// Parses RFC 3339. A missing offset means UTC, missing seconds 0, a missing time of day
+    /// midnight.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let whole = text.parse();
         let rest = ["Z", ":00Z", "T00:00:00Z"];
@@ -103,7 +104,7 @@ pub(super) struct RedactArgs {
 }
 
 impl RedactArgs {
-    /// Whether values are redacted.
+    /// Whether `--redact` was given.
     pub(super) fn is_on(&self) -> bool {
         self.redact
     }
@@ -134,13 +135,13 @@ pub(super) struct InputSpan {
 }
 
 impl InputSpan {
-    /// Records an input event.
+    /// Extends the time span to an event of the input.
     pub(super) fn record(&mut self, time: Timestamp) {
         let (first, last) = self.span.unwrap_or((time, time));
         self.span = Some((first.min(time), last.max(time)));
     }
 
-    /// Records that an event passed.
+    /// Records that an event passed the filter.
     pub(super) fn record_passed(&mut self) {
         self.has_passed = true;
     }
@@ -185,7 +186,7 @@ impl<I> FilteredEvents<I> {
         Self { events, filter, input_span: InputSpan::default(), left: Exclusions::default() }
     }
 
-    /// Whether all events pass.
+    /// Whether every event passes, because no filter is set.
     pub(crate) fn is_unfiltered(&self) -> bool {
         self.filter.keeps_everything()
     }

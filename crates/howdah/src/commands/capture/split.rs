@@ -58,7 +58,7 @@ const PARTS_MAX: usize = 64;
 /// Bytes of text buffered by all parts together.
 const MEMORY_BYTES: usize = 128 << 20;
 
-/// A duration given as a number with a unit.
+/// Length of a time slice, given as a number with a unit, such as `10m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SliceLength(Duration);
 
@@ -135,7 +135,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     Ok(CommandOutcome::Done)
 }
 
-/// Assigns events to parts.
+/// The rule that assigns events to parts: by time, session or database.
 enum SplitRule {
     Time(Slices),
     Sessions(Vec<SampleRate>),
@@ -256,7 +256,7 @@ impl<'a> OpenParts<'a> {
         Ok(())
     }
 
-    /// Finishes the open captures.
+    /// Finishes the captures that are being written, and reports each.
     fn finish(&mut self, ctx: &CommandContext) -> anyhow::Result<()> {
         for (name, OpenPart { writer, hash, transactions }) in std::mem::take(&mut self.open) {
             let dir = self.dir(&name);

@@ -1,4 +1,4 @@
-//! Runs probes by SQL, where none can be attached.
+//! Runs probes by SQL, for servers to which no probe can be attached.
 
 use anyhow::Context as _;
 use howdah_collect::MonitorConnection;

@@ -1,5 +1,5 @@
-//! Shared by all probes: options for server, format and timing; and for tracing probes, options for
-//! long events and cost.
+//! Options shared by all probes, for the server, the format and the timing; and those shared by
+//! tracing probes, for long events and cost.
 
 use std::time::Duration;
 
@@ -154,7 +154,7 @@ pub(super) fn report_attached(server: &RunningServer, ctx: &CommandContext) {
     ctx.report(format_args!("attached to the server with postmaster {pid}"));
 }
 
-/// The result of a probe that may have ended because of its server.
+/// The outcome of a probe: `ended` is the error, if the probe ended because of one.
 pub(super) fn outcome(ended: Option<LiveError>) -> anyhow::Result<CommandOutcome> {
     ended.map_or(Ok(CommandOutcome::Done), |error| Err(live_error(error)))
 }
@@ -167,7 +167,7 @@ pub(super) fn live_error(error: LiveError) -> anyhow::Error {
             errors::with_hint(source.into(), hint)
         }
         LiveError::Server(ServerUnavailable { source, .. }) => source.into(),
-        // A closed standard output is recognised by its own error.
+        // A closed standard output has its own error type, which is recognised later.
         LiveError::Output(error) => error.into(),
         error => error.into(),
     }

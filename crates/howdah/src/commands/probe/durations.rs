@@ -74,7 +74,7 @@ pub(super) fn run(
 /// How lightweight locks are measured.
 enum LwLockTracing {
     Attached(Box<CallDurations>, Box<LocalServer>),
-    /// Done already, with samples of memory or SQL.
+    /// Lightweight locks were already measured, by samples of memory or by SQL.
     Done(CommandOutcome),
 }
 

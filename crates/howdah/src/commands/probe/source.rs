@@ -1,4 +1,4 @@
-//! Where a probe's values come from.
+//! The option that selects the source of a probe's values.
 
 /// Value of `--source`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -53,7 +53,7 @@ pub(super) enum ServerAccess {
 #[derive(Debug)]
 pub(super) struct SqlTarget {
     pub(super) target: Box<ConnectTarget>,
-    /// Why its processes are not accessed.
+    /// Why the server's processes are not accessed.
     pub(super) reason: String,
 }
 
@@ -67,7 +67,7 @@ impl TargetArgs {
             || self.connection.names_a_server()
     }
 
-    /// Finds the server's processes.
+    /// Finds the server's processes; an error if they are not on this host or not accessible.
     pub(super) fn find(&self) -> anyhow::Result<LocalServer> {
         match self.by_process() {
             Some(opened) => {

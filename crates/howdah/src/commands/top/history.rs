@@ -48,7 +48,7 @@ pub(super) struct HistoryArgs {
 }
 
 impl HistoryArgs {
-    /// Creates the history of servers with these names, and the recording.
+    /// Creates the history for servers with these names, and the recording if one is requested.
     pub(super) fn writer(
         &self,
         names: impl Iterator<Item = String>,

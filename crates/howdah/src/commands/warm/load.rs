@@ -178,7 +178,7 @@ struct LoadProgress {
     bar: ProgressBar,
     page_bytes: u64,
     messages: Messages,
-    /// Whether it was reported that the load waits for the server.
+    /// Whether the user has been told that loading waits for the server.
     waits: AtomicBool,
     interrupted: Arc<AtomicBool>,
 }
@@ -224,13 +224,13 @@ struct LoadDocument {
     /// Share of the planned pages that are in the cache, 0 to 1. Pages that were not found or had
     /// no room are not planned.
     plan_share: f64,
-    /// Pages in the cache if all of the image is resident.
+    /// Number of pages that are in the cache if the whole image is resident.
     expected: u64,
     /// Pages of the image that are in the cache.
     in_cache: u64,
     /// Pages excluded by `--limit`.
     limited: u64,
-    /// Whether the image does not record its cluster.
+    /// Whether the image lacks a record of the cluster that it was taken from.
     origin_unknown: bool,
     /// How the cache was read at the end; `None` if that was not possible.
     measured_by: Option<&'static str>,
