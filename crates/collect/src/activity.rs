@@ -49,26 +49,27 @@ pub struct BackendActivity {
     pub leader: Option<i32>,
     /// Session state; `None` where the role may not see it, and for processes without a session.
     pub state: Option<BackendState>,
-    /// Wait event, if it is waiting.
+    /// Wait event, if the session is waiting.
     pub wait: Option<BackendWait>,
     /// Age of the session's transaction id, in transactions.
     pub xid_age: Option<i64>,
-    /// Age of the oldest transaction whose effects the session must still see, in transactions.
+    /// Age in transactions of the session's `backend_xmin`: VACUUM must keep rows deleted since
+    /// then.
     pub xmin_age: Option<i64>,
     /// Start time of the current transaction.
     pub transaction_started_us: Option<i64>,
-    /// Start time of the current statement; for an idle session of the last one, if idle texts were
-    /// requested.
+    /// Start time of the current statement; for an idle session, of the last one, if idle texts
+    /// were requested.
     pub query_started_us: Option<i64>,
     /// Time at which `state` last changed.
     pub state_changed_us: Option<i64>,
-    /// `query_id` of that statement.
+    /// `query_id` of the statement in `query`.
     pub query_id: Option<i64>,
-    /// Current statement; for an idle session the last one.
+    /// Current statement; for an idle session, the last one.
     pub query: Option<SqlText>,
     /// Holders of the lock that the session waits for.
     pub blockers: Vec<Blocker>,
-    /// Start of the wait for that lock.
+    /// Time at which the session began to wait for this lock.
     pub blocked_since_us: Option<i64>,
     /// Whether the role is a superuser.
     pub is_superuser: bool,
@@ -191,8 +192,8 @@ impl BackendType {
         }
     }
 
-    /// Whether the process applies changes of a publisher. PostgreSQL 17 split this type into three
-    /// names.
+    /// Whether the process applies changes from a publisher. PostgreSQL 17 split this type into
+    /// three names.
     pub fn is_logical_replication(&self) -> bool {
         self.as_str().starts_with("logical replication")
     }
@@ -219,7 +220,7 @@ impl BackendActivity {
         !self.is_readable && self.may_be_client()
     }
 
-    /// Start of the current activity: of the running statement, or of being idle.
+    /// Start of the current activity: the running statement, or the idle time.
     pub fn since_us(&self) -> Option<i64> {
         match self.state? {
             BackendState::Active | BackendState::FastPath => self.query_started_us,

@@ -11,7 +11,7 @@
 //! - A text that the server truncated, or that sanitizing has changed, is not sent.
 //! - The explained statement is `EXECUTE name (NULL, …)` under `plan_cache_mode =
 //!   force_generic_plan`: the plan does not depend on parameter values, which are unknown. That
-//!   setting exists since PostgreSQL 12; before, texts with parameters are refused.
+//!   setting has existed since PostgreSQL 12; in older versions, texts with parameters are refused.
 //! - Planning evaluates functions declared immutable or stable, with our privileges. A role that
 //!   can do more than read is therefore refused where the database has such a function whose owner
 //!   is not a superuser. A few milliseconds pass between this check and the planning.

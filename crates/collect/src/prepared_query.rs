@@ -15,8 +15,8 @@ pub(crate) struct PreparedQuery {
 }
 
 impl PreparedQuery {
-    /// Creates a statement that is not prepared yet. `name` is its name on the connection; error
-    /// messages contain it, too.
+    /// Creates a statement that is not prepared yet. `name` identifies it on the connection and in
+    /// error messages.
     pub(crate) fn new(name: &'static str, sql: String) -> Self {
         Self { name, sql, format: ValueFormat::Text, is_prepared: false }
     }

@@ -38,7 +38,8 @@ impl MissingPrivilege {
 
 impl Privileges {
     pub(crate) fn read(client: &mut Client, version: ServerVersion) -> Result<Self, CollectError> {
-        // The predefined roles exist since version 10; before, only superusers saw everything.
+        // The predefined roles have existed since version 10; before that, only superusers saw
+        // everything.
         let sql = if version.major() >= 10 {
             "SELECT current_user, rolsuper, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
              pg_has_role(current_user, 'pg_read_all_settings', 'USAGE'), \

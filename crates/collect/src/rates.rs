@@ -16,7 +16,7 @@ pub struct RateView {
     pub seconds: f64,
 }
 
-/// Computes the rates between a sample and the one before.
+/// Computes the rates between a sample and the previous one.
 ///
 /// Rows are matched by their keys. A counter smaller than before was reset, by hand or by a crash:
 /// its growth is unknown and not guessed.

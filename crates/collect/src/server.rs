@@ -109,7 +109,7 @@ impl MonitorConnection {
         self.activity.request_full_texts();
     }
 
-    /// Reads all sessions. With `idle_texts` idle sessions include their last statement.
+    /// Reads all sessions. With `idle_texts`, idle sessions include their last statement.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl MonitorConnection {
     ///
     /// # Errors
     ///
-    /// As for [`Self::activity`].
+    /// The same as for [`Self::activity`].
     pub fn waits(&mut self) -> Result<WaitCounts, CollectError> {
         Ok(WaitCounts::from_result(&self.waits.run(&mut self.client, &[])?))
     }
@@ -131,7 +131,7 @@ impl MonitorConnection {
     ///
     /// # Errors
     ///
-    /// As for [`Self::activity`].
+    /// The same as for [`Self::activity`].
     pub fn overview(&mut self) -> Result<Overview, CollectError> {
         let result = self.overview.run(&mut self.client, &[])?;
         Overview::from_result(&result).ok_or(CollectError::NotPostgres { what: "overview" })
@@ -205,9 +205,9 @@ fn query_version(client: &mut Client) -> Result<ServerVersion, CollectError> {
     number.map(ServerVersion).ok_or(CollectError::NotPostgres { what: "version" })
 }
 
-/// Applies the connection's settings: limits for us, and texts as raw bytes. With `SQL_ASCII` the
-/// server sends texts of other databases unconverted; otherwise one invalid byte would fail the
-/// whole result.
+/// Applies the connection's settings: limits on our own statements, and texts as raw bytes. With
+/// `SQL_ASCII` the server sends texts of other databases unconverted; otherwise one invalid byte
+/// would fail the whole result.
 fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), CollectError> {
     const SETTINGS: &[&[VersionedSql]] = &[
         &[(9, "client_encoding = 'SQL_ASCII'")],

@@ -1,4 +1,5 @@
-//! Settings of a server, and those that roles and databases have instead. Any role may read them.
+//! Settings of a server, and the values that roles and databases have instead. Any role may read
+//! both.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,8 @@ pub struct RoleSetting {
     pub value: String,
 }
 
-/// Reads the values of these settings, and of all whose names have one of the prefixes. Settings
-/// that the server does not have are missing from the result.
+/// Reads the values of the named settings, and of all settings whose names start with one of the
+/// prefixes. Settings that the server does not have are missing from the result.
 ///
 /// # Errors
 ///

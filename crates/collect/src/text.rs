@@ -14,7 +14,7 @@ pub struct SqlText {
     text: Arc<str>,
     /// The text on one line. Every screen and table uses it, so it is computed once.
     line: Arc<str>,
-    /// The server truncated the text at `track_activity_query_size`, or may have.
+    /// Whether the server truncated the text at `track_activity_query_size`, or may have done so.
     pub is_truncated: bool,
     /// Whether sanitizing changed nothing: the text is what the client sent.
     pub is_exact: bool,

@@ -45,7 +45,7 @@ pub(crate) fn sql(version: ServerVersion) -> String {
 }
 
 impl WaitCounts {
-    /// Merges counts: those of the same event are added up.
+    /// Creates counts, and adds up those of the same event.
     pub fn new(counts: impl IntoIterator<Item = WaitCount>) -> Self {
         let mut sums: Vec<WaitCount> = Vec::new();
         for count in counts {

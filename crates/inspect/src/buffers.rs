@@ -48,11 +48,11 @@ pub struct BufferDesc {
     pub block: u32,
     /// Usage count, 0 to 5: how often the clock sweep passes the buffer before evicting it.
     pub usage: u8,
-    /// The page was modified since it was read or written.
+    /// Whether the page was modified since it was read or written.
     pub is_dirty: bool,
-    /// The relation is logged, so its pages survive a crash.
+    /// Whether the relation is WAL-logged, so that its pages survive a crash.
     pub is_permanent: bool,
-    /// A backend has the buffer pinned.
+    /// Whether a backend has pinned the buffer.
     pub is_pinned: bool,
 }
 
@@ -191,7 +191,7 @@ impl Iterator for BufferDescIter {
 impl ExactSizeIterator for BufferDescIter {}
 
 impl Fork {
-    /// All forks, by PostgreSQL's number.
+    /// All forks, in the order of PostgreSQL's fork numbers.
     pub const ALL: [Self; 4] = [Self::Main, Self::FreeSpaceMap, Self::VisibilityMap, Self::Init];
 
     /// The fork with PostgreSQL's fork number `number`.

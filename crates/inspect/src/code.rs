@@ -65,7 +65,8 @@ pub struct Symbol {
     pub file: Box<str>,
     /// The last named function that begins at or before the address.
     pub function: Option<Box<str>>,
-    /// Offset of the address from the function's beginning, or in the file without a function.
+    /// Offset of the address from the beginning of the function, or of the file if `function` is
+    /// `None`.
     pub offset: u64,
     /// Whether the address lies before the function's end. If not, it belongs to a function without
     /// a name.

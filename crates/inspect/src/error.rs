@@ -24,7 +24,7 @@ pub enum InspectError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// The process does not exist, or no longer.
+    /// The process does not exist, or no longer exists.
     #[error("process {pid} does not exist")]
     Gone {
         /// The requested process id.
@@ -216,7 +216,7 @@ pub enum LayoutError {
         /// The number found in the descriptor.
         found: i32,
     },
-    /// The clock sweep's state is not possible.
+    /// The state of the clock sweep is impossible.
     #[error("the clock sweep's {field} is {found}, which is impossible with {buffers} buffers")]
     ClockSweep {
         /// Name of the field in `BufferStrategyControl`.

@@ -81,8 +81,8 @@ impl OsProcess {
         Ok(Path::new(OsStr::from_bytes(path.strip_suffix(DELETED).unwrap_or(path))).to_path_buf())
     }
 
-    /// Whether the file at that path is still the running one. The path is resolved in the
-    /// process's own mount namespace.
+    /// Whether the file at [`Self::executable_path`] is still the running one. The path is resolved
+    /// in the process's own mount namespace.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl OsProcess {
     /// while one exits others may be missing too.
     ///
     /// Cheap where the kernel has the list (`CONFIG_PROC_CHILDREN`, set by distributions);
-    /// otherwise scans every process of the machine.
+    /// otherwise, it scans every process of the machine.
     ///
     /// # Errors
     ///

@@ -28,11 +28,11 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// The server on a data directory.
+    /// Finds the server that runs on a data directory.
     ///
     /// # Errors
     ///
-    /// No server runs on it, the server may not be inspected, or it is not a supported one.
+    /// No server runs on the directory, or the server may not be inspected or is not supported.
     pub fn in_data_dir(data_dir: impl AsRef<Path>) -> Result<Self, InspectError> {
         let data_dir = data_dir.as_ref();
         let path = data_dir.join("postmaster.pid");
@@ -50,7 +50,7 @@ impl RunningServer {
         }
     }
 
-    /// The server that process `pid` belongs to, be it the postmaster or one of its children.
+    /// Finds the server that process `pid` belongs to, as the postmaster or one of its children.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl RunningServer {
 pub struct LockFile {
     /// Start time of the server, in seconds since 1970.
     pub started_at_s: i64,
-    /// The port it listens on.
+    /// The port that the server listens on.
     pub port: u16,
 }
 

@@ -4,7 +4,7 @@
 //! Each probe site is a note in the section `.note.stapsdt`. It holds the address of the
 //! instruction, the address of the semaphore that counts the attached tracers, and the locations of
 //! the arguments at that instruction, in assembler syntax. A probe may have several sites, each
-//! with its arguments in other locations.
+//! with the arguments in different locations.
 //!
 //! Source: SystemTap's wiki, "UserSpaceProbeImplementation"; `probes.d` for PostgreSQL's probes.
 
@@ -83,7 +83,7 @@ pub(crate) fn parse_usdt_probes<'data>(
     markers
 }
 
-/// `NT_STAPSDT`.
+/// Type of a note that describes a probe site: `NT_STAPSDT`.
 const STAPSDT: u32 = 3;
 
 type ElfNote<'a> = (u32, &'a [u8], &'a [u8], &'a [u8]);

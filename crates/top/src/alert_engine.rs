@@ -1,8 +1,9 @@
 //! Evaluates alert rules on every sample and notifies the slow log, webhooks, the program's log,
 //! metrics and the screen.
 //!
-//! It runs on the sampler threads and waits only for file writes: webhooks, which may be slow, have
-//! their own threads. A failure here becomes a sentence on the screen and affects nothing else.
+//! The engine runs on the sampler threads and waits only for file writes: webhooks, which may be
+//! slow, have their own threads. A failure here becomes a sentence on the screen and affects
+//! nothing else.
 
 use std::{
     collections::BTreeMap,
@@ -66,7 +67,7 @@ struct SlowLogState {
     problem: Option<String>,
 }
 
-/// Alerts of one server for the screen.
+/// Alerts of one server and failing outputs, as shown on the screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AlertView {
     /// Firing alerts.

@@ -49,7 +49,7 @@ impl Audit {
     ///
     /// # Errors
     ///
-    /// The file cannot be written. The signals have been sent.
+    /// The file cannot be written. The signals have been sent nevertheless.
     pub(crate) fn write(
         &self,
         server: &str,

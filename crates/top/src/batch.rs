@@ -71,7 +71,7 @@ impl BatchOptions {
         }
     }
 
-    /// Number of samples that are not written: rates need two samples.
+    /// Number of initial samples that are not written, because rates need two samples.
     fn warm_up_samples(&self) -> u64 {
         u64::from(self.screen.view().is_some())
     }

@@ -1,4 +1,4 @@
-//! The history of samples: compressed, for a while in memory and for longer in a file.
+//! The history of samples: compressed, kept for a limited time in memory and longer in a file.
 //!
 //! ```text
 //! health ──► frame (what changed) ──► zstd, flushed ──► ring of segments ──► at(moment)
@@ -67,7 +67,7 @@ pub struct SnapshotHistory {
 struct HistoryServer {
     encoder: FrameEncoder,
     history: ServerHistory,
-    /// The last state was unreachable; only the first of consecutive failures is stored.
+    /// Whether the server was last unreachable: only the first of consecutive failures is stored.
     is_unreachable: bool,
     /// The last second of waits that was passed to the recorder.
     recorded_waits_until: i64,

@@ -46,7 +46,7 @@ impl HostFigures {
         ]
     }
 
-    /// Decodes such integers; `None` if all are missing.
+    /// Decodes the integers of [`Self::fields`]; `None` if all are missing.
     pub(crate) fn from_fields(fields: &[Option<i64>; Self::FIELDS]) -> Option<Self> {
         #[expect(clippy::cast_precision_loss, reason = "figures for looking at")]
         let number = |at: usize| fields[at].map(|number| number as f64 / 1000.0);

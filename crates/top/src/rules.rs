@@ -85,7 +85,7 @@ impl RuleSubject {
     }
 
     /// Whether the value is a time that keeps growing. Such a value has been above the threshold
-    /// for as long as its excess.
+    /// for as long as it exceeds the threshold.
     fn is_elapsed_time(self) -> bool {
         !matches!(self, Self::Connections | Self::Lag | Self::Wraparound)
     }
@@ -207,7 +207,8 @@ fn value_kinds(measures: &[Measure]) -> String {
     kinds.collect::<Vec<_>>().join(" or a ")
 }
 
-/// Default value at which a level's alert ends, relative to its threshold.
+/// Default value at which an alert ends, as a fraction of its threshold. Alerts on elapsed times
+/// end at the threshold itself.
 const CLEAR_SHARE: f64 = 0.9;
 
 impl AlertRule {

@@ -56,7 +56,7 @@ pub struct ServerSnapshot {
 }
 
 impl ServerSnapshot {
-    /// Creates a first snapshot from activity and overview alone.
+    /// Creates the first snapshot of a server, from activity and overview alone.
     pub fn from_activity(identity: ServerInfo, overview: Overview, activity: Activity) -> Self {
         Self {
             server: Arc::new(identity),
@@ -86,7 +86,7 @@ pub enum ServerHealth {
     Read(Arc<ServerSnapshot>),
     /// The server is unreachable, and retried at intervals.
     Unreachable {
-        /// Cause, in one sentence.
+        /// Why the server is unreachable, in one sentence.
         reason: String,
         /// Time of the first failure.
         since: Instant,
@@ -219,7 +219,7 @@ impl Drop for ServerSampler {
 
 impl SamplerShared {
     fn control(&self) -> MutexGuard<'_, SamplerControl> {
-        // Plain values: a panic elsewhere cannot have left them half written.
+        // A panic elsewhere cannot have left these plain values half written.
         self.control.lock()
     }
 

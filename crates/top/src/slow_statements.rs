@@ -104,7 +104,7 @@ pub enum SlowLogFormat {
     Json,
 }
 
-/// The slow statement log. If it could not be opened, each statement tries again.
+/// The slow statement log. If the file could not be opened, each slow statement tries again.
 #[derive(Debug)]
 pub struct SlowLog {
     path: PathBuf,

@@ -57,7 +57,7 @@ impl TableColumn {
 /// Rank of columns without an explicit one.
 const UNRANKED: u8 = 100;
 
-/// Rows with their columns.
+/// The rows of a screen, and the description of their columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScreenTable {
     /// Columns from left to right. A narrow screen shows those with the lowest ranks.

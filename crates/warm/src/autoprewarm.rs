@@ -171,7 +171,8 @@ fn selected_pages(
         .map(|(file, fork, page)| (file, fork, page.block))
 }
 
-/// The cutoff for a limit: all pages with higher usage, and `count` pages with this one.
+/// The cutoff for a limit: includes all pages with a higher usage count than `usage`, and `count`
+/// pages with exactly this one.
 #[derive(Clone, Copy)]
 struct HeatCutoff {
     usage: u8,

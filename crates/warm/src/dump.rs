@@ -35,7 +35,7 @@ pub enum DumpSource {
     PgBuffercache,
 }
 
-/// An image, and its gaps.
+/// An image, and what is missing from it.
 #[derive(Debug)]
 pub struct DumpResult {
     /// The pages, with names as far as they could be queried.
@@ -137,7 +137,7 @@ fn dump_with(
     let unfinished = cached.unfinished;
     meanwhile();
     let (names, unnamed) = query_names(target, &mut client, &cluster_info, &cached);
-    // The connection would not survive a restart of the server.
+    // A restart of the server would have closed this connection.
     client.one_value("SELECT 1").map_err(|error| DumpError::ServerLost(error.into()))?;
     let image = assemble(origin, &cluster_info, cached, &names);
     Ok(DumpResult { image, not_from_memory, unnamed, in_transition: unfinished })
@@ -282,7 +282,7 @@ pub(crate) struct ClusterInfo {
 
 pub(crate) struct DatabaseInfo {
     pub(crate) name: String,
-    /// Tablespace of relations without an explicit one.
+    /// The database's default tablespace, used by relations without an explicit one.
     pub(crate) tablespace: u32,
     pub(crate) allows_connections: bool,
 }

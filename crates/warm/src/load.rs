@@ -47,7 +47,7 @@ pub use report::{
 
 use attempt::{Attempt, AttemptResult};
 
-/// How to load an image, and with which limits.
+/// How to load an image, and the limits of the load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
     /// Number of connections, 1 to [`MAX_JOBS`].
@@ -61,7 +61,7 @@ pub struct LoadOptions {
     /// Load only this many pages, the hottest; the others are treated as if they were not in the
     /// image.
     pub limit: Option<u64>,
-    /// Databases with another name on the server: the name there, by the name in the image.
+    /// Maps the names of databases in the image to their names on the server, where they differ.
     pub database_names: BTreeMap<String, String>,
     /// Maximum wait for a lock on a relation.
     pub lock_timeout: Duration,

@@ -11,7 +11,7 @@ use zstd::{
 
 use super::error::CorruptFrame;
 
-/// Higher levels compress little better and take much longer.
+/// zstd level. Higher levels compress only slightly better and take much longer.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Window size as a power of two. 512 KiB cover many frames, and bound the memory of both

@@ -105,7 +105,7 @@ impl FrameWriter {
         out.write_varint(snapshot.duration.as_micros().try_into().unwrap_or(u64::MAX));
         out.write_text(snapshot.view_error.as_deref().unwrap_or_default());
         let before = snapshot.previous_overview.as_ref().map(overview_fields);
-        // The previous overview usually equals that of the previous frame.
+        // The previous overview usually equals the overview in the previous frame.
         out.push(match &before {
             None => 0,
             Some(before) if *before == self.figures.now => 1,

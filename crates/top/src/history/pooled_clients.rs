@@ -1,7 +1,7 @@
 //! Encodes pooler clients as rows of fields.
 //!
-//! Nothing identifies a client across samples, so a row is encoded relative to the previous one at
-//! the same position: poolers keep the order of their lists.
+//! Nothing identifies a client across samples. A row is therefore encoded relative to the row at
+//! the same position in the previous frame: poolers keep the order of their lists.
 
 use std::sync::Arc;
 

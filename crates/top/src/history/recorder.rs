@@ -26,7 +26,7 @@ pub enum RecorderError {
     Io {
         /// Path of the file.
         path: PathBuf,
-        /// Cause.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The file is not a recording; it is left unchanged.
@@ -46,8 +46,8 @@ pub enum RecorderError {
     Pack(#[source] io::Error),
 }
 
-/// Maximum time that written data stays unsynced. The frame that finds it exceeded syncs the file,
-/// so a slow disk delays one sample in that time, not every sample.
+/// Maximum time that written data stays unsynced. The first frame after this time syncs the file,
+/// so a slow disk delays one sample per interval, not every sample.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A recording that is appended to frame by frame. After a kill all frames but the last are intact;

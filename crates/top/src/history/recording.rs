@@ -24,7 +24,7 @@ pub enum OpenRecordingError {
     Io {
         /// Path of the file.
         path: PathBuf,
-        /// Cause.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The file is not a recording.
@@ -46,7 +46,7 @@ pub enum OpenRecordingError {
 pub struct RecordingGap {
     /// Number of bytes.
     pub bytes: u64,
-    /// Number of contiguous runs.
+    /// Number of contiguous runs of such bytes.
     pub runs: u64,
 }
 
@@ -62,8 +62,8 @@ pub struct TopRecording {
 /// Maximum number of servers in a file.
 const STREAMS_MAX: usize = 10_000;
 
-/// Maximum number of markers without a valid frame. A file with more is treated as unreadable from
-/// there on.
+/// Maximum number of markers without a valid frame. A file with more of them is treated as
+/// unreadable from there on.
 const GAPS_MAX: u64 = 10_000;
 
 impl TopRecording {

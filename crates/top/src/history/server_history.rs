@@ -95,7 +95,8 @@ impl FrameSegment {
         self.frames.last().map_or(i64::MIN, |location| location.at_us)
     }
 
-    /// Bytes of memory in use.
+    /// Bytes of memory used by the index of frames, and by the frames themselves unless they are in
+    /// a file.
     fn memory_bytes(&self) -> usize {
         let packed = match &self.source {
             SegmentSource::Memory(bytes) => bytes.capacity(),
@@ -274,7 +275,8 @@ impl ServerHistory {
         }
     }
 
-    /// Bytes of memory in use.
+    /// Bytes of memory used by the index of frames, and by the frames themselves unless they are in
+    /// a file.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes
     }
@@ -283,7 +285,7 @@ impl ServerHistory {
         self.segments.iter().flat_map(|segment| &segment.frames)
     }
 
-    /// Times of the first and last frame.
+    /// Times of the first and last frame, in microseconds since 1970.
     pub(super) fn range(&self) -> Option<(i64, i64)> {
         Some((self.frames().next()?.at_us, self.frames().next_back()?.at_us))
     }

@@ -39,7 +39,7 @@ pub struct ReplayState {
 const SPEED_RANGE: std::ops::RangeInclusive<f64> = 0.125..=1024.0;
 
 impl Model {
-    /// Adds a history.
+    /// Adds a history, in which the user can go back in time.
     #[must_use]
     pub fn with_history(self, history: Arc<SnapshotHistory>) -> Self {
         Self { history: Some(history), ..self }

@@ -28,7 +28,7 @@ pub struct Alert {
     pub value: f64,
     /// Threshold of the rule.
     pub threshold: f64,
-    /// Unit of both.
+    /// Unit of `value` and `threshold`.
     pub measure: Measure,
     /// The session that the value belongs to, for rules about sessions.
     pub session: Option<SessionInfo>,
@@ -100,7 +100,7 @@ impl fmt::Display for UncheckedRule {
 pub enum AlertChange {
     /// The threshold has been exceeded for the rule's hold time.
     Started(Alert),
-    /// The alert ended; contains its duration.
+    /// The alert ended, after this duration.
     Ended(Alert, Duration),
 }
 
@@ -109,7 +109,7 @@ pub enum AlertChange {
 pub struct RuleEvaluator {
     server: Arc<str>,
     rules: Arc<[AlertRule]>,
-    /// Values above their threshold, by index of the rule.
+    /// Values above their rule's threshold, by index of the rule and what the alert is about.
     active: BTreeMap<(usize, AlertKey), ActiveAlert>,
 }
 
@@ -117,7 +117,7 @@ pub struct RuleEvaluator {
 struct ActiveAlert {
     since: Instant,
     alert: Alert,
-    /// The value was above the threshold for long enough, and the alert was reported.
+    /// Whether the value was above the threshold for long enough and the alert was reported.
     is_firing: bool,
 }
 
@@ -214,7 +214,7 @@ impl RuleEvaluator {
         let active_alert = match self.active.get_mut(&(at, key)) {
             Some(active_alert) => {
                 active_alert.alert = alert;
-                // Between both values a firing alert continues, but none starts.
+                // Between the two values, a firing alert continues, but no new one starts.
                 if value <= rule.threshold && !active_alert.is_firing {
                     self.active.remove(&(at, key));
                     return None;

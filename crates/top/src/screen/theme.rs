@@ -1,5 +1,5 @@
-//! Colours are never the only way to convey something, and are off where the terminal or the user
-//! wants none.
+//! Colours and styles of the screen. Colours are never the only way to convey information, and are
+//! off if the terminal lacks them or the user wants none.
 //!
 //! Blue and orange replace green and red, which one man in twelve cannot distinguish. Rows use the
 //! terminal's sixteen colours, so that its own palette applies. The wait chart needs more: it uses

@@ -22,10 +22,10 @@ const MESSAGE_EVENTS_MAX: usize = 200;
 /// Upper limit for a receiver's `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
-/// Timing of attempts and messages.
+/// How long to wait between attempts and between messages.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Delay between the first and the second attempt; doubled after each.
+    /// Delay between the first and the second attempt; doubled after each further attempt.
     pub initial_delay: Duration,
     /// Maximum delay.
     pub max_delay: Duration,
@@ -198,7 +198,7 @@ impl WebhookWorker {
         }
     }
 
-    /// Retries until the message is accepted. Fails if it never will be.
+    /// Retries until the message is accepted. Fails if the message never will be accepted.
     fn deliver(&self, message: &WebhookMessage) -> Result<(), ()> {
         let format = &self.webhook.format;
         let body = message.body(format);

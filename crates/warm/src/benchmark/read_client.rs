@@ -29,7 +29,7 @@ pub(crate) struct ReadClient {
     rows: RowSequence,
 }
 
-/// The reads of all steps.
+/// The result of a measurement: the reads of each step, and the latencies of all reads.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadMeasurement {
     pub(crate) steps: Vec<ThroughputStep>,

@@ -17,8 +17,7 @@ pub struct ThroughputSummary {
     pub transactions: u64,
 }
 
-/// Number of steps whose mean must be high enough, too, for throughput to count as reached: a
-/// single good step may be luck.
+/// Number of steps whose mean must also reach the threshold: a single good step may be luck.
 const WINDOW: usize = 3;
 const REACHED_SHARE: f64 = 0.9;
 

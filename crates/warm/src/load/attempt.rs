@@ -182,9 +182,9 @@ impl<'a> Attempt<'a> {
         threads.load(chunks, outcomes)
     }
 
-    /// The clock sweep, which shows at any moment whether a buffer is free; the first scan cannot,
-    /// as others allocate buffers meanwhile. `None` if memory cannot be read; the count of the scan
-    /// must suffice then.
+    /// Locates the clock sweep, which shows at any moment whether a buffer is free. The first scan
+    /// cannot show this, because other sessions allocate buffers meanwhile. `None` if memory is not
+    /// to be read or cannot be read; the load then relies on the scan's count.
     fn clock_sweep(&mut self) -> Option<ClockSweep> {
         if self.options.evict || self.options.dump_source == DumpSource::PgBuffercache {
             return None;

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::dump;
 
-/// Shared data of the threads.
+/// Data that the loading threads share.
 pub(super) struct LoadThreads<'a> {
     pub(super) target: &'a ConnectTarget,
     pub(super) options: &'a LoadOptions,

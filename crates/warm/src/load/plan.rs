@@ -95,15 +95,15 @@ impl LoadChunk {
         self.runs.iter().map(|run| run.pages()).sum()
     }
 
-    /// Whether the pages are so scattered that the disk would be waited for at each one without
-    /// prefetching.
+    /// Whether the pages are so scattered that, without prefetching, each one would wait for the
+    /// disk.
     pub(super) fn is_sparse(&self) -> bool {
         self.runs.len() > 1 && self.pages() < SPARSE_PAGES * self.runs.len() as u64
     }
 
     /// Splits the chunk into the parts before and after a block, which is omitted. `None` if the
-    /// chunk does not contain the block. Which blocks of a run are resident is not known, so they
-    /// are distributed.
+    /// chunk does not contain the block. It is unknown which blocks of a run are resident, so as
+    /// many as possible are assumed to be before the block.
     pub(super) fn split_around(&self, block: u32) -> Option<(Self, Self)> {
         let at = self.runs.iter().position(|run| run.first <= block && block <= run.last)?;
         let run = self.runs[at];

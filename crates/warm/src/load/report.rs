@@ -26,7 +26,8 @@ pub struct LoadReport {
     pub limited: u64,
     /// Number of buffers of the server (`shared_buffers`).
     pub buffers: u32,
-    /// Whether the image does not record its cluster, so that its file numbers had to be trusted.
+    /// Whether the image does not record its cluster, so that its file numbers were trusted
+    /// unchecked.
     pub is_origin_unknown: bool,
     /// Block size of the server (`block_size`).
     pub page_bytes: u32,
@@ -107,8 +108,8 @@ pub enum RelationProblem {
     /// No relation has this name.
     #[error("no relation has this name")]
     Dropped,
-    /// The image has no name for it and is from another cluster, whose file numbers are meaningless
-    /// here.
+    /// The image has no name for the relation and is from another cluster, whose file numbers are
+    /// meaningless here.
     #[error("the image has no name for it and is from another server")]
     Nameless,
     /// The relation with this name now has no storage.
@@ -117,19 +118,19 @@ pub enum RelationProblem {
     /// The relation is shorter than in the image.
     #[error("it is shorter than in the image")]
     Shrunk,
-    /// Another session holds a lock on it, or the standby keeps cancelling queries on it.
+    /// Another session holds a lock on the relation, or the standby keeps cancelling queries on it.
     #[error("it is locked by another session")]
     Locked,
-    /// The role lacks privileges on it.
+    /// The role lacks privileges on the relation.
     #[error("{0}")]
     Denied(Box<SqlError>),
-    /// Without `pg_prewarm` this fork or kind of relation cannot be loaded.
+    /// Without `pg_prewarm`, this fork or kind of relation cannot be loaded.
     #[error("the extension pg_prewarm is needed to load {0}")]
     NoMethod(&'static str),
-    /// The server reports an error.
+    /// The server reported another error.
     #[error("{0}")]
     Refused(Box<SqlError>),
-    /// Some of its pages are corrupted.
+    /// Some pages of the relation are corrupted.
     #[error("pages are corrupted: {0}")]
     Damaged(Box<SqlError>),
     /// The connection was lost repeatedly.

@@ -21,7 +21,7 @@ pub(super) struct LoadSession {
     pg_prewarm: Option<String>,
     /// Whether the server supports prefetching, as far as known.
     can_prefetch: bool,
-    /// Whether reads are done by the server's I/O workers, the default.
+    /// Whether I/O workers perform the session's reads, which is the server's default.
     reads_by_workers: bool,
     /// Qualified names by oid.
     names: BTreeMap<u32, String>,

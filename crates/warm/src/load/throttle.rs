@@ -29,7 +29,7 @@ pub(super) struct Throttle {
     started_at: Instant,
     /// Start of the running check, in microseconds since `started_at`; 0 if there is none.
     check_started_us: AtomicU64,
-    /// When the bytes admitted so far are due.
+    /// Time by which the permitted rate covers all bytes admitted so far.
     due: Mutex<Instant>,
     /// Pause after a chunk, as a multiple of the time it took, in sixteenths.
     pause: AtomicU32,
