@@ -24,7 +24,7 @@ use crate::{
     webhook::{WebhookEvent, WebhookSender},
 };
 
-/// The conditions to detect, and the places to report them to.
+/// The conditions to detect, and where to report them.
 #[derive(Debug, Default)]
 pub struct AlertConfig {
     /// Duration from which a statement is slow; each is reported once.
@@ -132,7 +132,7 @@ impl AlertEngine {
     }
 
     fn log(&self) -> MutexGuard<'_, SlowLogState> {
-        // A line is written completely or not at all, even if a thread panics.
+        // A panic elsewhere does not corrupt the log: a line is written completely or not at all.
         self.shared.log.lock()
     }
 
@@ -172,7 +172,8 @@ pub(crate) struct ServerMonitor {
 }
 
 impl ServerMonitor {
-    /// Evaluates a server's state, reports new events, and returns what the screen shows.
+    /// Evaluates a server's state, reports new events, and returns the alerts to show on the
+    /// screen.
     pub(crate) fn observe(&mut self, health: &ServerHealth) -> AlertView {
         let mut slow = Vec::new();
         if let (ServerHealth::Read(snapshot), Some(slow_detector)) =

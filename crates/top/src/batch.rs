@@ -17,7 +17,7 @@ use crate::{
     table::{ScreenKind, TableOptions},
 };
 
-/// The rows to write, their format, and the interval.
+/// Which rows to write, in which format, and how often.
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
     /// How samples are written.
@@ -37,7 +37,7 @@ pub struct BatchOptions {
 }
 
 impl BatchOptions {
-    /// Adopts the settings of the interactive mode.
+    /// Creates options from the settings of the interactive mode.
     pub fn new(settings: &TopSettings, format: OutputFormat, count: Option<u64>) -> Self {
         Self {
             format,
@@ -77,7 +77,7 @@ impl BatchOptions {
     }
 }
 
-/// How many samples of a server were written.
+/// Progress of one server: the number of samples written.
 #[derive(Clone, Debug, Default)]
 struct ServerProgress {
     sampled: u64,

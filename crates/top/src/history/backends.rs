@@ -51,7 +51,7 @@ const EXACT: i64 = 8;
 
 pub(super) type BackendFields = [DeltaField; FIELDS];
 
-/// State of the writer: the sessions of the previous frame.
+/// Encodes sessions. Keeps those of the previous frame.
 #[derive(Debug, Default)]
 pub(super) struct BackendWriter {
     rows: Vec<BackendFields>,

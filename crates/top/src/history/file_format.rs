@@ -1,7 +1,8 @@
 //! Frames of a file: a marker, a length, a checksum, then a body.
 //!
-//! A reader that finds no valid frame searches for the next marker. A half-written frame of a
-//! killed writer is thus skipped, and the next writer may append without truncating it.
+//! A reader that finds no valid frame searches for the next marker. A frame that a killed writer
+//! left half written is thus skipped, and the next writer may append after it without truncating
+//! the file.
 
 use howdah_codec::{ByteReader, ByteWriter as _};
 use xxhash_rust::xxh3::xxh3_64;
@@ -50,7 +51,7 @@ pub(super) enum FrameKind {
     Waits,
 }
 
-/// Encodes a frame including its marker. The first of a segment has the server's name.
+/// Encodes a frame including its marker. The first frame of a segment contains the server's name.
 pub(super) fn encode_frame(name: &str, frame: &PackedFrame) -> Vec<u8> {
     let kind = if frame.number == 0 { SEGMENT } else { NEXT };
     let mut out = start_frame(kind, name, frame.at_us);
@@ -104,7 +105,7 @@ pub(super) fn parse_prefix(bytes: &[u8; PREFIX_BYTES]) -> Option<(usize, u64)> {
         .then(|| (length, u64::from_le_bytes(check)))
 }
 
-/// Position of the next marker after the first byte.
+/// Position of the next marker in `bytes`, not counting one at the first byte.
 pub(super) fn next_marker(bytes: &[u8]) -> Option<usize> {
     let first = MARKER[0];
     let mut from = 1;

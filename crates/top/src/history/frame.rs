@@ -26,7 +26,7 @@ use crate::{ServerHealth, ServerSnapshot, host::HostFigures, waits::WaitHistory}
 const REACHED: u8 = 0;
 const UNREACHABLE: u8 = 1;
 
-/// Maximum number of missing privileges; currently there are three kinds.
+/// Maximum number of missing privileges in a frame; currently there are three kinds.
 const MISSING_MAX: usize = 64;
 
 /// Encodes the frames of one server.
@@ -42,7 +42,7 @@ pub(super) struct FrameWriter {
     pub(super) rows: usize,
 }
 
-/// Figures of a frame that do not belong to a session.
+/// Figures in a frame that do not belong to a session.
 #[derive(Clone, Debug, Default)]
 struct FrameFigures {
     now: [DeltaField; OVERVIEW_FIELDS],
@@ -301,7 +301,7 @@ fn overview_from_fields(fields: &[DeltaField; OVERVIEW_FIELDS]) -> Overview {
         frozen_age: fields[12],
         followers_lag_bytes: fields[13],
         followers_lag_seconds: fields[14].map(|bits| f64::from_bits(bits.cast_unsigned())),
-        // Used by alerts only, and recordings are not checked for alerts.
+        // Not recorded: only alerts use it, and recordings are not checked for alerts.
         followers_hidden: 0,
     }
 }

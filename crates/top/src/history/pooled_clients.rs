@@ -15,7 +15,7 @@ use super::{
 };
 use crate::pooler::PooledClients;
 
-/// Maximum numbers of clients and of failed poolers. Further ones are not recorded.
+/// Maximum numbers of clients and of failed poolers in a frame. Further ones are not recorded.
 const CLIENTS_MAX: usize = 100_000;
 const PROBLEMS_MAX: usize = 64;
 

@@ -50,8 +50,8 @@ pub enum RecorderError {
 /// so a slow disk delays one sample per interval, not every sample.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A recording that is appended to frame by frame. After a kill all frames but the last are intact;
-/// after a power failure all but those of the last ten seconds and of the sample that followed.
+/// A recording that is appended to frame by frame. After a kill, all frames but the last are
+/// intact; after a power failure, all but those of the last ten seconds and the next sample.
 ///
 /// Only one process writes to it. When it exceeds its maximum size, or its oldest segment exceeds
 /// the maximum age, the frames to keep are copied to `FILE.tmp`, which is then renamed: up to three
@@ -95,7 +95,7 @@ impl HistoryRecorder {
         let mut head = Vec::new();
         (&file).take(FILE_HEADER.len() as u64).read_to_end(&mut head).map_err(io)?;
         if head.len() < FILE_HEADER.len() && FILE_HEADER.starts_with(&head) {
-            // New, or the writer was killed within the first bytes.
+            // The file is new, or its writer was killed while writing the header.
             file.set_len(0).map_err(io)?;
             file.write_all(&FILE_HEADER).map_err(io)?;
             sync_directory(path).map_err(io)?;
@@ -229,7 +229,8 @@ impl HistoryRecorder {
     fn trim(&mut self, now_us: i64) -> Result<(), RecorderError> {
         let age_us = i64::try_from(self.limits.age.as_micros()).unwrap_or(i64::MAX);
         let oldest_us = now_us.saturating_sub(age_us);
-        // Some tolerance, so that a file at its maximum age is not compacted with every frame.
+        // Allow some tolerance, so that a file at its maximum age is not compacted with every
+        // frame.
         let is_old = self
             .frames
             .first()

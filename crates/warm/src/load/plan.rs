@@ -157,8 +157,8 @@ pub(super) fn plan(
     outcomes: &mut [RelationOutcome],
 ) -> LoadPlan {
     let mut missing = missing_pages(image, located, occupancy, outcomes);
-    // Without room for all, classes must stay separate, at any cost, so that the coolest are
-    // omitted.
+    // Without room for all pages, classes must stay separate, at any cost, so that the coolest
+    // pages are omitted.
     let has_room = missing.iter().map(|fork| fork.pages.len() as u64).sum::<u64>() <= bounds.room;
     let requested = missing.iter().map(MissingPages::requested).collect();
     let mut chunks = Vec::new();
@@ -170,8 +170,8 @@ pub(super) fn plan(
         let of = LoadChunk { relation: *relation, fork: *fork, class: 0, runs: Vec::new() };
         split_into_chunks(pages, resident, &of, bounds.chunk, &mut chunks);
     }
-    // Small relations first: among equally hot pages, those of an index serve more rows than those
-    // of its table. Within a relation the disk order is retained.
+    // Load small relations first: among equally hot pages, those of an index serve more rows than
+    // those of its table. Within a relation, the disk order is retained.
     let size = |chunk: &LoadChunk| image.relations[chunk.relation].page_count();
     chunks.sort_by_cached_key(|chunk| (Reverse(chunk.class), size(chunk)));
     let chunks = fit_to_room(chunks, bounds.room, outcomes);

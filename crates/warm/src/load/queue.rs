@@ -33,7 +33,7 @@ type RangeOwner = Option<usize>;
 /// A chunk to load.
 #[derive(Debug)]
 pub(super) struct QueuedChunk {
-    /// The index of its database.
+    /// The index of the chunk's database.
     pub(super) database: usize,
     pub(super) chunk: LoadChunk,
     /// Whether the chunk was deferred before.
@@ -51,7 +51,8 @@ impl ChunkQueue {
         Self(Mutex::new(state))
     }
 
-    /// The next chunk for the connection `worker`, which is connected to the database `here`.
+    /// Removes and returns the next chunk for the connection `worker`, which is connected to the
+    /// database `here`.
     pub(super) fn pop(&self, worker: usize, here: Option<usize>) -> Option<QueuedChunk> {
         let mut state = self.state();
         while let Some(mut class) = state.classes.last_entry() {

@@ -16,9 +16,9 @@ const BUDGET_PAGES_MIN: u64 = 256;
 
 /// Merges classes that are too scattered to be loaded separately.
 ///
-/// From the hottest down, a class stays separate as long as the budget covers its runs. One that is
-/// too expensive is merged with the next cooler class, and so on. The merged class has the mean
-/// usage of its pages, which determines its order among those of other relations.
+/// From the hottest down, a class stays separate as long as the budget covers its runs. A class
+/// that is too expensive is merged with the next cooler class, and so on. The merged class has the
+/// mean usage of its pages, which determines its order among those of other relations.
 pub(super) fn merge_scattered_classes(pages: &mut [PlannedPage]) {
     let mut budget = (pages.len() as u64 / BUDGET_DIVISOR).max(BUDGET_PAGES_MIN);
     let classes = usage_classes(pages);
