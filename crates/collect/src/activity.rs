@@ -28,14 +28,14 @@ pub struct Activity {
 /// One row of `pg_stat_activity`. Times are microseconds since 1970 by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendActivity {
-    /// Process id.
+    /// Process id of the backend.
     pub pid: i32,
     /// Start time of the process. Together with the pid it identifies a session, because pids are
     /// reused.
     pub started_us: i64,
-    /// Database the session is connected to.
+    /// Database that the session is connected to.
     pub database: Option<Arc<str>>,
-    /// Role the session runs as.
+    /// Role that the session logged in as.
     pub user: Option<Arc<str>>,
     /// `application_name` as set by the client.
     pub application: Option<Arc<str>>,
@@ -45,7 +45,7 @@ pub struct BackendActivity {
     pub client_port: Option<i32>,
     /// Backend type; `None` where the role may not see it.
     pub kind: Option<BackendType>,
-    /// Leader process if this is a parallel worker.
+    /// Process id of the leader if this is a parallel worker.
     pub leader: Option<i32>,
     /// Session state; `None` where the role may not see it, and for processes without a session.
     pub state: Option<BackendState>,
@@ -104,7 +104,7 @@ impl fmt::Display for BackendWait {
 /// Session states (manual, `pg_stat_activity.state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BackendState {
-    /// Running a statement.
+    /// Executing a statement.
     Active,
     /// Running a fast-path function call.
     FastPath,
@@ -112,11 +112,11 @@ pub enum BackendState {
     IdleInTransaction,
     /// In a failed transaction, waiting for its client.
     IdleInFailedTransaction,
-    /// Waiting for its client.
+    /// Waiting for its client, outside a transaction.
     Idle,
     /// Unknown: `track_activities` is off for this session.
     Disabled,
-    /// Logging in (PostgreSQL 18).
+    /// Logging in (reported since PostgreSQL 18).
     Starting,
 }
 

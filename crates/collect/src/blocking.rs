@@ -23,7 +23,7 @@ pub struct BlockingNode {
     pub process: Blocker,
     /// Index into [`Activity::backends`]; `None` for a prepared transaction or an unlisted process.
     pub backend: Option<usize>,
-    /// Number of ancestors.
+    /// Number of ancestors in the tree; 0 for a root.
     pub depth: usize,
     /// Number of sessions that wait for this one, directly or indirectly.
     pub victims: usize,

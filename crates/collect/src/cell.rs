@@ -1,4 +1,4 @@
-//! Values of view columns.
+//! Cells of views: a value, NULL, or the information that the value cannot be read.
 
 use std::{cmp::Ordering, sync::Arc};
 

@@ -27,7 +27,7 @@ use crate::{
 /// A plan in EXPLAIN's text format, without control characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GenericPlan {
-    /// Lines of the plan.
+    /// Lines of the plan, as EXPLAIN printed them.
     pub lines: Vec<String>,
     /// Number of parameters. The plan is generic, since their values are unknown.
     pub parameters: usize,
@@ -65,11 +65,11 @@ pub enum GenericPlanError {
          name a read-only role with --plan-user"
     )]
     ForeignCode {
-        /// The first such function.
+        /// The first function found.
         function: String,
         /// Owner of the function.
         owner: String,
-        /// Our role.
+        /// The role that would plan the statement.
         role: String,
     },
     /// The server refused: the text is not a single plannable statement, or the role lacks
@@ -84,7 +84,7 @@ pub enum GenericPlanError {
     /// The connection could not be established.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The connection failed.
+    /// The connection failed after it had been established.
     #[error("requesting the plan: {0}")]
     Connection(#[source] QueryError),
 }

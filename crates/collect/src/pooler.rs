@@ -31,7 +31,7 @@ pub struct PoolerClients {
 /// A connection of an application to the pooler.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolerClient {
-    /// Role of the client.
+    /// Role that the client logged in as.
     pub user: Arc<str>,
     /// Database requested from the pooler.
     pub database: Arc<str>,
@@ -39,7 +39,7 @@ pub struct PoolerClient {
     pub state: Arc<str>,
     /// Client address, or `unix`.
     pub address: Arc<str>,
-    /// Client port.
+    /// TCP port of the client.
     pub port: i32,
     /// `application_name`, if the pooler reports it.
     pub application: Option<Arc<str>>,

@@ -7,7 +7,7 @@ use crate::{ColumnKind, ViewCell, ViewSample};
 /// A sample whose counters are shown as rates.
 #[derive(Clone, Debug)]
 pub struct RateView {
-    /// The raw sample.
+    /// The sample with its counters unchanged.
     pub sample: ViewSample,
     /// Rows of the sample with each counter replaced by its growth per second. [`ViewCell::Null`]
     /// if the growth is unknown: for a new row, after a reset, and in the first sample.

@@ -40,11 +40,11 @@ pub struct ServerInfo {
     pub version: ServerVersion,
     /// Start time of the server, in microseconds since 1970 by its clock.
     pub started_us: i64,
-    /// Host of the connection.
+    /// Host that the connection goes to.
     pub host: String,
-    /// Port of the connection.
+    /// Port that the connection goes to.
     pub port: u16,
-    /// Connected database.
+    /// Database that the connection uses.
     pub database: String,
     /// The setting `max_connections`.
     pub max_connections: i64,
@@ -93,12 +93,12 @@ impl MonitorConnection {
         })
     }
 
-    /// Properties of the server.
+    /// Properties of the server, read when connecting.
     pub fn info(&self) -> &ServerInfo {
         &self.info
     }
 
-    /// Privileges of the role.
+    /// Privileges of the connection's role, read when connecting.
     pub fn privileges(&self) -> &Privileges {
         &self.privileges
     }

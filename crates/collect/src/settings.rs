@@ -12,7 +12,7 @@ pub struct RoleSetting {
     pub database: Option<String>,
     /// The role; `None` if it applies to all.
     pub role: Option<String>,
-    /// The setting.
+    /// Name of the setting, such as `work_mem`.
     pub name: String,
     /// The value, as in `ALTER ROLE … SET`.
     pub value: String,

@@ -40,7 +40,7 @@ impl SignalAction {
 /// Target of a signal: a session, or one statement of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SignalTarget {
-    /// Process id.
+    /// Process id of the session's backend.
     pub pid: i32,
     /// Start time of the session, in microseconds since 1970.
     pub started_us: i64,
@@ -69,7 +69,7 @@ pub enum SignalOutcome {
     Gone,
     /// The server failed to send the signal, because the process was just exiting.
     NotSent,
-    /// The server refused.
+    /// The server refused to send the signal.
     Refused {
         /// The server's message.
         message: String,

@@ -8,7 +8,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use encoding_rs::Encoding;
 
-/// Text of a statement.
+/// Text of a statement, sanitized for display.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SqlText {
     text: Arc<str>,
@@ -142,9 +142,9 @@ pub fn sanitized_line(text: &str) -> Cow<'_, str> {
 /// Treatment of line feeds and tabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineBreaks {
-    /// Keep them.
+    /// Keep line feeds and tabs.
     Keep,
-    /// Replace each by a space.
+    /// Replace each line feed and tab with a space.
     Join,
 }
 

@@ -14,7 +14,7 @@ use crate::{
 pub enum ColumnKind {
     /// Part of the row's identity.
     Key,
-    /// A current value.
+    /// A value at the time of the sample.
     Gauge,
     /// A sum since a reset, shown as a rate.
     Counter,
@@ -29,9 +29,9 @@ pub(crate) type VersionedSql = (u32, &'static str);
 pub struct ViewColumn {
     /// Name in SQL, files and filters.
     pub name: &'static str,
-    /// Title on screens.
+    /// Title of the column on screens.
     pub title: &'static str,
-    /// Unit of the values.
+    /// Unit in which values are stored.
     pub unit: ColumnUnit,
     /// How the values behave over time.
     pub kind: ColumnKind,
@@ -82,7 +82,7 @@ pub struct StatsView {
     pub name: &'static str,
     /// Description in one sentence.
     pub help: &'static str,
-    /// Columns from left to right.
+    /// Columns in display order, from left to right.
     pub columns: &'static [ViewColumn],
     /// The FROM clause by server version.
     pub(crate) from: &'static [VersionedSql],

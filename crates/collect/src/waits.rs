@@ -20,7 +20,7 @@ pub struct WaitCounts(Vec<WaitCount>);
 pub struct WaitCount {
     /// The wait event; `None` for sessions that run without waiting.
     pub wait: Option<BackendWait>,
-    /// Number of sessions.
+    /// Number of working sessions in this state.
     pub sessions: u32,
 }
 

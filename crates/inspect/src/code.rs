@@ -33,7 +33,7 @@ pub struct CodeMap {
 struct CodeMapping {
     start: u64,
     end: u64,
-    /// Offset in the file.
+    /// Offset of the mapping in the file.
     offset: u64,
     /// The path by which this process can open the file.
     file: PathBuf,
@@ -47,7 +47,7 @@ struct CodeMapping {
 struct FunctionTable {
     /// Address, file offset and size of each mapped segment.
     segments: Vec<[u64; 3]>,
-    /// Sorted by address.
+    /// Functions in ascending order of address.
     functions: Vec<FunctionSymbol>,
 }
 

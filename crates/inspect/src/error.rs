@@ -167,7 +167,7 @@ pub enum MemoryError {
         /// Process id, in our namespace.
         pid: u32,
     },
-    /// The kernel denied access.
+    /// The kernel denied access to the memory.
     #[error(
         "the memory of process {pid} may not be read: run as its user (with kernel.yama.ptrace_scope = 0), \
          as root, or with CAP_SYS_PTRACE"
@@ -184,7 +184,7 @@ pub enum MemoryError {
         /// Address in the process.
         address: u64,
     },
-    /// Another system error.
+    /// Reading failed with another system error.
     #[error("reading the memory of process {pid} at {address:#x} failed")]
     Other {
         /// Process id, in our namespace.
@@ -203,7 +203,7 @@ pub enum LayoutError {
     /// `NBuffers` is outside the range of `shared_buffers`.
     #[error("NBuffers is {found}, which is not a possible value of shared_buffers")]
     BufferCount {
-        /// The value read.
+        /// The value that was read.
         found: i32,
     },
     /// A buffer descriptor does not carry its own number.
@@ -221,7 +221,7 @@ pub enum LayoutError {
     ClockSweep {
         /// Name of the field in `BufferStrategyControl`.
         field: &'static str,
-        /// The value read.
+        /// The value that was read.
         found: i64,
         /// Number of buffers of the server.
         buffers: u32,

@@ -225,7 +225,7 @@ impl OsProcess {
         Ok(find_image_base(&maps, link.as_os_str().as_bytes()))
     }
 
-    /// The text of `/proc/PID/maps`.
+    /// Reads `/proc/PID/maps`.
     pub(crate) fn maps(self) -> Result<String, ProcessError> {
         self.text("maps")
     }
@@ -263,10 +263,10 @@ pub(crate) struct MemoryMapping<'a> {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) is_executable: bool,
-    /// Offset in the file.
+    /// Offset of the mapping in the file.
     pub(crate) offset: u64,
     pub(crate) inode: u64,
-    /// Empty for anonymous memory.
+    /// Path of the mapped file; empty for anonymous memory.
     pub(crate) path: &'a str,
 }
 

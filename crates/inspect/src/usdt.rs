@@ -23,7 +23,7 @@ pub struct UsdtProbe {
     /// Address of the semaphore, which must be non-zero for the code to reach the site. Some sites
     /// have none.
     pub semaphore: Option<u64>,
-    /// The arguments, in order.
+    /// Arguments of the probe, from the first to the last.
     pub arguments: Vec<UsdtArgument>,
 }
 

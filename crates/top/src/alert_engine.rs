@@ -33,11 +33,11 @@ pub struct AlertConfig {
     pub slow_log: Option<SlowLog>,
     /// Rules that are evaluated on every sample of every server.
     pub rules: Vec<AlertRule>,
-    /// Webhooks to notify.
+    /// Webhooks that receive slow statements and alerts.
     pub webhooks: Vec<WebhookSender>,
-    /// Registry for metrics.
+    /// Registry in which each server's metrics are created.
     pub registry: Option<Registry>,
-    /// Audit log of signals.
+    /// Log to which the outcome of each signal is written.
     pub audit: Option<Audit>,
     /// Whether slow statements and alerts are also written to the program's log.
     pub log_events: bool,
@@ -70,7 +70,7 @@ struct SlowLogState {
 /// Alerts of one server and failing outputs, as shown on the screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AlertView {
-    /// Firing alerts.
+    /// Alerts that are currently firing.
     pub alerts: Vec<Alert>,
     /// Rules that cannot be evaluated.
     pub unchecked: Vec<UncheckedRule>,

@@ -20,7 +20,7 @@ use crate::{
 /// Which rows to write, in which format, and how often.
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
-    /// How samples are written.
+    /// Format in which samples are written.
     pub format: OutputFormat,
     /// Number of samples per server; unlimited if `None`.
     pub count: Option<u64>,
@@ -28,7 +28,7 @@ pub struct BatchOptions {
     pub interval: Duration,
     /// Screen whose rows are written.
     pub screen: ScreenKind,
-    /// Rows to write.
+    /// Only rows that match this filter are written.
     pub filter: RowFilter,
     /// Whether to include idle sessions.
     pub with_idle: bool,

@@ -41,17 +41,17 @@ use crate::ServerHealth;
 /// How much a history retains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
-    /// Maximum age.
+    /// Maximum age of a sample.
     pub age: Duration,
     /// Maximum size in bytes: of memory for all servers together, or of a file.
     pub bytes: u64,
 }
 
 impl HistoryLimits {
-    /// Default limits in memory.
+    /// Default limits of a history in memory: one hour and 64 MiB.
     pub const MEMORY: Self = Self { age: Duration::from_secs(3600), bytes: 64 << 20 };
 
-    /// Default limits of a recording.
+    /// Default limits of a recording: seven days and 1 GiB.
     pub const FILE: Self = Self { age: Duration::from_secs(7 * 86400), bytes: 1 << 30 };
 }
 
@@ -93,7 +93,7 @@ impl SnapshotHistory {
         Ok(Self { names, limits: HistoryLimits::FILE, servers })
     }
 
-    /// Names of the servers.
+    /// Names of the servers, in the order of their indexes.
     pub fn names(&self) -> &[String] {
         &self.names
     }

@@ -101,7 +101,7 @@ impl HostMonitor {
         is_process(&stat, booted, process).then_some(Self { before: None })
     }
 
-    /// Takes a sample.
+    /// Reads the counters, and computes the rates since the previous call.
     pub(crate) fn read(&mut self) -> HostFigures {
         let file = |path| fs::read_to_string(path).unwrap_or_default();
         let memory = file("/proc/meminfo");

@@ -35,7 +35,7 @@ use crate::{
 /// Settings given on the command line or in the configuration.
 #[derive(Clone, Debug)]
 pub struct TopSettings {
-    /// Sampling interval.
+    /// Interval between samples.
     pub interval: Duration,
     /// Duration from which a statement is slow.
     pub slow: Option<Duration>,
@@ -43,9 +43,9 @@ pub struct TopSettings {
     pub is_read_only: bool,
     /// Key bindings of the interactive mode.
     pub keymap: Keymap,
-    /// First screen.
+    /// Screen to show at startup.
     pub screen: ScreenKind,
-    /// Initial filter.
+    /// Row filter at startup.
     pub filter: RowFilter,
     /// Whether to show idle sessions.
     pub with_idle: bool,
@@ -108,11 +108,11 @@ pub enum ModelEffect {
     Quit,
     /// Change the data that all samplers read.
     Sample {
-        /// Sampling interval.
+        /// Interval between samples.
         interval: Duration,
         /// Whether to read the last statements of idle sessions.
         idle_texts: bool,
-        /// View to read.
+        /// Name of the view to read, if the screen shows one.
         view: Option<&'static str>,
     },
     /// Send signals to a server.
@@ -123,7 +123,7 @@ pub enum ModelEffect {
     Plan(usize, Box<BackendActivity>),
     /// Turn mouse support on or off.
     Mouse(bool),
-    /// Suspend the process.
+    /// Suspend this process, as Ctrl-Z does.
     Suspend,
 }
 
@@ -133,24 +133,24 @@ pub enum Overlay {
     /// The table is not covered.
     #[default]
     None,
-    /// The key bindings.
+    /// The help page: all key bindings.
     Help,
-    /// Missing privileges.
+    /// The page of privileges that the role lacks.
     Privileges,
-    /// A row in full.
+    /// A row with all its columns, as pairs of title and value.
     Detail(Vec<(String, String)>),
     /// A plan, or why there is none; `None` while waiting for it.
     Plan(Option<Result<howdah_collect::GenericPlan, String>>),
     /// Planned signals, waiting for confirmation.
     Confirm(SignalPlan),
-    /// A line being edited.
+    /// A prompt with the line that the user is editing.
     Prompt(Prompt),
 }
 
 /// A server on the screen.
 #[derive(Clone, Debug)]
 pub struct WatchedServer {
-    /// Display name.
+    /// Name by which the server is displayed.
     pub name: String,
     /// The state that the sampler last reported.
     pub health: ServerHealth,
@@ -169,7 +169,7 @@ pub struct Model {
     pub current: usize,
     /// The displayed screen.
     pub screen: ScreenKind,
-    /// Sampling interval.
+    /// Interval between samples.
     pub interval: Duration,
     /// Sort column, if not the screen's default.
     pub order: Option<&'static str>,
@@ -189,7 +189,7 @@ pub struct Model {
     pub is_paused: bool,
     /// The page or prompt on top of the table.
     pub overlay: Overlay,
-    /// The last notice.
+    /// The last notice to the user, shown until the next command.
     pub notice: Option<StatusNotice>,
     /// Number of overlay lines scrolled out at the top.
     pub scroll: usize,
@@ -199,7 +199,7 @@ pub struct Model {
     pub geometry: TableGeometry,
     /// Whether mouse support is on.
     pub has_mouse: bool,
-    /// Earlier samples.
+    /// History from which past samples are displayed, if one is kept.
     pub history: Option<Arc<SnapshotHistory>>,
     /// The displayed time, if it is not the present.
     pub past: Option<Playback>,
@@ -409,7 +409,7 @@ impl Model {
         Vec::new()
     }
 
-    /// Runs a command.
+    /// Runs the command of a key, and returns the effects to apply.
     pub(crate) fn command(&mut self, command: KeyCommand) -> Vec<ModelEffect> {
         self.notice = None;
         match command {

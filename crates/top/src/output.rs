@@ -44,7 +44,7 @@ pub struct TableSample<'a> {
     pub taken_us: i64,
     /// The screen whose rows these are.
     pub screen: ScreenKind,
-    /// The rows.
+    /// The columns and rows to write.
     pub table: &'a ScreenTable,
 }
 
@@ -60,7 +60,7 @@ pub struct SampleWriter<W> {
 const VERSION: u32 = 1;
 
 impl<W: Write> SampleWriter<W> {
-    /// Creates a writer.
+    /// Creates a writer of samples. Nothing is written yet.
     pub fn new(writer: W, format: OutputFormat) -> Self {
         Self { writer, format, samples: 0 }
     }

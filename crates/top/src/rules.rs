@@ -29,7 +29,7 @@ pub enum RuleSubject {
     Query,
     /// Time that a session has been idle in transaction.
     IdleInTransaction,
-    /// Age of a transaction.
+    /// Time since a session's transaction began.
     Transaction,
     /// Time that a session has waited for a lock.
     Blocked,
@@ -44,7 +44,7 @@ pub enum RuleSubject {
 }
 
 impl RuleSubject {
-    /// All subjects.
+    /// All subjects, in the order of their declaration.
     pub const ALL: [Self; 8] = [
         Self::Query,
         Self::IdleInTransaction,
@@ -56,7 +56,7 @@ impl RuleSubject {
         Self::Unreachable,
     ];
 
-    /// Keyword in a rule.
+    /// Keyword that stands for the subject in a rule.
     pub fn name(self) -> &'static str {
         match self {
             Self::Query => "query",
@@ -91,7 +91,7 @@ impl RuleSubject {
     }
 }
 
-/// Unit of a threshold.
+/// Unit of a rule's threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Measure {
     /// A duration, such as `5m`.
@@ -163,7 +163,7 @@ pub struct AlertRule {
     pub text: Arc<str>,
 }
 
-/// The rule is invalid.
+/// The text is not a valid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseRuleError {
@@ -172,7 +172,7 @@ pub enum ParseRuleError {
         "write SUBJECT > VALUE [for TIME] [until VALUE], such as 'query > 5m' or 'connections > 90% for 1m'"
     )]
     Grammar,
-    /// The subject is unknown.
+    /// The rule begins with a word that is not a subject.
     #[error("unknown subject {word:?}: a rule is about {}", subject_names())]
     Subject {
         /// The word found instead.

@@ -25,7 +25,7 @@ use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
 /// Everything read from a server at one moment.
 #[derive(Clone, Debug)]
 pub struct ServerSnapshot {
-    /// Properties of the server.
+    /// Properties of the server, read when connecting.
     pub server: Arc<ServerInfo>,
     /// Privileges that the role lacks.
     pub missing: Arc<[MissingPrivilege]>,
@@ -33,7 +33,7 @@ pub struct ServerSnapshot {
     pub sampled_at: Instant,
     /// Sessions and background processes, from `pg_stat_activity`.
     pub activity: Activity,
-    /// Cluster-wide figures.
+    /// Cluster-wide figures of this sample.
     pub overview: Overview,
     /// Cluster-wide figures of the previous sample.
     pub previous_overview: Option<Overview>,

@@ -21,7 +21,7 @@ pub struct SlowStatement {
     pub database: String,
     /// Role of the session.
     pub user: String,
-    /// Process id.
+    /// Process id of the session's backend.
     pub pid: i32,
     /// Run time when sampled, in seconds.
     pub seconds: f64,
@@ -45,7 +45,7 @@ pub struct SlowStatementDetector {
 }
 
 impl SlowStatementDetector {
-    /// Creates a detector.
+    /// Creates a detector for one server that has not reported any statement yet.
     pub fn new(server: impl Into<String>, threshold: Duration) -> Self {
         Self { server: server.into(), threshold, reported: HashSet::new() }
     }

@@ -14,9 +14,9 @@ use crate::{RowFilter, ServerSnapshot};
 pub struct TableColumn {
     /// Name in files and filters.
     pub name: &'static str,
-    /// Title on the screen.
+    /// Title of the column on the screen.
     pub title: &'static str,
-    /// Unit of the values.
+    /// Unit in which values are stored.
     pub unit: ColumnUnit,
     /// Description of the column, for the help page.
     pub help: &'static str,
@@ -102,9 +102,9 @@ pub enum RowMark {
     IdleInTransaction,
     /// Waiting for a lock.
     Waiting,
-    /// Blocking others.
+    /// Blocking other sessions.
     Blocking,
-    /// Running longer than the threshold.
+    /// Running a statement for longer than the slow threshold.
     Slow,
 }
 

@@ -12,10 +12,10 @@ use std::{
 
 use howdah_collect::{BackendWait, WaitCounts};
 
-/// Number of seconds retained.
+/// Number of seconds that a history in memory retains.
 pub const SECONDS_MAX: usize = 3600;
 
-/// Normal sampling interval.
+/// Sampling interval outside a storm.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sampling interval during a storm.
@@ -41,7 +41,7 @@ pub struct WaitHistory {
 pub struct WaitSecond {
     /// Seconds since 1970, by our clock.
     pub second: i64,
-    /// Number of samples.
+    /// Number of samples taken in this second.
     pub samples: u32,
     /// Sessions per wait event, summed over the samples; `None` stands for running.
     pub sums: BTreeMap<Option<BackendWait>, u32>,
@@ -135,7 +135,7 @@ impl WaitHistory {
         means
     }
 
-    /// Total number of samples.
+    /// Total number of samples in all seconds.
     pub fn samples(&self) -> u64 {
         self.seconds.iter().map(|second| u64::from(second.samples)).sum()
     }

@@ -46,7 +46,7 @@ pub enum WebhookFormat {
     Slack,
     /// A JSON document, signed if there is a key.
     Document {
-        /// The shared key.
+        /// The key shared with the receiver, for the signature.
         key: Option<Box<[u8]>>,
     },
 }
@@ -93,7 +93,7 @@ impl Webhook {
         }
     }
 
-    /// Scheme, host and port.
+    /// Scheme, host and port of the URL, which are safe to show.
     pub fn origin(&self) -> String {
         self.endpoint.0.origin()
     }

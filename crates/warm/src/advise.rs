@@ -45,13 +45,13 @@ pub struct CacheAdvice {
 /// Pages of one relation in the cache, over all forks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationUsage {
-    /// Index in [`CacheImage::relations`].
+    /// Index of the relation in [`CacheImage::relations`].
     pub index: usize,
-    /// Pages in the cache.
+    /// Number of the relation's pages in the cache.
     pub pages: u64,
     /// Pages of the relation's main fork, if known.
     pub length: Option<u32>,
-    /// Dirty pages in the cache.
+    /// Number of the relation's dirty pages in the cache.
     pub dirty: u64,
     /// Cached pages by usage count, 0 to 5.
     pub usage: [u64; 6],
@@ -64,7 +64,7 @@ pub struct CacheCandidate {
     pub name: RelationName,
     /// Length in pages: actual if some are cached, otherwise as of the last `VACUUM` or `ANALYZE`.
     pub length: u64,
-    /// Pages in the cache.
+    /// Number of the relation's pages in the cache.
     pub cached: u64,
     /// Sum of the pages' usage counts, divided by the length: 0 (cold) to 5.
     pub heat: f64,

@@ -48,7 +48,7 @@ pub struct DumpResult {
     pub in_transition: u32,
 }
 
-/// Taking an image failed.
+/// Why an image could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
@@ -69,7 +69,7 @@ pub enum DumpError {
         database: String,
         /// Why the server's memory was not read either, if that was attempted.
         not_from_memory: Option<Box<NotLocal>>,
-        /// The server's error.
+        /// Error of the query on `pg_buffercache`.
         source: Box<QueryFailure>,
     },
 }

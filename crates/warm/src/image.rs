@@ -112,7 +112,7 @@ pub struct CachedFork {
 }
 
 impl CacheImage {
-    /// Number of pages.
+    /// Number of pages in the image, over all relations.
     pub fn page_count(&self) -> u64 {
         self.relations.iter().map(Relation::page_count).sum()
     }

@@ -73,7 +73,7 @@ pub struct LoadOptions {
     pub dry_run: bool,
 }
 
-/// Maximum number of connections.
+/// Maximum value of [`LoadOptions::jobs`].
 pub const MAX_JOBS: usize = 64;
 
 impl Default for LoadOptions {
@@ -120,7 +120,7 @@ pub trait LoadObserver: Sync {
 /// Ignores all events.
 impl LoadObserver for () {}
 
-/// An event during a load.
+/// An event that interrupts a load.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadEvent {
@@ -148,10 +148,10 @@ pub enum LoadError {
         /// Page size of the server.
         server: u32,
     },
-    /// The server restarted repeatedly.
+    /// The server restarted during every attempt.
     #[error("the server restarted {times} times during the load")]
     Restarts {
-        /// Number of restarts.
+        /// Number of restarts after which the load gave up.
         times: u32,
     },
 }

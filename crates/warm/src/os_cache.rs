@@ -30,12 +30,12 @@ pub struct ReadAhead {
     pub missing: u64,
 }
 
-/// The result of an eviction.
+/// Files that were evicted from the operating system's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvictedFiles {
-    /// Total size of the files.
+    /// Total size of these files.
     pub bytes: u64,
-    /// Number of files.
+    /// Number of files that were evicted.
     pub files: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct EvictedFiles {
 pub struct OsCacheError {
     /// Path of the file or directory.
     pub path: PathBuf,
-    /// The attempted action.
+    /// The attempted action, as a participle: `opened`, `read`, …
     pub action: &'static str,
     /// The system error.
     #[source]

@@ -19,7 +19,7 @@ const MARKER: [u8; 4] = [0xf7, b'H', b'T', 0xfe];
 /// Length of marker, length and checksum before a body.
 pub(super) const PREFIX_BYTES: usize = 16;
 
-/// Maximum body size.
+/// Maximum size of a body in bytes. A longer one is treated as corrupt.
 pub(super) const BODY_BYTES_MAX: usize = 80 << 20;
 
 const SEGMENT: u8 = 1;
@@ -31,7 +31,7 @@ pub(super) fn stream_id(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
 
-/// Header of a body.
+/// Header of a frame's body: server, time and kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     pub(super) kind: FrameKind,
@@ -47,7 +47,7 @@ pub(super) enum FrameKind {
     Segment,
     /// A later frame, with its position in the segment.
     Next(u32),
-    /// Wait events by second.
+    /// Wait events of one or more seconds, independent of any segment.
     Waits,
 }
 

@@ -21,10 +21,10 @@ use crate::waits::WaitSecond;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderError {
-    /// A file operation failed.
+    /// Opening, writing or syncing the file failed.
     #[error("cannot record to {}", path.display())]
     Io {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -32,13 +32,13 @@ pub enum RecorderError {
     /// The file is not a recording; it is left unchanged.
     #[error("{} is not a howdah top recording: name another file", path.display())]
     Foreign {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
     },
     /// Another process is recording to it.
     #[error("{} is being written by another howdah top: name another file", path.display())]
     Busy {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
     },
     /// The sample could not be compressed.

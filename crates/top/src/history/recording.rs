@@ -19,10 +19,10 @@ use super::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenRecordingError {
-    /// A file operation failed.
+    /// The file could not be opened or read.
     #[error("cannot read {}", path.display())]
     Io {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
@@ -30,13 +30,13 @@ pub enum OpenRecordingError {
     /// The file is not a recording.
     #[error("{} is not a howdah top recording, or was written by a later version", path.display())]
     Foreign {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
     },
     /// The recording has no samples.
     #[error("{} contains no samples yet", path.display())]
     Empty {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
     },
 }
@@ -44,13 +44,13 @@ pub enum OpenRecordingError {
 /// Bytes of a file that are not valid frames, because a writer was killed or the disk is damaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingGap {
-    /// Number of bytes.
+    /// Total number of bytes without a valid frame.
     pub bytes: u64,
     /// Number of contiguous runs of such bytes.
     pub runs: u64,
 }
 
-/// An opened recording.
+/// A recording that was opened for reading.
 #[derive(Debug)]
 pub struct TopRecording {
     /// Contents of the file, indexed but not yet decoded.
@@ -120,7 +120,7 @@ impl TopRecording {
     }
 }
 
-/// Frames of one server.
+/// Index of one server's frames, built while scanning the file.
 #[derive(Debug, Default)]
 struct ServerStream {
     name: Option<String>,
@@ -167,9 +167,9 @@ impl ServerStream {
 pub(super) enum ScanItem<'a> {
     /// A valid frame.
     Frame {
-        /// Offset of the frame.
+        /// Offset of the frame in the file.
         offset: u64,
-        /// Length including the prefix.
+        /// Length of the frame in bytes, including its prefix.
         bytes: u64,
         head: FrameHeader,
         name: Option<&'a str>,

@@ -35,7 +35,7 @@ pub(super) struct ViewWriter {
 }
 
 impl ViewWriter {
-    /// Starts a segment.
+    /// Starts a segment, in which each view's columns are written anew.
     pub(super) fn restart(&mut self) {
         self.written.clear();
     }

@@ -24,7 +24,7 @@ pub struct Playback {
     health: Vec<ServerHealth>,
 }
 
-/// Replay of a recording.
+/// State of the replay of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayState {
     /// Name of the recording.
@@ -105,7 +105,7 @@ impl Model {
         }
     }
 
-    /// Moves by a number of samples of the displayed server.
+    /// Moves the displayed time by a number of samples of the displayed server.
     pub(super) fn step_samples(&mut self, by: isize) {
         let from_us = self.past.as_ref().map_or(i64::MAX, |past| past.at_us);
         let step =
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// Moves by a duration.
+    /// Moves the displayed time by a duration.
     pub(super) fn shift_time(&mut self, by_us: i64) {
         let from_us = match (&self.past, &self.history) {
             (Some(past), _) => past.at_us,

@@ -18,15 +18,15 @@ use crate::{ServerHealth, units::format_duration};
 /// A value that has exceeded a rule's threshold for long enough.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alert {
-    /// Name of the server.
+    /// Name of the server that the rule was evaluated for.
     pub server: Arc<str>,
     /// Quantity that the rule watches.
     pub subject: RuleSubject,
     /// Text of the rule.
     pub rule: Arc<str>,
-    /// The last value.
+    /// Value at the most recent evaluation, in the unit `measure`.
     pub value: f64,
-    /// Threshold of the rule.
+    /// Threshold above which the rule starts an alert.
     pub threshold: f64,
     /// Unit of `value` and `threshold`.
     pub measure: Measure,
@@ -40,7 +40,7 @@ pub struct Alert {
 /// A session as shown in notifications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// Process id.
+    /// Process id of the session's backend.
     pub pid: i32,
     /// Role of the session.
     pub user: Arc<str>,
@@ -78,7 +78,7 @@ impl fmt::Display for Alert {
 /// A rule that cannot be evaluated because the role cannot see its input.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UncheckedRule {
-    /// Name of the server.
+    /// Name of the server that the rule was evaluated for.
     pub server: Arc<str>,
     /// Quantity that the rule watches.
     pub subject: RuleSubject,

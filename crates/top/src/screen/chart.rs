@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{units::format_duration, waits::WaitHistory};
 
-/// Width of the axis labels.
+/// Width of the axis labels, in terminal columns.
 const AXIS_WIDTH: u16 = 7;
 
-/// Sessions per class.
+/// Average number of sessions per wait event class.
 type ClassStack = [f64; WAIT_CLASSES.len()];
 
 /// Possible lengths of the period that one column covers, in seconds.
@@ -59,9 +59,9 @@ fn title(chart: &Chart, waits: &WaitHistory, now_us: i64, theme: &Theme) -> Line
 struct Chart {
     /// One column per step, from oldest to latest; `None` where nothing was sampled.
     columns: Vec<Option<ClassStack>>,
-    /// Seconds per column.
+    /// Length of the period that one column covers, in seconds.
     step: i64,
-    /// Value of the top line.
+    /// Number of sessions at the top line.
     max: f64,
 }
 

@@ -61,7 +61,7 @@ fn summary(snapshot: &ServerSnapshot) -> String {
     )
 }
 
-/// Sessions by state.
+/// Numbers of client sessions by state, and of blocked sessions.
 #[derive(Default)]
 struct SessionCounts {
     clients: usize,

@@ -24,20 +24,20 @@ pub enum Palette {
     Mono,
 }
 
-/// Styles of a screen.
+/// The styles of all parts of the screen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theme {
-    /// Titles of the table's columns.
+    /// Style of the table's column titles.
     pub(crate) column_titles: Style,
-    /// Emphasized text.
+    /// Style of emphasized text.
     pub(crate) strong: Style,
-    /// De-emphasized text.
+    /// Style of de-emphasized text.
     pub(crate) faint: Style,
-    /// Failures and alerts.
+    /// Style of failures and alerts.
     pub(crate) bad: Style,
-    /// The selected row.
+    /// Style of the selected row.
     pub(crate) selected: Style,
-    /// The line that marks the past.
+    /// Style of the line that tells the user that the past is displayed.
     pub(crate) past: Style,
     marks: [Style; 6],
     has_colours: bool,

@@ -27,7 +27,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 pub struct RetryPolicy {
     /// Delay between the first and the second attempt; doubled after each further attempt.
     pub initial_delay: Duration,
-    /// Maximum delay.
+    /// Maximum delay between two attempts.
     pub max_delay: Duration,
     /// Minimum time between messages. Slack accepts one per second.
     pub message_interval: Duration,
@@ -171,7 +171,7 @@ impl SenderShared {
     }
 }
 
-/// State of the thread.
+/// The data of the thread that sends queued events.
 struct WebhookWorker {
     webhook: Webhook,
     policy: RetryPolicy,

@@ -8,7 +8,7 @@
 /// A possible size of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alternative {
-    /// Size in buffers.
+    /// Size of the cache in buffers.
     pub buffers: u64,
     /// Number of pages of the present cache that this size would retain, the hottest ones.
     pub kept: u64,

@@ -18,7 +18,7 @@ pub struct MemoryInfo {
     pub huge_pages: HugePages,
     /// Huge pages needed for shared memory, `shared_memory_size_in_huge_pages` (15 and later).
     pub huge_page_count: Option<u64>,
-    /// Current client sessions.
+    /// Number of current client sessions.
     pub sessions: u64,
     /// The setting `max_connections`.
     pub max_connections: u64,

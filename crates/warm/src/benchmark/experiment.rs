@@ -67,16 +67,16 @@ pub enum DropCaches {
 pub enum WarmMethod {
     /// Only the client's reads fill the cache.
     NoWarming,
-    /// Contrib's autoprewarm.
+    /// Contrib's autoprewarm loads its file after the restart.
     Autoprewarm,
-    /// Howdah's load.
+    /// Howdah loads an image after the restart.
     Howdah,
 }
 
 /// Throughput with and without warming, and the settings it was measured with.
 #[derive(Clone, Debug)]
 pub struct BenchmarkResults {
-    /// `server_version` of the server.
+    /// The setting `server_version`.
     pub server: String,
     /// Copied from [`Benchmark`].
     pub scale: u32,
@@ -107,7 +107,7 @@ pub struct BenchmarkRun {
     pub method: WarmMethod,
     /// The client's reads since the server accepted its connection.
     pub steps: Vec<ThroughputStep>,
-    /// The summary of `steps`.
+    /// When throughput recovered in `steps`, and the reads lost by then.
     pub summary: ThroughputSummary,
     /// 99th percentile of the latency over the whole run, in microseconds.
     pub p99_us: u64,

@@ -17,7 +17,7 @@ use crate::benchmark::{
 /// The reads of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThroughputStep {
-    /// Number of rows read.
+    /// Number of reads, each of one row in its own transaction.
     pub transactions: u64,
     /// 99th percentile of the latency of reads that ended in this step, in microseconds.
     pub p99_us: u64,

@@ -29,7 +29,7 @@ use crate::daemon::{
 pub struct FollowSettings {
     /// The servers, in any order: the primary is determined in each round.
     pub servers: Vec<ConnectTarget>,
-    /// Time between rounds.
+    /// Time from the start of one round to the start of the next.
     pub interval: Duration,
     /// Where the primary's cached pages are read from.
     pub source: DumpSource,

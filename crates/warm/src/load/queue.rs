@@ -30,7 +30,7 @@ struct ChunkRanges(BTreeMap<RangeOwner, VecDeque<LoadChunk>>);
 /// A connection's number; `None` for unassigned chunks.
 type RangeOwner = Option<usize>;
 
-/// A chunk to load.
+/// A chunk that a connection took from the queue.
 #[derive(Debug)]
 pub(super) struct QueuedChunk {
     /// The index of the chunk's database.

@@ -42,7 +42,7 @@ pub struct RelationOutcome {
     pub database: Option<String>,
     /// The relation's name, or its file if no name is known.
     pub relation: RelationIdentity,
-    /// Pages by outcome.
+    /// Numbers of the relation's pages, by outcome.
     pub pages: PageCounts,
     /// Whether the relation's file differs from the image, so that blocks were scaled to its
     /// length.
@@ -74,7 +74,7 @@ pub struct RenamedRelation {
 /// length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCounts {
-    /// Pages in the image.
+    /// Number of pages in the image.
     pub in_image: u64,
     /// Pages in the image beyond the current end of the relation.
     pub beyond_end: u64,
@@ -84,7 +84,7 @@ pub struct PageCounts {
     pub requested: u64,
     /// Pages that were in the cache before.
     pub resident: u64,
-    /// Pages that were loaded.
+    /// Pages that this load brought into the cache.
     pub loaded: u64,
     /// Pages omitted because the cache has no room for them.
     pub no_room: u64,

@@ -23,7 +23,7 @@ pub(super) struct LoadSession {
     can_prefetch: bool,
     /// Whether I/O workers perform the session's reads, which is the server's default.
     reads_by_workers: bool,
-    /// Qualified names by oid.
+    /// Cache of qualified and quoted relation names, by oid.
     names: BTreeMap<u32, String>,
 }
 

@@ -24,7 +24,7 @@ use crate::{
 /// Options for warming relations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableLoadOptions {
-    /// Where pages are loaded.
+    /// Whether pages are loaded into the server's buffers or the operating system's cache.
     pub mode: PrewarmMode,
     /// The fork to load of each relation.
     pub fork: Fork,
@@ -57,9 +57,9 @@ impl Default for TableLoadOptions {
 pub struct TableResult {
     /// Schema and name of the relation.
     pub name: QualifiedName,
-    /// Number of loaded blocks.
+    /// Number of blocks that were loaded.
     pub blocks: u64,
-    /// Number of requested blocks.
+    /// Number of blocks that were to be loaded.
     pub requested: u64,
     /// The methods by which blocks were loaded.
     pub methods: Vec<LoadMethod>,
@@ -67,7 +67,7 @@ pub struct TableResult {
     pub problem: Option<RelationProblem>,
 }
 
-/// No relation was warmed.
+/// An error that prevents all relations from being warmed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
