@@ -71,16 +71,16 @@ pub struct BackendActivity {
     pub blockers: Vec<Blocker>,
     /// Time at which the session began to wait for this lock.
     pub blocked_since_us: Option<i64>,
-    /// Whether the role is a superuser.
+    /// Whether the session's role is a superuser.
     pub is_superuser: bool,
     /// Whether role, database and state are visible to the monitoring role.
     pub is_readable: bool,
 }
 
-/// A holder of a lock.
+/// The holder of a lock that another session waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Blocker {
-    /// A process, by process id.
+    /// A backend, identified by its process id.
     Process(i32),
     /// A prepared transaction, which has no process.
     Prepared,
@@ -135,7 +135,7 @@ impl BackendState {
         })
     }
 
-    /// The server's name of the state.
+    /// The state's name in `pg_stat_activity`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -181,7 +181,7 @@ impl BackendType {
         }
     }
 
-    /// The server's name of the backend type.
+    /// The backend type's name in `pg_stat_activity`.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Client => "client backend",
@@ -233,7 +233,8 @@ impl BackendActivity {
         self.since_us().map(|since_us| seconds_between(since_us, now_us))
     }
 
-    /// Seconds that the session has been waiting for a lock.
+    /// Seconds that the session has been waiting for a lock, at `now_us`; `None` if it is not
+    /// waiting.
     pub fn blocked_for(&self, now_us: i64) -> Option<f64> {
         if self.blockers.is_empty() {
             return None;
@@ -242,7 +243,7 @@ impl BackendActivity {
         Some(seconds_between(since_us, now_us))
     }
 
-    /// Age of the transaction in seconds.
+    /// Time since the transaction began, at `now_us`, in seconds.
     pub fn transaction_age(&self, now_us: i64) -> Option<f64> {
         self.transaction_started_us.map(|since_us| seconds_between(since_us, now_us))
     }

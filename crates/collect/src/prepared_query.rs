@@ -9,7 +9,7 @@ use crate::CollectError;
 pub(crate) struct PreparedQuery {
     name: &'static str,
     sql: String,
-    /// Format of the result columns.
+    /// Format in which result columns are requested: text or binary.
     format: ValueFormat,
     is_prepared: bool,
 }

@@ -60,7 +60,7 @@ impl SignalTarget {
     }
 }
 
-/// The result of sending a signal.
+/// Outcome of sending a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignalOutcome {
     /// The signal was sent.
@@ -73,7 +73,7 @@ pub enum SignalOutcome {
     Refused {
         /// The server's message.
         message: String,
-        /// SQLSTATE; 42501 is a missing privilege.
+        /// SQLSTATE of the server's error; 42501 if a privilege is missing.
         sqlstate: String,
     },
 }

@@ -139,7 +139,7 @@ pub fn sanitized_line(text: &str) -> Cow<'_, str> {
     sanitized(text, LineBreaks::Join)
 }
 
-/// Treatment of line feeds and tabs.
+/// How sanitizing treats line feeds and tabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineBreaks {
     /// Keep line feeds and tabs.

@@ -42,7 +42,7 @@ pub struct BufferDesc {
     pub database: u32,
     /// `pg_relation_filenode()` of the relation.
     pub filenode: u32,
-    /// The fork of the relation.
+    /// The fork that the page belongs to.
     pub fork: Fork,
     /// Block number in the fork, from 0.
     pub block: u32,
@@ -61,9 +61,9 @@ pub struct BufferDesc {
 pub enum Fork {
     /// The relation's contents.
     Main,
-    /// Free space in each page of the main fork.
+    /// Records the free space in each page of the main fork.
     FreeSpaceMap,
-    /// Pages of the main fork that are all-visible or all-frozen.
+    /// Records which pages of the main fork are all-visible or all-frozen.
     VisibilityMap,
     /// The initial contents of an unlogged relation, restored after a crash.
     Init,
@@ -194,7 +194,7 @@ impl Fork {
     /// All forks, in the order of PostgreSQL's fork numbers.
     pub const ALL: [Self; 4] = [Self::Main, Self::FreeSpaceMap, Self::VisibilityMap, Self::Init];
 
-    /// The fork with PostgreSQL's fork number `number`.
+    /// Returns the fork with PostgreSQL's fork number `number`.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
@@ -219,7 +219,7 @@ impl Fork {
         }
     }
 
-    /// The fork with PostgreSQL's name `name`.
+    /// Returns the fork that PostgreSQL calls `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fork| fork.name() == name)
     }

@@ -111,7 +111,7 @@ pub enum ProcessError {
     },
 }
 
-/// A server's binary cannot be used.
+/// A server's binary cannot be read or is not supported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BinaryError {
@@ -196,7 +196,7 @@ pub enum MemoryError {
     },
 }
 
-/// Implausible contents of shared memory.
+/// Shared memory has implausible contents.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {

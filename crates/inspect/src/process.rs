@@ -25,7 +25,7 @@ pub enum ExecutableState {
     InPlace,
     /// The path names another file: the package was upgraded under the running server.
     Replaced,
-    /// There is nothing at the path.
+    /// The path names no file: the binary was removed while running.
     Deleted,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl OsProcess {
-    /// The process `pid`.
+    /// Finds the process `pid`.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl OsProcess {
         })
     }
 
-    /// The working directory; for every process of a server, the data directory.
+    /// The working directory. For every process of a server, this is the data directory.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl OsProcess {
         Ok(children)
     }
 
-    /// The current state.
+    /// The current state of the process.
     ///
     /// # Errors
     ///
@@ -310,7 +310,7 @@ impl FileIdentity {
 /// Suffix that the kernel appends to the path of a removed file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// The fourth field of `/proc/PID/stat`.
+/// Parses the parent's process id, the fourth field of `/proc/PID/stat`.
 fn parse_parent_pid(stat: &str) -> Option<u32> {
     stat_field(stat, 4)?.parse().ok()
 }

@@ -38,7 +38,7 @@ pub struct UsdtArgument {
     pub operand: Operand,
 }
 
-/// The location of an argument.
+/// Where a tracer finds the value of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// A constant, given in the note.
@@ -59,7 +59,7 @@ pub enum Operand {
         /// Offset from the variable's address, in bytes.
         offset: i64,
     },
-    /// An operand that is not supported.
+    /// An operand of another form, as written in the note.
     Other(String),
 }
 

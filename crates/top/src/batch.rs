@@ -99,7 +99,7 @@ pub struct UnsampledServer {
 /// The servers and alerts that determine the exit code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchOutcome {
-    /// Servers that could not be sampled.
+    /// Servers that were not sampled as often as requested.
     pub unsampled: Vec<UnsampledServer>,
     /// Alerts that were firing at the last sample of their server.
     pub alerts: Vec<Alert>,

@@ -62,7 +62,7 @@ impl HostFigures {
     }
 }
 
-/// Samples the host of a server.
+/// Samples the host that a server and this program share.
 #[derive(Debug)]
 pub(crate) struct HostMonitor {
     before: Option<HostCounters>,
@@ -152,7 +152,7 @@ fn is_process(stat: &str, booted: i64, process: BackendProcess) -> bool {
         })
 }
 
-/// The number that follows a name at the start of a line.
+/// Returns the number that follows `name` at the start of a line.
 fn parse_field(text: &str, name: &str) -> Option<i64> {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
     line.split_whitespace().nth(1)?.parse().ok()

@@ -32,7 +32,7 @@ pub struct CacheAdvice {
     pub relations: Vec<RelationUsage>,
     /// Pages by usage count, 0 to 5.
     pub usage: [u64; 6],
-    /// Buffers that hold no page.
+    /// Number of buffers that hold no page.
     pub free: u64,
     /// Possible sizes of the cache, including the present one.
     pub alternatives: Vec<Alternative>,

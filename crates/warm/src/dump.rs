@@ -23,7 +23,7 @@ use crate::image::{
 use catalog_names::CatalogRelation;
 pub use from_memory::{NotLocal, local_server};
 
-/// The source of the pages.
+/// Where cached pages are read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpSource {
     /// The server's memory if possible, otherwise `pg_buffercache`.
@@ -87,7 +87,7 @@ pub enum QueryFailure {
     /// The result has an unexpected value.
     #[error("unexpected value of {what}: {found:?}")]
     UnexpectedResult {
-        /// Name of the requested value.
+        /// Name of the value that was requested.
         what: &'static str,
         /// The value in the result.
         found: String,

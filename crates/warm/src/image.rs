@@ -40,11 +40,11 @@ pub struct ImageOrigin {
     pub buffers: u32,
     /// Time of the dump, in microseconds since 1970.
     pub taken_at_us: i64,
-    /// The source of the pages.
+    /// The interface from which the pages were read.
     pub source: ImageSource,
 }
 
-/// The interface that the pages were read from.
+/// An interface from which pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageSource {
     /// The server's buffer descriptors, read from outside.

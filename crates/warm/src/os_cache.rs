@@ -18,12 +18,12 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
-/// The result of reading ahead.
+/// How much the kernel was asked to read ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAhead {
     /// Bytes that the kernel was asked to read.
     pub bytes: u64,
-    /// Files that existed and were read.
+    /// Number of files that existed and were read.
     pub files: u64,
     /// Files of the image that no longer exist or cannot be opened, because they were dropped or
     /// rewritten.
@@ -168,7 +168,7 @@ pub fn evict(data_dir: &Path) -> Result<EvictedFiles, OsCacheError> {
     Ok(sum)
 }
 
-/// `pg_tblspc/OID/PG_15_202209061/DATABASE/FILE` is the deepest path.
+/// Depth of the deepest path: `pg_tblspc/OID/PG_15_202209061/DATABASE/FILE`.
 const DEPTH_MAX: u32 = 4;
 
 fn evict_recursively(path: &Path, depth: u32, sum: &mut EvictedFiles) -> Result<(), OsCacheError> {

@@ -115,7 +115,7 @@ pub fn warm_before(
 
 /// Progress of a running load.
 struct ReadyProgress {
-    /// `u64::MAX` until it is known.
+    /// Number of planned pages; `u64::MAX` until the plan is made.
     planned: AtomicU64,
     done: AtomicU64,
     timeouts: ReadyTimeouts,

@@ -48,7 +48,7 @@ pub(crate) struct ActivityReader {
     strings: InternedStrings,
 }
 
-/// A session of the last sample.
+/// A session of the last sample, to which the next sample refers.
 #[derive(Clone, Debug)]
 struct PreviousSession {
     backend: BackendActivity,

@@ -61,7 +61,7 @@ pub struct HistoryRecorder {
     path: PathBuf,
     file: File,
     limits: HistoryLimits,
-    /// Length of the file, in bytes.
+    /// Offset in the file at which the next frame is written.
     bytes: u64,
     frames: Vec<RecordedFrame>,
     /// Servers whose current segment was started by this process. Segments of other processes
@@ -153,7 +153,7 @@ impl HistoryRecorder {
         self.file = File::options().read(true).write(true).open("/dev/full").expect("there is one");
     }
 
-    /// Appends a frame of a server.
+    /// Appends a frame of the server called `name`.
     pub(super) fn append_frame(
         &mut self,
         name: &str,
@@ -174,7 +174,7 @@ impl HistoryRecorder {
         self.append(&file_format::encode_frame(name, frame), stream, frame.at_us, kind)
     }
 
-    /// Appends wait events of a server.
+    /// Appends wait events of the server called `name`.
     pub(super) fn append_waits(
         &mut self,
         name: &str,

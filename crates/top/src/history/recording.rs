@@ -178,7 +178,7 @@ pub(super) enum ScanItem<'a> {
     Gap(u64),
 }
 
-/// Bytes read at a time.
+/// Number of bytes that are read from the file at a time.
 const WINDOW_BYTES: usize = 1 << 20;
 
 /// Passes all frames and gaps of a file to `visit`.
@@ -224,7 +224,7 @@ pub(super) fn scan(file: &File, mut visit: impl FnMut(ScanItem<'_>)) -> io::Resu
     Ok(())
 }
 
-/// A buffered part of a file.
+/// A part of a file that is held in a buffer.
 struct FileWindow<'a> {
     file: &'a File,
     end: u64,

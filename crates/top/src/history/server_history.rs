@@ -187,7 +187,7 @@ impl RecordedWaits {
         at
     }
 
-    /// The wait history at `at_us`.
+    /// Returns the last hour of wait events before `at_us`.
     fn until(&self, at_us: i64) -> WaitHistory {
         let mut waits = WaitHistory::default();
         let oldest_us = at_us.saturating_sub(HOUR_US);

@@ -38,7 +38,7 @@ pub(super) fn read_line(input: &mut ByteReader<'_>) -> Result<Arc<str>, CorruptF
     Ok(howdah_collect::sanitized_line(input.text()?).into())
 }
 
-/// Texts read so far, by number.
+/// The texts of a segment that were read so far, by number.
 #[derive(Debug, Default)]
 pub(super) struct TextReader {
     texts: Vec<Arc<str>>,

@@ -100,7 +100,7 @@ pub struct BenchmarkResults {
     pub notes: Vec<String>,
 }
 
-/// The measurement of one method.
+/// Throughput, latency and cost measured with one method.
 #[derive(Clone, Debug)]
 pub struct BenchmarkRun {
     /// How the cache was warmed.

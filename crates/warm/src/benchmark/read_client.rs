@@ -14,7 +14,7 @@ use crate::benchmark::{
     row_sequence::RowSequence,
 };
 
-/// The reads of one step.
+/// Throughput and latency of the reads in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThroughputStep {
     /// Number of reads, each of one row in its own transaction.

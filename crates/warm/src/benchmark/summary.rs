@@ -13,7 +13,7 @@ pub struct ThroughputSummary {
     /// Transactions that a warm server would have served until that time (or until the end), minus
     /// those that this server served.
     pub lost: u64,
-    /// Transactions of the whole run.
+    /// Number of transactions in the whole run.
     pub transactions: u64,
 }
 
@@ -21,7 +21,7 @@ pub struct ThroughputSummary {
 const WINDOW: usize = 3;
 const REACHED_SHARE: f64 = 0.9;
 
-/// The steady rate per second: the median of the second half of `steps`.
+/// Returns the steady rate per second: the median of the second half of `steps`.
 pub(crate) fn steady_rate(steps: &[ThroughputStep], step: Duration) -> f64 {
     let half = &steps[steps.len() / 2..];
     let mut rates: Vec<_> = half.iter().map(|step| step.transactions).collect();

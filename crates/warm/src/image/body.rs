@@ -63,7 +63,7 @@ pub enum BodyError {
     Unknown {
         /// Name of the enumeration, such as `fork`.
         what: &'static str,
-        /// The number in the file.
+        /// The value found in the file.
         found: u8,
     },
 }

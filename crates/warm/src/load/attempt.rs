@@ -20,7 +20,7 @@ use crate::{
     image::{CacheImage, Fork, RelationFile},
 };
 
-/// An attempt to load an image.
+/// One attempt to load an image, which fails if the server restarts.
 pub(super) struct Attempt<'a> {
     image: &'a CacheImage,
     target: ConnectTarget,
@@ -212,7 +212,7 @@ impl TargetSets {
 
 type TargetBlocks = BTreeMap<(RelationFile, Fork), Vec<u32>>;
 
-/// The blocks of a plan.
+/// Returns the blocks that should be resident once the plan is loaded.
 fn planned_blocks(
     located: &[Result<LocatedRelation, RelationProblem>],
     chunks: &[LoadChunk],

@@ -22,7 +22,7 @@ use crate::{
 /// A relation of the image, found on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LocatedRelation {
-    /// The database to connect to.
+    /// The database to connect to for loading the relation.
     pub(super) database: String,
     /// `pg_class.oid`.
     pub(super) oid: u32,

@@ -36,7 +36,7 @@ pub(super) struct LoadThreads<'a> {
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// The result of loading all chunks.
+/// The outcomes of all chunks.
 pub(super) struct LoadResult {
     pub(super) outcomes: Vec<RelationOutcome>,
     /// Whether chunks are left because the load was stopped early.

@@ -25,7 +25,7 @@ pub(super) struct LoadPlan {
 /// Pages of one fork that are loaded by one statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LoadChunk {
-    /// The relation's index in the image.
+    /// Index of the chunk's relation in the list of located relations.
     pub(super) relation: usize,
     pub(super) fork: Fork,
     /// Usage class of the pages; chunks of a higher class come first.
@@ -49,7 +49,7 @@ pub(super) struct BlockRun {
 pub(super) struct PlanLimits {
     /// Pages for which there is room, in addition to resident ones.
     pub(super) room: u64,
-    /// Maximum pages of a chunk.
+    /// Maximum number of pages in a chunk.
     pub(super) chunk: u32,
 }
 
@@ -362,7 +362,7 @@ fn split_into_chunks(
     }
 }
 
-/// The distinct usage classes, ascending.
+/// Returns the distinct usage classes of `pages`, ascending.
 fn usage_classes(pages: &[PlannedPage]) -> Vec<u8> {
     let mut classes: Vec<u8> = pages.iter().map(|page| page.class).collect();
     classes.sort_unstable();

@@ -12,7 +12,7 @@ use crate::{
     image::{CacheImage, ImageSource, QualifiedName},
 };
 
-/// The result of a load.
+/// The result of a load, in total and for each relation.
 #[derive(Debug)]
 pub struct LoadReport {
     /// The outcome of each relation, in the order of the image.
@@ -147,7 +147,7 @@ pub struct Residency {
     pub resident: u64,
     /// Pages of the image that are in the cache, including those without room in the plan.
     pub of_image: u64,
-    /// The source of the scan.
+    /// The interface by which the cache was scanned.
     pub source: ImageSource,
 }
 
@@ -216,7 +216,7 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 impl RelationOutcome {
-    /// The initial outcome of a relation.
+    /// Creates the outcome of a relation before anything is loaded.
     pub(super) fn for_relation(image: &CacheImage, at: usize) -> Self {
         let relation = &image.relations[at];
         Self {

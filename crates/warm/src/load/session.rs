@@ -203,7 +203,7 @@ impl LoadSession {
     }
 }
 
-/// Start time of the server.
+/// Query for the start time of the server.
 pub(super) const START_TIME: &str = "SELECT pg_postmaster_start_time()::text";
 
 /// Disables timeouts meant for users. Not every version has all of them.

@@ -52,7 +52,7 @@ impl Default for TableLoadOptions {
     }
 }
 
-/// The result for one relation.
+/// The outcome of warming one relation.
 #[derive(Clone, Debug)]
 pub struct TableResult {
     /// Schema and name of the relation.
@@ -93,7 +93,7 @@ pub enum TableError {
     Range {
         /// Schema and name of the relation.
         name: QualifiedName,
-        /// Length of its fork, in blocks.
+        /// Length of the relation's fork, in blocks.
         length: u32,
         /// First requested block.
         first: u32,
