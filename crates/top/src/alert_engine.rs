@@ -107,7 +107,7 @@ impl AlertEngine {
         SampleRequest::needs_full_texts(self.slow)
     }
 
-    /// Creates the monitor of one server.
+    /// Creates the monitor of the server called `name`.
     pub(crate) fn for_server(&self, name: &str) -> ServerMonitor {
         ServerMonitor {
             engine: self.clone(),
@@ -136,7 +136,7 @@ impl AlertEngine {
         self.shared.log.lock()
     }
 
-    /// Appends slow statements to the log.
+    /// Appends slow statements to the slow log, and remembers the error if that fails.
     fn append_slow(&self, slow: &[SlowStatement]) {
         let mut log = self.log();
         let SlowLogState { file: Some(file), problem } = &mut *log else { return };

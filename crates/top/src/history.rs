@@ -38,7 +38,7 @@ pub use self::{
 };
 use crate::ServerHealth;
 
-/// How much a history retains.
+/// Limits on the age and size of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
     /// Maximum age of a sample.
@@ -168,7 +168,7 @@ impl SnapshotHistory {
         self.server(server)?.history.step(from_us, by)
     }
 
-    /// First and last time of a server.
+    /// Times of a server's first and last state, in microseconds since 1970.
     pub fn range(&self, server: usize) -> Option<(i64, i64)> {
         self.server(server)?.history.range()
     }

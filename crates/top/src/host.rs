@@ -28,7 +28,7 @@ pub struct HostFigures {
 }
 
 impl HostFigures {
-    /// Number of fields in the encoded form.
+    /// Number of integers that encode the figures.
     pub(crate) const FIELDS: usize = 7;
 
     /// Encodes the figures as integers for a file; fractions in thousandths.
@@ -68,7 +68,7 @@ pub(crate) struct HostMonitor {
     before: Option<HostCounters>,
 }
 
-/// Counters since the host was booted.
+/// Counters of the host, which start at zero when it boots.
 #[derive(Clone, Copy, Debug)]
 struct HostCounters {
     at: Instant,
@@ -76,7 +76,7 @@ struct HostCounters {
     work: u64,
     io_wait: u64,
     all: u64,
-    /// Bytes read from and written to disks.
+    /// Bytes read from disks; `written` counts those written.
     read: u64,
     written: u64,
 }

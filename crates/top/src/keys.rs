@@ -2,7 +2,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// A command of the interactive mode.
+/// A command that a key runs in the interactive mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyCommand {
     /// End the program; the servers are not affected.
@@ -37,13 +37,13 @@ pub enum KeyCommand {
     Left,
     /// Scroll columns to the right.
     Right,
-    /// Show the selected row in full.
+    /// Show the selected row with all its columns.
     Detail,
     /// Tag or untag the selected row.
     Tag,
-    /// Sort by the next column.
+    /// Sort by the column to the right of the sort column.
     SortNext,
-    /// Sort by the previous column.
+    /// Sort by the column to the left of the sort column.
     SortPrevious,
     /// Reverse the sort order.
     Reverse,
@@ -67,7 +67,7 @@ pub enum KeyCommand {
     Terminate,
     /// Cancel or terminate all sessions slower than a threshold.
     KillSlow,
-    /// Copy the selected row's statement.
+    /// Copy the selected row's statement to the clipboard.
     Copy,
     /// Show the plan of the selected session's statement.
     Plan,
@@ -79,7 +79,7 @@ pub enum KeyCommand {
     MinuteEarlier,
     /// Go forward by one minute.
     MinuteLater,
-    /// Enter a time to go to.
+    /// Open the prompt for a time to display.
     Time,
     /// Turn mouse support on or off.
     Mouse,

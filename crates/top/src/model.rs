@@ -89,9 +89,9 @@ pub enum ModelMessage {
     Mouse(MouseEvent),
     /// The terminal was resized.
     Resize,
-    /// New state of a server.
+    /// A sampler reported a new state of the server with this index.
     Health(usize, ServerHealth),
-    /// New alerts of a server.
+    /// The alerts of the server with this index were evaluated anew.
     Alerts(usize, AlertView),
     /// A problem to show to the user.
     Problem(String),
@@ -115,9 +115,9 @@ pub enum ModelEffect {
         /// Name of the view to read, if the screen shows one.
         view: Option<&'static str>,
     },
-    /// Send signals to a server.
+    /// Send signals to the server with this index.
     Signal(usize, SignalAction, Vec<PlannedSignal>),
-    /// Put a text on the clipboard.
+    /// Copy a text to the clipboard.
     Copy(String),
     /// Request the plan of a session's statement.
     Plan(usize, Box<BackendActivity>),
@@ -130,7 +130,7 @@ pub enum ModelEffect {
 /// A page or prompt on top of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Overlay {
-    /// The table is not covered.
+    /// Nothing covers the table.
     #[default]
     None,
     /// The help page: all key bindings.
@@ -147,7 +147,7 @@ pub enum Overlay {
     Prompt(Prompt),
 }
 
-/// A server on the screen.
+/// A server as the screen shows it.
 #[derive(Clone, Debug)]
 pub struct WatchedServer {
     /// Name by which the server is displayed.
@@ -177,7 +177,7 @@ pub struct Model {
     pub is_ascending: bool,
     /// Whether idle sessions are shown.
     pub with_idle: bool,
-    /// The filter and its text.
+    /// The row filter, and the text that the user entered for it.
     pub filter: (RowFilter, String),
     /// Identity of the selected row, which persists when rows move.
     pub selected: Option<RowId>,
@@ -193,7 +193,7 @@ pub struct Model {
     pub notice: Option<StatusNotice>,
     /// Number of overlay lines scrolled out at the top.
     pub scroll: usize,
-    /// Rows per page; set when drawing.
+    /// Number of rows that PageUp and PageDown move by; set when drawing.
     pub page: usize,
     /// Layout of the last drawn table; set when drawing.
     pub geometry: TableGeometry,
@@ -203,7 +203,7 @@ pub struct Model {
     pub history: Option<Arc<SnapshotHistory>>,
     /// The displayed time, if it is not the present.
     pub past: Option<Playback>,
-    /// The displayed recording, if any.
+    /// State of the replay, if a recording is displayed.
     pub replay: Option<ReplayState>,
     cache: TableCache,
 }
@@ -376,7 +376,7 @@ impl Model {
         }
     }
 
-    /// Handles a completed input line.
+    /// Handles the text that the user entered in a prompt.
     fn submit_prompt(&mut self, prompt: &Prompt) -> Vec<ModelEffect> {
         match prompt.kind {
             PromptKind::Filter => match RowFilter::parse(&prompt.text) {

@@ -22,7 +22,7 @@ use crate::{
     units::format_cell,
 };
 
-/// Format for samples, as described above.
+/// Format in which samples are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
     /// Aligned text for people.
@@ -48,7 +48,7 @@ pub struct TableSample<'a> {
     pub table: &'a ScreenTable,
 }
 
-/// Writes samples in one format.
+/// Writes samples to a writer in one format.
 #[derive(Debug)]
 pub struct SampleWriter<W> {
     writer: W,

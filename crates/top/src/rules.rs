@@ -33,11 +33,11 @@ pub enum RuleSubject {
     Transaction,
     /// Time that a session has waited for a lock.
     Blocked,
-    /// Client sessions, relative to `max_connections`.
+    /// Number of client sessions, as a percentage of `max_connections`.
     Connections,
     /// Lag of a standby, or of the slowest standby of a primary.
     Lag,
-    /// Age of the oldest unfrozen transaction id.
+    /// Age of the oldest unfrozen transaction id in the cluster.
     Wraparound,
     /// Time that the server has been unreachable.
     Unreachable,
@@ -70,7 +70,7 @@ impl RuleSubject {
         }
     }
 
-    /// Units that the threshold may have.
+    /// Units that a threshold of this subject may have.
     fn measures(self) -> &'static [Measure] {
         match self {
             Self::Query
@@ -153,11 +153,11 @@ pub struct AlertRule {
     pub subject: RuleSubject,
     /// Unit of the threshold.
     pub measure: Measure,
-    /// The alert starts above this value.
+    /// Value above which the alert starts.
     pub threshold: f64,
     /// Time that the value must be above the threshold before the alert starts.
     pub hold_for: Duration,
-    /// The alert ends at or below this value.
+    /// Value at or below which the alert ends.
     pub clear_below: f64,
     /// Text of the rule with single spaces.
     pub text: Arc<str>,

@@ -27,7 +27,7 @@ use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
 pub struct ServerSnapshot {
     /// Properties of the server, read when connecting.
     pub server: Arc<ServerInfo>,
-    /// Privileges that the role lacks.
+    /// Privileges that the monitoring role lacks.
     pub missing: Arc<[MissingPrivilege]>,
     /// When the sample was taken, by our clock.
     pub sampled_at: Instant,
@@ -51,7 +51,7 @@ pub struct ServerSnapshot {
     pub host: Option<HostFigures>,
     /// When the sample was taken, by our clock, in microseconds since 1970. Never decreases.
     pub sampled_us: i64,
-    /// Duration of taking the sample.
+    /// Time that it took to read the sample.
     pub duration: Duration,
 }
 
@@ -368,7 +368,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A snapshot with the given sessions.
+    /// Creates a snapshot with the given sessions.
     pub(crate) fn snapshot(taken_us: i64, backends: Vec<BackendActivity>) -> ServerSnapshot {
         let identity = ServerInfo {
             version: ServerVersion(170_002),

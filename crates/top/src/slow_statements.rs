@@ -23,7 +23,7 @@ pub struct SlowStatement {
     pub user: String,
     /// Process id of the session's backend.
     pub pid: i32,
-    /// Run time when sampled, in seconds.
+    /// Time that the statement had run when it was sampled, in seconds.
     pub seconds: f64,
     /// Time of the sample by the server's clock, in microseconds since 1970.
     pub sampled_us: i64,

@@ -107,7 +107,7 @@ impl WaitHistory {
         self.seconds.iter().map(|second| &**second)
     }
 
-    /// The history as it was at `at_us`.
+    /// Returns the history as it was at `at_us`, in microseconds since 1970.
     #[must_use]
     pub fn until(&self, at_us: i64) -> Self {
         let last = at_us.div_euclid(1_000_000);

@@ -24,7 +24,7 @@ pub use self::sender::{RetryPolicy, WebhookSender};
 /// Program name in the User-Agent header.
 const USER_AGENT: &str = "howdah-top";
 
-/// Endpoint and format of one receiver.
+/// A receiver of events: its endpoint, and the format of messages to it.
 #[derive(Debug)]
 pub struct Webhook {
     endpoint: RedactedEndpoint,
@@ -99,7 +99,7 @@ impl Webhook {
     }
 }
 
-/// Maximum duration of one attempt.
+/// Maximum duration of one attempt to deliver a message.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

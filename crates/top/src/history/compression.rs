@@ -18,7 +18,7 @@ const ZSTD_LEVEL: i32 = 3;
 /// directions.
 const WINDOW_LOG: u32 = 19;
 
-/// Maximum decompressed size of a frame.
+/// Maximum size of a decompressed frame in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 20;
 
 pub(super) struct FramePacker(Encoder<'static>);

@@ -35,7 +35,7 @@ pub enum RecorderError {
         /// Path of the recording.
         path: PathBuf,
     },
-    /// Another process is recording to it.
+    /// Another process is recording to the file.
     #[error("{} is being written by another howdah top: name another file", path.display())]
     Busy {
         /// Path of the recording.
@@ -67,7 +67,7 @@ pub struct HistoryRecorder {
     /// Servers whose current segment was started by this process. Segments of other processes
     /// cannot be continued, because their compressor state is lost.
     started: BTreeSet<u64>,
-    /// Time of the last sync.
+    /// Time at which the file was last synced to disk.
     synced_at: Instant,
     is_finished: bool,
 }

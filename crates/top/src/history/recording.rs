@@ -33,7 +33,7 @@ pub enum OpenRecordingError {
         /// Path of the recording.
         path: PathBuf,
     },
-    /// The recording has no samples.
+    /// The file is a recording, but has no readable samples.
     #[error("{} contains no samples yet", path.display())]
     Empty {
         /// Path of the recording.
@@ -59,7 +59,7 @@ pub struct TopRecording {
     pub gap: RecordingGap,
 }
 
-/// Maximum number of servers in a file.
+/// Maximum number of servers in a recording. Frames of further servers are ignored.
 const STREAMS_MAX: usize = 10_000;
 
 /// Maximum number of markers without a valid frame. A file with more of them is treated as

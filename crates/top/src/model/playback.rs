@@ -15,7 +15,7 @@ use crate::{
     units::parse_duration,
 };
 
-/// The displayed time in the past.
+/// A time in the past, and the states of the servers at that time.
 #[derive(Clone, Debug)]
 pub struct Playback {
     /// The time by our clock, in microseconds since 1970.
@@ -35,7 +35,7 @@ pub struct ReplayState {
     pub speed: f64,
 }
 
-/// Minimum and maximum replay speed.
+/// Minimum and maximum replay speed, in recorded seconds per real second.
 const SPEED_RANGE: std::ops::RangeInclusive<f64> = 0.125..=1024.0;
 
 impl Model {

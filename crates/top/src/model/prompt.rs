@@ -33,7 +33,7 @@ impl PromptKind {
 /// A line that the user edits at the bottom of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// How the text is used once entered.
+    /// Purpose of the text, which decides how it is handled once entered.
     pub kind: PromptKind,
     /// Text entered so far.
     pub text: String,

@@ -104,7 +104,7 @@ pub enum AlertChange {
     Ended(Alert, Duration),
 }
 
-/// Evaluates rules on one server.
+/// Evaluates rules on the samples of one server, and tracks their alerts.
 #[derive(Clone, Debug)]
 pub struct RuleEvaluator {
     server: Arc<str>,
@@ -122,7 +122,7 @@ struct ActiveAlert {
 }
 
 impl RuleEvaluator {
-    /// Creates an evaluator without alerts.
+    /// Creates an evaluator in which no alert is firing.
     pub fn new(server: &str, rules: Arc<[AlertRule]>) -> Self {
         Self { server: server.into(), rules, active: BTreeMap::new() }
     }
@@ -150,7 +150,8 @@ impl RuleEvaluator {
         self.rules.iter().filter_map(unchecked).collect()
     }
 
-    /// Evaluates the server's state at `now`.
+    /// Evaluates the rules on the server's state at `now`, and returns which alerts started or
+    /// ended.
     pub fn evaluate(&mut self, now: Instant, health: &ServerHealth) -> Vec<AlertChange> {
         let mut current = BTreeSet::new();
         let mut changes = Vec::new();

@@ -288,7 +288,7 @@ fn value(column: &howdah_collect::ViewColumn, row: usize) -> ViewCell {
     }
 }
 
-/// A model showing a screen with rows.
+/// Creates a model that shows the given screen with rows.
 fn filled(screen: ScreenKind) -> Model {
     let mut model = model();
     let mut snapshot = (**model.snapshot().unwrap()).clone();

@@ -59,7 +59,7 @@ pub(crate) const WAIT_CLASSES: [WaitClass; 11] = [
     WaitClass::new("other", 'o', 231),
 ];
 
-/// A wait event class in the chart.
+/// A wait event class, and how the chart shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitClass {
     pub(crate) name: &'static str,
@@ -86,7 +86,7 @@ impl WaitClass {
 }
 
 impl Theme {
-    /// The styles of a palette.
+    /// Creates the styles of a palette.
     pub(crate) fn new(palette: Palette) -> Self {
         let plain = Style::new();
         let bold = plain.add_modifier(Modifier::BOLD);

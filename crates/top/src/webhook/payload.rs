@@ -23,7 +23,7 @@ pub enum WebhookEvent {
     Alert(AlertChange),
 }
 
-/// Events that are sent together.
+/// Events that are sent in one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WebhookMessage {
     /// Identifies the message, so that receivers can detect duplicates.

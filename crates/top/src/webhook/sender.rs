@@ -132,7 +132,7 @@ impl SenderShared {
         self.state.lock()
     }
 
-    /// Waits until `until`, or until shutdown.
+    /// Waits until `until`, or until the sender is shut down.
     fn pause(&self, until: Instant) {
         let mut state = self.state();
         loop {
@@ -249,7 +249,7 @@ fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + share / 2.0)
 }
 
-/// Returns 32 random hexadecimal digits.
+/// Returns a message id: 32 random hexadecimal digits.
 fn id() -> String {
     let mut bytes = [0; 16];
     if SystemRandom::new().fill(&mut bytes).is_err() {
