@@ -18,8 +18,8 @@ pub struct RateView {
 
 /// Computes the rates between a sample and the previous one.
 ///
-/// Rows are matched by their keys. A counter smaller than before was reset, by hand or by a crash:
-/// its growth is unknown and not guessed.
+/// Rows are matched by their keys. A counter that is smaller than before was reset, by a user or by
+/// a crash, so its growth is unknown.
 pub fn rates(before: Option<&ViewSample>, now: &ViewSample) -> RateView {
     let view = now.view;
     let keys: Vec<usize> = column_indexes(view, |meaning| meaning == ColumnKind::Key);

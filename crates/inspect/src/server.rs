@@ -18,8 +18,8 @@ pub const MAJORS: RangeInclusive<u32> = 14..=18;
 
 /// A running PostgreSQL server.
 ///
-/// Valid as long as the postmaster lives. A restarted server is another one; readings of the old
-/// one then report that the process is gone.
+/// The value is valid as long as the postmaster lives. After a restart, readings report that the
+/// process is gone, and the server must be found anew.
 #[derive(Clone, Debug)]
 pub struct RunningServer {
     postmaster: OsProcess,
@@ -141,7 +141,7 @@ impl LockFile {
 /// Symbols that only a PostgreSQL server exports.
 const POSTGRES_SYMBOLS: [&str; 3] = ["BufferDescriptors", "NBuffers", "MyProcPid"];
 
-/// The topmost ancestor that runs the same binary in the same directory.
+/// Returns the topmost ancestor that runs the same binary in the same directory.
 ///
 /// `postmaster.pid` is not consulted: its process ids belong to the server's own PID namespace.
 fn find_postmaster(process: OsProcess) -> Result<OsProcess, ProcessError> {

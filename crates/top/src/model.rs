@@ -345,7 +345,7 @@ impl Model {
         }
     }
 
-    /// Handles a key while a page is open: movement keys scroll, any other closes it.
+    /// Handles a key while a page is open: movement keys scroll the page, any other key closes it.
     fn page_key(&mut self, page: Overlay, event: KeyEvent) {
         let by = isize::try_from(self.page).unwrap_or(isize::MAX);
         let scroll = match event.code {

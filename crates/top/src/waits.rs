@@ -21,14 +21,15 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Sampling interval during a storm.
 pub const STORM_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time that a storm is considered to continue after its last sample, so that its end is sampled as
-/// often, in microseconds.
+/// Time in microseconds that a storm is considered to continue after its last sample, so that its
+/// end is sampled at the same rate.
 const STORM_LINGER_US: i64 = 10_000_000;
 
 /// Minimum number of waiting sessions in a storm, whatever their share.
 const STORM_SESSIONS_MIN: u32 = 5;
 
-/// Working sessions of a server by wait event. Cloning is cheap: seconds are shared.
+/// Numbers of a server's working sessions by wait event, second by second. Cloning is cheap:
+/// seconds are shared.
 #[derive(Clone, Debug, Default)]
 pub struct WaitHistory {
     seconds: VecDeque<Arc<WaitSecond>>,

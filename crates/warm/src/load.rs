@@ -10,7 +10,7 @@
 //!    that the server permits (`method`), at a limited rate (`throttle`).
 //! 4. The cache is scanned again, to report how much of the image and of the plan it contains.
 //!
-//! If the server restarts meanwhile, the loaded pages are lost, and all of this starts over. A
+//! If the server restarts during a load, the loaded pages are lost, and the load starts over. A
 //! problem with a single relation (a lock, a missing privilege) is part of the result and does not
 //! affect the others.
 
@@ -56,7 +56,8 @@ pub struct LoadOptions {
     pub bytes_per_second: Option<u64>,
     /// Latency of a small query above which loading slows down.
     pub max_latency: Option<Duration>,
-    /// Whether other pages may be evicted. If not, loading stops when no buffer is free.
+    /// Whether a load may evict other pages from the cache. If not, loading stops when no buffer is
+    /// free.
     pub evict: bool,
     /// Load only this many pages, the hottest; the others are treated as if they were not in the
     /// image.

@@ -1,11 +1,11 @@
 //! The operating system's page cache beneath the server's own.
 //!
-//! Reads ahead the files of an image's pages, before the server accepts queries, and evicts files,
+//! Reads ahead the files of an image's pages before the server accepts queries, and evicts files
 //! for experiments.
 //!
-//! Needs to run on the server's host with access to its files. Nothing is read into this process:
-//! the kernel is only advised (posix_fadvise(2)). File numbers are those of the image, so reading
-//! ahead is useful only on the image's own server or a physical copy of it.
+//! These functions must run on the server's host, with access to the server's files. Nothing is
+//! read into this process: the kernel is only advised (posix_fadvise(2)). File numbers are those of
+//! the image, so reading ahead is useful only on the image's own server or a physical copy of it.
 
 use std::{
     fs::{self, File},

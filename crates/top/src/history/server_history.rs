@@ -145,7 +145,7 @@ const HOUR_US: i64 = SECONDS_MAX.cast_signed() as i64 * 1_000_000;
 /// State of a server at a moment in the past.
 #[derive(Clone, Debug)]
 pub struct PastState {
-    /// Time of recording by our clock, in microseconds since 1970.
+    /// Time at which the state was recorded, by our clock, in microseconds since 1970.
     pub at_us: i64,
     /// The server's state, as its sampler reported it.
     pub health: ServerHealth,

@@ -111,8 +111,8 @@ fn server_value(rule: &AlertRule, snapshot: &ServerSnapshot) -> Option<f64> {
     }
 }
 
-/// The value of one session. Parallel workers are not reported in addition to their leader, and
-/// walsenders run forever.
+/// Returns the value of one session. Parallel workers are excluded because their leader is
+/// reported, and walsenders because they run forever.
 fn session_value(
     rule: &AlertRule,
     snapshot: &ServerSnapshot,

@@ -131,7 +131,8 @@ impl Chart {
     }
 }
 
-/// The class of a stack at a height. In the lowest row every non-zero stack shows one.
+/// Returns the class that a stack shows at a height. In the lowest row, every non-zero stack shows
+/// a class.
 fn class_at(stack: &ClassStack, height: f64, row: usize) -> Option<&'static WaitClass> {
     let mut top = 0.0;
     for (at, sessions) in stack.iter().enumerate() {

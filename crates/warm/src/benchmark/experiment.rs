@@ -124,8 +124,8 @@ pub struct WarmingCost {
     pub wall: Duration,
     /// Whether warming finished during the measurement.
     pub is_done: bool,
-    /// CPU time of the server's processes except for the client's backend; `None` if they are not
-    /// accessible.
+    /// CPU time of the server's processes except the client's backend; `None` if the processes are
+    /// not accessible.
     pub server_cpu: Option<Duration>,
     /// CPU time of our own threads except the client's.
     pub own_cpu: Duration,

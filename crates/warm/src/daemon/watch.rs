@@ -379,9 +379,9 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// The time of the first image. It is taken immediately, because the image of a shutdown takes
-    /// names and lengths of relations from the previous one; but a cold cache gets one interval to
-    /// fill.
+    /// The time of the first image. It is taken immediately, because a shutdown image takes the
+    /// names and lengths of relations from the previous image. Only a cold cache gets one interval
+    /// to fill first.
     fn first_dump(&self) -> Option<Instant> {
         let now = Instant::now();
         match (&self.newest, self.settings.interval) {

@@ -56,7 +56,7 @@ pub struct RelationOutcome {
     pub problem: Option<RelationProblem>,
 }
 
-/// The current name of a relation that was renamed, or whose schema or database was.
+/// The current name of a relation that was renamed, or whose schema or database was renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenamedRelation {
     /// Current name of the database.
