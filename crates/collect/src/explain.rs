@@ -90,7 +90,7 @@ pub enum GenericPlanError {
 }
 
 /// Plans the statement that a session runs, or has run last. `target` names the server and the role
-/// to plan as; its database is replaced by that of the session.
+/// to plan as; the session's database replaces its database.
 ///
 /// # Errors
 ///

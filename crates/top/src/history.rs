@@ -174,7 +174,7 @@ impl SnapshotHistory {
     }
 
     /// Earliest and latest time of all servers: the time range of a recording. A server that was
-    /// never reachable has a single time, that of the first failure.
+    /// never reachable has only the time of its first failure.
     pub fn overall_range(&self) -> Option<(i64, i64)> {
         let ranges = (0..self.servers.len()).filter_map(|server| self.range(server));
         ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))

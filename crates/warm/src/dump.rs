@@ -115,7 +115,8 @@ pub fn dump(target: &ConnectTarget, choice: DumpSource) -> Result<DumpResult, Du
     dump_with(target, choice, || {})
 }
 
-/// Like [`dump`]; calls `meanwhile` between reading the pages and their names.
+/// Works like [`dump`], but calls `meanwhile` after reading the pages and before reading their
+/// names.
 fn dump_with(
     target: &ConnectTarget,
     choice: DumpSource,

@@ -117,7 +117,8 @@ impl CacheImage {
         self.relations.iter().map(Relation::page_count).sum()
     }
 
-    /// An image of the `pages` hottest pages; among equals, those of the first files.
+    /// Returns an image of the `pages` hottest pages. Among equally hot pages, the first files take
+    /// precedence.
     #[must_use]
     pub fn hottest(&self, pages: u64) -> Self {
         let mut counts = [0_u64; 16];

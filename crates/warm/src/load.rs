@@ -102,7 +102,7 @@ pub trait LoadObserver: Sync {
         let _ = pages;
     }
 
-    /// Called after `pages` more were loaded or skipped.
+    /// Called after another `pages` pages were loaded or skipped.
     fn progressed(&self, pages: u64) {
         let _ = pages;
     }

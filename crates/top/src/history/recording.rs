@@ -67,8 +67,8 @@ const STREAMS_MAX: usize = 10_000;
 const GAPS_MAX: u64 = 10_000;
 
 impl TopRecording {
-    /// Opens a recording and builds its index. It may be written to meanwhile; later frames are not
-    /// included.
+    /// Opens a recording and builds its index. Another process may keep writing to the file; its
+    /// later frames are not included.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Summarizes steps: when throughput was back to normal, and how many reads were lost by then.
+//! Summarizes steps: when throughput returned to normal, and how many reads were lost until then.
 
 use std::time::Duration;
 

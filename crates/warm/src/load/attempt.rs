@@ -156,7 +156,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Loads the chunks. `None` if the server restarted meanwhile.
+    /// Loads the chunks. `None` if the server restarted during the load.
     fn load(
         &mut self,
         located: &[Result<LocatedRelation, RelationProblem>],

@@ -44,7 +44,7 @@ pub(super) struct LoadResult {
 }
 
 impl LoadThreads<'_> {
-    /// Loads the chunks. `None` if the server restarted meanwhile.
+    /// Loads the chunks. `None` if the server restarted during the load.
     pub(super) fn load(
         self,
         chunks: Vec<LoadChunk>,

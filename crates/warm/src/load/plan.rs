@@ -376,8 +376,8 @@ struct ScanStep {
     is_resident: bool,
 }
 
-/// The pages passed when `class` of a fork is loaded, ascending: its own pages, and those that are
-/// resident by then.
+/// Returns the pages passed when `class` of a fork is loaded, ascending: the pages of the class,
+/// and those already resident at that point.
 fn scan_steps(
     pages: &[PlannedPage],
     resident: &[u32],

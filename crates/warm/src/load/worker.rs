@@ -71,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// Loads chunks until none is left or the load stops, as connection number `worker`.
+/// Loads chunks as connection number `worker`, until none is left or the load stops.
 pub(super) fn run(shared: &LoadContext<'_>, worker: usize) {
     let mut session: Option<LoadSession> = None;
     while !shared.should_stop() {
