@@ -28,14 +28,14 @@ pub struct Activity {
 /// One row of `pg_stat_activity`. Times are microseconds since 1970 by the server's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendActivity {
-    /// Process id.
+    /// Process id of the backend.
     pub pid: i32,
     /// Start time of the process. Together with the pid it identifies a session, because pids are
     /// reused.
     pub started_us: i64,
-    /// Database the session is connected to.
+    /// Database that the session is connected to.
     pub database: Option<Arc<str>>,
-    /// Role the session runs as.
+    /// Role that the session logged in as.
     pub user: Option<Arc<str>>,
     /// `application_name` as set by the client.
     pub application: Option<Arc<str>>,
@@ -45,41 +45,42 @@ pub struct BackendActivity {
     pub client_port: Option<i32>,
     /// Backend type; `None` where the role may not see it.
     pub kind: Option<BackendType>,
-    /// Leader process if this is a parallel worker.
+    /// Process id of the leader if this is a parallel worker.
     pub leader: Option<i32>,
     /// Session state; `None` where the role may not see it, and for processes without a session.
     pub state: Option<BackendState>,
-    /// Wait event, if it is waiting.
+    /// Wait event, if the session is waiting.
     pub wait: Option<BackendWait>,
     /// Age of the session's transaction id, in transactions.
     pub xid_age: Option<i64>,
-    /// Age of the oldest transaction whose effects the session must still see, in transactions.
+    /// Age in transactions of the session's `backend_xmin`: VACUUM must keep rows deleted since
+    /// then.
     pub xmin_age: Option<i64>,
     /// Start time of the current transaction.
     pub transaction_started_us: Option<i64>,
-    /// Start time of the current statement; for an idle session of the last one, if idle texts were
-    /// requested.
+    /// Start time of the current statement; for an idle session, of the last one, if idle texts
+    /// were requested.
     pub query_started_us: Option<i64>,
     /// Time at which `state` last changed.
     pub state_changed_us: Option<i64>,
-    /// `query_id` of that statement.
+    /// `query_id` of the statement in `query`.
     pub query_id: Option<i64>,
-    /// Current statement; for an idle session the last one.
+    /// Current statement; for an idle session, the last one.
     pub query: Option<SqlText>,
     /// Holders of the lock that the session waits for.
     pub blockers: Vec<Blocker>,
-    /// Start of the wait for that lock.
+    /// Time at which the session began to wait for this lock.
     pub blocked_since_us: Option<i64>,
-    /// Whether the role is a superuser.
+    /// Whether the session's role is a superuser.
     pub is_superuser: bool,
     /// Whether role, database and state are visible to the monitoring role.
     pub is_readable: bool,
 }
 
-/// A holder of a lock.
+/// The holder of a lock that another session waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Blocker {
-    /// A process, by process id.
+    /// A backend, identified by its process id.
     Process(i32),
     /// A prepared transaction, which has no process.
     Prepared,
@@ -103,7 +104,7 @@ impl fmt::Display for BackendWait {
 /// Session states (manual, `pg_stat_activity.state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BackendState {
-    /// Running a statement.
+    /// Executing a statement.
     Active,
     /// Running a fast-path function call.
     FastPath,
@@ -111,11 +112,11 @@ pub enum BackendState {
     IdleInTransaction,
     /// In a failed transaction, waiting for its client.
     IdleInFailedTransaction,
-    /// Waiting for its client.
+    /// Waiting for its client, outside a transaction.
     Idle,
     /// Unknown: `track_activities` is off for this session.
     Disabled,
-    /// Logging in (PostgreSQL 18).
+    /// Logging in (reported since PostgreSQL 18).
     Starting,
 }
 
@@ -134,7 +135,7 @@ impl BackendState {
         })
     }
 
-    /// The server's name of the state.
+    /// The state's name in `pg_stat_activity`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -180,7 +181,7 @@ impl BackendType {
         }
     }
 
-    /// The server's name of the backend type.
+    /// The backend type's name in `pg_stat_activity`.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Client => "client backend",
@@ -191,8 +192,8 @@ impl BackendType {
         }
     }
 
-    /// Whether the process applies changes of a publisher. PostgreSQL 17 split this type into three
-    /// names.
+    /// Whether the process applies changes from a publisher. PostgreSQL 17 split this type into
+    /// three names.
     pub fn is_logical_replication(&self) -> bool {
         self.as_str().starts_with("logical replication")
     }
@@ -219,7 +220,7 @@ impl BackendActivity {
         !self.is_readable && self.may_be_client()
     }
 
-    /// Start of the current activity: of the running statement, or of being idle.
+    /// Start of the current activity: the running statement, or the idle time.
     pub fn since_us(&self) -> Option<i64> {
         match self.state? {
             BackendState::Active | BackendState::FastPath => self.query_started_us,
@@ -232,7 +233,8 @@ impl BackendActivity {
         self.since_us().map(|since_us| seconds_between(since_us, now_us))
     }
 
-    /// Seconds that the session has been waiting for a lock.
+    /// Seconds that the session has been waiting for a lock, at `now_us`; `None` if it is not
+    /// waiting.
     pub fn blocked_for(&self, now_us: i64) -> Option<f64> {
         if self.blockers.is_empty() {
             return None;
@@ -241,7 +243,7 @@ impl BackendActivity {
         Some(seconds_between(since_us, now_us))
     }
 
-    /// Age of the transaction in seconds.
+    /// Time since the transaction began, at `now_us`, in seconds.
     pub fn transaction_age(&self, now_us: i64) -> Option<f64> {
         self.transaction_started_us.map(|since_us| seconds_between(since_us, now_us))
     }

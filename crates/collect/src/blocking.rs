@@ -19,15 +19,15 @@ pub struct BlockingTrees {
 /// A session in a blocking tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockingNode {
-    /// The process, or a prepared transaction.
+    /// The session's process, or a prepared transaction.
     pub process: Blocker,
     /// Index into [`Activity::backends`]; `None` for a prepared transaction or an unlisted process.
     pub backend: Option<usize>,
-    /// Number of ancestors.
+    /// Number of ancestors in the tree; 0 for a root.
     pub depth: usize,
     /// Number of sessions that wait for this one, directly or indirectly.
     pub victims: usize,
-    /// Blockers other than the parent.
+    /// Blockers of the session other than the parent node.
     pub other_blockers: Vec<Blocker>,
     /// Whether the tree contains a wait cycle.
     pub is_in_cycle: bool,

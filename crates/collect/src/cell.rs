@@ -1,4 +1,4 @@
-//! Values of view columns.
+//! Cells of views: a value, NULL, or the information that the value cannot be read.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -42,7 +42,8 @@ impl ViewCell {
         !matches!(self, Self::Null | Self::Unavailable)
     }
 
-    /// Sort order of a column: numbers by size, then texts, then cells without a value.
+    /// Compares two cells for sorting a column: numbers by size, then texts, then cells without a
+    /// value.
     pub fn compare(&self, other: &Self) -> Ordering {
         match (self.number(), other.number()) {
             (Some(mine), Some(theirs)) => mine.total_cmp(&theirs),

@@ -11,7 +11,7 @@
 //! - A text that the server truncated, or that sanitizing has changed, is not sent.
 //! - The explained statement is `EXECUTE name (NULL, …)` under `plan_cache_mode =
 //!   force_generic_plan`: the plan does not depend on parameter values, which are unknown. That
-//!   setting exists since PostgreSQL 12; before, texts with parameters are refused.
+//!   setting has existed since PostgreSQL 12; in older versions, texts with parameters are refused.
 //! - Planning evaluates functions declared immutable or stable, with our privileges. A role that
 //!   can do more than read is therefore refused where the database has such a function whose owner
 //!   is not a superuser. A few milliseconds pass between this check and the planning.
@@ -27,7 +27,7 @@ use crate::{
 /// A plan in EXPLAIN's text format, without control characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GenericPlan {
-    /// Lines of the plan.
+    /// Lines of the plan, as EXPLAIN printed them.
     pub lines: Vec<String>,
     /// Number of parameters. The plan is generic, since their values are unknown.
     pub parameters: usize,
@@ -65,11 +65,11 @@ pub enum GenericPlanError {
          name a read-only role with --plan-user"
     )]
     ForeignCode {
-        /// The first such function.
+        /// The first function found.
         function: String,
         /// Owner of the function.
         owner: String,
-        /// Our role.
+        /// The role that would plan the statement.
         role: String,
     },
     /// The server refused: the text is not a single plannable statement, or the role lacks
@@ -84,13 +84,13 @@ pub enum GenericPlanError {
     /// The connection could not be established.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The connection failed.
+    /// The connection failed after it had been established.
     #[error("cannot request the plan: {0}")]
     Connection(#[source] QueryError),
 }
 
 /// Plans the statement that a session runs, or has run last. `target` names the server and the role
-/// to plan as; its database is replaced by that of the session.
+/// to plan as; the session's database replaces its database.
 ///
 /// # Errors
 ///

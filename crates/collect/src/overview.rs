@@ -7,7 +7,7 @@ use crate::{
     view::{VersionedSql, sql_for_version},
 };
 
-/// Figures of a cluster at one moment. Counters start at the last reset of the statistics.
+/// Figures of a cluster at one moment. Counters count from the last reset of the statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overview {
     /// The server's clock, in microseconds since 1970.
@@ -18,15 +18,15 @@ pub struct Overview {
     pub commits: i64,
     /// Transactions rolled back, in all databases.
     pub rollbacks: i64,
-    /// Pages found in the buffer cache.
+    /// Page requests that found the page in the buffer cache.
     pub blocks_hit: i64,
     /// Pages requested from the operating system.
     pub blocks_read: i64,
-    /// Bytes written to temporary files.
+    /// Bytes written to temporary files, in all databases.
     pub temp_bytes: i64,
     /// Deadlocks detected, in all databases.
     pub deadlocks: i64,
-    /// Rows inserted, updated and deleted.
+    /// Rows inserted, updated and deleted, in all databases.
     pub rows_changed: i64,
     /// Bytes of WAL written (primary) or received (standby) since initdb; `None` if unknown.
     pub wal_bytes: Option<i64>,

@@ -1,10 +1,10 @@
 //! A pooler's clients and the server connections they use, read from its console: PgBouncer's, or
 //! one with the same columns (PgBouncer manual, "SHOW CLIENTS", "SHOW SERVERS").
 //!
-//! The server sees only the pooler's connections. Only the pooler knows which client uses one, and
-//! in transaction mode this changes with every transaction. The console runs one simple-protocol
-//! command at a time, so clients and servers are two samples: a pair counts only if each names the
-//! other, that is, if it lasted over both.
+//! The server sees only the pooler's connections. Only the pooler knows which client uses which
+//! connection, and in transaction mode this changes with every transaction. The console runs one
+//! simple-protocol command at a time, so clients and servers are two samples: a pair counts only if
+//! each names the other, that is, if it lasted over both.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ pub struct PoolerClients {
 /// A connection of an application to the pooler.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolerClient {
-    /// Role of the client.
+    /// Role that the client logged in as.
     pub user: Arc<str>,
     /// Database requested from the pooler.
     pub database: Arc<str>,
@@ -39,7 +39,7 @@ pub struct PoolerClient {
     pub state: Arc<str>,
     /// Client address, or `unix`.
     pub address: Arc<str>,
-    /// Client port.
+    /// TCP port of the client.
     pub port: i32,
     /// `application_name`, if the pooler reports it.
     pub application: Option<Arc<str>>,
@@ -143,7 +143,7 @@ fn join(clients: &ResultSet, servers: &ResultSet) -> Option<PoolerClients> {
     Some(PoolerClients { clients: clients.rows.iter().map(client).collect() })
 }
 
-/// Server connections by their pointer, each with the pointer of its linked client.
+/// Server connections by their `ptr` column, each with the pointer of its linked client.
 fn linked_servers(servers: &ResultSet) -> Option<HashMap<String, (String, PooledBackend)>> {
     let columns = ConsoleColumns::from_result(servers)?;
     let (pid, local_port) = (servers.column("remote_pid")?, servers.column("local_port")?);

@@ -9,14 +9,14 @@ use crate::CollectError;
 pub(crate) struct PreparedQuery {
     name: &'static str,
     sql: String,
-    /// Format of the result columns.
+    /// Format in which result columns are requested: text or binary.
     format: ValueFormat,
     is_prepared: bool,
 }
 
 impl PreparedQuery {
-    /// Creates a statement that is not prepared yet. `name` is its name on the connection; error
-    /// messages contain it, too.
+    /// Creates a statement that is not prepared yet. `name` identifies it on the connection and in
+    /// error messages.
     pub(crate) fn new(name: &'static str, sql: String) -> Self {
         Self { name, sql, format: ValueFormat::Text, is_prepared: false }
     }

@@ -13,9 +13,9 @@ pub struct Privileges {
     pub role: String,
     /// Whether the role is a superuser.
     pub is_superuser: bool,
-    /// Whether the role sees the activity of other roles' sessions.
+    /// Whether the role can read the activity of other roles' sessions.
     pub can_read_all_stats: bool,
-    /// Whether the role sees all settings.
+    /// Whether the role can read all settings.
     pub can_read_all_settings: bool,
     /// Whether the role may cancel and terminate sessions of roles other than superusers.
     pub can_signal_backends: bool,
@@ -38,7 +38,8 @@ impl MissingPrivilege {
 
 impl Privileges {
     pub(crate) fn read(client: &mut Client, version: ServerVersion) -> Result<Self, CollectError> {
-        // The predefined roles exist since version 10; before, only superusers saw everything.
+        // The predefined roles have existed since version 10; before that, only superusers saw
+        // everything.
         let sql = if version.major() >= 10 {
             "SELECT current_user, rolsuper, pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
              pg_has_role(current_user, 'pg_read_all_settings', 'USAGE'), \

@@ -7,7 +7,7 @@ use crate::{ColumnKind, ViewCell, ViewSample};
 /// A sample whose counters are shown as rates.
 #[derive(Clone, Debug)]
 pub struct RateView {
-    /// The raw sample.
+    /// The sample with its counters unchanged.
     pub sample: ViewSample,
     /// Rows of the sample with each counter replaced by its growth per second. [`ViewCell::Null`]
     /// if the growth is unknown: for a new row, after a reset, and in the first sample.
@@ -16,10 +16,10 @@ pub struct RateView {
     pub seconds: f64,
 }
 
-/// Computes the rates between a sample and the one before.
+/// Computes the rates between a sample and the previous one.
 ///
-/// Rows are matched by their keys. A counter smaller than before was reset, by hand or by a crash:
-/// its growth is unknown and not guessed.
+/// Rows are matched by their keys. A counter that is smaller than before was reset, by a user or by
+/// a crash, so its growth is unknown.
 pub fn rates(before: Option<&ViewSample>, now: &ViewSample) -> RateView {
     let view = now.view;
     let keys: Vec<usize> = column_indexes(view, |meaning| meaning == ColumnKind::Key);

@@ -24,7 +24,7 @@ pub struct RecordFields<'a> {
 }
 
 impl<'a> RecordFields<'a> {
-    /// Reads the values of a record.
+    /// Creates a reader of the values of `record`.
     pub fn new(record: &'a [u8]) -> Self {
         Self { rest: record.strip_prefix(b"(").and_then(|rest| rest.strip_suffix(b")")) }
     }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(inner.value(), None);
     }
 
-    /// Encodes values as `record_out` does.
+    /// Encodes values in the format of `record_out`.
     fn encode(values: &[Option<Vec<u8>>]) -> Vec<u8> {
         let mut record = vec![b'('];
         for (at, value) in values.iter().enumerate() {

@@ -40,11 +40,11 @@ pub struct ServerInfo {
     pub version: ServerVersion,
     /// Start time of the server, in microseconds since 1970 by its clock.
     pub started_us: i64,
-    /// Host of the connection.
+    /// Host that the connection goes to.
     pub host: String,
-    /// Port of the connection.
+    /// Port that the connection goes to.
     pub port: u16,
-    /// Connected database.
+    /// Database that the connection uses.
     pub database: String,
     /// The setting `max_connections`.
     pub max_connections: i64,
@@ -93,12 +93,12 @@ impl MonitorConnection {
         })
     }
 
-    /// Properties of the server.
+    /// Properties of the server, read when connecting.
     pub fn info(&self) -> &ServerInfo {
         &self.info
     }
 
-    /// Privileges of the role.
+    /// Privileges of the connection's role, read when connecting.
     pub fn privileges(&self) -> &Privileges {
         &self.privileges
     }
@@ -109,7 +109,7 @@ impl MonitorConnection {
         self.activity.request_full_texts();
     }
 
-    /// Reads all sessions. With `idle_texts` idle sessions include their last statement.
+    /// Reads all sessions. With `idle_texts`, idle sessions include their last statement.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl MonitorConnection {
     ///
     /// # Errors
     ///
-    /// As for [`Self::activity`].
+    /// The same as for [`Self::activity`].
     pub fn waits(&mut self) -> Result<WaitCounts, CollectError> {
         Ok(WaitCounts::from_result(&self.waits.run(&mut self.client, &[])?))
     }
@@ -131,7 +131,7 @@ impl MonitorConnection {
     ///
     /// # Errors
     ///
-    /// As for [`Self::activity`].
+    /// The same as for [`Self::activity`].
     pub fn overview(&mut self) -> Result<Overview, CollectError> {
         let result = self.overview.run(&mut self.client, &[])?;
         Overview::from_result(&result).ok_or(CollectError::NotPostgres { what: "overview" })
@@ -205,9 +205,9 @@ fn query_version(client: &mut Client) -> Result<ServerVersion, CollectError> {
     number.map(ServerVersion).ok_or(CollectError::NotPostgres { what: "version" })
 }
 
-/// Applies the connection's settings: limits for us, and texts as raw bytes. With `SQL_ASCII` the
-/// server sends texts of other databases unconverted; otherwise one invalid byte would fail the
-/// whole result.
+/// Applies the connection's settings: limits on our own statements, and texts as raw bytes. With
+/// `SQL_ASCII` the server sends texts of other databases unconverted; otherwise one invalid byte
+/// would fail the whole result.
 fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), CollectError> {
     const SETTINGS: &[&[VersionedSql]] = &[
         &[(9, "client_encoding = 'SQL_ASCII'")],
@@ -230,9 +230,10 @@ fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), Col
 }
 
 /// Makes the backend keep the memory that a sample needs. By default malloc returns free memory to
-/// the system at the end of each statement, so that each sample faults in megabytes of fresh pages:
-/// half of its cost. Freeing one block of this size raises the threshold for that (mallopt(3),
-/// `M_MMAP_THRESHOLD`: "dynamic mmap threshold"). Without glibc it only builds a string once.
+/// the system at the end of each statement, so that each sample faults in megabytes of fresh pages,
+/// which is half of its cost. Freeing one block of this size raises the threshold for that
+/// (mallopt(3), `M_MMAP_THRESHOLD`: "dynamic mmap threshold"). Without glibc it only builds a
+/// string once.
 const RAISE_MMAP_THRESHOLD: &str = "; SELECT length(repeat(' ', 8388608))";
 
 /// Value of a setting; `None` if the server does not know it or the role may not read it.

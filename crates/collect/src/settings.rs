@@ -1,4 +1,5 @@
-//! Settings of a server, and those that roles and databases have instead. Any role may read them.
+//! Settings of a server, and the values that roles and databases have instead. Any role may read
+//! both.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,14 @@ pub struct RoleSetting {
     pub database: Option<String>,
     /// The role; `None` if it applies to all.
     pub role: Option<String>,
-    /// The setting.
+    /// Name of the setting, such as `work_mem`.
     pub name: String,
     /// The value, as in `ALTER ROLE … SET`.
     pub value: String,
 }
 
-/// Reads the values of these settings, and of all whose names have one of the prefixes. Settings
-/// that the server does not have are missing from the result.
+/// Reads the values of the named settings, and of all settings whose names start with one of the
+/// prefixes. Settings that the server does not have are missing from the result.
 ///
 /// # Errors
 ///

@@ -40,7 +40,7 @@ impl SignalAction {
 /// Target of a signal: a session, or one statement of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SignalTarget {
-    /// Process id.
+    /// Process id of the session's backend.
     pub pid: i32,
     /// Start time of the session, in microseconds since 1970.
     pub started_us: i64,
@@ -60,7 +60,7 @@ impl SignalTarget {
     }
 }
 
-/// The result of sending a signal.
+/// Outcome of sending a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignalOutcome {
     /// The signal was sent.
@@ -69,11 +69,11 @@ pub enum SignalOutcome {
     Gone,
     /// The server failed to send the signal, because the process was just exiting.
     NotSent,
-    /// The server refused.
+    /// The server refused to send the signal.
     Refused {
         /// The server's message.
         message: String,
-        /// SQLSTATE; 42501 is a missing privilege.
+        /// SQLSTATE of the server's error; 42501 if a privilege is missing.
         sqlstate: String,
     },
 }

@@ -8,13 +8,13 @@ use std::{borrow::Cow, sync::Arc};
 
 use encoding_rs::Encoding;
 
-/// Text of a statement.
+/// Text of a statement, sanitized for display.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SqlText {
     text: Arc<str>,
     /// The text on one line. Every screen and table uses it, so it is computed once.
     line: Arc<str>,
-    /// The server truncated the text at `track_activity_query_size`, or may have.
+    /// Whether the server truncated the text at `track_activity_query_size`, or may have done so.
     pub is_truncated: bool,
     /// Whether sanitizing changed nothing: the text is what the client sent.
     pub is_exact: bool,
@@ -139,12 +139,12 @@ pub fn sanitized_line(text: &str) -> Cow<'_, str> {
     sanitized(text, LineBreaks::Join)
 }
 
-/// Treatment of line feeds and tabs.
+/// How sanitizing treats line feeds and tabs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineBreaks {
-    /// Keep them.
+    /// Keep line feeds and tabs.
     Keep,
-    /// Replace each by a space.
+    /// Replace each line feed and tab with a space.
     Join,
 }
 

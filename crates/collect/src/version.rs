@@ -12,7 +12,7 @@ impl ServerVersion {
         Self(major * 10_000)
     }
 
-    /// The first number: 17, or 9.
+    /// The first number of the version: 17 for 17.2, 9 for 9.6.24.
     pub const fn major(self) -> u32 {
         self.0 / 10_000
     }

@@ -12,11 +12,11 @@ use crate::{
 /// How a column's value behaves over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ColumnKind {
-    /// Part of the row's identity.
+    /// Part of the row's identity, by which rows of two samples are matched.
     Key,
-    /// A current value.
+    /// A value at the time of the sample.
     Gauge,
-    /// A sum since a reset, shown as a rate.
+    /// A sum since the last statistics reset, shown as a rate per second.
     Counter,
 }
 
@@ -27,15 +27,15 @@ pub(crate) type VersionedSql = (u32, &'static str);
 /// Name, unit and source of a column.
 #[derive(Debug)]
 pub struct ViewColumn {
-    /// Name in SQL, files and filters.
+    /// Name of the column in SQL, files and filters.
     pub name: &'static str,
-    /// Title on screens.
+    /// Title of the column on screens.
     pub title: &'static str,
-    /// Unit of the values.
+    /// Unit in which values are stored.
     pub unit: ColumnUnit,
     /// How the values behave over time.
     pub kind: ColumnKind,
-    /// Source expression by server version.
+    /// SQL expression for the column, by server version.
     pub(crate) sql: &'static [VersionedSql],
     /// Description in one sentence.
     pub help: &'static str,
@@ -78,11 +78,11 @@ impl ViewColumn {
 /// A table that can be read from a server.
 #[derive(Debug)]
 pub struct StatsView {
-    /// Name on the command line.
+    /// Name of the view on the command line.
     pub name: &'static str,
     /// Description in one sentence.
     pub help: &'static str,
-    /// Columns from left to right.
+    /// Columns in display order, from left to right.
     pub columns: &'static [ViewColumn],
     /// The FROM clause by server version.
     pub(crate) from: &'static [VersionedSql],
@@ -108,7 +108,7 @@ pub struct ViewSample {
 }
 
 impl StatsView {
-    /// Index of a column.
+    /// Returns the index of the column called `name`.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name == name)
     }

@@ -20,7 +20,7 @@ pub struct WaitCounts(Vec<WaitCount>);
 pub struct WaitCount {
     /// The wait event; `None` for sessions that run without waiting.
     pub wait: Option<BackendWait>,
-    /// Number of sessions.
+    /// Number of working sessions in this state.
     pub sessions: u32,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn sql(version: ServerVersion) -> String {
 }
 
 impl WaitCounts {
-    /// Merges counts: those of the same event are added up.
+    /// Creates counts, and adds up those of the same event.
     pub fn new(counts: impl IntoIterator<Item = WaitCount>) -> Self {
         let mut sums: Vec<WaitCount> = Vec::new();
         for count in counts {

@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Binary {
     build_id: Option<BuildId>,
-    /// Virtual addresses, as in the file.
+    /// Virtual addresses of the exported symbols, as in the file.
     symbols: HashMap<Box<str>, u64>,
     /// Difference between an address in the process and in the file.
     bias: u64,
@@ -42,8 +42,8 @@ struct LoadSegment {
     bytes: u64,
 }
 
-/// A hash of the binary's contents by the linker: equal ids mean equal binaries. Displayed in
-/// hexadecimal.
+/// A hash of the binary's contents, computed by the linker. Equal ids mean equal binaries.
+/// Displayed in hexadecimal.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct BuildId(Box<[u8]>);
 
@@ -52,12 +52,12 @@ impl Binary {
     ///
     /// # Errors
     ///
-    /// It cannot be read, is not ELF for x86-64, or is not mapped because the process is exiting.
+    /// The binary cannot be read, is not ELF for x86-64, or is not mapped because the process is
+    /// exiting.
     pub fn for_process(process: OsProcess) -> Result<Self, InspectError> {
         let path = process.executable();
         let read = |source| BinaryError::Read { path: path.clone(), source };
-        // Only about one of ten megabytes is needed: names, notes and the headers that lead to
-        // them.
+        // Only about 1 MB of 10 MB is needed: names, notes and the headers that lead to them.
         let file = ReadCache::new(File::open(&path).map_err(read)?);
         let not_elf = |source| BinaryError::NotElf { path: path.clone(), source };
         let elf = parse_elf(&file, &path)?;
@@ -95,14 +95,14 @@ impl Binary {
     ///
     /// # Errors
     ///
-    /// The binary does not export it.
+    /// The binary does not export the symbol.
     pub fn address(&self, symbol: &'static str) -> Result<u64, BinaryError> {
         let address = self.symbols.get(symbol).ok_or(BinaryError::NoSymbol { symbol })?;
         Ok(address.wrapping_add(self.bias))
     }
 
-    /// The file offset of an address that is given as in the file. `None` for addresses that the
-    /// file does not hold, such as zero-initialised variables.
+    /// Converts a virtual address, as in the file, to a file offset. `None` for addresses whose
+    /// contents the file does not hold, such as zero-initialised variables.
     pub fn file_offset(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {
             let inside = address.checked_sub(segment.address)?;
@@ -114,12 +114,12 @@ impl Binary {
     ///
     /// # Errors
     ///
-    /// The binary does not export it.
+    /// The binary does not export the symbol.
     pub fn file_address(&self, symbol: &'static str) -> Result<u64, BinaryError> {
         self.symbols.get(symbol).copied().ok_or(BinaryError::NoSymbol { symbol })
     }
 
-    /// The address in the process of an address that is given as in the file.
+    /// Converts a virtual address, as in the file, to an address in the process.
     pub fn mapped_address(&self, address: u64) -> u64 {
         address.wrapping_add(self.bias)
     }

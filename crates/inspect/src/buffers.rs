@@ -42,17 +42,17 @@ pub struct BufferDesc {
     pub database: u32,
     /// `pg_relation_filenode()` of the relation.
     pub filenode: u32,
-    /// The fork of the relation.
+    /// The fork that the page belongs to.
     pub fork: Fork,
     /// Block number in the fork, from 0.
     pub block: u32,
     /// Usage count, 0 to 5: how often the clock sweep passes the buffer before evicting it.
     pub usage: u8,
-    /// The page was modified since it was read or written.
+    /// Whether the page was modified since it was read or written.
     pub is_dirty: bool,
-    /// The relation is logged, so its pages survive a crash.
+    /// Whether the relation is WAL-logged, so that its pages survive a crash.
     pub is_permanent: bool,
-    /// A backend has the buffer pinned.
+    /// Whether a backend has pinned the buffer.
     pub is_pinned: bool,
 }
 
@@ -61,9 +61,9 @@ pub struct BufferDesc {
 pub enum Fork {
     /// The relation's contents.
     Main,
-    /// Free space in each page of the main fork.
+    /// Records the free space in each page of the main fork.
     FreeSpaceMap,
-    /// Pages of the main fork that are all-visible or all-frozen.
+    /// Records which pages of the main fork are all-visible or all-frozen.
     VisibilityMap,
     /// The initial contents of an unlogged relation, restored after a crash.
     Init,
@@ -191,10 +191,10 @@ impl Iterator for BufferDescIter {
 impl ExactSizeIterator for BufferDescIter {}
 
 impl Fork {
-    /// All forks, by PostgreSQL's number.
+    /// All forks, in the order of PostgreSQL's fork numbers.
     pub const ALL: [Self; 4] = [Self::Main, Self::FreeSpaceMap, Self::VisibilityMap, Self::Init];
 
-    /// The fork with PostgreSQL's fork number `number`.
+    /// Returns the fork with PostgreSQL's fork number `number`.
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
@@ -219,7 +219,7 @@ impl Fork {
         }
     }
 
-    /// The fork with PostgreSQL's name `name`.
+    /// Returns the fork that PostgreSQL calls `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|fork| fork.name() == name)
     }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{error::ProcessError, process::OsProcess};
 
-/// The children of a process, read cheaply if it has a single thread, as a postmaster has.
+/// The children of a process, read cheaply if it has a single thread, as a postmaster does.
 #[derive(Debug)]
 pub struct ChildList {
     process: OsProcess,
@@ -18,7 +18,7 @@ pub struct ChildList {
 }
 
 impl OsProcess {
-    /// A reusable reader for its children.
+    /// Creates a reusable reader for the children of this process.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl ChildList {
         Ok(Self { process, list, bytes: vec![0; FIRST_BYTES] })
     }
 
-    /// Returns the children's process ids, in no particular order. While one starts or exits,
+    /// Returns the children's process ids, in no particular order. While a child starts or exits,
     /// others may be missing. Empty for a process that has exited.
     ///
     /// # Errors

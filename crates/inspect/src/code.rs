@@ -33,7 +33,7 @@ pub struct CodeMap {
 struct CodeMapping {
     start: u64,
     end: u64,
-    /// Offset in the file.
+    /// Offset of the mapping in the file.
     offset: u64,
     /// The path by which this process can open the file.
     file: PathBuf,
@@ -47,7 +47,7 @@ struct CodeMapping {
 struct FunctionTable {
     /// Address, file offset and size of each mapped segment.
     segments: Vec<[u64; 3]>,
-    /// Sorted by address.
+    /// Functions in ascending order of address.
     functions: Vec<FunctionSymbol>,
 }
 
@@ -65,7 +65,8 @@ pub struct Symbol {
     pub file: Box<str>,
     /// The last named function that begins at or before the address.
     pub function: Option<Box<str>>,
-    /// Offset of the address from the function's beginning, or in the file without a function.
+    /// Offset of the address from the beginning of the function, or of the file if `function` is
+    /// `None`.
     pub offset: u64,
     /// Whether the address lies before the function's end. If not, it belongs to a function without
     /// a name.

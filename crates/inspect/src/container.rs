@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerId(Box<str>);
 
-/// A text that is not a container id.
+/// The error for a text that is not a container id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a container id has 12 to 64 hexadecimal digits; `docker ps --no-trunc` shows it")]
 pub struct ContainerIdError;
@@ -62,7 +62,7 @@ impl ContainerId {
         })
     }
 
-    /// The processes of the container.
+    /// Finds the processes whose control groups are the container's.
     fn processes(&self) -> Result<Vec<OsProcess>, ProcessError> {
         let all = fs::read_dir("/proc");
         let all = all.map_err(|source| ProcessError::Proc { path: "/proc".into(), source })?;

@@ -24,7 +24,7 @@ pub enum InspectError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// The process does not exist, or no longer.
+    /// The process does not exist, or no longer exists.
     #[error("process {pid} does not exist")]
     Gone {
         /// The requested process id.
@@ -111,7 +111,7 @@ pub enum ProcessError {
     },
 }
 
-/// A server's binary cannot be used.
+/// A server's binary cannot be read or is not supported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BinaryError {
@@ -167,7 +167,7 @@ pub enum MemoryError {
         /// Process id, in our namespace.
         pid: u32,
     },
-    /// The kernel denied access.
+    /// The kernel denied access to the memory.
     #[error(
         "the memory of process {pid} may not be read: run as its user (with kernel.yama.ptrace_scope = 0), \
          as root, or with CAP_SYS_PTRACE"
@@ -184,7 +184,7 @@ pub enum MemoryError {
         /// Address in the process.
         address: u64,
     },
-    /// Another system error.
+    /// Reading failed with another system error.
     #[error("reading the memory of process {pid} at {address:#x} failed")]
     Other {
         /// Process id, in our namespace.
@@ -196,14 +196,14 @@ pub enum MemoryError {
     },
 }
 
-/// Implausible contents of shared memory.
+/// Shared memory has implausible contents.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
     /// `NBuffers` is outside the range of `shared_buffers`.
     #[error("NBuffers is {found}, which is not a possible value of shared_buffers")]
     BufferCount {
-        /// The value read.
+        /// The value that was read.
         found: i32,
     },
     /// A buffer descriptor does not carry its own number.
@@ -216,12 +216,12 @@ pub enum LayoutError {
         /// The number found in the descriptor.
         found: i32,
     },
-    /// The clock sweep's state is not possible.
+    /// The state of the clock sweep is impossible.
     #[error("the clock sweep's {field} is {found}, which is impossible with {buffers} buffers")]
     ClockSweep {
         /// Name of the field in `BufferStrategyControl`.
         field: &'static str,
-        /// The value read.
+        /// The value that was read.
         found: i64,
         /// Number of buffers of the server.
         buffers: u32,

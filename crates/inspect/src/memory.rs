@@ -21,7 +21,7 @@ pub struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    /// The memory of process `pid`. Nothing is read yet.
+    /// Creates access to the memory of process `pid`. Nothing is read yet.
     pub fn for_pid(pid: u32) -> Self {
         Self { pid }
     }
@@ -48,40 +48,41 @@ impl ProcessMemory {
         Ok(())
     }
 
-    /// The `N` bytes at `address`.
+    /// Reads the `N` bytes at `address`.
     ///
     /// # Errors
     ///
-    /// As [`ProcessMemory::read`].
+    /// The same as for [`ProcessMemory::read`].
     pub fn bytes<const N: usize>(&self, address: u64) -> Result<[u8; N], MemoryError> {
         let mut bytes = [0; N];
         self.read(address, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// The pointer at `address`.
+    /// Reads the pointer at `address`.
     ///
     /// # Errors
     ///
-    /// As [`ProcessMemory::read`].
+    /// The same as for [`ProcessMemory::read`].
     pub fn pointer(&self, address: u64) -> Result<u64, MemoryError> {
         self.bytes(address).map(u64::from_ne_bytes)
     }
 
-    /// The C `int` at `address`.
+    /// Reads the C `int` at `address`.
     ///
     /// # Errors
     ///
-    /// As [`ProcessMemory::read`].
+    /// The same as for [`ProcessMemory::read`].
     pub fn int(&self, address: u64) -> Result<i32, MemoryError> {
         self.bytes(address).map(i32::from_ne_bytes)
     }
 
-    /// The text at `address`, up to its NUL, to `limit` bytes, or to the end of the mapping.
+    /// Reads the text at `address` up to its NUL, up to `limit` bytes, or up to the end of the
+    /// mapping.
     ///
     /// # Errors
     ///
-    /// As [`ProcessMemory::read`], if not even the first byte can be read.
+    /// The same as for [`ProcessMemory::read`], if not even the first byte can be read.
     pub fn text(&self, address: u64, limit: usize) -> Result<Vec<u8>, MemoryError> {
         let mut text = Vec::new();
         while text.len() < limit {

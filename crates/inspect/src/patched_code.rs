@@ -8,7 +8,7 @@ use crate::{
     process::{MemoryMapping, OsProcess, mappings},
 };
 
-/// Bytes compared at a time.
+/// Number of bytes that are copied and compared at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The longest patch a tracer writes: a `call` instruction.

@@ -25,7 +25,7 @@ pub enum ExecutableState {
     InPlace,
     /// The path names another file: the package was upgraded under the running server.
     Replaced,
-    /// There is nothing at the path.
+    /// The path names no file: the binary was removed while running.
     Deleted,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct FileIdentity {
 }
 
 impl OsProcess {
-    /// The process `pid`.
+    /// Finds the process `pid`.
     ///
     /// # Errors
     ///
@@ -81,8 +81,8 @@ impl OsProcess {
         Ok(Path::new(OsStr::from_bytes(path.strip_suffix(DELETED).unwrap_or(path))).to_path_buf())
     }
 
-    /// Whether the file at that path is still the running one. The path is resolved in the
-    /// process's own mount namespace.
+    /// Whether the file at [`Self::executable_path`] is still the running one. The path is resolved
+    /// in the process's own mount namespace.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl OsProcess {
         })
     }
 
-    /// The working directory; for every process of a server, the data directory.
+    /// The working directory. For every process of a server, this is the data directory.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl OsProcess {
     /// while one exits others may be missing too.
     ///
     /// Cheap where the kernel has the list (`CONFIG_PROC_CHILDREN`, set by distributions);
-    /// otherwise scans every process of the machine.
+    /// otherwise, it scans every process of the machine.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl OsProcess {
         Ok(children)
     }
 
-    /// The current state.
+    /// The current state of the process.
     ///
     /// # Errors
     ///
@@ -225,7 +225,7 @@ impl OsProcess {
         Ok(find_image_base(&maps, link.as_os_str().as_bytes()))
     }
 
-    /// The text of `/proc/PID/maps`.
+    /// Reads `/proc/PID/maps`.
     pub(crate) fn maps(self) -> Result<String, ProcessError> {
         self.text("maps")
     }
@@ -263,10 +263,10 @@ pub(crate) struct MemoryMapping<'a> {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) is_executable: bool,
-    /// Offset in the file.
+    /// Offset of the mapping in the file.
     pub(crate) offset: u64,
     pub(crate) inode: u64,
-    /// Empty for anonymous memory.
+    /// Path of the mapped file; empty for anonymous memory.
     pub(crate) path: &'a str,
 }
 
@@ -310,7 +310,7 @@ impl FileIdentity {
 /// Suffix that the kernel appends to the path of a removed file.
 const DELETED: &[u8] = b" (deleted)";
 
-/// The fourth field of `/proc/PID/stat`.
+/// Parses the parent's process id, the fourth field of `/proc/PID/stat`.
 fn parse_parent_pid(stat: &str) -> Option<u32> {
     stat_field(stat, 4)?.parse().ok()
 }

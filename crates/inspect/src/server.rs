@@ -18,8 +18,8 @@ pub const MAJORS: RangeInclusive<u32> = 14..=18;
 
 /// A running PostgreSQL server.
 ///
-/// Valid as long as the postmaster lives. A restarted server is another one; readings of the old
-/// one then report that the process is gone.
+/// The value is valid as long as the postmaster lives. After a restart, readings report that the
+/// process is gone, and the server must be found anew.
 #[derive(Clone, Debug)]
 pub struct RunningServer {
     postmaster: OsProcess,
@@ -28,11 +28,11 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// The server on a data directory.
+    /// Finds the server that runs on a data directory.
     ///
     /// # Errors
     ///
-    /// No server runs on it, the server may not be inspected, or it is not a supported one.
+    /// No server runs on the directory, or the server may not be inspected or is not supported.
     pub fn in_data_dir(data_dir: impl AsRef<Path>) -> Result<Self, InspectError> {
         let data_dir = data_dir.as_ref();
         let path = data_dir.join("postmaster.pid");
@@ -50,7 +50,7 @@ impl RunningServer {
         }
     }
 
-    /// The server that process `pid` belongs to, be it the postmaster or one of its children.
+    /// Finds the server that process `pid` belongs to, as the postmaster or one of its children.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl RunningServer {
 pub struct LockFile {
     /// Start time of the server, in seconds since 1970.
     pub started_at_s: i64,
-    /// The port it listens on.
+    /// The port that the server listens on.
     pub port: u16,
 }
 
@@ -141,7 +141,7 @@ impl LockFile {
 /// Symbols that only a PostgreSQL server exports.
 const POSTGRES_SYMBOLS: [&str; 3] = ["BufferDescriptors", "NBuffers", "MyProcPid"];
 
-/// The topmost ancestor that runs the same binary in the same directory.
+/// Returns the topmost ancestor that runs the same binary in the same directory.
 ///
 /// `postmaster.pid` is not consulted: its process ids belong to the server's own PID namespace.
 fn find_postmaster(process: OsProcess) -> Result<OsProcess, ProcessError> {

@@ -4,7 +4,7 @@
 //! Each probe site is a note in the section `.note.stapsdt`. It holds the address of the
 //! instruction, the address of the semaphore that counts the attached tracers, and the locations of
 //! the arguments at that instruction, in assembler syntax. A probe may have several sites, each
-//! with its arguments in other locations.
+//! with the arguments in different locations.
 //!
 //! Source: SystemTap's wiki, "UserSpaceProbeImplementation"; `probes.d` for PostgreSQL's probes.
 
@@ -23,7 +23,7 @@ pub struct UsdtProbe {
     /// Address of the semaphore, which must be non-zero for the code to reach the site. Some sites
     /// have none.
     pub semaphore: Option<u64>,
-    /// The arguments, in order.
+    /// Arguments of the probe, from the first to the last.
     pub arguments: Vec<UsdtArgument>,
 }
 
@@ -38,7 +38,7 @@ pub struct UsdtArgument {
     pub operand: Operand,
 }
 
-/// The location of an argument.
+/// Where a tracer finds the value of an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// A constant, given in the note.
@@ -59,7 +59,7 @@ pub enum Operand {
         /// Offset from the variable's address, in bytes.
         offset: i64,
     },
-    /// An operand that is not supported.
+    /// An operand of another form, as written in the note.
     Other(String),
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn parse_usdt_probes<'data>(
     markers
 }
 
-/// `NT_STAPSDT`.
+/// Type of a note that describes a probe site: `NT_STAPSDT`.
 const STAPSDT: u32 = 3;
 
 type ElfNote<'a> = (u32, &'a [u8], &'a [u8], &'a [u8]);

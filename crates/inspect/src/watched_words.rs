@@ -91,7 +91,7 @@ const WORD_BYTES: usize = size_of::<u32>();
 /// Less than a page, so only pages that hold a word are touched.
 const GAP_BYTES: usize = 2048;
 
-/// `IOV_MAX`, the kernel's limit.
+/// Maximum number of ranges per system call: the kernel's `IOV_MAX`.
 const RANGES_PER_CALL: usize = 1024;
 
 fn read_ranges(

@@ -1,8 +1,9 @@
 //! Evaluates alert rules on every sample and notifies the slow log, webhooks, the program's log,
 //! metrics and the screen.
 //!
-//! It runs on the sampler threads and waits only for file writes: webhooks, which may be slow, have
-//! their own threads. A failure here becomes a sentence on the screen and affects nothing else.
+//! The engine runs on the sampler threads and waits only for file writes: webhooks, which may be
+//! slow, have their own threads. A failure here becomes a sentence on the screen and affects
+//! nothing else.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +24,7 @@ use crate::{
     webhook::{WebhookEvent, WebhookSender},
 };
 
-/// The conditions to detect, and the places to report them to.
+/// The conditions to detect, and where to report them.
 #[derive(Debug, Default)]
 pub struct AlertConfig {
     /// Duration from which a statement is slow; each is reported once.
@@ -32,11 +33,11 @@ pub struct AlertConfig {
     pub slow_log: Option<SlowLog>,
     /// Rules that are evaluated on every sample of every server.
     pub rules: Vec<AlertRule>,
-    /// Webhooks to notify.
+    /// Webhooks that receive slow statements and alerts.
     pub webhooks: Vec<WebhookSender>,
-    /// Registry for metrics.
+    /// Registry in which each server's metrics are created.
     pub registry: Option<Registry>,
-    /// Audit log of signals.
+    /// Log to which the outcome of each signal is written.
     pub audit: Option<Audit>,
     /// Whether slow statements and alerts are also written to the program's log.
     pub log_events: bool,
@@ -66,10 +67,10 @@ struct SlowLogState {
     problem: Option<String>,
 }
 
-/// Alerts of one server for the screen.
+/// Alerts of one server and failing outputs, as shown on the screen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AlertView {
-    /// Firing alerts.
+    /// Alerts that are currently firing.
     pub alerts: Vec<Alert>,
     /// Rules that cannot be evaluated.
     pub unchecked: Vec<UncheckedRule>,
@@ -106,7 +107,7 @@ impl AlertEngine {
         SampleRequest::needs_full_texts(self.slow)
     }
 
-    /// Creates the monitor of one server.
+    /// Creates the monitor of the server called `name`.
     pub(crate) fn for_server(&self, name: &str) -> ServerMonitor {
         ServerMonitor {
             engine: self.clone(),
@@ -131,11 +132,11 @@ impl AlertEngine {
     }
 
     fn log(&self) -> MutexGuard<'_, SlowLogState> {
-        // A line is written completely or not at all, even if a thread panics.
+        // A panic elsewhere does not corrupt the log: a line is written completely or not at all.
         self.shared.log.lock()
     }
 
-    /// Appends slow statements to the log.
+    /// Appends slow statements to the slow log, and remembers the error if that fails.
     fn append_slow(&self, slow: &[SlowStatement]) {
         let mut log = self.log();
         let SlowLogState { file: Some(file), problem } = &mut *log else { return };
@@ -171,7 +172,8 @@ pub(crate) struct ServerMonitor {
 }
 
 impl ServerMonitor {
-    /// Evaluates a server's state, reports new events, and returns what the screen shows.
+    /// Evaluates a server's state, reports new events, and returns the alerts to show on the
+    /// screen.
     pub(crate) fn observe(&mut self, health: &ServerHealth) -> AlertView {
         let mut slow = Vec::new();
         if let (ServerHealth::Read(snapshot), Some(slow_detector)) =

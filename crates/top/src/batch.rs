@@ -17,10 +17,10 @@ use crate::{
     table::{ScreenKind, TableOptions},
 };
 
-/// The rows to write, their format, and the interval.
+/// Which rows to write, in which format, and how often.
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
-    /// How samples are written.
+    /// Format in which samples are written.
     pub format: OutputFormat,
     /// Number of samples per server; unlimited if `None`.
     pub count: Option<u64>,
@@ -28,7 +28,7 @@ pub struct BatchOptions {
     pub interval: Duration,
     /// Screen whose rows are written.
     pub screen: ScreenKind,
-    /// Rows to write.
+    /// Only rows that match this filter are written.
     pub filter: RowFilter,
     /// Whether to include idle sessions.
     pub with_idle: bool,
@@ -37,7 +37,7 @@ pub struct BatchOptions {
 }
 
 impl BatchOptions {
-    /// Adopts the settings of the interactive mode.
+    /// Creates options from the settings of the interactive mode.
     pub fn new(settings: &TopSettings, format: OutputFormat, count: Option<u64>) -> Self {
         Self {
             format,
@@ -71,13 +71,13 @@ impl BatchOptions {
         }
     }
 
-    /// Number of samples that are not written: rates need two samples.
+    /// Number of initial samples that are not written, because rates need two samples.
     fn warm_up_samples(&self) -> u64 {
         u64::from(self.screen.view().is_some())
     }
 }
 
-/// How many samples of a server were written.
+/// Progress of one server: the number of samples written.
 #[derive(Clone, Debug, Default)]
 struct ServerProgress {
     sampled: u64,
@@ -99,7 +99,7 @@ pub struct UnsampledServer {
 /// The servers and alerts that determine the exit code.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchOutcome {
-    /// Servers that could not be sampled.
+    /// Servers that were not sampled as often as requested.
     pub unsampled: Vec<UnsampledServer>,
     /// Alerts that were firing at the last sample of their server.
     pub alerts: Vec<Alert>,

@@ -9,26 +9,26 @@ use howdah_collect::{ColumnUnit, ViewCell};
 
 use crate::{table::ScreenTable, units::parse_duration};
 
-/// A condition on rows.
+/// A condition that rows must satisfy to be displayed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RowFilter {
     terms: Vec<FilterTerm>,
 }
 
-/// The filter text is invalid.
+/// The text is not a valid filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFilterError {
-    /// A number was expected.
+    /// A comparison has a value that is not a number.
     #[error("{text:?} is not a number: write one like 100, 1.5, 500ms, 5s, 2m, 10MB")]
     NotANumber {
-        /// The text where the number should be.
+        /// The text found instead of a number.
         text: String,
     },
     /// The value after the operator is missing.
     #[error("{term:?} has no value to look for")]
     Empty {
-        /// The term without a value.
+        /// The incomplete term.
         term: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The history of samples: compressed, for a while in memory and for longer in a file.
+//! The history of samples: compressed, kept for a limited time in memory and longer in a file.
 //!
 //! ```text
 //! health ──► frame (what changed) ──► zstd, flushed ──► ring of segments ──► at(moment)
@@ -38,20 +38,20 @@ pub use self::{
 };
 use crate::ServerHealth;
 
-/// How much a history retains.
+/// Limits on the age and size of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
-    /// Maximum age.
+    /// Maximum age of a sample.
     pub age: Duration,
     /// Maximum size in bytes: of memory for all servers together, or of a file.
     pub bytes: u64,
 }
 
 impl HistoryLimits {
-    /// Default limits in memory.
+    /// Default limits of a history in memory: one hour and 64 MiB.
     pub const MEMORY: Self = Self { age: Duration::from_secs(3600), bytes: 64 << 20 };
 
-    /// Default limits of a recording.
+    /// Default limits of a recording: seven days and 1 GiB.
     pub const FILE: Self = Self { age: Duration::from_secs(7 * 86400), bytes: 1 << 30 };
 }
 
@@ -67,7 +67,7 @@ pub struct SnapshotHistory {
 struct HistoryServer {
     encoder: FrameEncoder,
     history: ServerHistory,
-    /// The last state was unreachable; only the first of consecutive failures is stored.
+    /// Whether the server was last unreachable: only the first of consecutive failures is stored.
     is_unreachable: bool,
     /// The last second of waits that was passed to the recorder.
     recorded_waits_until: i64,
@@ -93,7 +93,7 @@ impl SnapshotHistory {
         Ok(Self { names, limits: HistoryLimits::FILE, servers })
     }
 
-    /// Names of the servers.
+    /// Names of the servers, in the order of their indexes.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -168,13 +168,13 @@ impl SnapshotHistory {
         self.server(server)?.history.step(from_us, by)
     }
 
-    /// First and last time of a server.
+    /// Times of a server's first and last state, in microseconds since 1970.
     pub fn range(&self, server: usize) -> Option<(i64, i64)> {
         self.server(server)?.history.range()
     }
 
     /// Earliest and latest time of all servers: the time range of a recording. A server that was
-    /// never reachable has a single time, that of the first failure.
+    /// never reachable has only the time of its first failure.
     pub fn overall_range(&self) -> Option<(i64, i64)> {
         let ranges = (0..self.servers.len()).filter_map(|server| self.range(server));
         ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))

@@ -28,7 +28,7 @@ pub struct HostFigures {
 }
 
 impl HostFigures {
-    /// Number of fields in the encoded form.
+    /// Number of integers that encode the figures.
     pub(crate) const FIELDS: usize = 7;
 
     /// Encodes the figures as integers for a file; fractions in thousandths.
@@ -46,7 +46,7 @@ impl HostFigures {
         ]
     }
 
-    /// Decodes such integers; `None` if all are missing.
+    /// Decodes the integers of [`Self::fields`]; `None` if all are missing.
     pub(crate) fn from_fields(fields: &[Option<i64>; Self::FIELDS]) -> Option<Self> {
         #[expect(clippy::cast_precision_loss, reason = "figures for looking at")]
         let number = |at: usize| fields[at].map(|number| number as f64 / 1000.0);
@@ -62,13 +62,13 @@ impl HostFigures {
     }
 }
 
-/// Samples the host of a server.
+/// Samples the host that a server and this program share.
 #[derive(Debug)]
 pub(crate) struct HostMonitor {
     before: Option<HostCounters>,
 }
 
-/// Counters since the host was booted.
+/// Counters of the host, which start at zero when it boots.
 #[derive(Clone, Copy, Debug)]
 struct HostCounters {
     at: Instant,
@@ -76,7 +76,7 @@ struct HostCounters {
     work: u64,
     io_wait: u64,
     all: u64,
-    /// Bytes read from and written to disks.
+    /// Bytes read from disks; `written` counts those written.
     read: u64,
     written: u64,
 }
@@ -101,7 +101,7 @@ impl HostMonitor {
         is_process(&stat, booted, process).then_some(Self { before: None })
     }
 
-    /// Takes a sample.
+    /// Reads the counters, and computes the rates since the previous call.
     pub(crate) fn read(&mut self) -> HostFigures {
         let file = |path| fs::read_to_string(path).unwrap_or_default();
         let memory = file("/proc/meminfo");
@@ -152,7 +152,7 @@ fn is_process(stat: &str, booted: i64, process: BackendProcess) -> bool {
         })
 }
 
-/// The number that follows a name at the start of a line.
+/// Returns the number that follows `name` at the start of a line.
 fn parse_field(text: &str, name: &str) -> Option<i64> {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(name))?;
     line.split_whitespace().nth(1)?.parse().ok()

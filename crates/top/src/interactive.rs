@@ -30,9 +30,9 @@ use crate::{
 /// A server to watch.
 #[derive(Clone, Debug)]
 pub struct WatchTarget {
-    /// Display name.
+    /// Name by which the server is displayed.
     pub name: String,
-    /// Connection target.
+    /// Address of the server, and how to log in.
     pub target: ConnectTarget,
     /// Poolers whose clients use the server's sessions.
     pub poolers: Poolers,

@@ -2,14 +2,14 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// A command of the interactive mode.
+/// A command that a key runs in the interactive mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyCommand {
     /// End the program; the servers are not affected.
     Quit,
-    /// Toggle the help page.
+    /// Open or close the help page.
     Help,
-    /// Toggle the page of missing privileges.
+    /// Open or close the page of missing privileges.
     Privileges,
     /// Show the next screen.
     NextScreen,
@@ -25,9 +25,9 @@ pub enum KeyCommand {
     Up,
     /// Select the row below.
     Down,
-    /// Move one page up.
+    /// Move the selection up by one page.
     PageUp,
-    /// Move one page down.
+    /// Move the selection down by one page.
     PageDown,
     /// Select the first row.
     First,
@@ -37,29 +37,29 @@ pub enum KeyCommand {
     Left,
     /// Scroll columns to the right.
     Right,
-    /// Show the selected row in full.
+    /// Show the selected row with all its columns.
     Detail,
-    /// Toggle the tag of the selected row.
+    /// Tag or untag the selected row.
     Tag,
-    /// Sort by the next column.
+    /// Sort by the column to the right of the sort column.
     SortNext,
-    /// Sort by the previous column.
+    /// Sort by the column to the left of the sort column.
     SortPrevious,
     /// Reverse the sort order.
     Reverse,
-    /// Edit the filter.
+    /// Open the prompt for a row filter.
     Filter,
     /// Remove the filter.
     ClearFilter,
-    /// Toggle idle sessions.
+    /// Show or hide idle sessions.
     Idle,
-    /// Pause or resume.
+    /// Pause or resume updates.
     Pause,
-    /// Sample more often.
+    /// Sample more often, or replay faster.
     Faster,
-    /// Sample less often.
+    /// Sample less often, or replay more slowly.
     Slower,
-    /// Sample now.
+    /// Take a sample immediately.
     Refresh,
     /// Cancel statements of the selected or tagged sessions.
     Cancel,
@@ -67,7 +67,7 @@ pub enum KeyCommand {
     Terminate,
     /// Cancel or terminate all sessions slower than a threshold.
     KillSlow,
-    /// Copy the selected row's statement.
+    /// Copy the selected row's statement to the clipboard.
     Copy,
     /// Show the plan of the selected session's statement.
     Plan,
@@ -75,15 +75,15 @@ pub enum KeyCommand {
     Earlier,
     /// Go to the next sample.
     Later,
-    /// Go back a minute.
+    /// Go back by one minute.
     MinuteEarlier,
-    /// Go forward a minute.
+    /// Go forward by one minute.
     MinuteLater,
-    /// Enter a time to go to.
+    /// Open the prompt for a time to display.
     Time,
-    /// Toggle mouse support.
+    /// Turn mouse support on or off.
     Mouse,
-    /// Suspend the process.
+    /// Suspend this program, as Ctrl-Z does in a shell.
     Suspend,
     /// Go back: to the present, or clear tags.
     Back,
@@ -106,9 +106,9 @@ pub enum Keymap {
 pub struct Binding {
     /// Keys with the same effect, the preferred one first.
     pub keys: &'static [KeySpec],
-    /// The command they run.
+    /// The command that the keys run.
     pub command: KeyCommand,
-    /// Help text.
+    /// Description of the command on the help page.
     pub help: &'static str,
     /// Whether the command sends signals to the server.
     pub is_signal: bool,
@@ -119,9 +119,9 @@ pub struct Binding {
 pub enum KeySpec {
     /// A character, with shift applied.
     Char(char),
-    /// A character with Control.
+    /// A character pressed together with Control.
     Control(char),
-    /// Another key.
+    /// A key without a character, such as an arrow or function key.
     Code(KeyCode),
 }
 

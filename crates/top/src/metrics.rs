@@ -1,4 +1,4 @@
-//! Prometheus metrics: their table, and how a sample updates them.
+//! Prometheus metrics: their descriptions, and how a sample updates them.
 //!
 //! Counters of the server are accumulated from zero at startup, so that a statistics reset, a
 //! restart or a failover never makes them decrease. Unreadable values are `NaN`.
@@ -127,7 +127,7 @@ pub(crate) struct ServerMetrics {
     waits: [Gauge; WAITS.len()],
     alerts: [Gauge; RuleSubject::ALL.len()],
     sums: Vec<(Counter, CounterSource)>,
-    /// Counters of the last sample.
+    /// The last sample, from which the growth of counters is computed.
     last: Option<Overview>,
 }
 
@@ -210,7 +210,7 @@ impl ServerMetrics {
         }
     }
 
-    /// Marks everything as unknown except that the server is down.
+    /// Marks the server as down, and everything else as unknown.
     fn mark_unreachable(&mut self) {
         let all = self.gauges.values().chain(&self.sessions).chain(&self.waits);
         all.for_each(|gauge| gauge.set(f64::NAN));

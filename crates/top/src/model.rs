@@ -35,7 +35,7 @@ use crate::{
 /// Settings given on the command line or in the configuration.
 #[derive(Clone, Debug)]
 pub struct TopSettings {
-    /// Sampling interval.
+    /// Interval between samples.
     pub interval: Duration,
     /// Duration from which a statement is slow.
     pub slow: Option<Duration>,
@@ -43,9 +43,9 @@ pub struct TopSettings {
     pub is_read_only: bool,
     /// Key bindings of the interactive mode.
     pub keymap: Keymap,
-    /// First screen.
+    /// Screen to show at startup.
     pub screen: ScreenKind,
-    /// Initial filter.
+    /// Row filter at startup.
     pub filter: RowFilter,
     /// Whether to show idle sessions.
     pub with_idle: bool,
@@ -89,9 +89,9 @@ pub enum ModelMessage {
     Mouse(MouseEvent),
     /// The terminal was resized.
     Resize,
-    /// New state of a server.
+    /// A sampler reported a new state of the server with this index.
     Health(usize, ServerHealth),
-    /// New alerts of a server.
+    /// The alerts of the server with this index were evaluated anew.
     Alerts(usize, AlertView),
     /// A problem to show to the user.
     Problem(String),
@@ -108,49 +108,49 @@ pub enum ModelEffect {
     Quit,
     /// Change the data that all samplers read.
     Sample {
-        /// Sampling interval.
+        /// Interval between samples.
         interval: Duration,
         /// Whether to read the last statements of idle sessions.
         idle_texts: bool,
-        /// View to read.
+        /// Name of the view to read, if the screen shows one.
         view: Option<&'static str>,
     },
-    /// Send signals to a server.
+    /// Send signals to the server with this index.
     Signal(usize, SignalAction, Vec<PlannedSignal>),
-    /// Put a text on the clipboard.
+    /// Copy a text to the clipboard.
     Copy(String),
     /// Request the plan of a session's statement.
     Plan(usize, Box<BackendActivity>),
     /// Turn mouse support on or off.
     Mouse(bool),
-    /// Suspend the process.
+    /// Suspend this process, as Ctrl-Z does.
     Suspend,
 }
 
 /// A page or prompt on top of the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Overlay {
-    /// The table is not covered.
+    /// Nothing covers the table.
     #[default]
     None,
-    /// The key bindings.
+    /// The help page: all key bindings.
     Help,
-    /// Missing privileges.
+    /// The page of privileges that the role lacks.
     Privileges,
-    /// A row in full.
+    /// A row with all its columns, as pairs of title and value.
     Detail(Vec<(String, String)>),
     /// A plan, or why there is none; `None` while waiting for it.
     Plan(Option<Result<howdah_collect::GenericPlan, String>>),
     /// Planned signals, waiting for confirmation.
     Confirm(SignalPlan),
-    /// A line being edited.
+    /// A prompt with the line that the user is editing.
     Prompt(Prompt),
 }
 
-/// A server on the screen.
+/// A server as the screen shows it.
 #[derive(Clone, Debug)]
 pub struct WatchedServer {
-    /// Display name.
+    /// Name by which the server is displayed.
     pub name: String,
     /// The state that the sampler last reported.
     pub health: ServerHealth,
@@ -169,7 +169,7 @@ pub struct Model {
     pub current: usize,
     /// The displayed screen.
     pub screen: ScreenKind,
-    /// Sampling interval.
+    /// Interval between samples.
     pub interval: Duration,
     /// Sort column, if not the screen's default.
     pub order: Option<&'static str>,
@@ -177,7 +177,7 @@ pub struct Model {
     pub is_ascending: bool,
     /// Whether idle sessions are shown.
     pub with_idle: bool,
-    /// The filter and its text.
+    /// The row filter, and the text that the user entered for it.
     pub filter: (RowFilter, String),
     /// Identity of the selected row, which persists when rows move.
     pub selected: Option<RowId>,
@@ -189,21 +189,21 @@ pub struct Model {
     pub is_paused: bool,
     /// The page or prompt on top of the table.
     pub overlay: Overlay,
-    /// The last notice.
+    /// The last notice to the user, shown until the next command.
     pub notice: Option<StatusNotice>,
     /// Number of overlay lines scrolled out at the top.
     pub scroll: usize,
-    /// Rows per page; set when drawing.
+    /// Number of rows that PageUp and PageDown move by; set when drawing.
     pub page: usize,
     /// Layout of the last drawn table; set when drawing.
     pub geometry: TableGeometry,
     /// Whether mouse support is on.
     pub has_mouse: bool,
-    /// Earlier samples.
+    /// History from which past samples are displayed, if one is kept.
     pub history: Option<Arc<SnapshotHistory>>,
     /// The displayed time, if it is not the present.
     pub past: Option<Playback>,
-    /// The displayed recording, if any.
+    /// State of the replay, if a recording is displayed.
     pub replay: Option<ReplayState>,
     cache: TableCache,
 }
@@ -345,7 +345,7 @@ impl Model {
         }
     }
 
-    /// Handles a key while a page is open: movement keys scroll, any other closes it.
+    /// Handles a key while a page is open: movement keys scroll the page, any other key closes it.
     fn page_key(&mut self, page: Overlay, event: KeyEvent) {
         let by = isize::try_from(self.page).unwrap_or(isize::MAX);
         let scroll = match event.code {
@@ -376,7 +376,7 @@ impl Model {
         }
     }
 
-    /// Handles a completed input line.
+    /// Handles the text that the user entered in a prompt.
     fn submit_prompt(&mut self, prompt: &Prompt) -> Vec<ModelEffect> {
         match prompt.kind {
             PromptKind::Filter => match RowFilter::parse(&prompt.text) {
@@ -409,7 +409,7 @@ impl Model {
         Vec::new()
     }
 
-    /// Runs a command.
+    /// Runs the command of a key, and returns the effects to apply.
     pub(crate) fn command(&mut self, command: KeyCommand) -> Vec<ModelEffect> {
         self.notice = None;
         match command {

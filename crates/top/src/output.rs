@@ -22,7 +22,7 @@ use crate::{
     units::format_cell,
 };
 
-/// Format for samples, as described above.
+/// Format in which samples are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
     /// Aligned text for people.
@@ -44,11 +44,11 @@ pub struct TableSample<'a> {
     pub taken_us: i64,
     /// The screen whose rows these are.
     pub screen: ScreenKind,
-    /// The rows.
+    /// The columns and rows to write.
     pub table: &'a ScreenTable,
 }
 
-/// Writes samples in one format.
+/// Writes samples to a writer in one format.
 #[derive(Debug)]
 pub struct SampleWriter<W> {
     writer: W,
@@ -60,7 +60,7 @@ pub struct SampleWriter<W> {
 const VERSION: u32 = 1;
 
 impl<W: Write> SampleWriter<W> {
-    /// Creates a writer.
+    /// Creates a writer of samples. Nothing is written yet.
     pub fn new(writer: W, format: OutputFormat) -> Self {
         Self { writer, format, samples: 0 }
     }

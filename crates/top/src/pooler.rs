@@ -35,7 +35,7 @@ pub struct PooledClients {
 }
 
 impl PooledClients {
-    /// Creates the list from clients, without problems.
+    /// Creates the list from clients, as if all poolers had responded.
     pub fn new(clients: Vec<PoolerClient>) -> Self {
         let pooled_backend = |(at, client): (usize, &PoolerClient)| {
             client.backend.map(|pooled_backend| (pooled_backend, at))
@@ -51,7 +51,7 @@ impl PooledClients {
     }
 }
 
-/// Pollers of several poolers. Clones share them.
+/// Polls the consoles of several poolers. Clones share the threads.
 #[derive(Clone, Debug, Default)]
 pub struct Poolers(Vec<Arc<PollerShared>>);
 
@@ -63,9 +63,9 @@ struct PollerShared {
 
 #[derive(Debug)]
 struct PollerState {
-    /// Number of the last request.
+    /// Number of the most recent request.
     requested: u64,
-    /// Number of the last request that is complete.
+    /// Number of the most recent request that was completed.
     completed: u64,
     result: Result<Arc<[PoolerClient]>, String>,
 }

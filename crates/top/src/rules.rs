@@ -29,22 +29,22 @@ pub enum RuleSubject {
     Query,
     /// Time that a session has been idle in transaction.
     IdleInTransaction,
-    /// Age of a transaction.
+    /// Time since a session's transaction began.
     Transaction,
     /// Time that a session has waited for a lock.
     Blocked,
-    /// Client sessions, relative to `max_connections`.
+    /// Number of client sessions, as a percentage of `max_connections`.
     Connections,
     /// Lag of a standby, or of the slowest standby of a primary.
     Lag,
-    /// Age of the oldest unfrozen transaction id.
+    /// Age of the oldest unfrozen transaction id in the cluster.
     Wraparound,
     /// Time that the server has been unreachable.
     Unreachable,
 }
 
 impl RuleSubject {
-    /// All subjects.
+    /// All subjects, in the order of their declaration.
     pub const ALL: [Self; 8] = [
         Self::Query,
         Self::IdleInTransaction,
@@ -56,7 +56,7 @@ impl RuleSubject {
         Self::Unreachable,
     ];
 
-    /// Keyword in a rule.
+    /// Keyword that stands for the subject in a rule.
     pub fn name(self) -> &'static str {
         match self {
             Self::Query => "query",
@@ -70,7 +70,7 @@ impl RuleSubject {
         }
     }
 
-    /// Units that the threshold may have.
+    /// Units that a threshold of this subject may have.
     fn measures(self) -> &'static [Measure] {
         match self {
             Self::Query
@@ -85,13 +85,13 @@ impl RuleSubject {
     }
 
     /// Whether the value is a time that keeps growing. Such a value has been above the threshold
-    /// for as long as its excess.
+    /// for as long as it exceeds the threshold.
     fn is_elapsed_time(self) -> bool {
         !matches!(self, Self::Connections | Self::Lag | Self::Wraparound)
     }
 }
 
-/// Unit of a threshold.
+/// Unit of a rule's threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Measure {
     /// A duration, such as `5m`.
@@ -153,17 +153,17 @@ pub struct AlertRule {
     pub subject: RuleSubject,
     /// Unit of the threshold.
     pub measure: Measure,
-    /// The alert starts above this value.
+    /// Value above which the alert starts.
     pub threshold: f64,
     /// Time that the value must be above the threshold before the alert starts.
     pub hold_for: Duration,
-    /// The alert ends at or below this value.
+    /// Value at or below which the alert ends.
     pub clear_below: f64,
     /// Text of the rule with single spaces.
     pub text: Arc<str>,
 }
 
-/// The rule is invalid.
+/// The text is not a valid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseRuleError {
@@ -172,7 +172,7 @@ pub enum ParseRuleError {
         "write SUBJECT > VALUE [for TIME] [until VALUE], such as 'query > 5m' or 'connections > 90% for 1m'"
     )]
     Grammar,
-    /// The subject is unknown.
+    /// The rule begins with a word that is not a subject.
     #[error("unknown subject {word:?}: a rule is about {}", subject_names())]
     Subject {
         /// The word found instead.
@@ -207,7 +207,8 @@ fn value_kinds(measures: &[Measure]) -> String {
     kinds.collect::<Vec<_>>().join(" or a ")
 }
 
-/// Default value at which a level's alert ends, relative to its threshold.
+/// Default value at which an alert ends, as a fraction of its threshold. Alerts on elapsed times
+/// end at the threshold itself.
 const CLEAR_SHARE: f64 = 0.9;
 
 impl AlertRule {

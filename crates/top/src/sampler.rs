@@ -25,15 +25,15 @@ use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
 /// Everything read from a server at one moment.
 #[derive(Clone, Debug)]
 pub struct ServerSnapshot {
-    /// Properties of the server.
+    /// Properties of the server, read when connecting.
     pub server: Arc<ServerInfo>,
-    /// Privileges that the role lacks.
+    /// Privileges that the monitoring role lacks.
     pub missing: Arc<[MissingPrivilege]>,
     /// When the sample was taken, by our clock.
     pub sampled_at: Instant,
     /// Sessions and background processes, from `pg_stat_activity`.
     pub activity: Activity,
-    /// Cluster-wide figures.
+    /// Cluster-wide figures of this sample.
     pub overview: Overview,
     /// Cluster-wide figures of the previous sample.
     pub previous_overview: Option<Overview>,
@@ -51,12 +51,12 @@ pub struct ServerSnapshot {
     pub host: Option<HostFigures>,
     /// When the sample was taken, by our clock, in microseconds since 1970. Never decreases.
     pub sampled_us: i64,
-    /// Duration of taking the sample.
+    /// Time that it took to read the sample.
     pub duration: Duration,
 }
 
 impl ServerSnapshot {
-    /// Creates a first snapshot from activity and overview alone.
+    /// Creates the first snapshot of a server, from activity and overview alone.
     pub fn from_activity(identity: ServerInfo, overview: Overview, activity: Activity) -> Self {
         Self {
             server: Arc::new(identity),
@@ -86,7 +86,7 @@ pub enum ServerHealth {
     Read(Arc<ServerSnapshot>),
     /// The server is unreachable, and retried at intervals.
     Unreachable {
-        /// Cause, in one sentence.
+        /// Why the server is unreachable, in one sentence.
         reason: String,
         /// Time of the first failure.
         since: Instant,
@@ -219,7 +219,7 @@ impl Drop for ServerSampler {
 
 impl SamplerShared {
     fn control(&self) -> MutexGuard<'_, SamplerControl> {
-        // Plain values: a panic elsewhere cannot have left them half written.
+        // A panic elsewhere cannot have left these plain values half written.
         self.control.lock()
     }
 
@@ -368,7 +368,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A snapshot with the given sessions.
+    /// Creates a snapshot with the given sessions.
     pub(crate) fn snapshot(taken_us: i64, backends: Vec<BackendActivity>) -> ServerSnapshot {
         let identity = ServerInfo {
             version: ServerVersion(170_002),

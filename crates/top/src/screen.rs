@@ -22,7 +22,7 @@ use crate::{
     model::{Model, Overlay},
 };
 
-/// Minimum terminal size.
+/// Minimum size of the terminal, in columns and lines.
 const SIZE_MIN: (u16, u16) = (40, 8);
 
 /// Draws the model, and stores the resulting layout in it.

@@ -12,7 +12,7 @@ pub const KILL_THRESHOLD_MIN: f64 = 30.0;
 /// Signals that wait for confirmation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignalPlan {
-    /// Signal for each target.
+    /// The action to take on each target.
     pub action: SignalAction,
     /// Signals to send once the user confirms, in the order of the list.
     pub signals: Vec<PlannedSignal>,
@@ -25,7 +25,7 @@ pub struct SignalPlan {
 pub struct PlannedSignal {
     /// Session, or single statement, that the signal is meant for.
     pub target: SignalTarget,
-    /// Process, role and database.
+    /// Process id, role and database of the session.
     pub session: String,
     /// Why the session was selected, as a phrase.
     pub reason: String,
@@ -36,7 +36,7 @@ pub struct PlannedSignal {
 /// A matching session that is left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SparedBackend {
-    /// Process, role and database.
+    /// Process id, role and database of the session.
     pub session: String,
     /// Why the session is left alone, as a phrase.
     pub reason: &'static str,

@@ -21,9 +21,9 @@ pub struct SlowStatement {
     pub database: String,
     /// Role of the session.
     pub user: String,
-    /// Process id.
+    /// Process id of the session's backend.
     pub pid: i32,
-    /// Run time when sampled, in seconds.
+    /// Time that the statement had run when it was sampled, in seconds.
     pub seconds: f64,
     /// Time of the sample by the server's clock, in microseconds since 1970.
     pub sampled_us: i64,
@@ -45,7 +45,7 @@ pub struct SlowStatementDetector {
 }
 
 impl SlowStatementDetector {
-    /// Creates a detector.
+    /// Creates a detector for one server that has not reported any statement yet.
     pub fn new(server: impl Into<String>, threshold: Duration) -> Self {
         Self { server: server.into(), threshold, reported: HashSet::new() }
     }
@@ -104,7 +104,7 @@ pub enum SlowLogFormat {
     Json,
 }
 
-/// The slow statement log. If it could not be opened, each statement tries again.
+/// The slow statement log. If the file could not be opened, each slow statement tries again.
 #[derive(Debug)]
 pub struct SlowLog {
     path: PathBuf,

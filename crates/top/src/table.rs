@@ -12,11 +12,11 @@ use crate::{RowFilter, ServerSnapshot};
 /// Description of a column, for the screen, files and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableColumn {
-    /// Name in files and filters.
+    /// Name of the column in files and filters.
     pub name: &'static str,
-    /// Title on the screen.
+    /// Title of the column on the screen.
     pub title: &'static str,
-    /// Unit of the values.
+    /// Unit in which values are stored.
     pub unit: ColumnUnit,
     /// Description of the column, for the help page.
     pub help: &'static str,
@@ -57,7 +57,7 @@ impl TableColumn {
 /// Rank of columns without an explicit one.
 const UNRANKED: u8 = 100;
 
-/// Rows with their columns.
+/// The rows of a screen, and the description of their columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScreenTable {
     /// Columns from left to right. A narrow screen shows those with the lowest ranks.
@@ -75,7 +75,7 @@ pub struct TableRow {
     pub key: RowId,
     /// The most notable property of the row.
     pub mark: RowMark,
-    /// Number of ancestors in its tree.
+    /// Number of ancestors of the row in its tree; 0 outside trees.
     pub depth: usize,
     /// Index into the snapshot's backends, if the row is a session.
     pub backend: Option<usize>,
@@ -102,9 +102,9 @@ pub enum RowMark {
     IdleInTransaction,
     /// Waiting for a lock.
     Waiting,
-    /// Blocking others.
+    /// Blocking other sessions.
     Blocking,
-    /// Running longer than the threshold.
+    /// Running a statement for longer than the slow threshold.
     Slow,
 }
 
@@ -145,12 +145,12 @@ impl ScreenKind {
             .chain([Self::Clients])
     }
 
-    /// The screen with that name.
+    /// Returns the screen called `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::all().find(|screen| screen.name() == name)
     }
 
-    /// Name on the command line.
+    /// Name of the screen on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Activity => "activity",
@@ -226,7 +226,7 @@ pub struct TableOptions {
     pub order: Option<&'static str>,
     /// Whether to sort in ascending order.
     pub is_ascending: bool,
-    /// Seconds from which a statement is slow.
+    /// Run time from which a statement is marked as slow, in seconds.
     pub slow_seconds: Option<f64>,
 }
 
@@ -350,13 +350,13 @@ impl TableRow {
     }
 }
 
-/// Rank of a view's column.
+/// Display priority of a view's column: see [`TableColumn::rank`].
 fn rank(view: &StatsView, name: &str) -> u8 {
     let place = view.essential_columns.iter().position(|essential| *essential == name);
     place.and_then(|place| u8::try_from(place).ok()).unwrap_or(UNRANKED)
 }
 
-/// Width of a view's column.
+/// Maximum width of a view's column, chosen by its name and unit.
 fn width(column: &howdah_collect::ViewColumn) -> u16 {
     match (column.name, column.unit) {
         ("query", _) => 0,

@@ -1,4 +1,4 @@
-//! Formats and parses numbers in few columns.
+//! Formats numbers in few terminal columns, and parses durations and sizes.
 
 use howdah_collect::{ColumnUnit, ViewCell};
 

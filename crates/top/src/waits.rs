@@ -12,23 +12,24 @@ use std::{
 
 use howdah_collect::{BackendWait, WaitCounts};
 
-/// Number of seconds retained.
+/// Number of seconds that a history in memory retains.
 pub const SECONDS_MAX: usize = 3600;
 
-/// Normal sampling interval.
+/// Sampling interval outside a storm.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sampling interval during a storm.
 pub const STORM_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time that a storm is considered to continue after its last sample, so that its end is sampled as
-/// often, in microseconds.
+/// Time in microseconds that a storm is considered to continue after its last sample, so that its
+/// end is sampled at the same rate.
 const STORM_LINGER_US: i64 = 10_000_000;
 
 /// Minimum number of waiting sessions in a storm, whatever their share.
 const STORM_SESSIONS_MIN: u32 = 5;
 
-/// Working sessions of a server by wait event. Cloning is cheap: seconds are shared.
+/// Numbers of a server's working sessions by wait event, second by second. Cloning is cheap:
+/// seconds are shared.
 #[derive(Clone, Debug, Default)]
 pub struct WaitHistory {
     seconds: VecDeque<Arc<WaitSecond>>,
@@ -41,7 +42,7 @@ pub struct WaitHistory {
 pub struct WaitSecond {
     /// Seconds since 1970, by our clock.
     pub second: i64,
-    /// Number of samples.
+    /// Number of samples taken in this second.
     pub samples: u32,
     /// Sessions per wait event, summed over the samples; `None` stands for running.
     pub sums: BTreeMap<Option<BackendWait>, u32>,
@@ -107,7 +108,7 @@ impl WaitHistory {
         self.seconds.iter().map(|second| &**second)
     }
 
-    /// The history as it was at `at_us`.
+    /// Returns the history as it was at `at_us`, in microseconds since 1970.
     #[must_use]
     pub fn until(&self, at_us: i64) -> Self {
         let last = at_us.div_euclid(1_000_000);
@@ -135,7 +136,7 @@ impl WaitHistory {
         means
     }
 
-    /// Total number of samples.
+    /// Total number of samples in all seconds.
     pub fn samples(&self) -> u64 {
         self.seconds.iter().map(|second| u64::from(second.samples)).sum()
     }

@@ -24,7 +24,7 @@ pub use self::sender::{RetryPolicy, WebhookSender};
 /// Program name in the User-Agent header.
 const USER_AGENT: &str = "howdah-top";
 
-/// Endpoint and format of one receiver.
+/// A receiver of events: its endpoint, and the format of messages to it.
 #[derive(Debug)]
 pub struct Webhook {
     endpoint: RedactedEndpoint,
@@ -46,7 +46,7 @@ pub enum WebhookFormat {
     Slack,
     /// A JSON document, signed if there is a key.
     Document {
-        /// The shared key.
+        /// The key shared with the receiver, for the signature.
         key: Option<Box<[u8]>>,
     },
 }
@@ -93,13 +93,13 @@ impl Webhook {
         }
     }
 
-    /// Scheme, host and port.
+    /// Scheme, host and port of the URL, which are safe to show.
     pub fn origin(&self) -> String {
         self.endpoint.0.origin()
     }
 }
 
-/// Maximum duration of one attempt.
+/// Maximum duration of one attempt to deliver a message.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

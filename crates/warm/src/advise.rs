@@ -1,8 +1,8 @@
 //! Advises on the size of a server's buffer cache: what fills it, which relations would fit as a
 //! whole, what another `shared_buffers` would retain, and what the first touch of its memory costs.
 //!
-//! Only measures and computes; presentation is the caller's. Facts that a usage histogram cannot
-//! show, such as which pages a larger cache would attract, are not guessed.
+//! This module only measures and computes; the caller presents the findings. It does not guess what
+//! a usage histogram cannot show, such as which pages a larger cache would attract.
 
 mod alternatives;
 mod memory_cost;
@@ -24,7 +24,7 @@ pub use memory_info::{HugePages, MemoryInfo};
 /// Findings about a server's cache.
 #[derive(Debug)]
 pub struct CacheAdvice {
-    /// The image on which all figures below are based, and its gaps.
+    /// The image that all figures below are computed from, and what is missing from it.
     pub dumped: DumpResult,
     /// Memory settings and statistics of the server.
     pub memory_info: MemoryInfo,
@@ -32,26 +32,26 @@ pub struct CacheAdvice {
     pub relations: Vec<RelationUsage>,
     /// Pages by usage count, 0 to 5.
     pub usage: [u64; 6],
-    /// Buffers that hold no page.
+    /// Number of buffers that hold no page.
     pub free: u64,
     /// Possible sizes of the cache, including the present one.
     pub alternatives: Vec<Alternative>,
     /// Relations of the database in the connection string, those with most heat per page first.
     pub candidates: Vec<CacheCandidate>,
-    /// The cost of the memory itself.
+    /// The cost of page faults and page tables for shared memory.
     pub memory: MemoryCost,
 }
 
-/// A relation's share of the cache, all forks together.
+/// Pages of one relation in the cache, over all forks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationUsage {
-    /// Index in [`CacheImage::relations`].
+    /// Index of the relation in [`CacheImage::relations`].
     pub index: usize,
-    /// Pages in the cache.
+    /// Number of the relation's pages in the cache.
     pub pages: u64,
     /// Pages of the relation's main fork, if known.
     pub length: Option<u32>,
-    /// Dirty pages in the cache.
+    /// Number of the relation's dirty pages in the cache.
     pub dirty: u64,
     /// Cached pages by usage count, 0 to 5.
     pub usage: [u64; 6],
@@ -64,11 +64,11 @@ pub struct CacheCandidate {
     pub name: RelationName,
     /// Length in pages: actual if some are cached, otherwise as of the last `VACUUM` or `ANALYZE`.
     pub length: u64,
-    /// Pages in the cache.
+    /// Number of the relation's pages in the cache.
     pub cached: u64,
     /// Sum of the pages' usage counts, divided by the length: 0 (cold) to 5.
     pub heat: f64,
-    /// Pages of this relation and all before it in the list.
+    /// Total length in pages of this relation and all before it in the list.
     pub sum: u64,
     /// Whether `sum` pages fit into the cache at its present size.
     pub fits: bool,
@@ -78,7 +78,7 @@ pub struct CacheCandidate {
 ///
 /// # Errors
 ///
-/// As for [`dump::dump`].
+/// The same as for [`dump::dump`].
 pub fn advise(target: &ConnectTarget, choice: DumpSource) -> Result<CacheAdvice, DumpError> {
     let dumped = dump::dump(target, choice)?;
     let mut client = Client::connect(target).map_err(|error| DumpError::Server(error.into()))?;
@@ -133,7 +133,7 @@ fn add(mut sum: [u64; 6], more: [u64; 6]) -> [u64; 6] {
 
 /// Orders relations by heat per page, and marks how many of them fit into the cache.
 ///
-/// Among equals, smaller ones come first: more of them fit.
+/// Among relations of equal heat, smaller ones come first, so that more of them fit.
 fn candidates(
     image: &CacheImage,
     database: &str,

@@ -22,7 +22,7 @@ use crate::image::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AutoprewarmError {
-    /// A read failed.
+    /// The file could not be read.
     #[error("cannot read the block dump")]
     Read(#[from] io::Error),
     /// The first line is not `<<N>>`.
@@ -34,7 +34,7 @@ pub enum AutoprewarmError {
     /// A line is not five numbers.
     #[error("line {line}: {text:?} is not database,tablespace,filenode,fork,block")]
     Line {
-        /// Line number, from 1.
+        /// Number of the line, from 1.
         line: u64,
         /// The text of the line.
         text: String,
@@ -44,9 +44,9 @@ pub enum AutoprewarmError {
         "the file has {found} blocks but its first line says {expected}: it was truncated or changed"
     )]
     Count {
-        /// Lines found.
+        /// Number of page lines in the file.
         found: u64,
-        /// Lines expected.
+        /// Number of pages that the first line states.
         expected: u64,
     },
 }
@@ -171,7 +171,8 @@ fn selected_pages(
         .map(|(file, fork, page)| (file, fork, page.block))
 }
 
-/// The cutoff for a limit: all pages with higher usage, and `count` pages with this one.
+/// The cutoff for a limit: includes all pages with a higher usage count than `usage`, and `count`
+/// pages with exactly this one.
 #[derive(Clone, Copy)]
 struct HeatCutoff {
     usage: u8,

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::image::{CacheImage, Fork, Relation, RelationFile, RelationName};
 
-/// Changes of one relation's pages.
+/// Numbers of one relation's pages that were removed, kept and added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationChange {
     /// The relation's database; `None` for the shared catalogs.
     pub database: Option<String>,
     /// The relation's name, or its file if its name is not known.
     pub relation: RelationIdentity,
-    /// Pages only in the first image.
+    /// Number of pages that only the first image contains.
     pub removed: u64,
-    /// Pages in both images.
+    /// Number of pages that both images contain.
     pub kept: u64,
-    /// Pages only in the second image.
+    /// Number of pages that only the second image contains.
     pub added: u64,
 }
 

@@ -23,7 +23,7 @@ use crate::image::{
 use catalog_names::CatalogRelation;
 pub use from_memory::{NotLocal, local_server};
 
-/// The source of the pages.
+/// Where cached pages are read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpSource {
     /// The server's memory if possible, otherwise `pg_buffercache`.
@@ -35,7 +35,7 @@ pub enum DumpSource {
     PgBuffercache,
 }
 
-/// An image, and its gaps.
+/// An image, and what is missing from it.
 #[derive(Debug)]
 pub struct DumpResult {
     /// The pages, with names as far as they could be queried.
@@ -48,7 +48,7 @@ pub struct DumpResult {
     pub in_transition: u32,
 }
 
-/// Taking an image failed.
+/// Why an image could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
@@ -69,7 +69,7 @@ pub enum DumpError {
         database: String,
         /// Why the server's memory was not read either, if that was attempted.
         not_from_memory: Option<Box<NotLocal>>,
-        /// The server's error.
+        /// Error of the query on `pg_buffercache`.
         source: Box<QueryFailure>,
     },
 }
@@ -87,7 +87,7 @@ pub enum QueryFailure {
     /// The result has an unexpected value.
     #[error("unexpected value of {what}: {found:?}")]
     UnexpectedResult {
-        /// Name of the requested value.
+        /// Name of the value that was requested.
         what: &'static str,
         /// The value in the result.
         found: String,
@@ -115,7 +115,8 @@ pub fn dump(target: &ConnectTarget, choice: DumpSource) -> Result<DumpResult, Du
     dump_with(target, choice, || {})
 }
 
-/// Like [`dump`]; calls `meanwhile` between reading the pages and their names.
+/// Works like [`dump`], but calls `meanwhile` after reading the pages and before reading their
+/// names.
 fn dump_with(
     target: &ConnectTarget,
     choice: DumpSource,
@@ -137,7 +138,7 @@ fn dump_with(
     let unfinished = cached.unfinished;
     meanwhile();
     let (names, unnamed) = query_names(target, &mut client, &cluster_info, &cached);
-    // The connection would not survive a restart of the server.
+    // A restart of the server would have closed this connection.
     client.one_value("SELECT 1").map_err(|error| DumpError::ServerLost(error.into()))?;
     let image = assemble(origin, &cluster_info, cached, &names);
     Ok(DumpResult { image, not_from_memory, unnamed, in_transition: unfinished })
@@ -282,7 +283,7 @@ pub(crate) struct ClusterInfo {
 
 pub(crate) struct DatabaseInfo {
     pub(crate) name: String,
-    /// Tablespace of relations without an explicit one.
+    /// The database's default tablespace, used by relations without an explicit one.
     pub(crate) tablespace: u32,
     pub(crate) allows_connections: bool,
 }

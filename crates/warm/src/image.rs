@@ -40,11 +40,11 @@ pub struct ImageOrigin {
     pub buffers: u32,
     /// Time of the dump, in microseconds since 1970.
     pub taken_at_us: i64,
-    /// The source of the pages.
+    /// The interface from which the pages were read.
     pub source: ImageSource,
 }
 
-/// The interface that the pages were read from.
+/// An interface from which pages are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageSource {
     /// The server's buffer descriptors, read from outside.
@@ -112,12 +112,13 @@ pub struct CachedFork {
 }
 
 impl CacheImage {
-    /// Number of pages.
+    /// Number of pages in the image, over all relations.
     pub fn page_count(&self) -> u64 {
         self.relations.iter().map(Relation::page_count).sum()
     }
 
-    /// An image of the `pages` hottest pages; among equals, those of the first files.
+    /// Returns an image of the `pages` hottest pages. Among equally hot pages, the first files take
+    /// precedence.
     #[must_use]
     pub fn hottest(&self, pages: u64) -> Self {
         let mut counts = [0_u64; 16];

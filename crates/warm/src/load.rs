@@ -10,7 +10,7 @@
 //!    that the server permits (`method`), at a limited rate (`throttle`).
 //! 4. The cache is scanned again, to report how much of the image and of the plan it contains.
 //!
-//! If the server restarts meanwhile, the loaded pages are lost, and all of this starts over. A
+//! If the server restarts during a load, the loaded pages are lost, and the load starts over. A
 //! problem with a single relation (a lock, a missing privilege) is part of the result and does not
 //! affect the others.
 
@@ -47,7 +47,7 @@ pub use report::{
 
 use attempt::{Attempt, AttemptResult};
 
-/// How to load an image, and with which limits.
+/// How to load an image, and the limits of the load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
     /// Number of connections, 1 to [`MAX_JOBS`].
@@ -56,12 +56,13 @@ pub struct LoadOptions {
     pub bytes_per_second: Option<u64>,
     /// Latency of a small query above which loading slows down.
     pub max_latency: Option<Duration>,
-    /// Whether other pages may be evicted. If not, loading stops when no buffer is free.
+    /// Whether a load may evict other pages from the cache. If not, loading stops when no buffer is
+    /// free.
     pub evict: bool,
     /// Load only this many pages, the hottest; the others are treated as if they were not in the
     /// image.
     pub limit: Option<u64>,
-    /// Databases with another name on the server: the name there, by the name in the image.
+    /// Maps the names of databases in the image to their names on the server, where they differ.
     pub database_names: BTreeMap<String, String>,
     /// Maximum wait for a lock on a relation.
     pub lock_timeout: Duration,
@@ -73,7 +74,7 @@ pub struct LoadOptions {
     pub dry_run: bool,
 }
 
-/// Maximum number of connections.
+/// Maximum value of [`LoadOptions::jobs`].
 pub const MAX_JOBS: usize = 64;
 
 impl Default for LoadOptions {
@@ -101,7 +102,7 @@ pub trait LoadObserver: Sync {
         let _ = pages;
     }
 
-    /// Called after `pages` more were loaded or skipped.
+    /// Called after another `pages` pages were loaded or skipped.
     fn progressed(&self, pages: u64) {
         let _ = pages;
     }
@@ -120,7 +121,7 @@ pub trait LoadObserver: Sync {
 /// Ignores all events.
 impl LoadObserver for () {}
 
-/// An event during a load.
+/// An event that interrupts a load.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadEvent {
@@ -148,10 +149,10 @@ pub enum LoadError {
         /// Page size of the server.
         server: u32,
     },
-    /// The server restarted repeatedly.
+    /// The server restarted during every attempt.
     #[error("the server restarted {times} times during the load")]
     Restarts {
-        /// Number of restarts.
+        /// Number of restarts after which the load gave up.
         times: u32,
     },
 }

@@ -1,11 +1,11 @@
 //! The operating system's page cache beneath the server's own.
 //!
-//! Reads ahead the files of an image's pages, before the server accepts queries, and evicts files,
+//! Reads ahead the files of an image's pages before the server accepts queries, and evicts files
 //! for experiments.
 //!
-//! Needs to run on the server's host with access to its files. Nothing is read into this process:
-//! the kernel is only advised (posix_fadvise(2)). File numbers are those of the image, so reading
-//! ahead is useful only on the image's own server or a physical copy of it.
+//! These functions must run on the server's host, with access to the server's files. Nothing is
+//! read into this process: the kernel is only advised (posix_fadvise(2)). File numbers are those of
+//! the image, so reading ahead is useful only on the image's own server or a physical copy of it.
 
 use std::{
     fs::{self, File},
@@ -18,24 +18,24 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
-/// The result of reading ahead.
+/// How much the kernel was asked to read ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAhead {
     /// Bytes that the kernel was asked to read.
     pub bytes: u64,
-    /// Files that existed and were read.
+    /// Number of files that existed and were read.
     pub files: u64,
     /// Files of the image that no longer exist or cannot be opened, because they were dropped or
     /// rewritten.
     pub missing: u64,
 }
 
-/// The result of an eviction.
+/// Files that were evicted from the operating system's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvictedFiles {
-    /// Total size of the files.
+    /// Total size of these files.
     pub bytes: u64,
-    /// Number of files.
+    /// Number of files that were evicted.
     pub files: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct EvictedFiles {
 pub struct OsCacheError {
     /// Path of the file or directory.
     pub path: PathBuf,
-    /// The attempted action.
+    /// The attempted action, as a participle: `opened`, `read`, …
     pub action: &'static str,
     /// The system error.
     #[source]
@@ -168,7 +168,7 @@ pub fn evict(data_dir: &Path) -> Result<EvictedFiles, OsCacheError> {
     Ok(sum)
 }
 
-/// `pg_tblspc/OID/PG_15_202209061/DATABASE/FILE` is the deepest path.
+/// Depth of the deepest path: `pg_tblspc/OID/PG_15_202209061/DATABASE/FILE`.
 const DEPTH_MAX: u32 = 4;
 
 fn evict_recursively(path: &Path, depth: u32, sum: &mut EvictedFiles) -> Result<(), OsCacheError> {

@@ -45,7 +45,7 @@ pub struct ReadyTimeouts {
     pub enough: f64,
 }
 
-/// How warm a server is.
+/// Progress of warming a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Readiness {
     /// Planned pages: those of the image that are missing from the cache and have room in it.
@@ -55,7 +55,7 @@ pub struct Readiness {
     pub done: u64,
     /// Whether loading has finished. If not, it finishes within the time of one statement (16 MiB).
     pub has_ended: bool,
-    /// Time since the call.
+    /// Time since [`warm_before`] was called.
     pub elapsed: Duration,
 }
 
@@ -115,7 +115,7 @@ pub fn warm_before(
 
 /// Progress of a running load.
 struct ReadyProgress {
-    /// `u64::MAX` until it is known.
+    /// Number of planned pages; `u64::MAX` until the plan is made.
     planned: AtomicU64,
     done: AtomicU64,
     timeouts: ReadyTimeouts,

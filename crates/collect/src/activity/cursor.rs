@@ -26,7 +26,7 @@ pub(super) struct DeltaCursor {
 }
 
 impl DeltaCursor {
-    /// A cursor that requests everything.
+    /// Creates a cursor that requests everything.
     pub(super) fn full_read(taken_us: i64) -> Self {
         let never = || NEVER.to_owned();
         Self { idle: never(), sessions: never(), texts: never(), taken_us, requested_at: None }

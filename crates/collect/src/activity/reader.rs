@@ -5,7 +5,8 @@
 //! - for a session idle since before the last sample: only its process id;
 //! - a session's user, database, client and type: only in the first samples that include it;
 //! - for a statement: its beginning, enough for one line of a screen, when it is first seen, and
-//!   its full text once it has run for a second. Shorter ones end before a user could request them.
+//!   its full text once it has run for a second. Shorter statements end before a user could request
+//!   their text.
 //!
 //! The server compares with its own timestamps in its own format. A sample that lacks its baseline
 //! for a session, or that follows a clock set back, is repeated in full.
@@ -47,14 +48,14 @@ pub(crate) struct ActivityReader {
     strings: InternedStrings,
 }
 
-/// A session of the last sample.
+/// A session of the last sample, to which the next sample refers.
 #[derive(Clone, Debug)]
 struct PreviousSession {
     backend: BackendActivity,
     encoding: Option<Arc<str>>,
 }
 
-/// A row refers to data of an earlier sample that was not received.
+/// An error: a row refers to data of an earlier sample that was not received.
 #[derive(Debug)]
 struct StaleBaseline;
 

@@ -5,7 +5,7 @@ use crate::{
     StatsView, ViewColumn,
 };
 
-/// One command's branch of the union.
+/// SQL for one command's branch of the `UNION ALL`.
 macro_rules! part {
     ($view:literal, $command:literal, $relation:literal, $phase:literal, $done:literal, $total:literal) => {
         concat!(

@@ -5,7 +5,7 @@ use crate::{
     StatsView, ViewColumn,
 };
 
-/// Joins the end of WAL: written here, or received by a standby with standbys of its own.
+/// Joins the end of WAL: the position written on a primary, or received on a cascading standby.
 macro_rules! beside_end_of_log {
     ($view:literal) => {
         &[

@@ -1,7 +1,7 @@
 //! WAL, checkpoints and the background writer, one row per figure.
 //!
-//! The columns moved between views in 17 and 18; as rows they keep their names. Figures are
-//! counters; those ending in `_ms` are milliseconds, those in `_bytes` bytes.
+//! PostgreSQL 17 and 18 moved the columns between views; as rows they keep their names. All figures
+//! are counters: in milliseconds if the name ends in `_ms`, in bytes if it ends in `_bytes`.
 
 use crate::{ColumnUnit::Count, StatsView, ViewColumn};
 

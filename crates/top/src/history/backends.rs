@@ -51,7 +51,7 @@ const EXACT: i64 = 8;
 
 pub(super) type BackendFields = [DeltaField; FIELDS];
 
-/// State of the writer: the sessions of the previous frame.
+/// Encodes sessions. Keeps the sessions of the previous frame, to which the next are compared.
 #[derive(Debug, Default)]
 pub(super) struct BackendWriter {
     rows: Vec<BackendFields>,
@@ -59,7 +59,7 @@ pub(super) struct BackendWriter {
 }
 
 impl BackendWriter {
-    /// Encodes sessions as differences to those of the previous frame.
+    /// Encodes sessions as differences to the sessions of the previous frame.
     pub(super) fn encode(
         &mut self,
         out: &mut Vec<u8>,

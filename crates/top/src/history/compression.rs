@@ -11,14 +11,14 @@ use zstd::{
 
 use super::error::CorruptFrame;
 
-/// Higher levels compress little better and take much longer.
+/// zstd level. Higher levels compress only slightly better and take much longer.
 const ZSTD_LEVEL: i32 = 3;
 
 /// Window size as a power of two. 512 KiB cover many frames, and bound the memory of both
 /// directions.
 const WINDOW_LOG: u32 = 19;
 
-/// Maximum decompressed size of a frame.
+/// Maximum size of a decompressed frame in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 20;
 
 pub(super) struct FramePacker(Encoder<'static>);

@@ -4,7 +4,7 @@ use howdah_codec::{ByteReader, ByteWriter as _, unzigzag, zigzag};
 
 use super::error::CorruptFrame;
 
-/// A number, or none.
+/// The number in a field; `None` if the field has no value.
 pub(super) type DeltaField = Option<i64>;
 
 /// Encodes `now` as its difference to `before`: which fields differ, which of those have no value,

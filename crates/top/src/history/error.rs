@@ -15,16 +15,16 @@ pub enum CorruptFrame {
     /// A text is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
-    /// A reference to something that was not defined before.
+    /// The frame refers to data, such as a text or a row, that no earlier frame has defined.
     #[error("reference to undefined data")]
     Reference,
-    /// More rows, cells or texts than allowed.
+    /// The frame has more rows, cells or texts than allowed.
     #[error("data exceeds a limit")]
     Size,
     /// The compressed data is invalid.
     #[error("data cannot be decompressed")]
     Packing,
-    /// Written by a later version.
+    /// A later version wrote data of a kind that this version does not know.
     #[error("unknown kind: written by a later version")]
     Kind,
 }

@@ -1,7 +1,8 @@
 //! Frames of a file: a marker, a length, a checksum, then a body.
 //!
-//! A reader that finds no valid frame searches for the next marker. A half-written frame of a
-//! killed writer is thus skipped, and the next writer may append without truncating it.
+//! A reader that finds no valid frame searches for the next marker. A frame that a killed writer
+//! left half written is thus skipped, and the next writer may append after it without truncating
+//! the file.
 
 use howdah_codec::{ByteReader, ByteWriter as _};
 use xxhash_rust::xxh3::xxh3_64;
@@ -18,7 +19,7 @@ const MARKER: [u8; 4] = [0xf7, b'H', b'T', 0xfe];
 /// Length of marker, length and checksum before a body.
 pub(super) const PREFIX_BYTES: usize = 16;
 
-/// Maximum body size.
+/// Maximum size of a body in bytes. A longer one is treated as corrupt.
 pub(super) const BODY_BYTES_MAX: usize = 80 << 20;
 
 const SEGMENT: u8 = 1;
@@ -30,7 +31,7 @@ pub(super) fn stream_id(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
 
-/// Header of a body.
+/// Header of a frame's body: server, time and kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameHeader {
     pub(super) kind: FrameKind,
@@ -46,11 +47,11 @@ pub(super) enum FrameKind {
     Segment,
     /// A later frame, with its position in the segment.
     Next(u32),
-    /// Wait events by second.
+    /// Wait events of one or more seconds, independent of any segment.
     Waits,
 }
 
-/// Encodes a frame including its marker. The first of a segment has the server's name.
+/// Encodes a frame including its marker. The first frame of a segment contains the server's name.
 pub(super) fn encode_frame(name: &str, frame: &PackedFrame) -> Vec<u8> {
     let kind = if frame.number == 0 { SEGMENT } else { NEXT };
     let mut out = start_frame(kind, name, frame.at_us);
@@ -104,7 +105,7 @@ pub(super) fn parse_prefix(bytes: &[u8; PREFIX_BYTES]) -> Option<(usize, u64)> {
         .then(|| (length, u64::from_le_bytes(check)))
 }
 
-/// Position of the next marker after the first byte.
+/// Position of the next marker in `bytes`, not counting one at the first byte.
 pub(super) fn next_marker(bytes: &[u8]) -> Option<usize> {
     let first = MARKER[0];
     let mut from = 1;

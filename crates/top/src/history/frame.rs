@@ -26,7 +26,7 @@ use crate::{ServerHealth, ServerSnapshot, host::HostFigures, waits::WaitHistory}
 const REACHED: u8 = 0;
 const UNREACHABLE: u8 = 1;
 
-/// Maximum number of missing privileges; currently there are three kinds.
+/// Maximum number of missing privileges in a frame; currently there are three kinds.
 const MISSING_MAX: usize = 64;
 
 /// Encodes the frames of one server.
@@ -42,7 +42,7 @@ pub(super) struct FrameWriter {
     pub(super) rows: usize,
 }
 
-/// Figures of a frame that do not belong to a session.
+/// Figures in a frame that do not belong to a session.
 #[derive(Clone, Debug, Default)]
 struct FrameFigures {
     now: [DeltaField; OVERVIEW_FIELDS],
@@ -105,7 +105,7 @@ impl FrameWriter {
         out.write_varint(snapshot.duration.as_micros().try_into().unwrap_or(u64::MAX));
         out.write_text(snapshot.view_error.as_deref().unwrap_or_default());
         let before = snapshot.previous_overview.as_ref().map(overview_fields);
-        // The previous overview usually equals that of the previous frame.
+        // The previous overview usually equals the overview in the previous frame.
         out.push(match &before {
             None => 0,
             Some(before) if *before == self.figures.now => 1,
@@ -301,7 +301,7 @@ fn overview_from_fields(fields: &[DeltaField; OVERVIEW_FIELDS]) -> Overview {
         frozen_age: fields[12],
         followers_lag_bytes: fields[13],
         followers_lag_seconds: fields[14].map(|bits| f64::from_bits(bits.cast_unsigned())),
-        // Used by alerts only, and recordings are not checked for alerts.
+        // Not recorded: only alerts use it, and recordings are not checked for alerts.
         followers_hidden: 0,
     }
 }

@@ -1,7 +1,7 @@
 //! Encodes pooler clients as rows of fields.
 //!
-//! Nothing identifies a client across samples, so a row is encoded relative to the previous one at
-//! the same position: poolers keep the order of their lists.
+//! Nothing identifies a client across samples. A row is therefore encoded relative to the row at
+//! the same position in the previous frame: poolers keep the order of their lists.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::pooler::PooledClients;
 
-/// Maximum numbers of clients and of failed poolers. Further ones are not recorded.
+/// Maximum numbers of clients and of failed poolers in a frame. Further ones are not recorded.
 const CLIENTS_MAX: usize = 100_000;
 const PROBLEMS_MAX: usize = 64;
 

@@ -21,24 +21,24 @@ use crate::waits::WaitSecond;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderError {
-    /// A file operation failed.
+    /// Opening, writing or syncing the file failed.
     #[error("cannot record to {}", path.display())]
     Io {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
-        /// Cause.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The file is not a recording; it is left unchanged.
     #[error("{} is not a howdah top recording: name another file", path.display())]
     Foreign {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
     },
-    /// Another process is recording to it.
+    /// Another process is recording to the file.
     #[error("{} is being written by another howdah top: name another file", path.display())]
     Busy {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
     },
     /// The sample could not be compressed.
@@ -46,12 +46,12 @@ pub enum RecorderError {
     Pack(#[source] io::Error),
 }
 
-/// Maximum time that written data stays unsynced. The frame that finds it exceeded syncs the file,
-/// so a slow disk delays one sample in that time, not every sample.
+/// Maximum time that written data stays unsynced. The first frame after this time syncs the file,
+/// so a slow disk delays one sample per interval, not every sample.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A recording that is appended to frame by frame. After a kill all frames but the last are intact;
-/// after a power failure all but those of the last ten seconds and of the sample that followed.
+/// A recording that is appended to frame by frame. After a kill, all frames but the last are
+/// intact; after a power failure, all but those of the last ten seconds and the next sample.
 ///
 /// Only one process writes to it. When it exceeds its maximum size, or its oldest segment exceeds
 /// the maximum age, the frames to keep are copied to `FILE.tmp`, which is then renamed: up to three
@@ -61,13 +61,13 @@ pub struct HistoryRecorder {
     path: PathBuf,
     file: File,
     limits: HistoryLimits,
-    /// Length of the file, in bytes.
+    /// Offset in the file at which the next frame is written.
     bytes: u64,
     frames: Vec<RecordedFrame>,
     /// Servers whose current segment was started by this process. Segments of other processes
     /// cannot be continued, because their compressor state is lost.
     started: BTreeSet<u64>,
-    /// Time of the last sync.
+    /// Time at which the file was last synced to disk.
     synced_at: Instant,
     is_finished: bool,
 }
@@ -95,7 +95,7 @@ impl HistoryRecorder {
         let mut head = Vec::new();
         (&file).take(FILE_HEADER.len() as u64).read_to_end(&mut head).map_err(io)?;
         if head.len() < FILE_HEADER.len() && FILE_HEADER.starts_with(&head) {
-            // New, or the writer was killed within the first bytes.
+            // The file is new, or its writer was killed while writing the header.
             file.set_len(0).map_err(io)?;
             file.write_all(&FILE_HEADER).map_err(io)?;
             sync_directory(path).map_err(io)?;
@@ -153,7 +153,7 @@ impl HistoryRecorder {
         self.file = File::options().read(true).write(true).open("/dev/full").expect("there is one");
     }
 
-    /// Appends a frame of a server.
+    /// Appends a frame of the server called `name`.
     pub(super) fn append_frame(
         &mut self,
         name: &str,
@@ -174,7 +174,7 @@ impl HistoryRecorder {
         self.append(&file_format::encode_frame(name, frame), stream, frame.at_us, kind)
     }
 
-    /// Appends wait events of a server.
+    /// Appends wait events of the server called `name`.
     pub(super) fn append_waits(
         &mut self,
         name: &str,
@@ -229,7 +229,8 @@ impl HistoryRecorder {
     fn trim(&mut self, now_us: i64) -> Result<(), RecorderError> {
         let age_us = i64::try_from(self.limits.age.as_micros()).unwrap_or(i64::MAX);
         let oldest_us = now_us.saturating_sub(age_us);
-        // Some tolerance, so that a file at its maximum age is not compacted with every frame.
+        // Allow some tolerance, so that a file at its maximum age is not compacted with every
+        // frame.
         let is_old = self
             .frames
             .first()

@@ -19,24 +19,24 @@ use super::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenRecordingError {
-    /// A file operation failed.
+    /// The file could not be opened or read.
     #[error("cannot read {}", path.display())]
     Io {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
-        /// Cause.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The file is not a recording.
     #[error("{} is not a howdah top recording, or was written by a later version", path.display())]
     Foreign {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
     },
-    /// The recording has no samples.
+    /// The file is a recording, but has no readable samples.
     #[error("{} contains no samples yet", path.display())]
     Empty {
-        /// Path of the file.
+        /// Path of the recording.
         path: PathBuf,
     },
 }
@@ -44,13 +44,13 @@ pub enum OpenRecordingError {
 /// Bytes of a file that are not valid frames, because a writer was killed or the disk is damaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingGap {
-    /// Number of bytes.
+    /// Total number of bytes without a valid frame.
     pub bytes: u64,
-    /// Number of contiguous runs.
+    /// Number of contiguous runs of such bytes.
     pub runs: u64,
 }
 
-/// An opened recording.
+/// A recording that was opened for reading.
 #[derive(Debug)]
 pub struct TopRecording {
     /// Contents of the file, indexed but not yet decoded.
@@ -59,16 +59,16 @@ pub struct TopRecording {
     pub gap: RecordingGap,
 }
 
-/// Maximum number of servers in a file.
+/// Maximum number of servers in a recording. Frames of further servers are ignored.
 const STREAMS_MAX: usize = 10_000;
 
-/// Maximum number of markers without a valid frame. A file with more is treated as unreadable from
-/// there on.
+/// Maximum number of markers without a valid frame. A file with more of them is treated as
+/// unreadable from there on.
 const GAPS_MAX: u64 = 10_000;
 
 impl TopRecording {
-    /// Opens a recording and builds its index. It may be written to meanwhile; later frames are not
-    /// included.
+    /// Opens a recording and builds its index. Another process may keep writing to the file; its
+    /// later frames are not included.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl TopRecording {
     }
 }
 
-/// Frames of one server.
+/// Index of one server's frames, built while scanning the file.
 #[derive(Debug, Default)]
 struct ServerStream {
     name: Option<String>,
@@ -167,9 +167,9 @@ impl ServerStream {
 pub(super) enum ScanItem<'a> {
     /// A valid frame.
     Frame {
-        /// Offset of the frame.
+        /// Offset of the frame in the file.
         offset: u64,
-        /// Length including the prefix.
+        /// Length of the frame in bytes, including its prefix.
         bytes: u64,
         head: FrameHeader,
         name: Option<&'a str>,
@@ -178,7 +178,7 @@ pub(super) enum ScanItem<'a> {
     Gap(u64),
 }
 
-/// Bytes read at a time.
+/// Number of bytes that are read from the file at a time.
 const WINDOW_BYTES: usize = 1 << 20;
 
 /// Passes all frames and gaps of a file to `visit`.
@@ -224,7 +224,7 @@ pub(super) fn scan(file: &File, mut visit: impl FnMut(ScanItem<'_>)) -> io::Resu
     Ok(())
 }
 
-/// A buffered part of a file.
+/// A part of a file that is held in a buffer.
 struct FileWindow<'a> {
     file: &'a File,
     end: u64,

@@ -17,8 +17,8 @@ use crate::{
     waits::{SECONDS_MAX, WaitHistory},
 };
 
-/// Maximum number of frames, rows and decompressed bytes of a segment. They bound the time for
-/// restoring a moment, which decodes a segment from its start.
+/// Maximum numbers of frames, rows and decompressed bytes of a segment. They limit the time to
+/// restore a moment, because a segment is decoded from its start.
 const SEGMENT_FRAMES_MAX: usize = 120;
 const SEGMENT_ROWS_MAX: usize = 50_000;
 const SEGMENT_BYTES_MAX: usize = 4 << 20;
@@ -75,7 +75,7 @@ enum SegmentSource {
     File(Arc<File>),
 }
 
-/// Frames that depend on each other.
+/// Frames that depend on the previous ones in the segment.
 #[derive(Debug)]
 struct FrameSegment {
     source: SegmentSource,
@@ -95,7 +95,8 @@ impl FrameSegment {
         self.frames.last().map_or(i64::MIN, |location| location.at_us)
     }
 
-    /// Bytes of memory in use.
+    /// Bytes of memory used by the index of frames, and by the frames themselves unless they are in
+    /// a file.
     fn memory_bytes(&self) -> usize {
         let packed = match &self.source {
             SegmentSource::Memory(bytes) => bytes.capacity(),
@@ -141,10 +142,10 @@ impl FrameSegment {
 /// [`SECONDS_MAX`] seconds in microseconds.
 const HOUR_US: i64 = SECONDS_MAX.cast_signed() as i64 * 1_000_000;
 
-/// State of a server at a moment.
+/// State of a server at a moment in the past.
 #[derive(Clone, Debug)]
 pub struct PastState {
-    /// Time of recording by our clock, in microseconds since 1970.
+    /// Time at which the state was recorded, by our clock, in microseconds since 1970.
     pub at_us: i64,
     /// The server's state, as its sampler reported it.
     pub health: ServerHealth,
@@ -186,7 +187,7 @@ impl RecordedWaits {
         at
     }
 
-    /// The wait history at `at_us`.
+    /// Returns the last hour of wait events before `at_us`.
     fn until(&self, at_us: i64) -> WaitHistory {
         let mut waits = WaitHistory::default();
         let oldest_us = at_us.saturating_sub(HOUR_US);
@@ -197,7 +198,7 @@ impl RecordedWaits {
 }
 
 impl ServerHistory {
-    /// Adds a new frame.
+    /// Adds a frame to the history in memory.
     pub(super) fn push(&mut self, frame: &PackedFrame) {
         if frame.number == 0 || self.segments.is_empty() {
             self.shrink_last();
@@ -274,7 +275,8 @@ impl ServerHistory {
         }
     }
 
-    /// Bytes of memory in use.
+    /// Bytes of memory used by the index of frames, and by the frames themselves unless they are in
+    /// a file.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes
     }
@@ -283,7 +285,7 @@ impl ServerHistory {
         self.segments.iter().flat_map(|segment| &segment.frames)
     }
 
-    /// Times of the first and last frame.
+    /// Times of the first and last frame, in microseconds since 1970.
     pub(super) fn range(&self) -> Option<(i64, i64)> {
         Some((self.frames().next()?.at_us, self.frames().next_back()?.at_us))
     }
@@ -323,7 +325,7 @@ impl ServerHistory {
             if rate_view.is_some() || view.is_none() || segment.last_us() < oldest_us {
                 break;
             }
-            // If an earlier segment is corrupt, it provides no view.
+            // A corrupt earlier segment only means that the view is missing.
             let _ = segment.play(i64::MAX, |_, _, views| select_view(&mut rate_view, views, view));
         }
         let waits = self.waits_until(moment_us);
@@ -340,7 +342,7 @@ impl ServerHistory {
         mut visit: impl FnMut(i64, ServerHealth) -> bool,
     ) -> Result<(), CorruptFrame> {
         let mut should_continue = true;
-        // Wait events of a file are read along, each second once.
+        // Wait events of a file are read in step with the frames, each second once.
         let (mut waits, mut waits_at) = (WaitHistory::default(), 0);
         for segment in &self.segments {
             segment.play(i64::MAX, |at_us, health, views| {

@@ -1,4 +1,4 @@
-//! Histories and recordings are restored, bounded, and robust against damaged files.
+//! Tests that histories and recordings are restored, limited, and robust against damaged files.
 
 use std::{fs, io::Write as _, path::Path};
 
@@ -14,7 +14,7 @@ use crate::{ServerSnapshot, host::HostFigures, sampler::tests::snapshot, waits::
 const SECOND: i64 = 1_000_000;
 const START: i64 = 1_700_000_000 * SECOND;
 
-/// A small deterministic generator.
+/// A small deterministic generator of pseudo-random numbers.
 struct TestRng(u64);
 
 impl TestRng {
@@ -69,7 +69,7 @@ fn busy_backends(rng: &mut TestRng, now_us: i64, sessions: i32) -> Vec<BackendAc
     (0..sessions).map(session).collect()
 }
 
-/// A snapshot with some data of every kind.
+/// Creates a snapshot with some data of every kind.
 fn full_snapshot(
     rng: &mut TestRng,
     at_us: i64,
@@ -427,7 +427,7 @@ fn samples_after_finish_are_not_recorded() {
         history(HistoryLimits::MEMORY),
         Some(HistoryRecorder::open(&path, HistoryLimits::FILE).unwrap()),
     );
-    // A sampler that has not been stopped yet.
+    // Simulates a sampler that has not been stopped yet.
     let mut keep = history_writer.for_server(0);
     for snapshot in &recorded[..5] {
         assert_eq!(keep(&ServerHealth::Read(Arc::clone(snapshot))), None);
@@ -447,7 +447,7 @@ fn failed_compaction_leaves_recording_intact() {
     let path = folder.path().join("top.rec");
     let recorded = snapshots(300, 3);
     record(&path, HistoryLimits::FILE, &recorded[..200]);
-    // A directory of that name cannot be removed as a file.
+    // The copy cannot be created: a directory of that name cannot be removed as a file.
     let copy = folder.path().join("top.rec.tmp");
     fs::create_dir(&copy).unwrap();
     let history = history(HistoryLimits::MEMORY);

@@ -1,4 +1,4 @@
-//! Texts of a segment, each written once and then referenced by number.
+//! The texts of a segment. Each is written once and then referenced by number.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use super::error::CorruptFrame;
 /// Maximum total size of a segment's texts when reading: far more than a writer produces.
 const SEGMENT_TEXT_BYTES_MAX: usize = 64 << 20;
 
-/// Numbers of the texts written so far.
+/// The texts written so far in a segment, with their numbers.
 #[derive(Debug, Default)]
 pub(super) struct TextWriter(HashMap<Arc<str>, i64>);
 
@@ -38,7 +38,7 @@ pub(super) fn read_line(input: &mut ByteReader<'_>) -> Result<Arc<str>, CorruptF
     Ok(howdah_collect::sanitized_line(input.text()?).into())
 }
 
-/// Texts read so far, by number.
+/// The texts of a segment that were read so far, by number.
 #[derive(Debug, Default)]
 pub(super) struct TextReader {
     texts: Vec<Arc<str>>,

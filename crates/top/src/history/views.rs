@@ -24,7 +24,7 @@ const TEXT: u8 = 2;
 const INTEGER: u8 = 3;
 const REAL: u8 = 4;
 
-/// State of the writer: the previous sample of each view.
+/// Encodes view samples as differences. Keeps the previous sample of each view.
 #[derive(Debug, Default)]
 pub(super) struct ViewWriter {
     /// The last sample of each view, across segments: rates of the first sample in a segment need
@@ -35,12 +35,12 @@ pub(super) struct ViewWriter {
 }
 
 impl ViewWriter {
-    /// Starts a segment.
+    /// Starts a segment, in which each view's columns are written anew.
     pub(super) fn restart(&mut self) {
         self.written.clear();
     }
 
-    /// Drops all samples, because the next ones may come from a different server.
+    /// Forgets all samples, because the next ones may come from a different server.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -58,8 +58,8 @@ impl ViewWriter {
         out.write_signed(number);
         let last = self.last.get(view.name).filter(|_| rate_view.seconds > 0.0);
         let is_new = !self.written.contains(&view.name);
-        // The byte states which samples follow. 0: one without a predecessor; 1: the predecessor
-        // and the sample; 2: the sample alone.
+        // This byte states what follows. 0: a sample without a predecessor; 1: the predecessor and
+        // the sample; 2: the sample alone, as its predecessor is in this segment.
         out.push(match (last, is_new) {
             (None, _) => 0,
             (Some(_), true) => 1,
@@ -169,7 +169,7 @@ fn row_key(row: &[ViewCell], keys: &[usize]) -> String {
     keys.iter().map(|&at| format!("{:?}\0", row[at])).collect()
 }
 
-/// State of the reader: the previous sample of each view.
+/// Decodes view samples. Keeps the previous sample of each view.
 #[derive(Debug, Default)]
 pub(super) struct ViewReader(HashMap<i64, PreviousView>);
 
@@ -240,7 +240,7 @@ impl PreviousView {
         Ok(())
     }
 
-    /// Maps the rows to the columns that the view has in this version.
+    /// Creates a sample with the columns that the view has in this program's version.
     fn sample(&self, view: &'static StatsView) -> ViewSample {
         let row_indexes: Vec<Option<usize>> = view
             .columns

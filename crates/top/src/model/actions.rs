@@ -106,7 +106,7 @@ impl Model {
         }
     }
 
-    /// The session of a row.
+    /// Returns the session that a row shows, if it shows one.
     pub(super) fn row_backend(&self, row: &TableRow) -> Option<&BackendActivity> {
         self.snapshot()?.activity.backends.get(row.backend?)
     }

@@ -1,5 +1,5 @@
-//! Caches the last table. A held key or the mouse wheel needs it many times between two samples,
-//! and building it for ten thousand sessions takes noticeable time.
+//! Caches the last table. A held key or the mouse wheel redraws the table many times between two
+//! samples, and building it for ten thousand sessions takes noticeable time.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
@@ -8,7 +8,7 @@ use crate::{
     table::{ScreenKind, TableOptions},
 };
 
-/// The last table and its inputs.
+/// The last table that was built, and what it was built from.
 #[derive(Debug, Default)]
 pub(super) struct TableCache(RefCell<Option<CachedTable>>);
 
@@ -44,7 +44,7 @@ impl TableCache {
             cached_table => {
                 let order = options.order.or(screen.order());
                 match cached_table.and_then(|cached_table| cached_table.table).zip(order) {
-                    // The same rows in another order.
+                    // Only the order differs, so sort the cached rows.
                     Some((mut table, order)) => {
                         Rc::make_mut(&mut table).sort(order, options.is_ascending);
                         Some(table)

@@ -7,17 +7,17 @@ use super::{Model, Overlay};
 /// Layout of the last drawn table; set when drawing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableGeometry {
-    /// Line of the column titles.
+    /// Screen line of the column titles, from 0.
     pub titles_y: u16,
-    /// Number of row lines below the titles.
+    /// Number of screen lines for rows, below the titles.
     pub rows: u16,
     /// Index of the first visible row.
     pub first_row: usize,
-    /// Displayed columns: start, end (exclusive) and name.
+    /// Displayed columns: start and end (exclusive) on the screen, and name.
     pub columns: Vec<(u16, u16, &'static str)>,
 }
 
-/// Rows per wheel step.
+/// Rows that one step of the mouse wheel moves.
 const WHEEL_ROWS: isize = 3;
 
 impl Model {

@@ -15,7 +15,7 @@ use crate::{
     units::parse_duration,
 };
 
-/// The displayed time in the past.
+/// A time in the past, and the states of the servers at that time.
 #[derive(Clone, Debug)]
 pub struct Playback {
     /// The time by our clock, in microseconds since 1970.
@@ -24,7 +24,7 @@ pub struct Playback {
     health: Vec<ServerHealth>,
 }
 
-/// Replay of a recording.
+/// State of the replay of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayState {
     /// Name of the recording.
@@ -35,11 +35,11 @@ pub struct ReplayState {
     pub speed: f64,
 }
 
-/// Minimum and maximum replay speed.
+/// Minimum and maximum replay speed, in recorded seconds per real second.
 const SPEED_RANGE: std::ops::RangeInclusive<f64> = 0.125..=1024.0;
 
 impl Model {
-    /// Adds a history.
+    /// Adds a history, in which the user can go back in time.
     #[must_use]
     pub fn with_history(self, history: Arc<SnapshotHistory>) -> Self {
         Self { history: Some(history), ..self }
@@ -105,7 +105,7 @@ impl Model {
         }
     }
 
-    /// Moves by a number of samples of the displayed server.
+    /// Moves the displayed time by a number of samples of the displayed server.
     pub(super) fn step_samples(&mut self, by: isize) {
         let from_us = self.past.as_ref().map_or(i64::MAX, |past| past.at_us);
         let step =
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// Moves by a duration.
+    /// Moves the displayed time by a duration.
     pub(super) fn shift_time(&mut self, by_us: i64) {
         let from_us = match (&self.past, &self.history) {
             (Some(past), _) => past.at_us,

@@ -6,16 +6,16 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 /// Purpose of an input line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PromptKind {
-    /// A row filter.
+    /// Entering a row filter.
     Filter,
-    /// A time to display.
+    /// Entering a time to display.
     Time,
-    /// The threshold for signalling slow sessions.
+    /// Entering the threshold above which slow sessions are signalled.
     Threshold(SignalAction),
 }
 
 impl PromptKind {
-    /// Label before the input.
+    /// Label shown before the input.
     pub fn label(self) -> &'static str {
         match self {
             Self::Filter => "Filter",
@@ -30,10 +30,10 @@ impl PromptKind {
     }
 }
 
-/// An input line.
+/// A line that the user edits at the bottom of the screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// How the text is used once entered.
+    /// Purpose of the text, which decides how it is handled once entered.
     pub kind: PromptKind,
     /// Text entered so far.
     pub text: String,

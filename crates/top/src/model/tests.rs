@@ -1,4 +1,4 @@
-//! Keys are tested without a terminal and without a server.
+//! Tests of the keys, without a terminal and without a server.
 
 use std::time::Instant;
 

@@ -18,17 +18,17 @@ use crate::{ServerHealth, units::format_duration};
 /// A value that has exceeded a rule's threshold for long enough.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alert {
-    /// Name of the server.
+    /// Name of the server that the rule was evaluated for.
     pub server: Arc<str>,
     /// Quantity that the rule watches.
     pub subject: RuleSubject,
     /// Text of the rule.
     pub rule: Arc<str>,
-    /// The last value.
+    /// Value at the most recent evaluation, in the unit `measure`.
     pub value: f64,
-    /// Threshold of the rule.
+    /// Threshold above which the rule starts an alert.
     pub threshold: f64,
-    /// Unit of both.
+    /// Unit of `value` and `threshold`.
     pub measure: Measure,
     /// The session that the value belongs to, for rules about sessions.
     pub session: Option<SessionInfo>,
@@ -40,7 +40,7 @@ pub struct Alert {
 /// A session as shown in notifications.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// Process id.
+    /// Process id of the session's backend.
     pub pid: i32,
     /// Role of the session.
     pub user: Arc<str>,
@@ -78,7 +78,7 @@ impl fmt::Display for Alert {
 /// A rule that cannot be evaluated because the role cannot see its input.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UncheckedRule {
-    /// Name of the server.
+    /// Name of the server that the rule was evaluated for.
     pub server: Arc<str>,
     /// Quantity that the rule watches.
     pub subject: RuleSubject,
@@ -100,16 +100,16 @@ impl fmt::Display for UncheckedRule {
 pub enum AlertChange {
     /// The threshold has been exceeded for the rule's hold time.
     Started(Alert),
-    /// The alert ended; contains its duration.
+    /// The alert ended, after this duration.
     Ended(Alert, Duration),
 }
 
-/// Evaluates rules on one server.
+/// Evaluates rules on the samples of one server, and tracks their alerts.
 #[derive(Clone, Debug)]
 pub struct RuleEvaluator {
     server: Arc<str>,
     rules: Arc<[AlertRule]>,
-    /// Values above their threshold, by index of the rule.
+    /// Values above their rule's threshold, by index of the rule and what the alert is about.
     active: BTreeMap<(usize, AlertKey), ActiveAlert>,
 }
 
@@ -117,12 +117,12 @@ pub struct RuleEvaluator {
 struct ActiveAlert {
     since: Instant,
     alert: Alert,
-    /// The value was above the threshold for long enough, and the alert was reported.
+    /// Whether the value was above the threshold for long enough and the alert was reported.
     is_firing: bool,
 }
 
 impl RuleEvaluator {
-    /// Creates an evaluator without alerts.
+    /// Creates an evaluator in which no alert is firing.
     pub fn new(server: &str, rules: Arc<[AlertRule]>) -> Self {
         Self { server: server.into(), rules, active: BTreeMap::new() }
     }
@@ -150,7 +150,8 @@ impl RuleEvaluator {
         self.rules.iter().filter_map(unchecked).collect()
     }
 
-    /// Evaluates the server's state at `now`.
+    /// Evaluates the rules on the server's state at `now`, and returns which alerts started or
+    /// ended.
     pub fn evaluate(&mut self, now: Instant, health: &ServerHealth) -> Vec<AlertChange> {
         let mut current = BTreeSet::new();
         let mut changes = Vec::new();
@@ -214,7 +215,7 @@ impl RuleEvaluator {
         let active_alert = match self.active.get_mut(&(at, key)) {
             Some(active_alert) => {
                 active_alert.alert = alert;
-                // Between both values a firing alert continues, but none starts.
+                // Between the two values, a firing alert continues, but no new one starts.
                 if value <= rule.threshold && !active_alert.is_firing {
                     self.active.remove(&(at, key));
                     return None;

@@ -114,7 +114,7 @@ fn query_long_before_first_sample_fires_in_it() {
     );
     assert_eq!(changes.len(), 2, "{changes:?}");
     assert!(changes[1].starts_with("idle-in-transaction > 10m: 1h23m, 2"), "{changes:?}");
-    // Above the threshold, but not for long enough.
+    // The value is above the threshold, but not for long enough.
     let mut harness = EvaluatorHarness::new(&["query > 60s for 30s"]);
     assert_eq!(harness.read(5000, vec![session(1, BackendState::Active, 4925)]), [""; 0]);
     assert_eq!(harness.read(5015, vec![session(1, BackendState::Active, 4925)]).len(), 1);
@@ -129,7 +129,7 @@ fn fluctuating_level_is_one_alert() {
     // max_connections is 100.
     let mut harness = EvaluatorHarness::new(&["connections > 90% for 10s"]);
     assert_eq!(harness.read(0, with_connections(95)), [""; 0]);
-    // Briefly below, which restarts the hold time.
+    // The value is briefly below the threshold, which restarts the hold time.
     assert_eq!(harness.read(5, with_connections(88)), [""; 0]);
     assert_eq!(harness.read(10, with_connections(95)), [""; 0]);
     assert_eq!(harness.read(20, with_connections(95)), ["connections > 90% for 10s: 95.0%"]);
@@ -231,7 +231,8 @@ fn rules_about_hidden_sessions_are_unchecked_and_name_the_grant() {
     for rule in ["transaction > 1h", "idle-in-transaction > 1m"] {
         assert_eq!(unchecked(rule, &some_hidden).len(), 1, "{rule}");
     }
-    // Visible to every role; and a firing rule is answered.
+    // Every role can see the input of the first four rules. The last one already fires, so it
+    // counts as answered.
     for rule in
         ["blocked > 1s", "connections > 90%", "wraparound > 50%", "lag > 1GB", "query > 10s"]
     {

@@ -8,13 +8,13 @@ use crate::ServerSnapshot;
 /// Identity of an alert across samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum AlertKey {
-    /// An alert about the server.
+    /// An alert about the whole server.
     Server,
     /// An alert about a session: process id, session start, and start of what is measured.
     Session(i32, i64, i64),
 }
 
-/// A value above the rule's clear value.
+/// A value above the level at which the rule's alert ends.
 pub(super) struct RuleValue {
     pub(super) key: AlertKey,
     pub(super) value: f64,
@@ -24,7 +24,7 @@ pub(super) struct RuleValue {
 /// Half of the 32-bit transaction id space, over which ids are compared.
 const TRANSACTIONS_UNTIL_WRAPAROUND: f64 = 2_147_483_648.0;
 
-/// Values of a snapshot above the rule's clear value.
+/// Returns the values of a snapshot that are above the level at which the rule's alert ends.
 pub(super) fn values(rule: &AlertRule, snapshot: &ServerSnapshot) -> Vec<RuleValue> {
     let backends = &snapshot.activity.backends;
     match server_value(rule, snapshot) {
@@ -111,8 +111,8 @@ fn server_value(rule: &AlertRule, snapshot: &ServerSnapshot) -> Option<f64> {
     }
 }
 
-/// The value of one session. Parallel workers are not reported in addition to their leader, and
-/// walsenders run forever.
+/// Returns the value of one session. Parallel workers are excluded because their leader is
+/// reported, and walsenders because they run forever.
 fn session_value(
     rule: &AlertRule,
     snapshot: &ServerSnapshot,

@@ -84,8 +84,8 @@ impl SamplerState {
         Ok(Some(rates(before.as_ref(), &reading)))
     }
 
-    /// Samples the next of all views, unless it is on the screen. A view that cannot be read is
-    /// skipped: its own screen reports the error.
+    /// Samples the next view for the recording, unless it is on the screen. A view that cannot be
+    /// read is skipped: its own screen reports the error.
     fn sample_next_view(
         &mut self,
         looked_at: Option<&StatsView>,

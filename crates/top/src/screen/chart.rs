@@ -14,10 +14,10 @@ use super::{
 };
 use crate::{units::format_duration, waits::WaitHistory};
 
-/// Width of the axis labels.
+/// Width of the axis labels, in terminal columns.
 const AXIS_WIDTH: u16 = 7;
 
-/// Sessions per class.
+/// Average number of sessions per wait event class.
 type ClassStack = [f64; WAIT_CLASSES.len()];
 
 /// Possible lengths of the period that one column covers, in seconds.
@@ -59,9 +59,9 @@ fn title(chart: &Chart, waits: &WaitHistory, now_us: i64, theme: &Theme) -> Line
 struct Chart {
     /// One column per step, from oldest to latest; `None` where nothing was sampled.
     columns: Vec<Option<ClassStack>>,
-    /// Seconds per column.
+    /// Length of the period that one column covers, in seconds.
     step: i64,
-    /// Value of the top line.
+    /// Number of sessions at the top line.
     max: f64,
 }
 
@@ -131,7 +131,8 @@ impl Chart {
     }
 }
 
-/// The class of a stack at a height. In the lowest row every non-zero stack shows one.
+/// Returns the class that a stack shows at a height. In the lowest row, every non-zero stack shows
+/// a class.
 fn class_at(stack: &ClassStack, height: f64, row: usize) -> Option<&'static WaitClass> {
     let mut top = 0.0;
     for (at, sessions) in stack.iter().enumerate() {

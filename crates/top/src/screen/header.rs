@@ -1,4 +1,4 @@
-//! The lines above the table: the server and its figures. Unreadable values are `n/a`.
+//! The lines above the table: the server and its figures. Unreadable values are shown as `n/a`.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
     units::{format_cell, format_duration},
 };
 
-/// One line per server if there are several, then the figures of the displayed one.
+/// One line per server if there are several, then the figures of the displayed server.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if model.servers.len() > 1 {
@@ -34,7 +34,7 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
     lines
 }
 
-/// One line per server.
+/// One line per server, with its health.
 fn server_lines(model: &Model, theme: &Theme) -> Vec<Line<'static>> {
     let strip = |(at, watched): (usize, &crate::model::WatchedServer)| {
         let pointer = if at == model.current { "▶ " } else { "  " };
@@ -61,7 +61,7 @@ fn summary(snapshot: &ServerSnapshot) -> String {
     )
 }
 
-/// Sessions by state.
+/// Numbers of client sessions by state, and of blocked sessions.
 #[derive(Default)]
 struct SessionCounts {
     clients: usize,
@@ -96,8 +96,8 @@ impl SessionCounts {
         counts
     }
 
-    /// Formats a count of sessions in a state: `n/a` if all candidates are hidden, `≥2` if some
-    /// are.
+    /// Formats a count of sessions in a state. If some sessions are hidden, zero becomes `n/a`, and
+    /// 2 becomes `≥2`.
     fn visible(&self, count: usize) -> String {
         match (self.hidden, count) {
             (0, count) => count.to_string(),

@@ -10,7 +10,8 @@ use ratatui::{
 use super::Theme;
 use crate::{Model, ScreenKind, model::Overlay, signal_plan::SignalPlan};
 
-/// Draws the open page, if any, scrolled by the model's offset. Returns the maximum offset.
+/// Draws the open page, if any, scrolled by the model's offset. Returns the maximum offset in
+/// lines.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -> usize {
     let (title, lines) = match &model.overlay {
         Overlay::None | Overlay::Prompt(_) => return 0,

@@ -1,4 +1,4 @@
-//! The line which shows that the past is displayed.
+//! The line that tells the user that the past is displayed.
 
 use jiff::{Timestamp, tz::TimeZone};
 use ratatui::text::Line;

@@ -64,7 +64,7 @@ pub(super) fn draw(
     }
 }
 
-/// Start and end of each displayed column.
+/// Returns start, end and name of each displayed column.
 fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16, &'static str)> {
     let mut from = GUTTER;
     let mut spans = Vec::new();

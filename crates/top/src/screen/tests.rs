@@ -1,4 +1,4 @@
-//! Screens at three sizes.
+//! Snapshot tests of all screens at three terminal sizes.
 
 use std::sync::Arc;
 
@@ -260,7 +260,7 @@ fn every_page_at_three_sizes() {
 fn unreachable_server_at_three_sizes() {
     insta::assert_snapshot!(at_three_sizes(|| {
         let mut model = model();
-        // In the future, so that the displayed age is always the same.
+        // A time in the future, so that the displayed age is always the same.
         let now = std::time::Instant::now() + std::time::Duration::from_secs(3600);
         let reason = "cannot reach db1:5432: Connection refused (os error 111)".to_owned();
         model.update(ModelMessage::Health(
@@ -288,7 +288,7 @@ fn value(column: &howdah_collect::ViewColumn, row: usize) -> ViewCell {
     }
 }
 
-/// A model showing a screen with rows.
+/// Creates a model that shows the given screen with rows.
 fn filled(screen: ScreenKind) -> Model {
     let mut model = model();
     let mut snapshot = (**model.snapshot().unwrap()).clone();
@@ -314,7 +314,7 @@ fn filled(screen: ScreenKind) -> Model {
     model
 }
 
-/// Screens of a model, created anew for each size.
+/// Renders a model at each size; `model` creates a new one each time.
 fn at_three_sizes(mut model: impl FnMut() -> Model) -> String {
     [(80, 24), (120, 40), (40, 10)]
         .map(|(width, height)| picture(&mut model(), width, height))

@@ -1,5 +1,5 @@
-//! Colours are never the only way to convey something, and are off where the terminal or the user
-//! wants none.
+//! Colours and styles of the screen. Colours are never the only way to convey information, and are
+//! off if the terminal lacks them or the user wants none.
 //!
 //! Blue and orange replace green and red, which one man in twelve cannot distinguish. Rows use the
 //! terminal's sixteen colours, so that its own palette applies. The wait chart needs more: it uses
@@ -24,20 +24,20 @@ pub enum Palette {
     Mono,
 }
 
-/// Styles of a screen.
+/// The styles of all parts of the screen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theme {
-    /// Titles of the table's columns.
+    /// Style of the table's column titles.
     pub(crate) column_titles: Style,
-    /// Emphasized text.
+    /// Style of emphasized text.
     pub(crate) strong: Style,
-    /// De-emphasized text.
+    /// Style of de-emphasized text.
     pub(crate) faint: Style,
-    /// Failures and alerts.
+    /// Style of failures and alerts.
     pub(crate) bad: Style,
-    /// The selected row.
+    /// Style of the selected row.
     pub(crate) selected: Style,
-    /// The line that marks the past.
+    /// Style of the line that tells the user that the past is displayed.
     pub(crate) past: Style,
     marks: [Style; 6],
     has_colours: bool,
@@ -59,7 +59,7 @@ pub(crate) const WAIT_CLASSES: [WaitClass; 11] = [
     WaitClass::new("other", 'o', 231),
 ];
 
-/// A wait event class in the chart.
+/// A wait event class, and how the chart shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitClass {
     pub(crate) name: &'static str,
@@ -86,7 +86,7 @@ impl WaitClass {
 }
 
 impl Theme {
-    /// The styles of a palette.
+    /// Creates the styles of a palette.
     pub(crate) fn new(palette: Palette) -> Self {
         let plain = Style::new();
         let bold = plain.add_modifier(Modifier::BOLD);

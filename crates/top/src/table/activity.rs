@@ -20,7 +20,7 @@ pub(super) const POOLED: TableColumn = TableColumn::new(
 .ranked(4)
 .shrinking();
 
-/// Index of [`POOLED`].
+/// Index at which [`POOLED`] is inserted into the columns.
 const POOLED_COLUMN: usize = 4;
 
 /// Columns of the activity screen.

@@ -23,12 +23,12 @@ pub enum WebhookEvent {
     Alert(AlertChange),
 }
 
-/// Events that are sent together.
+/// Events that are sent in one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WebhookMessage {
     /// Identifies the message, so that receivers can detect duplicates.
     pub id: String,
-    /// Events, oldest first.
+    /// The events to report, oldest first.
     pub events: Vec<WebhookEvent>,
     /// Number of earlier events dropped because the queue was full.
     pub dropped: u64,
@@ -41,7 +41,7 @@ const TEXT_EVENTS_MAX: usize = 10;
 const SQL_CHARS_MAX: usize = 2_900;
 
 impl WebhookMessage {
-    /// The request body.
+    /// The body of the HTTP request, in the given format.
     pub(super) fn body(&self, format: &WebhookFormat) -> Vec<u8> {
         let document = match format {
             WebhookFormat::Slack => json!({ "text": self.text() }),

@@ -22,12 +22,12 @@ const MESSAGE_EVENTS_MAX: usize = 200;
 /// Upper limit for a receiver's `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
-/// Timing of attempts and messages.
+/// How long to wait between attempts and between messages.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Delay between the first and the second attempt; doubled after each.
+    /// Delay between the first and the second attempt; doubled after each further attempt.
     pub initial_delay: Duration,
-    /// Maximum delay.
+    /// Maximum delay between two attempts.
     pub max_delay: Duration,
     /// Minimum time between messages. Slack accepts one per second.
     pub message_interval: Duration,
@@ -132,7 +132,7 @@ impl SenderShared {
         self.state.lock()
     }
 
-    /// Waits until `until`, or until shutdown.
+    /// Waits until `until`, or until the sender is shut down.
     fn pause(&self, until: Instant) {
         let mut state = self.state();
         loop {
@@ -171,7 +171,7 @@ impl SenderShared {
     }
 }
 
-/// State of the thread.
+/// The data of the thread that sends queued events.
 struct WebhookWorker {
     webhook: Webhook,
     policy: RetryPolicy,
@@ -198,7 +198,7 @@ impl WebhookWorker {
         }
     }
 
-    /// Retries until the message is accepted. Fails if it never will be.
+    /// Retries until the message is accepted. Fails if the message never will be accepted.
     fn deliver(&self, message: &WebhookMessage) -> Result<(), ()> {
         let format = &self.webhook.format;
         let body = message.body(format);
@@ -249,7 +249,7 @@ fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + share / 2.0)
 }
 
-/// Returns 32 random hexadecimal digits.
+/// Returns a message id: 32 random hexadecimal digits.
 fn id() -> String {
     let mut bytes = [0; 16];
     if SystemRandom::new().fill(&mut bytes).is_err() {

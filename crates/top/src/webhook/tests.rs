@@ -131,7 +131,7 @@ fn rejected_message_is_retried_with_the_same_id() {
 
 #[test]
 fn events_queued_during_outage_are_batched() {
-    // The port is closed again immediately.
+    // The listener is dropped at once, so that connections to its port are refused.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let webhook_sender =
         start_sender(&format!("http://{address}/secret"), WebhookFormat::Document { key: None });

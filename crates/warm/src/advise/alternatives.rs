@@ -8,22 +8,22 @@
 /// A possible size of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alternative {
-    /// Size in buffers.
+    /// Size of the cache in buffers.
     pub buffers: u64,
-    /// Pages of the present cache that it would retain, hottest first.
+    /// Number of pages of the present cache that this size would retain, the hottest ones.
     pub kept: u64,
-    /// The part of these pages that have a usage count of at least [`HOT_USAGE`].
+    /// Number of retained pages with a usage count of at least [`HOT_USAGE`].
     pub kept_hot: u64,
     /// Likely effect of this size, judged by the histogram.
     pub assessment: SizeAssessment,
 }
 
-/// Assessment of a size by the histogram.
+/// Likely effect of a cache size, judged by the usage histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeAssessment {
     /// The size that the server has now.
     Present,
-    /// A smaller size that retains every page that survives more than one pass: hardly a loss.
+    /// A smaller size that retains every page that survives more than one pass, so little is lost.
     Enough,
     /// A smaller size that evicts pages in steady use, which causes reads.
     TooSmall,

@@ -15,26 +15,27 @@ use super::MemoryInfo;
 /// matters.
 pub const FAULT_US: f64 = 1.67;
 
-/// Size of a regular memory page, and of a page table entry.
+/// Size of a regular memory page and of a page table entry, in bytes.
 const PAGE_BYTES: u64 = 4096;
 const ENTRY_BYTES: u64 = 8;
 
-/// The cost of shared memory.
+/// The cost of page faults and page tables for shared memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryCost {
-    /// Shared memory in bytes; that of the buffers if the server does not report it.
+    /// Size of shared memory in bytes; the size of the buffers if the server does not report it.
     pub bytes: u64,
-    /// Page faults, one per 4 kB, until the whole cache has been filled after a start.
+    /// Page faults taken to fill the whole cache after a start, one per 4 kB.
     pub faults: u64,
     /// Processor time of these page faults, in seconds, at [`FAULT_US`] each.
     pub fault_seconds: f64,
-    /// Page table of a session that has touched all of it, in bytes.
+    /// Page table of a session that has touched all of shared memory, in bytes.
     pub table_bytes_per_session: u64,
-    /// Page tables of all current sessions, if each has touched all of it, in bytes.
+    /// Page tables of all current sessions, if each has touched all of shared memory, in bytes.
     pub table_bytes_now: u64,
-    /// Page tables of `max_connections` sessions, if each has touched all of it, in bytes.
+    /// Page tables of `max_connections` sessions, if each has touched all of shared memory, in
+    /// bytes.
     pub table_bytes_max: u64,
-    /// Measured page tables of all processes of the server, if it runs on this host.
+    /// Measured page tables of all processes of the server, in bytes, if it runs on this host.
     pub table_bytes_measured: Option<u64>,
 }
 

@@ -18,23 +18,23 @@ pub struct MemoryInfo {
     pub huge_pages: HugePages,
     /// Huge pages needed for shared memory, `shared_memory_size_in_huge_pages` (15 and later).
     pub huge_page_count: Option<u64>,
-    /// Current client sessions.
+    /// Number of current client sessions.
     pub sessions: u64,
     /// The setting `max_connections`.
     pub max_connections: u64,
-    /// Page reads since the statistics reset: found in the cache, and not found.
+    /// Buffer hits and buffer reads since the last statistics reset.
     pub hits_and_reads: (u64, u64),
     /// Relations of the database, with their pages as of the last `VACUUM` or `ANALYZE`.
     pub relations: Vec<(RelationName, u64)>,
 }
 
-/// Whether shared memory is in huge pages.
+/// Whether shared memory uses huge pages, as configured and as reported by the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugePages {
     /// `huge_pages`: `on`, `off` or `try`.
     pub setting: String,
-    /// `huge_pages_status`: `on`, `off` or `unknown` (17 and later). In older versions it is known
-    /// only if the setting is unambiguous.
+    /// `huge_pages_status`: `on`, `off` or `unknown` (17 and later). In older versions, the status
+    /// is known only if the setting is unambiguous.
     pub status: Option<String>,
 }
 

@@ -28,7 +28,7 @@ CREATE TABLE howdah_benchmark.pgbench_branches
 CREATE TABLE howdah_benchmark.pgbench_accounts
     (aid int NOT NULL, bid int, abalance int, filler char(84)) WITH (fillfactor = 100)";
 
-/// Creates and fills the tables.
+/// Creates the tables of the benchmark and fills them.
 pub(crate) fn create(client: &mut Client, scale: u32) -> Result<(), BenchmarkError> {
     client.query(TABLES).step("creating the tables")?;
     let rows = u64::from(scale) * ROWS_PER_SCALE;

@@ -15,7 +15,7 @@ pub enum BenchmarkError {
     /// The temporary server's address is invalid.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    /// The server could not be connected to.
+    /// The connection to the server failed.
     #[error("cannot connect to the server")]
     Connect(#[from] ConnectError),
     /// A statement failed.
@@ -54,7 +54,7 @@ pub enum BenchmarkError {
     /// The whole cache of the operating system could not be dropped.
     #[error("cannot drop the operating system's cache: cannot write {path}")]
     DropCaches {
-        /// The kernel's file for this.
+        /// The kernel's file that drops the cache when written to.
         path: &'static str,
         /// The operating system's error.
         source: io::Error,

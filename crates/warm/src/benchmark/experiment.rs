@@ -36,9 +36,9 @@ pub struct Benchmark {
     /// Size of the table in units of 100 000 rows, which are about 15 MiB with the index; at least
     /// 1.
     pub scale: u32,
-    /// Time that the client reads after each restart.
+    /// How long the client reads after each restart.
     pub duration: Duration,
-    /// Length of a step of the results.
+    /// Length of one step, the unit of time for which throughput is reported.
     pub step: Duration,
     /// Exponent of Zipf's law for the rows that are read; `None` is a uniform distribution.
     pub skew: Option<f64>,
@@ -67,16 +67,16 @@ pub enum DropCaches {
 pub enum WarmMethod {
     /// Only the client's reads fill the cache.
     NoWarming,
-    /// Contrib's autoprewarm.
+    /// Contrib's autoprewarm loads its file after the restart.
     Autoprewarm,
-    /// Howdah's load.
+    /// Howdah loads an image after the restart.
     Howdah,
 }
 
 /// Throughput with and without warming, and the settings it was measured with.
 #[derive(Clone, Debug)]
 pub struct BenchmarkResults {
-    /// `server_version` of the server.
+    /// The setting `server_version`.
     pub server: String,
     /// Copied from [`Benchmark`].
     pub scale: u32,
@@ -100,14 +100,14 @@ pub struct BenchmarkResults {
     pub notes: Vec<String>,
 }
 
-/// The measurement of one method.
+/// Throughput, latency and cost measured with one method.
 #[derive(Clone, Debug)]
 pub struct BenchmarkRun {
     /// How the cache was warmed.
     pub method: WarmMethod,
     /// The client's reads since the server accepted its connection.
     pub steps: Vec<ThroughputStep>,
-    /// The summary of `steps`.
+    /// When throughput recovered in `steps`, and the reads lost by then.
     pub summary: ThroughputSummary,
     /// 99th percentile of the latency over the whole run, in microseconds.
     pub p99_us: u64,
@@ -120,12 +120,12 @@ pub struct BenchmarkRun {
 /// Time and resources that warming took.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmingCost {
-    /// Time since the server accepted connections until everything was loaded.
+    /// Time from when the server accepted connections until everything was loaded.
     pub wall: Duration,
     /// Whether warming finished during the measurement.
     pub is_done: bool,
-    /// CPU time of the server's processes except for the client's backend; `None` if they are not
-    /// accessible.
+    /// CPU time of the server's processes except the client's backend; `None` if the processes are
+    /// not accessible.
     pub server_cpu: Option<Duration>,
     /// CPU time of our own threads except the client's.
     pub own_cpu: Duration,
@@ -152,7 +152,7 @@ impl WarmMethod {
 }
 
 impl BenchmarkResults {
-    /// Number of rows of the table that the client read.
+    /// Number of rows in the table that the client read.
     pub fn row_count(&self) -> u64 {
         u64::from(self.scale) * data::ROWS_PER_SCALE
     }
@@ -186,8 +186,8 @@ impl Benchmark {
         let mut server = ServerUnderTest::start(&self.server, self.scale)?;
         let results = self.measure(&mut server, &mut report);
         let restored = server.restore();
-        // Report the benchmark's error first, because an error of restoring may only follow from
-        // it.
+        // Report the benchmark's error first: a failure to restore the server may only be its
+        // consequence.
         let results = results?;
         restored?;
         Ok(results)
@@ -298,7 +298,7 @@ impl Benchmark {
                         WarmMethod::Howdah => context.load_image(),
                         _ => context.wait_for_autoprewarm(),
                     };
-                    // It fails only if the receiver is gone.
+                    // Sending fails only if the receiver is gone.
                     let _ = sender.send(cost);
                 });
             }
@@ -325,7 +325,7 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates.get(rates.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// The circumstances of a run, for the thread that warms or observes the warming.
+/// Data of a run for the thread that warms the cache or observes autoprewarm.
 struct WarmingContext<'a> {
     target: &'a ConnectTarget,
     image: &'a CacheImage,
@@ -363,7 +363,7 @@ impl WarmingContext<'_> {
         const POLL_INTERVAL: Duration = Duration::from_millis(50);
         /// Number of polls without a worker after which autoprewarm is considered finished.
         const IDLE_POLLS: u32 = 4;
-        /// Limit for the first worker to appear. A small file may be loaded before the first poll.
+        /// Maximum wait for the first worker. A small file may be loaded before the first poll.
         const WORKER_START_TIMEOUT: Duration = Duration::from_secs(2);
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'autoprewarm worker'";
         let mut client = Client::connect(self.target)?;

@@ -14,10 +14,10 @@ use crate::benchmark::{
     row_sequence::RowSequence,
 };
 
-/// The reads of one step.
+/// Throughput and latency of the reads in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThroughputStep {
-    /// Number of rows read.
+    /// Number of reads, each of one row in its own transaction.
     pub transactions: u64,
     /// 99th percentile of the latency of reads that ended in this step, in microseconds.
     pub p99_us: u64,
@@ -29,7 +29,7 @@ pub(crate) struct ReadClient {
     rows: RowSequence,
 }
 
-/// The reads of all steps.
+/// The result of a measurement: the reads of each step, and the latencies of all reads.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadMeasurement {
     pub(crate) steps: Vec<ThroughputStep>,

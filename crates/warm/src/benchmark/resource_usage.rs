@@ -62,7 +62,7 @@ pub(crate) fn thread_cpu(thread: rustix::thread::Pid) -> Duration {
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-/// Whether exited children are counted.
+/// Whether the usage of exited children is included.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ExitedChildren {
     Exclude,
@@ -82,8 +82,8 @@ fn read_process(pid: u32, exited: ExitedChildren) -> io::Result<ResourceUsage> {
 /// `CONFIG_HZ`.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Fields 14 and 15 (utime, stime), with exited children also 16 and 17 (cutime, cstime). Field 2,
-/// the command, may contain spaces and parentheses.
+/// Sums fields 14 and 15 (utime, stime); with exited children, also 16 and 17 (cutime, cstime).
+/// Field 2, the command, may contain spaces and parentheses.
 fn parse_cpu(stat: &str, exited: ExitedChildren) -> Option<Duration> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields = rest.split_ascii_whitespace().skip(11);
@@ -92,7 +92,7 @@ fn parse_cpu(stat: &str, exited: ExitedChildren) -> Option<Duration> {
     (ticks.len() == count).then(|| TICK * ticks.iter().sum::<u32>())
 }
 
-/// The `read_bytes` line of `/proc/PID/io`.
+/// Parses the `read_bytes` line of `/proc/PID/io`.
 fn parse_read_bytes(io: &str) -> Option<u64> {
     io.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
 }

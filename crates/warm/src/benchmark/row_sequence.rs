@@ -11,7 +11,7 @@ pub(crate) struct RowSequence {
 }
 
 impl RowSequence {
-    /// A sequence of row numbers from 1 to `rows`. A `rows` of 0 counts as 1.
+    /// Creates a sequence of row numbers from 1 to `rows`. If `rows` is 0, it is taken as 1.
     pub(crate) fn new(rows: u64, skew: Option<f64>, seed: u64) -> Self {
         Self { state: seed, rows: rows.max(1), skew }
     }
@@ -35,9 +35,9 @@ impl RowSequence {
     }
 }
 
-/// A rank from 0, by inverse transform sampling from the continuous distribution on 1 to `rows` + 1
-/// with density `x^-skew`. Rounded down, it is Zipf's law except for the weights of the first few
-/// ranks.
+/// Returns a rank from 0, by inverse transform sampling from the continuous distribution on 1 to
+/// `rows` + 1 with density `x^-skew`. Rounded down, it is Zipf's law except for the weights of the
+/// first few ranks.
 fn zipf_rank(unit: f64, rows: u64, skew: f64) -> u64 {
     let end = rows as f64 + 1.0;
     let x = if (skew - 1.0).abs() < 1e-9 {

@@ -43,7 +43,7 @@ pub struct TemporaryServer {
 pub struct ExistingServer {
     /// Address of the server.
     pub target: ConnectTarget,
-    /// A shell command that restarts the server and returns when that is done.
+    /// A shell command that restarts the server and exits once the restart is complete.
     pub restart_command: String,
 }
 
@@ -60,14 +60,14 @@ enum ServerControl {
         restart_command: String,
         /// Data directory of the server, if it is on this host and readable.
         data_dir: Option<PathBuf>,
-        /// A statement that restores `pg_prewarm.autoprewarm`.
+        /// A statement that restores the previous value of `pg_prewarm.autoprewarm`.
         undo: Option<String>,
     },
 }
 
-/// Interval of connection attempts during a restart.
+/// Interval between connection attempts during a restart.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Limit for the server to accept connections after a restart.
+/// Maximum time until the server accepts connections after a restart.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(300);
 
 impl ServerUnderTest {
@@ -105,7 +105,7 @@ impl ServerUnderTest {
         }
         let mut cluster = builder.start()?;
         let params = ConnParams::from_conninfo(cluster.uri("postgres"));
-        // Without PGHOST and the like, which refer to other servers.
+        // Ignore PGHOST and similar variables, which refer to other servers.
         let target = ConnectTarget::resolve(&params, &Environment::empty())?;
         let mut client = Client::connect(&target)?;
         let available = "SELECT 1 FROM pg_available_extensions WHERE name = 'pg_prewarm'";
@@ -186,8 +186,8 @@ impl ServerUnderTest {
                 Ok(note)
             }
             ServerControl::Existing { restart_command, data_dir, .. } => {
-                // Otherwise the shutdown writes dirty pages, which puts them into the system's
-                // cache again.
+                // Without a checkpoint, the shutdown would write dirty pages and so cache them in
+                // the system again.
                 let checkpoint = client.query("CHECKPOINT");
                 let note = drop_os_caches(drop_caches, data_dir.as_deref())?;
                 let start_time = query_start_time(&mut client)?;

@@ -1,4 +1,4 @@
-//! Summarizes steps: when throughput was back to normal, and how many reads were lost by then.
+//! Summarizes steps: when throughput returned to normal, and how many reads were lost until then.
 
 use std::time::Duration;
 
@@ -13,16 +13,15 @@ pub struct ThroughputSummary {
     /// Transactions that a warm server would have served until that time (or until the end), minus
     /// those that this server served.
     pub lost: u64,
-    /// Transactions of the whole run.
+    /// Number of transactions in the whole run.
     pub transactions: u64,
 }
 
-/// Number of steps whose mean must be high enough, too, for throughput to count as reached: a
-/// single good step may be luck.
+/// Number of steps whose mean must also reach the threshold: a single good step may be luck.
 const WINDOW: usize = 3;
 const REACHED_SHARE: f64 = 0.9;
 
-/// The steady rate per second: the median of the second half of `steps`.
+/// Returns the steady rate per second: the median of the second half of `steps`.
 pub(crate) fn steady_rate(steps: &[ThroughputStep], step: Duration) -> f64 {
     let half = &steps[steps.len() / 2..];
     let mut rates: Vec<_> = half.iter().map(|step| step.transactions).collect();

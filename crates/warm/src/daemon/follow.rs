@@ -29,7 +29,7 @@ use crate::daemon::{
 pub struct FollowSettings {
     /// The servers, in any order: the primary is determined in each round.
     pub servers: Vec<ConnectTarget>,
-    /// Time between rounds.
+    /// Time from the start of one round to the start of the next.
     pub interval: Duration,
     /// Where the primary's cached pages are read from.
     pub source: DumpSource,
@@ -56,7 +56,8 @@ struct FollowedServer {
     metrics: DaemonMetrics,
 }
 
-/// Limit for connecting to a server and for its reply, and the retry interval without a primary.
+/// Maximum time to connect to a server and to wait for its reply. Also the retry interval while no
+/// server is the primary.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keeps standbys warm until `stop` fires. Failures of one server are logged, and the others
@@ -92,7 +93,8 @@ pub fn follow(settings: &FollowSettings, stop: &ShutdownSignal, registry: &Regis
 ///
 /// # Errors
 ///
-/// There is none, or more than one: then it is unknown which one the standbys replicate from.
+/// No server is the primary, or several are, so that it is unknown which one the standbys replicate
+/// from.
 fn find_primary(nodes: &[FollowedServer]) -> Result<usize, Cow<'static, str>> {
     let is_primary = |(_, node): &(usize, &FollowedServer)| node.role == Some(NodeRole::Primary);
     let primaries: Vec<_> = nodes.iter().enumerate().filter(is_primary).collect();

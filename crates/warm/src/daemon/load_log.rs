@@ -5,7 +5,7 @@ use crate::{diff::RelationIdentity, load::LoadReport};
 /// Problems logged one by one. The others are only counted.
 const LOGGED_PROBLEMS_MAX: usize = 5;
 
-/// Logs the result of a load.
+/// Logs the result of a load into the server called `server`.
 pub(crate) fn log_load_report(server: &str, loaded: &LoadReport) {
     let pages = loaded.pages();
     let resident = format!("{:.1} %", loaded.share() * 100.0);

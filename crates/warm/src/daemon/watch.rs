@@ -66,7 +66,7 @@ pub struct WatchSettings {
     /// How the newest image is loaded.
     pub load: LoadOptions,
     /// The server's data directory, to read its files ahead while it cannot be queried. By default,
-    /// the one found while it could.
+    /// the directory found while the server could still be queried.
     pub data_dir: Option<PathBuf>,
 }
 
@@ -108,7 +108,7 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
 const SHUTDOWN_DUMP_INTERVAL: Duration = Duration::from_secs(1);
 /// A cache counts as warm again if this share of the image is resident, 0 to 1.
 const WARM_SHARE_MIN: f64 = 0.9;
-/// Attempts to load an image into one start of the server, while its connections fail.
+/// Maximum attempts to load an image after one start of the server, if connections fail.
 const LOAD_ATTEMPTS_MAX: u32 = 5;
 
 /// Watches a server until `stop` fires.
@@ -153,18 +153,18 @@ struct WatchDaemon<'a> {
     stop: &'a ShutdownSignal,
     store: ImageStore,
     metrics: DaemonMetrics,
-    /// The newest image. It is loaded after a restart, and has the names of relations when the
+    /// The newest image. It is loaded after a restart, and provides the names of relations when the
     /// server cannot be queried.
     newest: Option<CacheImage>,
     /// An image that was only partly loaded, retained until the cache is as full as when it was
     /// taken.
     aside: Option<CacheImage>,
     data_dir: Option<PathBuf>,
-    /// Identifies the start of the server for which files were read ahead.
+    /// The start of the server for which files were read ahead: process id and start time.
     read_ahead_start: Option<(u32, i64)>,
-    /// The cache into which loads were attempted, and their number.
+    /// The cache into which loads were attempted, and the number of attempts.
     load_attempts: Option<(CacheColdSince, u32)>,
-    /// Whether the newest image could not be loaded into this start of the server.
+    /// Whether loading the newest image has failed since this start of the server.
     is_cold: bool,
     unreachable: Option<UnreachablePeriod>,
     retry_interval: Duration,
@@ -379,9 +379,9 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// The time of the first image. It is taken immediately, because the image of a shutdown takes
-    /// names and lengths of relations from the previous one; but a cold cache gets one interval to
-    /// fill.
+    /// The time of the first image. It is taken immediately, because a shutdown image takes the
+    /// names and lengths of relations from the previous image. Only a cold cache gets one interval
+    /// to fill first.
     fn first_dump(&self) -> Option<Instant> {
         let now = Instant::now();
         match (&self.newest, self.settings.interval) {
@@ -417,7 +417,7 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// Determines the meaning of a change of the lock file.
+    /// Determines what a change of the lock file means.
     fn check_status(&self, server: &ReachableServer) -> StatusChange {
         let Some(postmaster) = &server.postmaster else { return StatusChange::Unchanged };
         match postmaster.status() {
@@ -433,12 +433,12 @@ impl WatchDaemon<'_> {
             }
             Some(PostmasterStatus::Starting) => StatusChange::Down,
             None if postmaster.is_gone() => StatusChange::Down,
-            // The file is just being written.
+            // The postmaster is still writing the file.
             None => StatusChange::Unchanged,
         }
     }
 
-    /// Takes an image and saves it. Returns whether the server has neither stopped nor restarted.
+    /// Takes an image and saves it. Returns false if the server has stopped or restarted.
     fn dump(&mut self, server: &ReachableServer, is_stopping: bool) -> bool {
         let began = Instant::now();
         let image = match (&server.postmaster, is_stopping) {

@@ -8,7 +8,7 @@ use howdah_connect::Client;
 use super::{BufferContents, QueryFailure};
 use crate::image::{CachedPage, Fork, RelationFile};
 
-/// Rows without a relation are free buffers. These columns exist since 9.6.
+/// Rows without a relation are free buffers. These columns have existed since 9.6.
 const SQL: &str =
     "COPY (SELECT reldatabase, reltablespace, relfilenode, relforknumber, relblocknumber,
     usagecount, isdirty FROM pg_buffercache WHERE relfilenode IS NOT NULL) TO STDOUT";

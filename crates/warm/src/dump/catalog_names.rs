@@ -35,13 +35,13 @@ WHERE c.relpersistence <> 't' AND c.relisshared = $3
   AND (c.relfilenode = ANY ($1::oid[])
        OR c.relfilenode = 0 AND pg_relation_filenode(c.oid) = ANY ($1::oid[]))";
 
-/// Queries lengths. `pg_relation_size()` waits for sessions that have locked the relation, for
-/// example to rewrite it.
+/// Queries the lengths of forks. `pg_relation_size()` waits for sessions that have locked the
+/// relation, for example to rewrite it.
 const LENGTHS: &str = "
     pg_relation_size(c.oid, 'main') / b.bytes, pg_relation_size(c.oid, 'fsm') / b.bytes,
     pg_relation_size(c.oid, 'vm') / b.bytes, pg_relation_size(c.oid, 'init') / b.bytes";
 const NO_LENGTHS: &str = "NULL, NULL, NULL, NULL";
-/// Limits these waits; after a timeout, names are queried without lengths.
+/// Limits the wait for such locks. After a timeout, names are queried without lengths.
 const SET_LOCK_TIMEOUT: &str = "SET lock_timeout = '2s'";
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 

@@ -33,7 +33,7 @@ pub enum BodyError {
     /// The checksum does not match.
     #[error("its checksum is {found:016x} instead of {expected:016x}: it is corrupted")]
     Checksum {
-        /// Checksum of the data.
+        /// Checksum computed from the data.
         found: u64,
         /// Checksum in the header.
         expected: u64,
@@ -63,7 +63,7 @@ pub enum BodyError {
     Unknown {
         /// Name of the enumeration, such as `fork`.
         what: &'static str,
-        /// The number in the file.
+        /// The value found in the file.
         found: u8,
     },
 }

@@ -26,7 +26,7 @@ pub struct CachedPage {
 }
 
 impl CachedPages {
-    /// Number of pages.
+    /// Number of cached pages of the fork.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }

@@ -20,7 +20,7 @@ use crate::{
     image::{CacheImage, Fork, RelationFile},
 };
 
-/// An attempt to load an image.
+/// One attempt to load an image, which fails if the server restarts.
 pub(super) struct Attempt<'a> {
     image: &'a CacheImage,
     target: ConnectTarget,
@@ -156,7 +156,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Loads the chunks. `None` if the server restarted meanwhile.
+    /// Loads the chunks. `None` if the server restarted during the load.
     fn load(
         &mut self,
         located: &[Result<LocatedRelation, RelationProblem>],
@@ -182,9 +182,9 @@ impl<'a> Attempt<'a> {
         threads.load(chunks, outcomes)
     }
 
-    /// The clock sweep, which shows at any moment whether a buffer is free; the first scan cannot,
-    /// as others allocate buffers meanwhile. `None` if memory cannot be read; the count of the scan
-    /// must suffice then.
+    /// Locates the clock sweep, which shows at any moment whether a buffer is free. The first scan
+    /// cannot show this, because other sessions allocate buffers meanwhile. `None` if memory is not
+    /// to be read or cannot be read; the load then relies on the scan's count.
     fn clock_sweep(&mut self) -> Option<ClockSweep> {
         if self.options.evict || self.options.dump_source == DumpSource::PgBuffercache {
             return None;
@@ -212,7 +212,7 @@ impl TargetSets {
 
 type TargetBlocks = BTreeMap<(RelationFile, Fork), Vec<u32>>;
 
-/// The blocks of a plan.
+/// Returns the blocks that should be resident once the plan is loaded.
 fn planned_blocks(
     located: &[Result<LocatedRelation, RelationProblem>],
     chunks: &[LoadChunk],

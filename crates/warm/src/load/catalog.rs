@@ -22,14 +22,15 @@ use crate::{
 /// A relation of the image, found on the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LocatedRelation {
-    /// The database to connect to.
+    /// The database to connect to for loading the relation.
     pub(super) database: String,
     /// `pg_class.oid`.
     pub(super) oid: u32,
     /// The relation's current file.
     pub(super) file: RelationFile,
     pub(super) kind: RelationKind,
-    /// Pages of each fork, by fork number. Unknown while another session holds a lock on it.
+    /// Pages of each fork, by fork number. Unknown while another session holds a lock on the
+    /// relation.
     pub(super) lengths: [Option<u32>; Fork::ALL.len()],
     /// The relation's current name.
     pub(super) name: QualifiedName,
@@ -64,7 +65,7 @@ pub(super) struct CatalogLookup<'a> {
 /// The database in which relations are looked up.
 struct LookupDatabase<'a> {
     name: &'a str,
-    /// Whether it is the image's own database, with the same file numbers.
+    /// Whether this is the image's own database, with the same file numbers.
     has_same_files: bool,
 }
 
@@ -177,8 +178,8 @@ impl<'a> CatalogLookup<'a> {
             .filter(|&(&at, place)| place.as_ref().is_ok_and(|found| is_renamed(image, at, found)))
             .map(|(&at, _)| at)
             .collect();
-        // Relations found under another name are also looked up by name, to see whether that is
-        // taken.
+        // Renamed relations are also looked up by their old name, to see whether another relation
+        // has it.
         let has_name = |at: &&usize| image.relations[**at].name.is_some();
         let is_open = |at: &&usize| !located.contains_key(*at) || renamed.contains(*at);
         let named: Vec<usize> =
@@ -191,7 +192,7 @@ impl<'a> CatalogLookup<'a> {
         for at in renamed {
             let same_name = by_name.remove(&at);
             if let Some(Ok(found)) = located.get_mut(&at) {
-                // If only the database was renamed, it is the relation itself.
+                // If only the database was renamed, the old name leads to the relation itself.
                 let is_name_taken = same_name
                     .is_some_and(|other| other.map_or(true, |other| other.oid != found.oid));
                 let (database, name) = (found.database.clone(), found.name.clone());

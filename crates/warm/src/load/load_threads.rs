@@ -21,7 +21,7 @@ use super::{
 };
 use crate::dump;
 
-/// Shared data of the threads.
+/// Data that the loading threads share.
 pub(super) struct LoadThreads<'a> {
     pub(super) target: &'a ConnectTarget,
     pub(super) options: &'a LoadOptions,
@@ -36,7 +36,7 @@ pub(super) struct LoadThreads<'a> {
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// The result of loading all chunks.
+/// The outcomes of all chunks.
 pub(super) struct LoadResult {
     pub(super) outcomes: Vec<RelationOutcome>,
     /// Whether chunks are left because the load was stopped early.
@@ -44,7 +44,7 @@ pub(super) struct LoadResult {
 }
 
 impl LoadThreads<'_> {
-    /// Loads the chunks. `None` if the server restarted meanwhile.
+    /// Loads the chunks. `None` if the server restarted during the load.
     pub(super) fn load(
         self,
         chunks: Vec<LoadChunk>,

@@ -10,7 +10,7 @@
 //!   and so dirty the page.
 //! - **A btree** is read from end to end by an index-only scan. The planner decides, so the plan is
 //!   checked first. The scan also reads table pages that are not all-visible, so it is used only if
-//!   nearly all are. Inner pages beside the first path are not loaded.
+//!   nearly all are. Inner pages outside the path to the first leaf are not loaded.
 //! - Free space maps, visibility maps and indexes of other kinds cannot be loaded.
 
 use super::{
@@ -95,8 +95,8 @@ pub(super) fn pg_prewarm_statement(
     LoadStatement { sql, values }
 }
 
-/// Loads pages of the table `relation` (qualified and quoted). `ONLY`, because children have their
-/// own pages.
+/// Loads pages of the table `relation` (qualified and quoted). Uses `ONLY`, because children have
+/// their own pages.
 pub(super) fn row_pointer_statement(relation: &str, chunk: &LoadChunk) -> LoadStatement {
     let blocks = chunk.runs.iter().flat_map(|run| run.first..=run.last);
     let pointers = array(blocks.map(|block| format!("({block},1)")));

@@ -13,7 +13,7 @@ use crate::{
 pub(super) struct Occupancy {
     /// Blocks of each fork, ascending.
     blocks: BTreeMap<(RelationFile, Fork), Vec<u32>>,
-    /// Free buffers.
+    /// Number of free buffers.
     pub(super) free: u64,
     pub(super) source: ImageSource,
 }

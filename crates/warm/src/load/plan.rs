@@ -25,7 +25,7 @@ pub(super) struct LoadPlan {
 /// Pages of one fork that are loaded by one statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LoadChunk {
-    /// The relation's index in the image.
+    /// Index of the chunk's relation in the list of located relations.
     pub(super) relation: usize,
     pub(super) fork: Fork,
     /// Usage class of the pages; chunks of a higher class come first.
@@ -49,7 +49,7 @@ pub(super) struct BlockRun {
 pub(super) struct PlanLimits {
     /// Pages for which there is room, in addition to resident ones.
     pub(super) room: u64,
-    /// Maximum pages of a chunk.
+    /// Maximum number of pages in a chunk.
     pub(super) chunk: u32,
 }
 
@@ -95,15 +95,15 @@ impl LoadChunk {
         self.runs.iter().map(|run| run.pages()).sum()
     }
 
-    /// Whether the pages are so scattered that the disk would be waited for at each one without
-    /// prefetching.
+    /// Whether the pages are so scattered that, without prefetching, each one would wait for the
+    /// disk.
     pub(super) fn is_sparse(&self) -> bool {
         self.runs.len() > 1 && self.pages() < SPARSE_PAGES * self.runs.len() as u64
     }
 
     /// Splits the chunk into the parts before and after a block, which is omitted. `None` if the
-    /// chunk does not contain the block. Which blocks of a run are resident is not known, so they
-    /// are distributed.
+    /// chunk does not contain the block. It is unknown which blocks of a run are resident, so as
+    /// many as possible are assumed to be before the block.
     pub(super) fn split_around(&self, block: u32) -> Option<(Self, Self)> {
         let at = self.runs.iter().position(|run| run.first <= block && block <= run.last)?;
         let run = self.runs[at];
@@ -157,8 +157,8 @@ pub(super) fn plan(
     outcomes: &mut [RelationOutcome],
 ) -> LoadPlan {
     let mut missing = missing_pages(image, located, occupancy, outcomes);
-    // Without room for all, classes must stay separate, at any cost, so that the coolest are
-    // omitted.
+    // Without room for all pages, classes must stay separate, at any cost, so that the coolest
+    // pages are omitted.
     let has_room = missing.iter().map(|fork| fork.pages.len() as u64).sum::<u64>() <= bounds.room;
     let requested = missing.iter().map(MissingPages::requested).collect();
     let mut chunks = Vec::new();
@@ -170,8 +170,8 @@ pub(super) fn plan(
         let of = LoadChunk { relation: *relation, fork: *fork, class: 0, runs: Vec::new() };
         split_into_chunks(pages, resident, &of, bounds.chunk, &mut chunks);
     }
-    // Small relations first: among equally hot pages, those of an index serve more rows than those
-    // of its table. Within a relation the disk order is retained.
+    // Load small relations first: among equally hot pages, those of an index serve more rows than
+    // those of its table. Within a relation, the disk order is retained.
     let size = |chunk: &LoadChunk| image.relations[chunk.relation].page_count();
     chunks.sort_by_cached_key(|chunk| (Reverse(chunk.class), size(chunk)));
     let chunks = fit_to_room(chunks, bounds.room, outcomes);
@@ -362,7 +362,7 @@ fn split_into_chunks(
     }
 }
 
-/// The distinct usage classes, ascending.
+/// Returns the distinct usage classes of `pages`, ascending.
 fn usage_classes(pages: &[PlannedPage]) -> Vec<u8> {
     let mut classes: Vec<u8> = pages.iter().map(|page| page.class).collect();
     classes.sort_unstable();
@@ -376,8 +376,8 @@ struct ScanStep {
     is_resident: bool,
 }
 
-/// The pages passed when `class` of a fork is loaded, ascending: its own pages, and those that are
-/// resident by then.
+/// Returns the pages passed when `class` of a fork is loaded, ascending: the pages of the class,
+/// and those already resident at that point.
 fn scan_steps(
     pages: &[PlannedPage],
     resident: &[u32],

@@ -6,8 +6,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::plan::LoadChunk;
 
-/// Chunks by class, and within a class by database: a connection stays with its database while that
-/// has chunks of the class, and no class is started before the one above it is handed out.
+/// Chunks by class, and within a class by database: a connection stays with its database as long as
+/// that database has chunks of the class, and no class is started before all chunks of the class
+/// above have been handed out.
 ///
 /// Chunks of a class and database are in disk order, and each connection has its own range of them,
 /// so that it reads its files sequentially and the operating system can read ahead. A connection
@@ -29,10 +30,10 @@ struct ChunkRanges(BTreeMap<RangeOwner, VecDeque<LoadChunk>>);
 /// A connection's number; `None` for unassigned chunks.
 type RangeOwner = Option<usize>;
 
-/// A chunk to load.
+/// A chunk that a connection took from the queue.
 #[derive(Debug)]
 pub(super) struct QueuedChunk {
-    /// The index of its database.
+    /// The index of the chunk's database.
     pub(super) database: usize,
     pub(super) chunk: LoadChunk,
     /// Whether the chunk was deferred before.
@@ -50,7 +51,8 @@ impl ChunkQueue {
         Self(Mutex::new(state))
     }
 
-    /// The next chunk for the connection `worker`, which is connected to the database `here`.
+    /// Removes and returns the next chunk for the connection `worker`, which is connected to the
+    /// database `here`.
     pub(super) fn pop(&self, worker: usize, here: Option<usize>) -> Option<QueuedChunk> {
         let mut state = self.state();
         while let Some(mut class) = state.classes.last_entry() {
@@ -104,8 +106,8 @@ impl ChunkRanges {
             return Some(chunk);
         }
         let (&owner, longest) = self.0.iter_mut().max_by_key(|(_, chunks)| chunks.len())?;
-        // Unassigned chunks are taken entirely; from another connection's range half is taken,
-        // rounded up, from the end, as it works from the front.
+        // Take all unassigned chunks, or half of another connection's range, rounded up: the end of
+        // it, because that connection works from the front.
         let kept = if owner.is_none() { 0 } else { longest.len() / 2 };
         let mut ours = longest.split_off(kept);
         let chunk = ours.pop_front();

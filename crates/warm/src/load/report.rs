@@ -12,7 +12,7 @@ use crate::{
     image::{CacheImage, ImageSource, QualifiedName},
 };
 
-/// The result of a load.
+/// The result of a load, in total and for each relation.
 #[derive(Debug)]
 pub struct LoadReport {
     /// The outcome of each relation, in the order of the image.
@@ -26,7 +26,8 @@ pub struct LoadReport {
     pub limited: u64,
     /// Number of buffers of the server (`shared_buffers`).
     pub buffers: u32,
-    /// Whether the image does not record its cluster, so that its file numbers had to be trusted.
+    /// Whether the image does not record its cluster, so that its file numbers were trusted
+    /// unchecked.
     pub is_origin_unknown: bool,
     /// Block size of the server (`block_size`).
     pub page_bytes: u32,
@@ -41,7 +42,7 @@ pub struct RelationOutcome {
     pub database: Option<String>,
     /// The relation's name, or its file if no name is known.
     pub relation: RelationIdentity,
-    /// Pages by outcome.
+    /// Numbers of the relation's pages, by outcome.
     pub pages: PageCounts,
     /// Whether the relation's file differs from the image, so that blocks were scaled to its
     /// length.
@@ -55,7 +56,7 @@ pub struct RelationOutcome {
     pub problem: Option<RelationProblem>,
 }
 
-/// The current name of a relation that was renamed, or whose schema or database was.
+/// The current name of a relation that was renamed, or whose schema or database was renamed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenamedRelation {
     /// Current name of the database.
@@ -73,7 +74,7 @@ pub struct RenamedRelation {
 /// length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageCounts {
-    /// Pages in the image.
+    /// Number of pages in the image.
     pub in_image: u64,
     /// Pages in the image beyond the current end of the relation.
     pub beyond_end: u64,
@@ -83,7 +84,7 @@ pub struct PageCounts {
     pub requested: u64,
     /// Pages that were in the cache before.
     pub resident: u64,
-    /// Pages that were loaded.
+    /// Pages that this load brought into the cache.
     pub loaded: u64,
     /// Pages omitted because the cache has no room for them.
     pub no_room: u64,
@@ -107,8 +108,8 @@ pub enum RelationProblem {
     /// No relation has this name.
     #[error("no relation has this name")]
     Dropped,
-    /// The image has no name for it and is from another cluster, whose file numbers are meaningless
-    /// here.
+    /// The image has no name for the relation and is from another cluster, whose file numbers are
+    /// meaningless here.
     #[error("the image has no name for it and is from another server")]
     Nameless,
     /// The relation with this name now has no storage.
@@ -117,19 +118,19 @@ pub enum RelationProblem {
     /// The relation is shorter than in the image.
     #[error("it is shorter than in the image")]
     Shrunk,
-    /// Another session holds a lock on it, or the standby keeps cancelling queries on it.
+    /// Another session holds a lock on the relation, or the standby keeps cancelling queries on it.
     #[error("it is locked by another session")]
     Locked,
-    /// The role lacks privileges on it.
+    /// The role lacks privileges on the relation.
     #[error("{0}")]
     Denied(Box<SqlError>),
-    /// Without `pg_prewarm` this fork or kind of relation cannot be loaded.
+    /// Without `pg_prewarm`, this fork or kind of relation cannot be loaded.
     #[error("the extension pg_prewarm is needed to load {0}")]
     NoMethod(&'static str),
-    /// The server reports an error.
+    /// The server reported another error.
     #[error("{0}")]
     Refused(Box<SqlError>),
-    /// Some of its pages are corrupted.
+    /// Some pages of the relation are corrupted.
     #[error("pages are corrupted: {0}")]
     Damaged(Box<SqlError>),
     /// The connection was lost repeatedly.
@@ -146,7 +147,7 @@ pub struct Residency {
     pub resident: u64,
     /// Pages of the image that are in the cache, including those without room in the plan.
     pub of_image: u64,
-    /// The source of the scan.
+    /// The interface by which the cache was scanned.
     pub source: ImageSource,
 }
 
@@ -215,7 +216,7 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 impl RelationOutcome {
-    /// The initial outcome of a relation.
+    /// Creates the outcome of a relation before anything is loaded.
     pub(super) fn for_relation(image: &CacheImage, at: usize) -> Self {
         let relation = &image.relations[at];
         Self {

@@ -21,9 +21,9 @@ pub(super) struct LoadSession {
     pg_prewarm: Option<String>,
     /// Whether the server supports prefetching, as far as known.
     can_prefetch: bool,
-    /// Whether reads are done by the server's I/O workers, the default.
+    /// Whether I/O workers perform the session's reads, which is the server's default.
     reads_by_workers: bool,
-    /// Qualified names by oid.
+    /// Cache of qualified and quoted relation names, by oid.
     names: BTreeMap<u32, String>,
 }
 
@@ -203,7 +203,7 @@ impl LoadSession {
     }
 }
 
-/// Start time of the server.
+/// Query for the start time of the server.
 pub(super) const START_TIME: &str = "SELECT pg_postmaster_start_time()::text";
 
 /// Disables timeouts meant for users. Not every version has all of them.

@@ -1,5 +1,6 @@
 //! Warms whole relations by name: a table with its indexes, its TOAST table and its partitions, or
-//! a range of blocks of one relation. Like `pg_prewarm()`, for everything that belongs together.
+//! a range of blocks of one relation. Works like `pg_prewarm()`, but includes everything that
+//! belongs to a table.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +24,13 @@ use crate::{
 /// Options for warming relations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableLoadOptions {
-    /// Where pages are loaded.
+    /// Whether pages are loaded into the server's buffers or the operating system's cache.
     pub mode: PrewarmMode,
-    /// The fork of each relation.
+    /// The fork to load of each relation.
     pub fork: Fork,
-    /// First block of a single relation; 0 by default.
+    /// First block to load, for a single relation; 0 by default.
     pub first: Option<u32>,
-    /// Last block of a single relation; its last one by default.
+    /// Last block to load, for a single relation; by default, the last block of the fork.
     pub last: Option<u32>,
     /// Whether to warm only the named relations, without indexes, TOAST and partitions.
     pub only: bool,
@@ -51,22 +52,22 @@ impl Default for TableLoadOptions {
     }
 }
 
-/// The result for one relation.
+/// The outcome of warming one relation.
 #[derive(Clone, Debug)]
 pub struct TableResult {
     /// Schema and name of the relation.
     pub name: QualifiedName,
-    /// Number of loaded blocks.
+    /// Number of blocks that were loaded.
     pub blocks: u64,
-    /// Number of requested blocks.
+    /// Number of blocks that were to be loaded.
     pub requested: u64,
-    /// The methods by which they were loaded.
+    /// The methods by which blocks were loaded.
     pub methods: Vec<LoadMethod>,
     /// Why the relation was not loaded, or not completely.
     pub problem: Option<RelationProblem>,
 }
 
-/// No relation was warmed.
+/// An error that prevents all relations from being warmed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
@@ -92,7 +93,7 @@ pub enum TableError {
     Range {
         /// Schema and name of the relation.
         name: QualifiedName,
-        /// Length of its fork, in blocks.
+        /// Length of the relation's fork, in blocks.
         length: u32,
         /// First requested block.
         first: u32,
@@ -171,7 +172,7 @@ fn find_members(
         }
         let found = catalog::parse_rows(&result, target).map_err(TableError::Server)?;
         for (place, found) in found {
-            // Relations without storage only lead to those that belong to them.
+            // A relation without storage only leads to the relations that belong to it.
             let Ok(relation) = &found else { continue };
             let name = relation.name.clone();
             let is_new = !members.values().any(|(known, _)| *known == name);
@@ -188,8 +189,8 @@ fn find_members(
     }
 }
 
-/// Relations of a name, and those that belong to them: children, indexes, TOAST. System catalogs
-/// match only if their schema is named.
+/// Finds relations by name, and those that belong to them: children, indexes, TOAST. System
+/// catalogs match only if their schema is named.
 const FAMILY: &str = "
 WITH RECURSIVE named AS (
     SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -210,8 +211,8 @@ WITH RECURSIVE named AS (
 ), w AS (SELECT row_number() OVER (ORDER BY oid) AS at, oid FROM family)";
 
 /// Converts a pattern to regular expressions for schema and name, as psql does: `*` and `?` are
-/// wildcards, the first dot separates, upper case counts only in quotes. Without a schema its
-/// expression is empty.
+/// wildcards, the first dot separates, upper case is preserved only in quotes. Without a schema,
+/// the schema's expression is empty.
 fn regular_expressions(pattern: &str) -> (String, String) {
     let (mut parts, mut part, mut is_quoted) = (Vec::new(), String::new(), false);
     for char in pattern.chars() {

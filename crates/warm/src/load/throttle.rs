@@ -5,10 +5,10 @@
 //! role may see: a separate connection queries one row of a catalog, which is cached, every
 //! [`CHECK_INTERVAL`]. Such a query waits for a processor and for locks of the buffer cache as user
 //! queries do. While it takes longer than the limit, connections pause after each chunk: at first
-//! as long as the chunk took, twice that after each further late reply, up to [`PAUSE_FACTOR_MAX`]
-//! times; and half after each timely one. While a reply is overdue, no new chunk is started, for at
-//! most [`LATE_CHECK_TIMEOUT`]: a check that hangs for another reason makes a load slow but does
-//! not stop it.
+//! for as long as the chunk took. Each further late reply doubles the pause, up to
+//! [`PAUSE_FACTOR_MAX`] times the chunk's duration; each timely reply halves it. While a reply is
+//! overdue, no new chunk is started, for at most [`LATE_CHECK_TIMEOUT`]: a check that hangs for
+//! another reason makes a load slow but does not stop it.
 
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
@@ -29,7 +29,7 @@ pub(super) struct Throttle {
     started_at: Instant,
     /// Start of the running check, in microseconds since `started_at`; 0 if there is none.
     check_started_us: AtomicU64,
-    /// When the bytes admitted so far are due.
+    /// Time by which the permitted rate covers all bytes admitted so far.
     due: Mutex<Instant>,
     /// Pause after a chunk, as a multiple of the time it took, in sixteenths.
     pause: AtomicU32,
@@ -38,7 +38,7 @@ pub(super) struct Throttle {
 const SIXTEENTHS: u32 = 16;
 /// Longest pause after a chunk, as a multiple of the time it took.
 const PAUSE_FACTOR_MAX: u32 = 64;
-/// Interval of latency checks.
+/// Interval between latency checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum wait of a chunk for an overdue check.
 pub(super) const LATE_CHECK_TIMEOUT: Duration = Duration::from_millis(500);

@@ -24,7 +24,7 @@ use crate::{
     image::Fork,
 };
 
-/// Shared by all connections of an attempt.
+/// State shared by all connections of an attempt.
 pub(super) struct LoadContext<'a> {
     pub(super) target: &'a ConnectTarget,
     pub(super) options: &'a LoadOptions,
@@ -40,13 +40,13 @@ pub(super) struct LoadContext<'a> {
     pub(super) queue: ChunkQueue,
     pub(super) throttle: Throttle,
     pub(super) outcomes: Mutex<Vec<RelationOutcome>>,
-    /// Relations that were read completely, whichever chunk was requested.
+    /// Relations that were read completely, although only a chunk was requested.
     pub(super) read_whole: Mutex<BTreeSet<usize>>,
     /// Number of errors about corrupted pages, by relation.
     pub(super) searches: Mutex<BTreeMap<usize, u32>>,
-    /// The server restarted, so this attempt has failed.
+    /// Whether the server has restarted, so that this attempt has failed.
     pub(super) is_restarted: AtomicBool,
-    /// All chunks are done.
+    /// Whether all chunks are done.
     pub(super) is_done: AtomicBool,
     /// Whether a buffer is free, as far as known.
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
@@ -71,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// Loads chunks until none is left or the load stops, as connection number `worker`.
+/// Loads chunks as connection number `worker`, until none is left or the load stops.
 pub(super) fn run(shared: &LoadContext<'_>, worker: usize) {
     let mut session: Option<LoadSession> = None;
     while !shared.should_stop() {
@@ -239,8 +239,8 @@ fn try_load(
     step
 }
 
-/// Truncates a chunk to the current length of a relation that became shorter. False if nothing was
-/// removed, or the length is not available.
+/// Truncates a chunk to the current length of a relation that became shorter. Returns false if
+/// nothing was removed, or the length is not available.
 fn truncate_chunk(
     shared: &LoadContext<'_>,
     session: &mut Option<LoadSession>,
@@ -267,7 +267,7 @@ fn is_crash(failure: &QueryFailure) -> bool {
     matches!(failure.sqlstate(), Some("57P02" | "57P03"))
 }
 
-/// The session, for the right database: reused if possible, else a new one.
+/// Returns a session for the requested database: the existing one if possible, otherwise a new one.
 fn ensure_session<'s>(
     shared: &LoadContext<'_>,
     session: &'s mut Option<LoadSession>,

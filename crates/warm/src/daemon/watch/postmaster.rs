@@ -37,7 +37,7 @@ pub(super) enum PostmasterStatus {
 pub(super) enum HostEvent {
     /// The deadline passed: an image is due.
     DumpDue,
-    /// The daemon shuts down.
+    /// The daemon must shut down.
     Shutdown,
     /// The server may have changed its status.
     StatusChanged,

@@ -4,11 +4,11 @@
 
 use super::{PlannedPage, usage_classes};
 
-/// Cost of a run in addition to its pages, in pages: with cold files, a prefetched page takes some
-/// 25 µs, and a consecutive one 7.
+/// Cost of a run in addition to its pages, in pages: with cold files, a prefetched page takes about
+/// 25 µs, a consecutive one 7 µs.
 const RUN_COST_PAGES: u64 = 3;
-/// Loading class by class may take longer than loading all at once by this fraction, given as a
-/// divisor.
+/// Divisor of the time for loading all pages at once: loading class by class may take this fraction
+/// longer.
 const BUDGET_DIVISOR: u64 = 4;
 
 /// Extra cost that is always acceptable, in pages.
@@ -16,9 +16,9 @@ const BUDGET_PAGES_MIN: u64 = 256;
 
 /// Merges classes that are too scattered to be loaded separately.
 ///
-/// From the hottest down, a class stays separate as long as the budget covers its runs. One that is
-/// too expensive is merged with the next cooler class, and so on. The merged class has the mean
-/// usage of its pages, which determines its order among those of other relations.
+/// From the hottest down, a class stays separate as long as the budget covers its runs. A class
+/// that is too expensive is merged with the next cooler class, and so on. The merged class has the
+/// mean usage of its pages, which determines its order among those of other relations.
 pub(super) fn merge_scattered_classes(pages: &mut [PlannedPage]) {
     let mut budget = (pages.len() as u64 / BUDGET_DIVISOR).max(BUDGET_PAGES_MIN);
     let classes = usage_classes(pages);
