@@ -39,7 +39,7 @@ pub(in crate::worker) struct OutgoingClient {
     pub(in crate::worker) pool: PoolId,
     pub(in crate::worker) handover: ClientHandover,
     pub(in crate::worker) stream: Stream,
-    /// Permits of the limits on clients.
+    /// Permits from the limits on clients.
     pub(in crate::worker) permits: Permits,
     /// The positions of the last notifications that the client received.
     pub(in crate::worker) positions: Positions,
@@ -77,7 +77,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Interval of checks whether the pooler has stopped.
+/// Interval at which to check whether the pooler has stopped.
 const SHUTDOWN_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Waits for a new process that takes over, until the pooler ends.
