@@ -1,7 +1,7 @@
 //! [`Refusals`]: refused logins, counted by reason and logged at a limited rate.
 //!
-//! While refusals are rare, each is logged as a warning. Beyond that a reason is summarized once a
-//! second, so that password guessing or garbage input does not fill the log.
+//! While refusals are rare, each is logged as a warning. Frequent refusals are summarized once a
+//! second for each reason, so that password guessing or garbage input does not fill the log.
 
 use std::{
     net::SocketAddr,
@@ -56,7 +56,7 @@ struct LogRateLimit {
 }
 
 impl LogRateLimit {
-    /// Whether a line may be written.
+    /// Counts a line, and returns whether it may be written.
     fn admits(&mut self, burst: u32, now: Instant) -> bool {
         let refilled = *self.refilled.get_or_insert(now);
         let seconds = now.saturating_duration_since(refilled).as_secs();

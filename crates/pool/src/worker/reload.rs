@@ -1,4 +1,4 @@
-//! Changing settings at run time: reloading the file, or SET at the console.
+//! Changes settings at run time, by reloading the file or by SET on the console.
 
 use std::{
     num::NonZeroUsize,
@@ -48,8 +48,8 @@ pub struct ReloadReport {
 }
 
 impl PoolerHandle {
-    /// Reloads the settings, all or nothing, and logs the result. Clients of pools that remain are
-    /// not disturbed. Returns when all workers have applied them.
+    /// Reloads either all settings or none, and logs the result. Clients whose pools remain are not
+    /// disturbed. Returns when all workers have applied the settings.
     ///
     /// # Errors
     ///
