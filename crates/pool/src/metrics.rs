@@ -419,7 +419,8 @@ fn member_labels((database, server, shard): &(String, String, String)) -> [(&str
     [("database", database), ("server", server), ("shard", shard)]
 }
 
-/// Exports the state of a pool, and its counts since the last update.
+/// Exports the state of all pools with the same database and user, and their counts since the last
+/// update.
 fn update_pool(
     registry: &Registry,
     labels: [(&str, &str); 2],

@@ -254,7 +254,7 @@ impl RecorderThread {
         state.files = self.writer.files();
     }
 
-    /// Returns the counts of decoder, writer and queues.
+    /// Returns the combined counts of the decoder, the writer and the queues.
     fn counts(&self) -> RecorderCounts {
         let counts = self.writer.add_to(self.decoder.counts());
         RecorderCounts {

@@ -119,7 +119,7 @@ impl PoolerHandle {
         drop(to);
         let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut found = Vec::new();
-        // A worker that has ended drops its messages, and with them its end of the channel.
+        // A worker that has ended drops its messages, including the sender for its reply.
         while found.len() < self.mailboxes.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             match reports.recv_timeout(left) {
@@ -278,7 +278,7 @@ impl PoolerHandle {
         let (to, done) = mpsc::channel();
         self.broadcast(|| WorkerMessage::Suspend { until, done: to.clone() });
         drop(to);
-        // No message is ever sent: each worker drops its end when it is done or has ended.
+        // No message is ever sent: each worker drops its sender when it is done or has ended.
         while !self.shared.is_stopped()
             && done.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout)
         {}

@@ -85,7 +85,7 @@ pub(super) enum WorkerMessage {
     /// Stops accepting clients, and hands each connected client over to another process as soon as
     /// possible.
     StartHandover(Sender<Outgoing>),
-    /// The other process is gone: serves clients as before.
+    /// The handover has failed: serves clients as before.
     CancelHandover,
     /// Adds a client received from another process, or returned by one.
     AdoptClient(Box<IncomingClient>),

@@ -186,8 +186,8 @@ impl PendingLogin {
 
     /// Advances as far as the socket allows. CPU-heavy steps are done only if `heavy`.
     pub(super) fn advance(&mut self, shared: &SharedState, heavy: bool) -> LoginProgress {
-        // From here on the login does not wait for the client, so it must not be closed to make
-        // room.
+        // While it advances, the login does not wait for the client, so the connection must not be
+        // closed to make room.
         self.set_busy();
         let Self { stream, hung_up, watched, drained, kind, .. } = self;
         match kind {

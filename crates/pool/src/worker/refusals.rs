@@ -48,7 +48,7 @@ pub(super) struct RefusedLogin<'a> {
 /// The rate limit of a reason's log messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct LogRateLimit {
-    /// Number of lines written in the current burst.
+    /// Number of lines written, decremented once a second.
     written: u32,
     /// Time at which `written` was last decremented.
     refilled: Option<Instant>,

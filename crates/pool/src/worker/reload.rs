@@ -85,7 +85,7 @@ impl PoolerHandle {
     }
 
     /// Sets one key until the next reload. TLS keys are valid only together: a value that conflicts
-    /// with the others waits until they match, and is dropped by RELOAD. Returns notices for the
+    /// with the others takes effect once they match, and RELOAD drops it. Returns notices for the
     /// administrator.
     ///
     /// # Errors

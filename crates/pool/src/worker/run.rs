@@ -58,8 +58,8 @@ pub(super) struct PoolWorker {
     listeners: Vec<Listener>,
     timers: Timers<(usize, u32)>,
     accept_retry_at: Option<Instant>,
-    /// Maximum number of connections to accept from a ready listener, and (below) the last
-    /// iteration in which that many were accepted.
+    /// Maximum number of connections to accept from a ready listener, and the last iteration in
+    /// which that many were accepted (`accepted_iteration`).
     accept_batch: usize,
     accepted_iteration: u64,
     iteration: u64,

@@ -108,7 +108,7 @@ impl WorkerSockets {
         &mut sockets[index]
     }
 
-    /// Sets the slot of a peer.
+    /// Sets the socket slot of a peer, with its route or permits.
     pub(super) fn set_socket_ref(
         &mut self,
         peer: PeerId,
@@ -262,7 +262,7 @@ impl WorkerSockets {
     }
 }
 
-/// The facts about a client that the log contains.
+/// The facts about a client that log messages contain.
 #[derive(Debug)]
 struct ClientLogFields {
     entry: Arc<PoolEntry>,

@@ -68,7 +68,7 @@ pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) occupants: Arc<ConnectionLimit>,
     /// `occupants` as a list, for clients that count against no limit.
     pub(in crate::worker) occupancy: Arc<[Arc<ConnectionLimit>]>,
-    /// Whether new clients for this key get another pool or are refused.
+    /// Whether the pool gets no new clients: they get another pool for this key, or are refused.
     pub(in crate::worker) is_retired: bool,
     /// The endpoints of `settings.servers`, shared with routes that may outlive this entry.
     pub(in crate::worker) endpoints: Vec<Arc<Endpoint>>,

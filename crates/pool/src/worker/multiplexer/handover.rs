@@ -177,7 +177,7 @@ pub(super) struct IncomingHandover {
     positions: HashMap<Channel, u64>,
     retained: VecDeque<(u64, Arc<ServerNotification>)>,
     retained_bytes: usize,
-    /// Clients that received notifications from the old process before they arrived here.
+    /// Clients that received notifications from the old process that have not arrived here yet.
     clients_ahead: HashMap<Channel, Vec<(ListeningClient, u64)>>,
     release_at: Option<Instant>,
 }
