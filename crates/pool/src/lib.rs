@@ -1,17 +1,18 @@
 //! The connection pooler: many clients share few PostgreSQL server connections.
 //!
-//! This crate decides which client gets which server connection, and when. Protocol bytes are
-//! handled by `howdah-wire`, sockets and timers by `howdah-net`.
+//! This crate decides which client gets which server connection, and when. `howdah-wire` handles
+//! protocol bytes, and `howdah-net` handles sockets and timers.
 //!
 //! [`Core`] is the whole data path of one worker without I/O: bytes, time and logins go in, and
-//! requests to send, open and close come out through [`CoreIo`]. Each worker has its own core;
-//! workers share [`ConnectionLimit`]s, and hand over idle servers when one of them starves.
+//! requests to send, open and close come out through [`CoreIo`]. Each worker has a separate core.
+//! Workers share [`ConnectionLimit`]s, and a worker hands over an idle server when clients of
+//! another worker are starving for one.
 //!
 //! # Cost
 //!
-//! A warm transaction with one message each way costs two scans of five-byte headers, one
-//! [`CoreIo::send`] to the server and one to the client, both of bytes in their receive buffer, no
-//! allocation and no copy. An idle client has no buffer.
+//! A warm transaction with one message each way costs two scans of five-byte headers and two calls
+//! of [`CoreIo::send`], one to the server and one to the client. Both send directly from the
+//! receive buffer, without an allocation or a copy. An idle client has no buffer.
 
 pub mod auth;
 mod cluster;

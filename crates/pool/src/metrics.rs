@@ -1,4 +1,4 @@
-//! The Prometheus metrics of the pooler: their table, and the code that updates a registry.
+//! The Prometheus metrics of the pooler: their descriptions, and the code that updates a registry.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -59,7 +59,8 @@ pub const METRICS: &[Description] = &[
     CAPTURE_ACTIVE,
 ];
 
-/// Without sharding the label `shard` is empty, which is equivalent to no label.
+/// The labels of cluster members. Without sharding, `shard` is empty, which Prometheus treats as no
+/// label.
 const MEMBER: &[&str] = &["database", "server", "shard"];
 const MIRROR: &[&str] = &["database", "mirror"];
 const POOL: &[&str] = &["database", "user"];
@@ -231,19 +232,20 @@ const CAPTURE_ACTIVE: Description =
 #[derive(Default)]
 struct ExportedState {
     databases: BTreeSet<String>,
-    /// The counts so far, by database and user.
+    /// The statistics of each pool as last exported, by database and user.
     pools: HashMap<(String, String), PoolStats>,
-    /// The transactions so far, by database, server and shard.
+    /// The number of transactions of each cluster member as last exported, by database, server and
+    /// shard.
     members: HashMap<(String, String, String), u64>,
-    /// The counts so far, by database and mirror.
+    /// The statistics of each mirror as last exported, by database and mirror.
     mirrors: HashMap<(String, String), MirrorReport>,
-    /// The number of refused logins so far, by reason.
+    /// The number of refused logins as last exported, by reason.
     refused: HashMap<RefusalReason, u64>,
-    /// The start time of the last capture, and its counts so far.
+    /// The start time of the last capture, and its counts as last exported.
     capture: Option<(Timestamp, CaptureTally)>,
 }
 
-/// How often metrics are updated.
+/// Interval between metric updates.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(2);
 
 impl PoolerHandle {
@@ -258,7 +260,8 @@ impl PoolerHandle {
         }
     }
 
-    /// Updates a registry; `exported` holds the values exported before.
+    /// Updates a registry. `exported` holds the values of the previous update, and receives the new
+    /// ones.
     fn update_metrics(&self, registry: &Registry, exported: &mut ExportedState) {
         let view = self.snapshot(false);
         let named = |name: &String| view.databases.iter().any(|database| database.name == *name);
@@ -274,7 +277,7 @@ impl PoolerHandle {
             registry.gauge_with(&PAUSED, &labels).set(f64::from(u8::from(database.is_paused)));
             exported.databases.insert(database.name.clone());
         }
-        // Several pools may have one name: for replication, or of a removed mode.
+        // Several pools may have the same database and user: replication pools and retired pools.
         let mut sums: BTreeMap<(&str, &str), (PoolStats, PoolCounts)> = BTreeMap::new();
         for pool in view.pools.iter().filter(|pool| pool.is_owner()) {
             let (tally, counts) = sums.entry((&pool.database, &pool.user)).or_default();
@@ -416,7 +419,8 @@ fn member_labels((database, server, shard): &(String, String, String)) -> [(&str
     [("database", database), ("server", server), ("shard", shard)]
 }
 
-/// Exports the state of a pool, and its counts since the last update.
+/// Exports the state of all pools with the same database and user, and their counts since the last
+/// update.
 fn update_pool(
     registry: &Registry,
     labels: [(&str, &str); 2],

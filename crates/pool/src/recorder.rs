@@ -40,9 +40,9 @@ pub struct RecorderSettings {
     pub copy: CopyRows,
     /// The key for redaction; if `None`, values are not redacted.
     pub redaction: Option<RedactionKey>,
-    /// Maximum bytes queued for decoding, per worker.
+    /// Maximum number of bytes queued for decoding, per worker.
     pub buffer_bytes: usize,
-    /// Bytes of events after which a file is finished.
+    /// Number of bytes of events after which a file is finished.
     pub file_bytes: usize,
     /// Time after which a file is finished.
     pub file_time: Duration,
@@ -50,7 +50,7 @@ pub struct RecorderSettings {
     pub workers: usize,
     /// The number of this capture in the process, from 1.
     pub capture_number: u32,
-    /// The wall-clock time of time 0 of the workers' clock.
+    /// The wall-clock time at time 0 of the workers' clock.
     pub clock_origin: Timestamp,
     /// The origin of the capture, for the manifest.
     pub origin: String,
@@ -244,7 +244,7 @@ impl RecorderThread {
         }
     }
 
-    /// Writes finished files if due, and publishes the status.
+    /// Finishes the current file if due, and publishes the status.
     fn publish_status(&mut self) {
         let counts = self.counts();
         let report = self.writer.report(&counts, None);
@@ -254,7 +254,7 @@ impl RecorderThread {
         state.files = self.writer.files();
     }
 
-    /// Returns the counts of decoder, writer and queues.
+    /// Returns the combined counts of the decoder, the writer and the queues.
     fn counts(&self) -> RecorderCounts {
         let counts = self.writer.add_to(self.decoder.counts());
         RecorderCounts {

@@ -1,4 +1,4 @@
-//! [`Pooler`]: the sockets around [`crate::Core`], one event loop per thread.
+//! [`Pooler`]: runs one [`crate::Core`] with its sockets in each worker thread.
 //!
 //! ```text
 //!             ┌───────────────── worker 0 ──────────────────┐          ┌ worker 1 … ┐
@@ -93,14 +93,14 @@ use crate::{WorkerId, config::Config, console::ShutdownRequest};
 pub struct Pooler {
     mailboxes: Arc<[Arc<Mailbox>]>,
     shared: Arc<SharedState>,
-    /// Disconnects when the last worker ends. No message is ever sent.
+    /// A channel that disconnects when the last worker ends; no message is ever sent on it.
     finished: Mutex<Option<mpsc::Receiver<()>>>,
     /// Background threads. Each ends when its sender is dropped.
     background: Vec<(mpsc::Sender<()>, JoinHandle<()>)>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     addresses: Vec<SocketAddr>,
     unix_sockets: Vec<PathBuf>,
-    /// Unix sockets to remove from their directories at the end.
+    /// Unix sockets whose files are removed at shutdown.
     unix_listeners: Vec<Listener>,
     /// The unix socket at which another process can take over.
     handover_path: Option<PathBuf>,
@@ -119,10 +119,10 @@ pub enum PoolerStartError {
         /// The entry as configured.
         text: String,
     },
-    /// `listen.unix-group` names no group.
+    /// The group in `listen.unix-group` was not found.
     #[error("cannot use the group {name:?}: {text}")]
     Group {
-        /// The group's name.
+        /// The group as configured.
         name: String,
         /// The reason, as text.
         text: String,
@@ -143,13 +143,13 @@ pub enum PoolerStartError {
         /// The error, which names the file.
         source: Box<TlsError>,
     },
-    /// More workers than a cancel key can address.
+    /// The settings request more workers than a cancel key can address.
     #[error("workers is {workers}; the maximum is 128")]
     Workers {
         /// The configured number of workers.
         workers: usize,
     },
-    /// No process is running that could be taken over, or it refused.
+    /// No running process can be taken over, or the running process refused.
     #[error("cannot take over: {text}")]
     Takeover {
         /// The reason, as text.
@@ -167,20 +167,22 @@ pub enum PoolerStartError {
 }
 
 impl Pooler {
-    /// Starts listening and starts the workers. Settings can be changed only at the console.
+    /// Starts listening and starts the workers. Without a file to reload, settings can be
+    /// changed only on the console.
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; then no sockets or threads remain.
+    /// [`PoolerStartError`]. No sockets or threads remain after an error.
     pub fn start(config: Config) -> Result<Self, PoolerStartError> {
         Self::start_from_source(config, None)
     }
 
-    /// Like [`Pooler::start`], with settings that [`PoolerHandle::reload`] can read again.
+    /// Like [`Pooler::start`], but [`PoolerHandle::reload`] can read the settings again from
+    /// `origin`.
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; then no sockets or threads remain.
+    /// [`PoolerStartError`]. No sockets or threads remain after an error.
     pub fn start_from_source(
         config: Config,
         origin: Option<ConfigOrigin>,
@@ -188,12 +190,12 @@ impl Pooler {
         Self::start_with_sockets(Vec::new(), config, origin)
     }
 
-    /// Like [`Pooler::start_from_source`], listening on `passed` instead of the configured
-    /// addresses unless it is empty.
+    /// Like [`Pooler::start_from_source`], but listens on the sockets in `passed` instead of the
+    /// configured addresses, unless `passed` is empty.
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; then no sockets or threads remain.
+    /// [`PoolerStartError`]. No sockets or threads remain after an error.
     pub fn start_with_sockets(
         passed: Vec<ActivatedSocket>,
         config: Config,
@@ -202,11 +204,11 @@ impl Pooler {
         Self::start_inner(config, origin, passed, None, SystemServices::default())
     }
 
-    /// Like [`Pooler::start`], with a host name resolver for tests.
+    /// Like [`Pooler::start`], but resolves host names with `names`. For tests.
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; then no sockets or threads remain.
+    /// [`PoolerStartError`]. No sockets or threads remain after an error.
     #[doc(hidden)]
     pub fn start_with_resolver(
         config: Config,
@@ -229,7 +231,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]; then the other process keeps serving.
+    /// [`PoolerStartError`]. The other process keeps serving after an error.
     pub fn take_over(
         config: Config,
         origin: Option<ConfigOrigin>,
@@ -345,23 +347,24 @@ impl Pooler {
         Ok(())
     }
 
-    /// Returns the TCP addresses listened on, with the actual ports where port 0 was configured.
+    /// Returns the TCP addresses that the pooler listens on, with the actual port where port 0 was
+    /// configured.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Returns the unix sockets listened on, including passed ones.
+    /// Returns the unix sockets that the pooler listens on, including sockets passed to it.
     pub fn unix_sockets(&self) -> impl Iterator<Item = &Path> {
         self.unix_sockets.iter().map(PathBuf::as_path)
     }
 
-    /// Accepts no new clients, disconnects each client as soon as it is outside a transaction, and
+    /// Stops accepting clients, disconnects each client as soon as it is outside a transaction, and
     /// stops after the last one.
     pub fn drain(&self) {
         self.control().shut_down(ShutdownRequest::WaitForServers);
     }
 
-    /// Accepts no new clients and stops after the last connected client has disconnected.
+    /// Stops accepting clients, and stops after the last connected client has disconnected.
     pub fn wait_for_clients(&self) {
         self.control().shut_down(ShutdownRequest::WaitForClients);
     }
@@ -376,7 +379,7 @@ impl Pooler {
         PoolerHandle { mailboxes: Arc::clone(&self.mailboxes), shared: Arc::clone(&self.shared) }
     }
 
-    /// Returns a waiter for the end of the pooler; `None` after the first call.
+    /// Returns an object that waits for the end of the pooler; `None` after the first call.
     pub fn shutdown_waiter(&self) -> Option<ShutdownWaiter> {
         self.finished.lock().take().map(ShutdownWaiter)
     }

@@ -60,8 +60,8 @@ pub use rules::{ClientRules, UserSecret};
 ///
 /// # Cost
 ///
-/// Buffers at most one incomplete packet or message, and what followed it in one read. A SCRAM
-/// login with a stored verifier costs four hashes.
+/// Buffers at most one incomplete packet or message, and the bytes that arrived with it in one
+/// read. A SCRAM login with a stored verifier costs four hashes.
 #[derive(Debug)]
 pub struct ClientHandshake {
     rules: Arc<ClientRules>,
@@ -81,7 +81,8 @@ pub struct ClientHandshake {
 enum ClientAuthState {
     /// Waits for a startup packet or a request.
     Startup,
-    /// Waits for the TLS handshake; `is_direct` if the client started it without an SSLRequest.
+    /// Waits for the TLS handshake; `is_direct` is whether the client started it without an
+    /// SSLRequest.
     Tls { is_direct: bool },
     /// Waits for the result of an auth query.
     AuthQuery(Box<StartupRequest>, AuthRequirement),
@@ -111,7 +112,8 @@ pub enum ClientStep {
     Cancel(CancelKey),
     /// The client is authenticated: everything after this is up to the pool.
     Authenticated(Box<AuthenticatedClient>),
-    /// Close. The reason is for the log; the client was sent it if possible.
+    /// Close the connection. The reason is for the log; the output contains it if the client may
+    /// see it.
     Close(Rejection),
 }
 
@@ -120,12 +122,12 @@ pub enum ClientStep {
 pub struct AuthenticatedClient {
     /// The user name from the startup packet; the secret of this user was checked.
     pub user: String,
-    /// The requested database, which is configured.
+    /// The requested database, which is configured or is the console.
     pub database: String,
     /// The negotiated protocol version, 3.0 or 3.2.
     pub version: ProtocolVersion,
-    /// Whether the client is the OS user of this process, on the console, as user `howdah` or
-    /// `pgbouncer`.
+    /// Whether the client runs as the OS user of this process, and uses the console as user
+    /// `howdah` or `pgbouncer`.
     pub is_owner: bool,
     /// The kind of replication that the connection is for, if any.
     pub replication: Replication,
@@ -155,7 +157,7 @@ pub enum Replication {
 /// Random bytes for one login. Must not be reused.
 #[derive(Clone, Copy)]
 pub struct Entropy {
-    /// The pooler's part of the SCRAM nonce, at logins of clients and at servers.
+    /// The pooler's part of the SCRAM nonce, for logins of clients and for logins to servers.
     pub nonce: [u8; 18],
     /// The salt of an md5 request.
     pub salt: [u8; 4],
@@ -172,8 +174,8 @@ impl std::fmt::Debug for Entropy {
 pub struct ClientTlsInfo {
     /// The protocol negotiated by ALPN.
     pub alpn: Option<Vec<u8>>,
-    /// The hash of the pooler's certificate for `tls-server-end-point`; `None` if none is defined
-    /// for it.
+    /// The hash of the pooler's certificate for `tls-server-end-point`; `None` if no hash is
+    /// defined for the certificate's signature algorithm.
     pub end_point_hash: Option<Vec<u8>>,
     /// Whether the client has presented a certificate, which was verified.
     pub has_certificate: bool,
@@ -201,8 +203,8 @@ impl ClientHandshake {
         }
     }
 
-    /// Returns the user and database from the startup packet, once it has arrived; empty if not
-    /// given.
+    /// Returns the user and database from the startup packet, once it has arrived. A name that was
+    /// not given is empty.
     pub fn names(&self) -> Option<(&str, &str)> {
         self.names.as_ref().map(|(user, database)| (user.as_str(), database.as_str()))
     }
@@ -318,7 +320,7 @@ impl ClientHandshake {
         ClientStep::Close(why)
     }
 
-    /// Handles one packet without a tag. `Ok(None)` means to continue.
+    /// Handles one startup packet or request, which has no tag. `Ok(None)` means to continue.
     fn handle_packet(&mut self) -> Result<Option<ClientStep>, Rejection> {
         let may_begin_tls = !self.has_requested_tls && self.tls.is_none() && self.offers_tls();
         if self.input.first() == Some(&TLS_HANDSHAKE) && may_begin_tls {
@@ -387,7 +389,7 @@ impl ClientHandshake {
         !self.is_unix() && self.rules.config.tls.client_mode() != SslMode::Disable
     }
 
-    /// Starts authentication as configured; with an auth query first if the secret is not known.
+    /// Starts the configured authentication, or an auth query first if the secret is not known.
     fn start_auth(&mut self, mut request: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
         request.is_owner = self.rules.is_owner(&request, self.origin);
         let requirement = self.rules.auth_requirement(&request, self.origin, self.tls.as_ref())?;

@@ -1,4 +1,4 @@
-//! [`Rejection`]: why a login is refused, with the error sent to the client.
+//! [`Rejection`]: the reason why a login is refused, and the error sent to the client.
 
 use crate::auth::proxy_protocol::ProxyHeaderError;
 use howdah_wire::{
@@ -6,8 +6,8 @@ use howdah_wire::{
     startup::ProtocolVersion,
 };
 
-/// Why a login is refused. The texts are PostgreSQL's wherever it has the same reason, so that
-/// drivers and users recognize them.
+/// The reason why a login is refused. The texts are PostgreSQL's wherever it has the same reason,
+/// so that drivers and users recognize them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -315,7 +315,8 @@ impl Rejection {
         }
     }
 
-    /// Whether the error is sent to the client. Not if the peer may not speak the protocol.
+    /// Whether the error is sent to the client. It is withheld if the peer may not speak the
+    /// protocol.
     pub const fn is_sent_to_client(&self) -> bool {
         !matches!(self, Self::NotStartupPacket | Self::NoAlpn | Self::ProxyHeader(_))
     }

@@ -70,8 +70,8 @@ pub struct ServerIntent {
     pub parameters: Vec<SessionParameter>,
     /// The protocol version to request: 3.2, or 3.0 after [`ServerLoginError::may_retry_as_3_0`].
     pub newest: ProtocolVersion,
-    /// The keys from a client's SCRAM login. Where no password is known, they are valid at a server
-    /// that stores the same verifier.
+    /// The keys from a client's SCRAM login. Without a password, they allow logins to servers that
+    /// store the same verifier.
     pub client_keys: Option<ScramKeys>,
     /// How the connection is protected.
     pub protection: ServerProtection,
@@ -88,8 +88,8 @@ pub enum ServerProtection {
     Local,
     /// TLS, with or without verification of the certificate.
     Tls {
-        /// The hash of the server's certificate for `tls-server-end-point`; `None` if none is
-        /// defined for it.
+        /// The hash of the server's certificate for `tls-server-end-point`; `None` if no hash is
+        /// defined for the certificate's signature algorithm.
         end_point_hash: Option<Vec<u8>>,
     },
 }
@@ -167,7 +167,7 @@ impl ServerHandshake {
     ///
     /// # Errors
     ///
-    /// Those of [`ServerHandshake::receive`].
+    /// The same errors as [`ServerHandshake::receive`].
     pub fn keys_derived(&mut self, derived: DerivedKeys) -> Result<ServerStep, ServerLoginError> {
         let state = mem::replace(&mut self.state, ServerAuthState::Broken);
         self.state = state.with_keys(derived.0, &mut self.output)?;

@@ -27,7 +27,7 @@ pub(super) struct StartupRequest {
     pub(super) is_owner: bool,
     /// The user's secret from an auth query.
     pub(super) secret: Option<StoredSecret>,
-    /// Unknown protocol options, and whether the requested version is too new.
+    /// Unknown protocol options; `is_newer` is whether the requested version is too new.
     unknown_options: Vec<Vec<u8>>,
     is_newer: bool,
 }
@@ -187,7 +187,7 @@ fn text(name: &str, value: &[u8]) -> Result<String, Rejection> {
     text.map_err(|_| Rejection::Layout(format!("the name of the {name} is not UTF-8")))
 }
 
-/// Converts a name for an error message, and cuts it to 64 bytes.
+/// Converts the first 64 bytes of a name to text, for an error message.
 fn lossy(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned()
 }

@@ -60,7 +60,7 @@ pub(crate) enum DatabaseSelector {
     One(String),
 }
 
-/// Event that a shutdown waits for.
+/// The event that a shutdown waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShutdownRequest {
     /// Nothing: all connections are closed at once.

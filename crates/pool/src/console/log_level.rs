@@ -4,8 +4,7 @@ use std::sync::OnceLock;
 
 use tracing::level_filters::LevelFilter;
 
-/// The function that changes the log level, if the program allows it: the log belongs to the
-/// process.
+/// The control of the log level, if the program has provided one: the log belongs to the process.
 static LOG_LEVEL: OnceLock<LogLevelControl> = OnceLock::new();
 
 /// Changes the log level of the process.
@@ -36,8 +35,8 @@ pub(crate) fn is_log_level(name: &str) -> bool {
     matches!(name, "verbose" | "log-level")
 }
 
-/// Sets the log level by one of these keys. Returns the change; `None` if the level stays the
-/// same.
+/// Sets the log level by the key `verbose` or `log-level`. Returns the change; `None` if the level
+/// stays the same.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
-//! [`ConsoleSession`]: the server side of the protocol for the console, simple and extended. It
-//! processes bytes and returns bytes; a [`ConsoleBackend`] executes commands, and may block.
+//! [`ConsoleSession`]: the server side of the simple and the extended query protocol for the
+//! console. It processes bytes and returns bytes; a [`ConsoleBackend`] executes commands, and may
+//! block.
 
 use std::collections::HashMap;
 
@@ -70,7 +71,7 @@ struct ConsolePortal {
 /// Maximum length of a message in bytes; commands are short.
 const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 
-/// Maximum number of prepared statements of a session, and separately of portals.
+/// Maximum number of prepared statements in a session; the same maximum applies to portals.
 const NAMES_MAX: usize = 1000;
 
 /// The error after which the client must be disconnected.
@@ -258,7 +259,7 @@ impl ConsoleSession {
         self.run(&text, Some(&formats), backend, out)
     }
 
-    /// Runs a command. With `formats`, for the extended protocol, no RowDescription is sent.
+    /// Runs a command. If `formats` is set, as in the extended protocol, no RowDescription is sent.
     fn run(
         &self,
         text: &str,
@@ -338,7 +339,8 @@ fn header_error(error: &HeaderError, out: &mut Vec<u8>) -> Disconnect {
     protocol_violation(&error.to_string(), out)
 }
 
-/// Returns the format of a column: `formats` has one for all columns, or one for each.
+/// Returns the format of a column: `formats` is empty (all text), or has one format for all
+/// columns, or one for each.
 fn column_format(formats: &[ValueFormat], column: usize) -> ValueFormat {
     match formats {
         [] => ValueFormat::Text,

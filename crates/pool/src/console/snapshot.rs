@@ -96,7 +96,7 @@ pub struct PoolView {
     pub database: String,
     /// The user of the clients, or the user that the database forces.
     pub user: String,
-    /// When a server connection is released by its client.
+    /// The pool mode, which determines when a client releases its server connection.
     pub mode: PoolingMode,
     /// Whether new clients use another pool: the database was removed or its mode has changed.
     pub is_retired: bool,
@@ -128,7 +128,7 @@ impl PoolView {
 pub struct MirrorView {
     /// The database's name in the settings.
     pub database: String,
-    /// The mirror's name: its endpoint, and its database if that has another name there.
+    /// The mirror's name: its endpoint, and the database's name if that differs at the mirror.
     pub name: String,
     /// Address and port, or socket path, of the mirror.
     pub endpoint: Endpoint,
@@ -157,7 +157,7 @@ pub struct ClientView {
     pub user: Option<Arc<str>>,
     /// Whether the client uses a replication connection.
     pub is_replication: bool,
-    /// Whether the client waits for a server.
+    /// The client's phase, such as waiting for a server.
     pub phase: ClientPhase,
     /// Time of the client's login.
     pub connected: SystemTime,
@@ -191,7 +191,7 @@ pub struct ServerView {
     pub pool: usize,
     /// Whether the connection is for replication.
     pub is_replication: bool,
-    /// Whether the connection is idle, in use, or in another state.
+    /// The phase of the connection, such as idle or in use.
     pub phase: ServerPhase,
     /// Time at which the connection was opened.
     pub connected: SystemTime,

@@ -44,7 +44,7 @@ pub(crate) enum Show {
     Version,
 }
 
-/// The tables by name, ordered by name.
+/// All tables with their names, in alphabetical order.
 const NAMES: &[(&str, Show)] = &[
     ("ACTIVE_SOCKETS", Show::ActiveSockets),
     ("BANS", Show::Bans),

@@ -11,7 +11,7 @@ const CACHE_ENTRIES: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct DigestCache(Vec<Option<CachedDigest>>);
 
-/// A cached digest. Holds the session's names, so that their addresses identify them.
+/// A cached digest. It keeps the session's names alive, so that their addresses identify them.
 #[derive(Clone, Debug)]
 struct CachedDigest {
     names: [Arc<str>; 4],

@@ -77,7 +77,7 @@ impl EventWriter {
         self.capture.files()
     }
 
-    /// Returns the decoder's counts with those of the writer.
+    /// Returns the decoder's counts combined with the writer's.
     pub(super) fn add_to(&self, decoded: RecorderCounts) -> RecorderCounts {
         RecorderCounts {
             events: self.events,

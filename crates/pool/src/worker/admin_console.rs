@@ -1,5 +1,5 @@
-//! Admin connections: a thread for each, outside the data path, between a socket and a
-//! [`ConsoleSession`].
+//! Console connections. Each has a thread outside the data path, which passes bytes between a
+//! socket and a [`ConsoleSession`].
 
 use std::{
     io, thread,
@@ -27,20 +27,20 @@ use crate::{
 /// An authenticated user of the console.
 #[derive(Debug)]
 pub(super) struct AdminClient {
-    /// Whether the user may run commands that change anything.
+    /// Whether the user may run commands that are not read-only.
     pub(super) is_admin: bool,
     /// Output to send before the welcome message.
     pub(super) output: Vec<u8>,
     /// Bytes that the client has already sent.
     pub(super) received: Vec<u8>,
-    /// A permit of the limit on console connections.
+    /// A permit from the limit on console connections.
     pub(super) permits: Permits,
 }
 
 /// Maximum number of console connections at a time.
 pub(super) const ADMIN_CLIENTS_MAX: u32 = 64;
 
-/// Interval of checks whether the pooler has stopped.
+/// Interval at which to check whether the pooler has stopped.
 const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread for a console connection.
@@ -75,7 +75,7 @@ fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::
             drop(permits);
             return Ok(());
         }
-        // Commands are not read while output is pending, so that it stays bounded.
+        // No commands are read while output is pending, so that the output stays bounded.
         let received =
             if output.is_empty() { stream.receive(&mut buffer)? } else { Received::Drained(0) };
         match received {
@@ -108,10 +108,10 @@ fn wait_readable(
     Ok(())
 }
 
-/// Maximum number of notices about changed settings. The log has all of them.
+/// Maximum number of notices about changed settings in one reply. The log contains all changes.
 const NOTICES_MAX: usize = 200;
 
-/// Returns the first [`NOTICES_MAX`] texts, and a note with the number of the others.
+/// Returns the first [`NOTICES_MAX`] texts, and a note with the number of texts left out.
 fn truncated(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut texts: Vec<_> = texts.collect();
     if texts.len() > NOTICES_MAX {
@@ -149,7 +149,7 @@ impl From<CaptureError> for ConsoleError {
     }
 }
 
-/// Returns notices about a capture that was stopped.
+/// Returns the notices for a capture that was stopped, or the error that ended the capture.
 fn capture_summary(status: &RecorderStatus) -> Result<Vec<String>, ConsoleError> {
     let RecorderStatus { path, tally, error, .. } = status;
     if let Some(error) = error {

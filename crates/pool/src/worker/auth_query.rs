@@ -3,8 +3,8 @@
 //! A helper thread acts as a client of this pooler, so limits, pauses, retries and resets apply to
 //! it as to any client, and the query uses a connection of the pool.
 //!
-//! The result is cached only for logins to servers, not for client logins: a dropped role, or one
-//! whose `VALID UNTIL` has passed, is refused at once. This costs each login one query.
+//! The result is cached only for logins to servers, not for client logins. So each client login
+//! costs one query, but a dropped role, or one whose `VALID UNTIL` has passed, is refused at once.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -32,10 +32,11 @@ use crate::{
     config::{AuthQuery, SECRET_BYTES_MAX, StoredSecret},
 };
 
-/// Timeout if `timeouts.client-login` is not set.
+/// Timeout of an auth query if `timeouts.client-login` is not set.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum length of a message: the longest secret, a name, and the row around them.
+/// Maximum length of a message in bytes: the longest secret, a user name, and the overhead of a
+/// row.
 const MESSAGE_BYTES_MAX: u32 = 66 << 10;
 
 /// The reason why an auth query failed. The client gets the same error in each case; the log has
@@ -148,7 +149,7 @@ fn parse_secret(secret: Option<&[u8]>) -> Result<UserSecret, AuthQueryError> {
     Ok(UserSecret { secret })
 }
 
-/// Becomes a client of the pool through a socket pair; the worker gets the other end.
+/// Connects to the pool as a client, through a socket pair whose other end the worker gets.
 fn connect(
     auth_query: &AuthQuery,
     worker: &Mailbox,
@@ -156,7 +157,7 @@ fn connect(
 ) -> Result<UnixStream, AuthQueryError> {
     let AuthQuery { auth_user: user, database, .. } = auth_query.clone();
     let key = PoolKey { database, user, replication: None, part: None };
-    // Exempt from the client limits: the login that waits for the result has its own permits.
+    // The client limits do not apply: the login that waits for the result already holds permits.
     let take_occupancy =
         |entry: &PoolEntry| Ok::<_, AuthQueryError>(Permits::acquire(&entry.occupancy));
     let (pool, permits) = shared
@@ -182,7 +183,7 @@ fn connect(
     Ok(ours)
 }
 
-/// The client's end of the socket pair.
+/// The client's end of the socket pair, with a buffer of received bytes.
 struct AuthQueryConnection {
     socket: UnixStream,
     read: Vec<u8>,
@@ -190,7 +191,7 @@ struct AuthQueryConnection {
 }
 
 impl AuthQueryConnection {
-    /// Passes each message up to the next ReadyForQuery to `take`.
+    /// Receives messages up to the next ReadyForQuery, and passes each to `take`.
     fn receive(
         &mut self,
         mut take: impl FnMut(BackendMessage<'_>) -> Result<(), AuthQueryError>,

@@ -1,4 +1,4 @@
-//! Starting and stopping captures: a recorder, and a buffer for each worker.
+//! Starts and stops captures. A capture has a recorder, and a buffer for each worker.
 
 use std::{
     fs,
@@ -63,7 +63,7 @@ pub enum CaptureError {
     /// The redaction key is invalid, or no random bytes are available for one.
     #[error("cannot create the redaction key")]
     Key(#[from] KeyError),
-    /// The folder cannot be created or written.
+    /// The folder cannot be created or written, or the recorder's thread cannot be started.
     #[error(transparent)]
     Begin(#[from] CaptureStartError),
 }
@@ -73,7 +73,8 @@ impl Captures {
         self.0.lock()
     }
 
-    /// Waits until the running capture is written; called after the workers have ended.
+    /// Stops the running capture, if any, and waits until it is written. Called after the workers
+    /// have ended.
     pub(super) fn finish(&self) {
         let recorder = self.current().recorder.clone();
         if let Some(recorder) = recorder.filter(|recorder| !recorder.status().is_finished) {
@@ -83,12 +84,12 @@ impl Captures {
 }
 
 impl PoolerHandle {
-    /// Starts a capture of client traffic in a folder below `capture.path`, named `name` or after
-    /// the current time. Returns its path once all workers record.
+    /// Starts a capture of client traffic in a folder below `capture.path`, which is named `name`
+    /// or after the current time. Returns the path of the folder once all workers record.
     ///
     /// # Errors
     ///
-    /// [`CaptureError`]; then nothing is captured.
+    /// [`CaptureError`]. Nothing is captured after an error.
     pub fn start_capture(&self, name: Option<&str>) -> Result<PathBuf, CaptureError> {
         let config = self.config();
         let mut current = self.shared.captures.current();

@@ -1,9 +1,10 @@
 //! [`ClusterMonitor`]: health checks of a cluster's servers, with a thread for each server.
 //!
 //! Each thread has its own connection outside the pools: a full pool says nothing about its server,
-//! and pool limits must not prevent checks. It checks at once when a worker's connection has ended,
-//! and frequently while no primary is known. The results change a few bits that workers read when
-//! they select a server; a message is sent when waiting clients may be affected.
+//! and pool limits must not prevent checks. A thread checks its server immediately when a worker
+//! has lost a connection, and frequently while no primary is known. It stores the result in a few
+//! bits that workers read when they select a server, and sends workers a message when the result
+//! may affect waiting clients.
 //!
 //! While clients use read-your-writes, the primary is checked soon after each write, and then each
 //! standby that has not replayed it yet, less and less often while it makes no progress.
@@ -38,7 +39,7 @@ use crate::{
     config::{ClusterPool, ConfiguredRole},
 };
 
-/// Interval of checks while no primary is known.
+/// Check interval while no primary is known.
 const FAST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Minimum interval between two checks, however many are requested.
@@ -51,7 +52,7 @@ const BACKOFF_SHIFT_MAX: u32 = 8;
 /// Maximum number of consecutive checks at [`FAST_CHECK_INTERVAL`]; about five minutes.
 const FAST_CHECKS_MAX: u32 = 3000;
 
-/// Interval of checks whether the pooler has stopped.
+/// Interval at which to check whether the pooler has stopped.
 const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The state of a server as last logged.
@@ -74,7 +75,7 @@ pub(super) struct ClusterMonitor {
     pub(super) is_sharded: bool,
     pub(super) cluster: ClusterPool,
     pub(super) state: Arc<ClusterState>,
-    /// Locked before `logged`.
+    /// The known roles and timelines. Must be locked before `logged`.
     topology: Mutex<ClusterTopology>,
     /// The state of each server as last logged.
     logged: Mutex<Vec<LoggedStatus>>,
@@ -127,14 +128,15 @@ impl ClusterMonitor {
         self.check_now();
     }
 
-    /// Makes all threads check at once: if one server has failed, another may have been promoted.
+    /// Makes all threads check immediately: if one server has failed, another may have been
+    /// promoted.
     pub(super) fn check_now(&self) {
         self.check_requests.fetch_add(1, Ordering::Release);
         self.wakers().iter().flatten().for_each(Waker::wake);
     }
 
-    /// Makes the primary's thread query its WAL position: a client that uses read-your-writes has
-    /// written.
+    /// Makes the primary's thread query the WAL position, because a client that uses
+    /// read-your-writes has written.
     pub(super) fn check_primary(&self) {
         self.wake(MemberHealth::accepts_writes);
     }
@@ -186,7 +188,8 @@ impl ClusterMonitor {
         self.logged.lock()
     }
 
-    /// Handles a server's report. Returns `false` if it is outdated and the check must be repeated.
+    /// Handles a server's report. Returns `false` if the report is outdated and the check must be
+    /// repeated.
     fn handle_report(
         &self,
         server: usize,
@@ -332,7 +335,7 @@ pub(super) fn start(
     mailboxes: &Arc<[Arc<Mailbox>]>,
 ) {
     if monitor.has_started.swap(true, Ordering::Relaxed) {
-        // Until now there may have been no login to check the servers with.
+        // The threads may have waited for a pool whose login they can use.
         return monitor.check_now();
     }
     for server in 0..monitor.cluster.servers.len() {

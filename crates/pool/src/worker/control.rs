@@ -1,7 +1,6 @@
 //! [`PoolerHandle`]: administration and monitoring of a running pooler.
 //!
-//! Workers are controlled with messages, which they handle between events; the data path is not
-//! involved.
+//! Workers receive commands as messages and handle them between events, outside the data path.
 
 mod history;
 mod ids;
@@ -50,10 +49,11 @@ pub(super) struct WorkerReport {
     pub(super) addresses: HashMap<PeerId, SocketAddresses>,
 }
 
-/// How long to wait for replies from the workers. Each replies within one iteration of its loop.
+/// Timeout for replies from the workers. A worker normally replies within one iteration of its
+/// event loop.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval of checks for a condition.
+/// Interval between checks of a condition that a command waits for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reason why an administration command conflicts with the current state.
@@ -64,7 +64,7 @@ pub(super) enum AdminError {
     Suspended,
     /// Databases are paused.
     Paused,
-    /// RESUME was issued before the command was done, or the pooler is stopping.
+    /// RESUME was issued before the command completed, or the pooler is stopping.
     Ended,
 }
 
@@ -77,7 +77,7 @@ impl From<NoSuchDatabase> for AdminError {
 /// The reason why a server could not be banned or unbanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotBanned {
-    /// No database with several servers has a server of this name.
+    /// No cluster has a server with this name.
     Unknown,
     /// The server is a primary, which is never banned.
     Primary,
@@ -95,7 +95,7 @@ pub(super) enum UserResume {
     AllPaused,
 }
 
-/// No database with this name is configured or in use.
+/// The error for a database name that is neither configured nor in use.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoSuchDatabase(pub(super) String);
 
@@ -119,7 +119,7 @@ impl PoolerHandle {
         drop(to);
         let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut found = Vec::new();
-        // A worker that has ended drops its messages, and with them its end of the channel.
+        // A worker that has ended drops its messages, including the sender for its reply.
         while found.len() < self.mailboxes.len() {
             let left = deadline.saturating_duration_since(Instant::now());
             match reports.recv_timeout(left) {
@@ -140,7 +140,8 @@ impl PoolerHandle {
         are_all.then(|| pools.map(|pool| count(&pool.counts)).sum())
     }
 
-    /// Forwards a CancelRequest whose key may come from another process.
+    /// Forwards a CancelRequest whose key may come from another process: to all workers, and to the
+    /// predecessor process while it has clients.
     pub(super) fn cancel_foreign(&self, key: &CancelKey) {
         self.broadcast(|| WorkerMessage::CancelForeign(key.clone()));
         takeover::forward_cancel(key, &self.shared);
@@ -182,8 +183,8 @@ impl PoolerHandle {
         }
     }
 
-    /// Pauses all databases, as PAUSE does, without waiting for servers to become idle. Returns
-    /// `false` without effect if the pooler is suspended.
+    /// Pauses all databases like PAUSE, but does not wait for servers to become idle. If the pooler
+    /// is suspended, does nothing and returns `false`.
     pub fn pause_all(&self) -> bool {
         let may = !self.shared.is_suspended();
         if may {
@@ -197,7 +198,7 @@ impl PoolerHandle {
         may
     }
 
-    /// Ends all pauses and a suspension. Returns whether there were any.
+    /// Ends all pauses and a suspension. Returns whether anything was paused or suspended.
     pub fn resume_all(&self) -> bool {
         self.resume(&DatabaseSelector::All) == Ok(true)
     }
@@ -277,14 +278,15 @@ impl PoolerHandle {
         let (to, done) = mpsc::channel();
         self.broadcast(|| WorkerMessage::Suspend { until, done: to.clone() });
         drop(to);
-        // No message is ever sent: each worker drops its end when it is done or has ended.
+        // No message is ever sent: each worker drops its sender when it is done or has ended.
         while !self.shared.is_stopped()
             && done.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout)
         {}
         if self.shared.is_suspended() { Ok(()) } else { Err(AdminError::Ended) }
     }
 
-    /// Ends pauses, and with all databases also a suspension. Returns whether there were any.
+    /// Ends the pauses of databases; for all databases, also ends a suspension. Returns whether
+    /// anything was paused or suspended.
     pub(super) fn resume(&self, databases: &DatabaseSelector) -> Result<bool, NoSuchDatabase> {
         let admin_states = self.admin_states(databases)?;
         let was_suspended = *databases == DatabaseSelector::All && self.shared.set_suspended(false);
@@ -365,9 +367,9 @@ impl PoolerHandle {
         self.for_members_at(server, MemberHealth::unban, NotBanned::NoBan)
     }
 
-    /// Resets the known timelines and roles of a database's servers to those that the reachable
-    /// ones report. Returns the new roles; `None` if the database is not a cluster or was not used
-    /// yet.
+    /// Discards the known timelines and roles of a database's servers, and adopts those that the
+    /// reachable servers report. Returns the new roles; `None` if the database is not a cluster or
+    /// was not used yet.
     pub(super) fn reset_cluster(&self, database: &str) -> Option<Vec<String>> {
         let config = self.config();
         let name = directory::entry_name(&config, database);

@@ -37,18 +37,19 @@ use crate::{
     config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings},
 };
 
-/// Maximum number of pools. Where clients may name any database, they could otherwise create any
-/// number.
+/// Maximum number of pools. Without this limit, clients that may name any database could create any
+/// number of pools.
 const POOLS_MAX: usize = 100_000;
 
 /// Idle timeout of servers in a retired pool.
 const RETIRED_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The pools of the process, and everything that they share.
+/// The pools of the process, and the state that they share.
 #[derive(Debug)]
 pub(super) struct Directory {
     names: HostResolver,
-    /// Written only while `state` is locked, so under that lock both are consistent.
+    /// The settings in effect. Written only while `state` is locked, so that a thread that holds
+    /// the lock sees pools and settings in the same version.
     current: RwLock<CurrentConfig>,
     /// The limit on clients of the whole pooler.
     clients: Arc<ConnectionLimit>,
@@ -89,11 +90,11 @@ pub(super) struct PoolKey {
     /// For a replication connection: the value of `replication`, and the client's startup
     /// parameters, which must be sent at the server's login.
     pub(super) replication: Option<(&'static str, Vec<SessionParameter>)>,
-    /// The cluster member or mirror; `None` for the pool that clients get.
+    /// The cluster member or mirror; `None` for the pool that has the clients.
     pub(super) part: Option<PoolPart>,
 }
 
-/// A server with a separate pool, in addition to the pool that clients get.
+/// A server with a separate pool, in addition to the pool that has the clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PoolPart {
     /// A member of a cluster.
@@ -177,8 +178,8 @@ impl Directory {
         *by_key = open.map(|pool| (pool.key.clone(), pool.id)).collect();
     }
 
-    /// Returns a pool whose login can be used to check a cluster member: that of the configured
-    /// check user, or of a user of the database, a different one at each attempt.
+    /// Returns a pool whose login can be used to check a cluster member: the pool of the configured
+    /// check user, or else of a user of the database, a different one at each attempt.
     pub(super) fn health_check_pool(
         &self,
         monitor: &ClusterMonitor,
@@ -274,7 +275,7 @@ impl Directory {
         self.state().pools.iter().flatten().cloned().collect()
     }
 
-    /// Returns the admin state of a database; `None` if it is unknown.
+    /// Returns the admin state of a database; `None` if the database is unknown.
     pub(super) fn admin_state(&self, database: &str) -> Option<Arc<AdminState>> {
         self.config().database(database)?;
         Some(self.state().admin_state(database))
@@ -297,8 +298,8 @@ impl Directory {
         self.state().pools.get(id.index())?.clone()
     }
 
-    /// Returns the pool for a new client, created if needed. `None` if the database does not exist,
-    /// or if the maximum number of pools is reached.
+    /// Returns the pool for a new client, and creates it if needed. Returns `None` if the database
+    /// does not exist, or if the maximum number of pools is reached.
     ///
     /// `take_permits` returns the client's permits, which must include [`PoolEntry::occupancy`]:
     /// the pool is not removed while they are held.
@@ -315,7 +316,7 @@ impl Directory {
         let current = self.current();
         let entry = self.find_or_create(&mut state, &shared_key(&current.config, key))?;
         let limits = self.client_limits(&mut state, &current.config, &key.user, &entry);
-        // Under the lock, so that the reaper sees the pool as occupied.
+        // Permits are taken under the lock, so that the reaper sees the pool as occupied.
         let permits = take_permits(&entry, &limits);
         state.reaper.mark_used(entry.id);
         for pool in entry.parts() {
@@ -325,7 +326,8 @@ impl Directory {
     }
 
     /// Returns the pools that open servers before their first client, and creates missing ones.
-    /// They have a minimum size and a forced user; without one, the users are not known beforehand.
+    /// They have a minimum size and a forced user; without a forced user, the users of a database
+    /// are not known beforehand.
     pub(super) fn forced_pools_with_minimum(&self) -> Vec<PoolId> {
         let mut state = self.state();
         let config = self.config();
@@ -349,8 +351,8 @@ impl Directory {
         self.create(state, &self.current(), key, &ConnectionLimit::new(u32::MAX))
     }
 
-    /// Creates a pool, and those of its cluster members and mirrors. They share their occupants, so
-    /// that either all of them are in use or none.
+    /// Creates a pool, and the pools of its cluster members and mirrors. All of them count
+    /// occupants together, so that either all or none of them are in use.
     fn create(
         &self,
         state: &mut DirectoryState,
@@ -375,7 +377,7 @@ impl Directory {
         state.pools[id.index()] = Some(Arc::clone(&entry));
         state.by_key.insert(key.clone(), id);
         if !settings.clusters.is_empty() || !settings.mirrors.is_empty() {
-            // Build it a second time: owner pool and members refer to each other by ID.
+            // Build the owner pool a second time: it and its members refer to each other by ID.
             self.create_parts(state, current, key, &settings, occupants);
             let greeting = Arc::clone(&entry.spec.welcome);
             let mut home = make(state);
@@ -466,14 +468,14 @@ impl DirectoryState {
         Arc::clone(self.admin_states.entry(database.to_owned()).or_default())
     }
 
-    /// Returns the pool of a key, even if it is retired.
+    /// Returns the pool of a key, even if the pool is retired.
     fn find(&self, key: &PoolKey) -> Option<PoolId> {
         let is_it = |pool: &&Arc<PoolEntry>| pool.key == *key && !self.reaper.is_closing(pool.id);
         let open = self.by_key.get(key).copied();
         open.or_else(|| self.pools.iter().flatten().find(is_it).map(|pool| pool.id))
     }
 
-    /// Returns the monitor of a shard. Changed cluster settings start a new one.
+    /// Returns the monitor of a shard; creates a new one if the cluster settings have changed.
     fn monitor(
         &mut self,
         name: &str,
@@ -496,8 +498,8 @@ impl DirectoryState {
         monitor
     }
 
-    /// Returns the shared routing settings: the same object while they are unchanged, so that
-    /// caches stay valid.
+    /// Returns the shared routing settings of a database. The object stays the same while the
+    /// settings are unchanged, so that caches stay valid.
     fn routes(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! The group of unix sockets, by name or GID.
+//! The group that owns the unix sockets, given by name or GID.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ pub(super) fn gid(name: &str) -> Result<u32, PoolerStartError> {
         .ok_or_else(|| wrong("it is not in /etc/group; a GID can be used instead"))
 }
 
-/// Finds a group's line, `name:password:gid:members`; see group(5).
+/// Returns the GID from a group's line, `name:password:gid:members`; see group(5).
 fn find_gid(groups: &str, name: &str) -> Option<u32> {
     groups.lines().find_map(|line| {
         let mut fields = line.split(':');

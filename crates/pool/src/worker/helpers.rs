@@ -41,14 +41,14 @@ pub(super) struct LoginJob {
 pub(super) enum JobKind {
     /// A TLS handshake or SCRAM, which takes CPU time.
     Heavy,
-    /// An auth query, which waits for a server. Has separate threads: the server connection for the
-    /// query may itself need a helper to log in.
+    /// An auth query, which waits for a server. Auth queries have separate threads, because the
+    /// server connection for the query may itself need a helper to log in.
     AuthQuery,
     /// A DNS lookup, which waits for the system's resolver.
     Resolve,
 }
 
-/// Number of threads of each kind. A step may block for seconds while others proceed.
+/// Number of threads of each kind. While a step blocks for seconds, other threads proceed.
 const THREADS: usize = 4;
 
 impl Helpers {
@@ -56,7 +56,7 @@ impl Helpers {
     ///
     /// # Errors
     ///
-    /// The operating system has no more threads.
+    /// The operating system cannot create a thread.
     pub(super) fn start(shared: &Arc<SharedState>) -> std::io::Result<Self> {
         let heavy = start("login", shared, |job, shared| job.pending.advance(shared, true))?;
         let lookups = start("lookup", shared, |LoginJob { pending, reply_to, .. }, shared| {

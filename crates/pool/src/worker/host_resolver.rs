@@ -1,9 +1,9 @@
-//! [`HostResolver`]: resolves host names of servers. Its thread checks whether the host names of
-//! databases with `hosts` resolve to other addresses.
+//! [`HostResolver`]: resolves host names of servers. A background thread checks whether the host
+//! names of databases with `hosts` have lost an address.
 //!
-//! Connections are opened to the address that a name has at the time. When it resolves to another
-//! address later, as in a failover by DNS, existing connections are replaced as they become idle,
-//! as by `RECONNECT`. [`super::cluster_monitor`] does the same for databases with `servers`.
+//! A connection is opened to the address that the name has at that time. When the name later loses
+//! an address, as in a failover by DNS, existing connections are replaced as they become idle, as
+//! by `RECONNECT`. [`super::cluster_monitor`] does the same for databases with `servers`.
 
 mod resolved_addresses;
 
@@ -26,10 +26,10 @@ use self::resolved_addresses::host_and_port;
 use super::control::PoolerHandle;
 use crate::console::DatabaseSelector;
 
-/// Maximum interval of checks whether a lookup is due.
+/// Maximum interval between checks for due lookups.
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Minimum interval of these checks.
+/// Minimum interval between checks for due lookups.
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// A function that resolves a host and port.
@@ -47,14 +47,14 @@ pub struct HostResolver {
 }
 
 impl HostResolver {
-    /// Creates a resolver that calls this function.
+    /// Creates a resolver that calls `resolve`.
     pub fn new(
         resolve: impl Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
     ) -> Self {
         Self { resolve: Arc::new(resolve), first: Arc::default() }
     }
 
-    /// Returns the addresses of a host, in the order to try them; blocks.
+    /// Looks up the addresses of a host, in the order in which to try them. Blocks.
     ///
     /// # Errors
     ///
@@ -120,7 +120,7 @@ impl PoolerHandle {
                         server = %endpoint,
                         "host name resolves to another address"
                     );
-                    // The only possible failure: the database was removed meanwhile.
+                    // This fails only if the database was removed meanwhile.
                     let _ = self.reconnect(&DatabaseSelector::One(database));
                 }
             }

@@ -14,7 +14,7 @@ pub(super) struct ListenSockets {
     pub(super) listeners: Vec<Vec<Listener>>,
     /// The TCP addresses, with actual ports.
     pub(super) addresses: Vec<SocketAddr>,
-    /// The unix sockets to remove at the end.
+    /// The unix sockets to remove at shutdown.
     pub(super) owned_unix: Vec<Listener>,
     /// A handle to each socket, for a process that takes over.
     pub(super) handles: Vec<Listener>,
@@ -94,8 +94,8 @@ fn listen_tcp(
                 found = listener.tcp_address().unwrap_or(found);
                 worker_listeners.push(listener);
             }
-            // There are more inherited listeners than workers. All are used, since connections wait
-            // at each.
+            // There may be more inherited listeners than workers. All of them are used, because
+            // connections may be queued at each.
             ready
                 .zip((0..listeners.len()).cycle())
                 .for_each(|(it, worker)| listeners[worker].push(it));

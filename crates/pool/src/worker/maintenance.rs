@@ -16,13 +16,14 @@ use super::{
 };
 use crate::{PoolId, PoolStats};
 
-/// Maximum interval of checks: pools retired by new settings are removed within it.
+/// Maximum interval between checks. Unused pools that new settings have retired are removed within
+/// this time.
 const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Minimum interval of checks.
+/// Minimum interval between checks.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// Interval of checks whether the pooler has stopped.
+/// Interval at which to check whether the pooler has stopped.
 const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl PoolerHandle {
@@ -31,8 +32,8 @@ impl PoolerHandle {
         let mut mirrors = mirrors::MirrorLog::default();
         while stop.recv_timeout(self.check_interval()) == Err(RecvTimeoutError::Timeout) {
             mirrors.update(&self.shared.directory, Instant::now());
-            // Not while settings change: pools of a cluster refer to each other by ID, and a
-            // worker's old settings may refer to a pool that the new settings close.
+            // Settings must not change meanwhile: pools of a cluster refer to each other by ID, and
+            // a worker's old settings may refer to a pool that the new settings close.
             let _alone = self.shared.origin.lock();
             let pools = self.shared.directory.close_idle_pools(Instant::now());
             if !pools.is_empty() {
@@ -41,7 +42,8 @@ impl PoolerHandle {
         }
     }
 
-    /// Returns the interval of checks: a quarter of the shortest idle timeout.
+    /// Returns the interval between checks: a quarter of the shortest idle timeout, within fixed
+    /// bounds.
     fn check_interval(&self) -> Duration {
         let times = self.config().timeouts;
         let shortest = [times.pool_idle, times.autodb_idle].into_iter().flatten().min();
@@ -49,8 +51,8 @@ impl PoolerHandle {
         (shortest / 4).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)
     }
 
-    /// Makes workers remove closing pools. A pool that a worker does not confirm is tried again the
-    /// next time.
+    /// Makes workers remove closing pools. If a worker does not confirm a removal, the next check
+    /// tries again.
     fn remove_idle_pools(&self, pools: &[PoolId]) {
         let (to, replies) = mpsc::channel();
         let all: Arc<[PoolId]> = pools.into();

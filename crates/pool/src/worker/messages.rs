@@ -32,8 +32,7 @@ pub(super) enum WorkerMessage {
     HandOver(Box<Transfer>, Stream, ServerRoute),
     /// Worker `by` has clients starving for a server of this pool.
     RequestServer { pool: PoolId, by: WorkerId },
-    /// A pool with a minimum size has got its first client in some worker: open this worker's
-    /// share.
+    /// Another worker has added this pool, which has a minimum size: opens this worker's share.
     OpenMinimum(PoolId),
     /// A CancelRequest with a key of this worker, received by another worker from this address.
     Cancel(CancelKey, Option<SocketAddr>),
@@ -47,14 +46,14 @@ pub(super) enum WorkerMessage {
         slot: usize,
         generation: u32,
     },
-    /// A client of the pooler itself that needs no login: it runs an auth query.
+    /// An internal client, which needs no login, to run an auth query.
     LocalClient(Box<LoggedIn>, Stream),
     /// Requests a report.
     Report { with_peers: bool, to: Sender<WorkerReport> },
     /// An administrator has changed a [`crate::AdminState`].
     AdminStateChanged,
-    /// Stops reading and drops `done` once all pending output is sent. Connections that have not
-    /// read theirs at `until` are closed.
+    /// Stops reading and drops `done` once all pending output is sent. Connections whose output is
+    /// still pending at `until` are closed.
     Suspend { until: Option<Instant>, done: Sender<()> },
     /// Starts recording clients into this buffer; `done` confirms it.
     StartRecording { buffer: Box<CaptureBuffer>, done: Sender<()> },
@@ -62,30 +61,31 @@ pub(super) enum WorkerMessage {
     StopRecording,
     /// Ends a suspension.
     Resume,
-    /// These pools get no more clients: removes them and returns the statistics of each pool that
-    /// was removed.
+    /// Removes these pools, which get no more clients, and sends the statistics of each removed
+    /// pool.
     RemovePools { pools: Arc<[PoolId]>, to: Sender<Vec<(PoolId, PoolStats)>> },
     /// The result of a client's LISTEN.
     ListenResult { client: ClientId, result: Result<(), String> },
     /// Notifications with the clients that receive them.
     Notifications(NotificationBatch),
-    /// The LISTEN multiplexer has resumed this client. The notifications that it missed were sent
-    /// before.
+    /// The LISTEN multiplexer has resumed this client. The notifications that the client missed
+    /// were sent before this message.
     ListenResumed(ClientId),
     /// These clients may have missed notifications.
     NotificationsMissed(Vec<ClientId>),
-    /// Another process now listens to these channels of a database, too: notification positions
-    /// count from here.
+    /// Another process now also listens to these channels of a database. Notification positions
+    /// count from this message.
     PositionsStarted(Arc<str>, Arc<[Channel]>),
     /// The notification positions of a database are no longer valid.
     PositionsInvalid(Arc<str>),
-    /// The state of some cluster's servers has changed.
+    /// The state of a server in some cluster has changed.
     ClusterStateChanged,
     /// Settings have changed; `done` confirms that they are applied.
     SettingsChanged(Sender<()>),
-    /// Accepts no clients and hands each one over to another process as soon as possible.
+    /// Stops accepting clients, and hands each connected client over to another process as soon as
+    /// possible.
     StartHandover(Sender<Outgoing>),
-    /// The other process is gone: serves clients as before.
+    /// The handover has failed: serves clients as before.
     CancelHandover,
     /// Adds a client received from another process, or returned by one.
     AdoptClient(Box<IncomingClient>),
@@ -108,13 +108,13 @@ pub(super) enum WorkerMessage {
     Stop,
 }
 
-/// A client handed over with its socket and its state.
+/// A client that was handed over, with its socket and its state.
 #[derive(Debug)]
 pub(super) struct IncomingClient {
     pub(super) pool: PoolId,
     pub(super) handover: ClientHandover,
     pub(super) stream: Stream,
-    /// Permits of the limits on clients.
+    /// Permits from the limits on clients.
     pub(super) permits: Permits,
     /// The positions of the last notifications that the other process sent to the client.
     pub(super) positions: Positions,
@@ -158,10 +158,10 @@ impl Mailbox {
         messages.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Drops all messages, now and from now on, because the worker has ended.
+    /// Drops all queued messages, and all messages sent later, because the worker has ended.
     pub(super) fn close(&self) {
         let unread = self.messages.lock().take();
-        // Dropped without the lock: destructors may send messages.
+        // Dropped after the lock is released, because destructors may send messages.
         drop(unread);
     }
 

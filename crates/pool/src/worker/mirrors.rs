@@ -65,11 +65,10 @@ pub(super) struct MirrorLog {
 #[derive(Debug, Default)]
 struct MirrorLogState {
     dropped: u64,
-    /// The number of drops before the current ones started, once that was logged; then the time of
-    /// the last drop.
+    /// The number of drops before the current ones started, if their start was logged.
     dropped_before: Option<u64>,
     last_drop: Option<Instant>,
-    /// The number of transactions run at the time of the last drop.
+    /// The number of transactions that the mirror had run at the time of the last drop.
     transactions_at_drop: u64,
     logged_at: Option<Instant>,
 }
@@ -95,8 +94,8 @@ impl MirrorLog {
             let mirror = mirror.name;
             match known.next_event(&report, now) {
                 Some(MirrorLogEvent::Dropping) => {
-                    // The last error is left out, since it may contain a client's values: SHOW
-                    // MIRRORS has it.
+                    // The last error is not logged, because it may contain a client's values. SHOW
+                    // MIRRORS shows it.
                     let reasons = reasons(&report);
                     tracing::warn!(
                         database,
@@ -142,7 +141,7 @@ impl MirrorLogState {
     }
 }
 
-/// Returns the drops that the mirror is responsible for, by reason.
+/// Returns the number of drops that the mirror caused, by reason.
 fn drops_by_mirror(report: &MirrorReport) -> impl Iterator<Item = (DropReason, u64)> {
     const ITS: [DropReason; 4] = [
         DropReason::BufferFull,

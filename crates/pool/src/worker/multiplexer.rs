@@ -8,8 +8,8 @@
 //! The connection logs in as one of the users whose clients listen. In a cluster it connects to the
 //! primary, since a standby does not accept LISTEN. When it is lost, or the primary moves, it is
 //! opened again with growing delays and listens to all channels again. Then every listening client
-//! is warned that it may have missed notifications. From that point on it receives all of them, so
-//! a client that reads its data again from the database is up to date.
+//! is warned that it may have missed notifications. From that point on, the client receives all
+//! notifications, so it is up to date once it has reread its data from the database.
 
 mod channel_table;
 mod event_loop;
@@ -66,8 +66,8 @@ struct MultiplexerInbox {
 /// A request to a multiplexer.
 #[derive(Debug)]
 pub(super) enum ListenRequest {
-    /// Listens to channels. A client that comes from another process has `resume_from`: the
-    /// positions of the last notifications that it received there.
+    /// Listens to channels. For a client from another process, `resume_from` has the positions of
+    /// the last notifications that it received there.
     Listen {
         client: ListeningClient,
         pool: PoolId,
@@ -80,10 +80,9 @@ pub(super) enum ListenRequest {
     StartHandover(Sender<Outgoing>),
     /// The successor listens to the channels of this round.
     ConfirmRound(u32),
-    /// The successor is gone.
+    /// The takeover by a successor has ended or failed.
     CancelHandover,
-    /// Listens to these channels ahead of the clients of these pools that another process hands
-    /// over.
+    /// Listens to these channels before another process hands over the clients of these pools.
     PinChannels { pools: Vec<PoolId>, round: u32, marker: Channel, channels: Vec<Channel> },
     /// All clients of the other process have been handed over.
     FinishTakeover,
@@ -203,7 +202,7 @@ impl ListenMultiplexers {
         multiplexers.values().for_each(|multiplexer| multiplexer.send_to_running(request()));
     }
 
-    /// Wakes all multiplexers to check whether their connections are still current.
+    /// Wakes all multiplexers, so that they check whether their connections are still current.
     pub(super) fn wake_all(&self) {
         let multiplexers = self.by_database.lock();
         multiplexers

@@ -39,7 +39,8 @@ impl PeerConnection {
         }
     }
 
-    /// Sends bytes after the backlog; bytes that the socket does not accept join the backlog.
+    /// Sends bytes after the backlog; bytes that the socket does not accept are appended to the
+    /// backlog.
     pub(super) fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<Backlog> {
         let mut taken = 0;
         if self.backlog.is_empty() {

@@ -1,5 +1,5 @@
-//! [`PendingLogin`]: a connection that is not logged in yet: of a client that logs in, to a server
-//! that the pooler logs in to, or for a CancelRequest that it sends.
+//! [`PendingLogin`]: a connection that is not logged in yet: from a client, or to a server for a
+//! login or a CancelRequest.
 //!
 //! A pending login owns its socket and advances as far as the socket allows. Before a step that
 //! takes more than a few microseconds (TLS handshakes, SCRAM, auth queries, host names) it returns
@@ -58,19 +58,19 @@ pub(super) enum PendingKind {
 /// The event that a pending login waits for, or its result.
 #[derive(Debug)]
 pub(super) enum LoginProgress {
-    /// Waits for its socket.
+    /// The login waits for its socket.
     Waiting,
     /// The next step takes CPU time.
     Heavy,
-    /// The next step waits for an auth query: see [`PendingLogin::run_auth_query`].
+    /// The next step needs an auth query: see [`PendingLogin::run_auth_query`].
     AuthQuery,
-    /// The next step waits for a host name: see [`PendingLogin::host`].
+    /// The next step needs the address of a host name: see [`PendingLogin::host`].
     Resolve,
     /// A client's login is complete.
     Client(Box<LoggedIn>),
     /// An administrator has logged in to the console.
     Admin(Box<AdminClient>),
-    /// The client sent a CancelRequest; its connection is done.
+    /// The client sent a CancelRequest; its connection can be closed.
     CancelRequest(CancelKey),
     /// The login to a server has succeeded, over this route.
     Server(ServerId, Box<ServerReady>, ServerRoute),
@@ -93,7 +93,7 @@ impl LoginProgress {
 #[derive(Debug)]
 pub(super) struct LoggedIn {
     pub(super) login: ClientLogin,
-    /// Permits of the limits on clients.
+    /// Permits from the limits on clients.
     pub(super) permits: Permits,
     /// Output to send before the welcome message, in the same write.
     pub(super) output: Vec<u8>,
@@ -186,7 +186,8 @@ impl PendingLogin {
 
     /// Advances as far as the socket allows. CPU-heavy steps are done only if `heavy`.
     pub(super) fn advance(&mut self, shared: &SharedState, heavy: bool) -> LoginProgress {
-        // Meanwhile the pooler does not wait for the client, so it must not be closed to make room.
+        // While it advances, the login does not wait for the client, so the connection must not be
+        // closed to make room.
         self.set_busy();
         let Self { stream, hung_up, watched, drained, kind, .. } = self;
         match kind {
@@ -220,7 +221,7 @@ impl PendingLogin {
         if matches!(self.kind, PendingKind::Client(_)) { Interest::Read } else { Interest::Both }
     }
 
-    /// Returns the pool and the endpoint tried last of a login to a server.
+    /// For a login to a server, returns the pool and the endpoint that was tried last.
     pub(super) fn target(&self) -> Option<(&PoolEntry, String)> {
         match &self.kind {
             PendingKind::Server(server) => Some(server.target()),
@@ -260,7 +261,7 @@ pub(super) fn refuse_unread(mut stream: Stream, why: &Rejection, shared: &Shared
     stream.close();
 }
 
-/// Returns the origin of a client: its address, or the UID at a unix socket.
+/// Returns the origin of a client: its address, or its UID if it uses a unix socket.
 fn origin(stream: &Stream) -> ClientOrigin {
     match stream.peer_address() {
         None if stream.is_unix() => ClientOrigin::Unix { uid: stream.peer_uid() },

@@ -20,13 +20,13 @@ use super::{
 };
 use crate::{WorkerId, config::Config};
 
-/// Problems with settings that a start would have.
+/// The problems that a start with the checked settings would have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preflight {
     /// Keys below `[pool]`, and the reasons why their values cannot be used.
     pub errors: Vec<(String, String)>,
-    /// Keys and reasons of problems that may be intended: a port in use by a pooler that is to be
-    /// taken over.
+    /// Keys and reasons of problems that may be intended, such as a port in use by a pooler that is
+    /// to be taken over.
     pub warnings: Vec<(String, String)>,
 }
 
@@ -65,7 +65,7 @@ impl Preflight {
         self.errors.push((key.to_owned(), text.into()));
     }
 
-    /// Checks each file by itself, to report all that fail, and then whether they match.
+    /// Checks each TLS file separately, to report all invalid ones, and then whether they match.
     fn tls(&mut self, config: &Config) {
         let before = self.errors.len();
         for (side, leg, is_used) in [

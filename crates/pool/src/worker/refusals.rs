@@ -1,7 +1,7 @@
 //! [`Refusals`]: refused logins, counted by reason and logged at a limited rate.
 //!
-//! While refusals are rare, each is logged as a warning. Beyond that a reason is summarized once a
-//! second, so that password guessing or garbage input does not fill the log.
+//! While refusals are rare, each is logged as a warning. Frequent refusals are summarized once a
+//! second for each reason, so that password guessing or garbage input does not fill the log.
 
 use std::{
     net::SocketAddr,
@@ -48,7 +48,7 @@ pub(super) struct RefusedLogin<'a> {
 /// The rate limit of a reason's log messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct LogRateLimit {
-    /// Number of lines written in the current burst.
+    /// Number of lines written, decremented once a second.
     written: u32,
     /// Time at which `written` was last decremented.
     refilled: Option<Instant>,
@@ -56,7 +56,7 @@ struct LogRateLimit {
 }
 
 impl LogRateLimit {
-    /// Whether a line may be written.
+    /// Counts a line, and returns whether it may be written.
     fn admits(&mut self, burst: u32, now: Instant) -> bool {
         let refilled = *self.refilled.get_or_insert(now);
         let seconds = now.saturating_duration_since(refilled).as_secs();

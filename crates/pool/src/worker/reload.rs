@@ -1,4 +1,4 @@
-//! Changing settings at run time: reloading the file, or SET at the console.
+//! Changes settings at run time, by reloading the file or by SET on the console.
 
 use std::{
     num::NonZeroUsize,
@@ -48,8 +48,8 @@ pub struct ReloadReport {
 }
 
 impl PoolerHandle {
-    /// Reloads the settings, all or nothing, and logs the result. Clients of pools that remain are
-    /// not disturbed. Returns when all workers have applied them.
+    /// Reloads either all settings or none, and logs the result. Clients whose pools remain are not
+    /// disturbed. Returns when all workers have applied the settings.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl PoolerHandle {
     }
 
     /// Sets one key until the next reload. TLS keys are valid only together: a value that conflicts
-    /// with the others waits until they match, and is dropped by RELOAD. Returns notices for the
+    /// with the others takes effect once they match, and RELOAD drops it. Returns notices for the
     /// administrator.
     ///
     /// # Errors

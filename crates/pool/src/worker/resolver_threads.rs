@@ -20,7 +20,7 @@ use super::{
     shared_state::SharedState,
 };
 
-/// Number of names resolved at the same time.
+/// Maximum number of names that are resolved at the same time.
 const THREADS: usize = 4;
 
 /// Host name and port of a server.
@@ -39,7 +39,7 @@ impl ResolverThreads {
     ///
     /// # Errors
     ///
-    /// The operating system has no more threads.
+    /// The operating system cannot create a thread.
     pub(super) fn start(shared: &Arc<SharedState>) -> std::io::Result<Self> {
         let (names, queue) = mpsc::channel();
         let queue = Arc::new(Mutex::new(queue));

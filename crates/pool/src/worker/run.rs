@@ -58,8 +58,8 @@ pub(super) struct PoolWorker {
     listeners: Vec<Listener>,
     timers: Timers<(usize, u32)>,
     accept_retry_at: Option<Instant>,
-    /// Maximum number of connections to accept from a ready listener, and the iteration in which
-    /// that many were accepted.
+    /// Maximum number of connections to accept from a ready listener, and the last iteration in
+    /// which that many were accepted (`accepted_iteration`).
     accept_batch: usize,
     accepted_iteration: u64,
     iteration: u64,
@@ -81,7 +81,7 @@ pub(super) struct PoolWorker {
 #[derive(Debug)]
 struct HandoverState {
     to: Sender<Outgoing>,
-    /// Time until which listening clients wait for the other process to listen, too.
+    /// Time until which listening clients wait for the other process to listen to their channels.
     listens_until: Instant,
     /// The position of the last notification delivered here, by database and channel.
     positions: HashMap<Arc<str>, HashMap<Channel, u64>>,
@@ -94,7 +94,7 @@ const LISTEN_HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkerPhase {
     Running,
-    /// Accepts no clients and hands its clients over to another process. Stops on request.
+    /// Accepts no new clients, and hands connected ones over to another process. Stops on request.
     HandingOver,
     /// Accepts no new clients; stops after the last one has disconnected.
     WaitingForClients,
@@ -147,7 +147,7 @@ impl PoolWorker {
         Ok(worker)
     }
 
-    /// Runs until stopped or drained.
+    /// Runs the worker until it is stopped or drained.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl PoolWorker {
         Ok(())
     }
 
-    /// Returns when the next timeout is due; in the past if actions are deferred.
+    /// Returns the time of the next timeout; a time in the past if actions are deferred.
     fn deadline(&self) -> Option<Instant> {
         if !self.sockets.deferred.is_empty() {
             return Some(self.started_at);

@@ -36,15 +36,16 @@ use crate::{
     config::{Config, TlsConfig},
 };
 
-/// Minimum of the limit on connections that have not logged in, however low the client limit is.
+/// Lower bound of the limit on connections that have not logged in, however low the client limit
+/// is.
 const LOGINS_MIN: u32 = 128;
 
-/// The settings for accepting clients: authentication rules and TLS. A login keeps those that it
-/// started with.
+/// The settings for accepting clients: authentication rules and TLS. A login keeps the settings
+/// that it started with.
 #[derive(Debug)]
 pub(super) struct AcceptSettings {
     pub(super) rules: Arc<ClientRules>,
-    /// TLS for clients; `None` refuses it.
+    /// TLS for clients; `None` if TLS is refused.
     pub(super) tls: Option<ClientTls>,
 }
 
@@ -55,7 +56,8 @@ pub(super) struct SharedState {
     accept_settings: RwLock<Arc<AcceptSettings>>,
     /// Connections that have not logged in.
     pub(super) startups: Arc<Startups>,
-    /// The seed of authentication requests for unknown users; constant for the life of the process.
+    /// The seed of the authentication requests sent to unknown users; constant for the life of the
+    /// process.
     mock_secret: [u8; 32],
     /// SCRAM keys of the passwords for server logins.
     pub(super) server_keys: ClientKeys,
@@ -74,10 +76,10 @@ pub(super) struct SharedState {
     pub(super) captures: Captures,
     /// The file that settings are reloaded from. Locked while settings are changed.
     pub(super) origin: Mutex<Option<ConfigOrigin>>,
-    /// TLS settings that were set at the console and do not match yet.
+    /// TLS settings that were set on the console and do not match each other yet.
     pub(super) pending_tls: Mutex<Option<TlsConfig>>,
     is_stopped: AtomicBool,
-    /// The start of the workers' clocks.
+    /// Time 0 of the workers' clocks.
     pub(super) started_at: Instant,
     /// Whether another process has taken over or is taking over.
     taken_over: AtomicBool,
@@ -89,8 +91,8 @@ pub(super) struct SharedState {
     pub(super) multiplexers: ListenMultiplexers,
     /// Counts of refused logins.
     pub(super) refusals: Refusals,
-    /// The socket to the process that is being taken over, while it has clients. Locked for
-    /// writing.
+    /// The socket to the process that is being taken over, while it has clients. The lock
+    /// serializes writes.
     pub(super) predecessor: Mutex<Option<UnixStream>>,
 }
 
@@ -136,8 +138,8 @@ impl SharedState {
         self.listeners.lock()
     }
 
-    /// Starts a shutdown. The kernel refuses TCP clients once the workers have closed their
-    /// sockets, too. Unix sockets stay open for the console.
+    /// Starts a shutdown. The kernel refuses TCP clients once the workers have also closed their
+    /// sockets. Unix sockets stay open for the console.
     pub(super) fn start_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Relaxed);
         self.listeners().retain(|listener| listener.tcp_address().is_none());
@@ -147,7 +149,8 @@ impl SharedState {
         self.shutting_down.load(Ordering::Relaxed)
     }
 
-    /// Returns the limit on connections that have not logged in, for TCP and unix sockets each.
+    /// Returns the limit on connections that have not logged in; it applies separately to TCP and
+    /// unix sockets.
     pub(super) fn logins_max(&self) -> usize {
         let limits = self.directory.config().limits;
         let max = if limits.logins == 0 { limits.clients.max(LOGINS_MIN) } else { limits.logins };
@@ -213,8 +216,8 @@ impl SharedState {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Returns random bytes for a login; `None` if the system provides none. Logins are refused
-    /// then: with a predictable nonce an observed login could be replayed.
+    /// Returns random bytes for a login; `None` if the system provides none. Logins are then
+    /// refused, because with a predictable nonce an observed login could be replayed.
     pub(super) fn entropy(&self) -> Option<Entropy> {
         let bytes: [u8; 22] = self.system.random_bytes()?;
         let (nonce, salt) = bytes.split_first_chunk()?;

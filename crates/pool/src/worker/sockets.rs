@@ -23,9 +23,10 @@ pub(super) enum DeferredAction {
     SendCancel(ServerId, PoolId, CancelKey),
     /// Checks all servers of the cluster that this pool belongs to.
     CheckCluster(PoolId),
-    /// Checks the WAL position of the primary of the cluster that this pool belongs to.
+    /// Queries the WAL position of the primary of the cluster that this pool belongs to.
     CheckPrimary(PoolId),
-    /// Listens to channels for a client. `again` if it already listened to them in another process.
+    /// Listens to channels for a client. `again` is whether the client already listened to them in
+    /// another process.
     Listen {
         client: ClientId,
         home: PoolId,
@@ -65,7 +66,7 @@ pub(super) struct WorkerSockets {
 #[derive(Debug)]
 struct SocketRef {
     slot: usize,
-    /// The route over which a server was connected to.
+    /// The route of a server connection; `None` for a client.
     route: Option<ServerRoute>,
     /// A client's permits, returned when this is dropped.
     permits: Option<Permits>,
@@ -107,7 +108,7 @@ impl WorkerSockets {
         &mut sockets[index]
     }
 
-    /// Sets the slot of a peer.
+    /// Sets the socket slot of a peer, with its route or permits.
     pub(super) fn set_socket_ref(
         &mut self,
         peer: PeerId,
@@ -248,7 +249,8 @@ impl WorkerSockets {
         }
     }
 
-    /// Stops watching a unix socket for writability, which every read of the peer would report.
+    /// Stops watching a unix socket for writability, because every read by the peer would cause an
+    /// event.
     pub(super) fn unwatch_writable(&mut self, slot: usize) {
         let token = self.table.token(slot);
         let Some(connection) = self.table.connection(slot) else { return };
@@ -260,7 +262,7 @@ impl WorkerSockets {
     }
 }
 
-/// The facts about a client that the log contains.
+/// The facts about a client that log messages contain.
 #[derive(Debug)]
 struct ClientLogFields {
     entry: Arc<PoolEntry>,

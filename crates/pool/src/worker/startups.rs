@@ -2,11 +2,11 @@
 //! close when the limit is reached.
 //!
 //! An attacker that opens sockets and sends nothing, or a byte now and then, must not lock others
-//! out. At the limit, each new connection replaces one that keeps the pooler waiting: at the
-//! address with the most connections, the oldest one without a startup packet (a TLS handshake
-//! counts as such); otherwise the oldest one that has not answered an authentication request, if
-//! its address has more connections than the new one's. If none qualifies, the new connection is
-//! refused.
+//! out. At the limit, each new connection replaces one that keeps the pooler waiting. Addresses are
+//! searched from the one with the most connections down. At each address, the candidate is the
+//! oldest connection without a startup packet (including one in its TLS handshake), or else the
+//! oldest one that has not answered an authentication request, if the address has more connections
+//! than the new one's. If none qualifies, the new connection is refused.
 //!
 //! Unix sockets are counted separately, so that the console stays reachable during a flood of TCP
 //! connections.
@@ -103,13 +103,13 @@ impl ClientNetwork {
     }
 }
 
-/// The limit is reached, and no connection can be closed to make room.
+/// The error if the limit is reached and no connection can be closed to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StartupsFull;
 
 impl Startups {
-    /// Adds a connection, of at most `max`. Returns its entry, and the connection to close for it,
-    /// if any.
+    /// Adds a connection; at most `max` are kept. Returns its entry, and the connection to close in
+    /// its place, if any.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! SUSPEND: a worker flushes its output, reads nothing, and stops the core's clock. Bytes that
 //! peers send stay in kernel buffers, and peers wait.
 //!
-//! New clients can still log in, which needs no server, and then wait like all others. So an
-//! administrator can connect to the console and issue RESUME.
+//! New clients can still log in, because a login needs no server, and then wait like all others. So
+//! an administrator can connect to the console and issue RESUME.
 
 use std::{sync::mpsc::Sender, time::Instant};
 
@@ -22,7 +22,7 @@ pub(super) struct Suspended {
 }
 
 impl Suspended {
-    /// Returns when connections that have not read their output are closed.
+    /// Returns the time at which connections that have not read their output are closed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.flush.as_ref().and_then(|(_, until)| *until)
     }
@@ -40,7 +40,7 @@ impl PoolWorker {
         }
     }
 
-    /// Ends the suspension in all workers, for an operation that excludes it.
+    /// Ends the suspension, because an operation starts that cannot run during one.
     pub(super) fn cancel_suspend(&mut self) {
         self.shared.set_suspended(false);
         self.resume();
@@ -64,8 +64,8 @@ impl PoolWorker {
         }
     }
 
-    /// Checks whether all output is sent. After the deadline, closes connections that have not read
-    /// theirs.
+    /// Checks whether all output is sent. After the deadline, closes connections with unsent
+    /// output.
     pub(super) fn flush_suspended(&mut self) {
         let Some(Suspended { flush: Some((_, until)), .. }) = &self.suspended else { return };
         let is_late = until.is_some_and(|until| Instant::now() >= until);

@@ -13,11 +13,12 @@
 //!  │ ◄──────────────────────────── DONE  │ ends
 //! ```
 //!
-//! Both listen until the old process receives READY, so no connection attempt fails. A client is
-//! handed over when it has no server, no request in progress and no pending output. Until it is
-//! TAKEN, the old process keeps its socket and state, and serves it again if the new process fails.
-//! Clients with TLS (whose keys cannot be handed over), in session mode while they have a server,
-//! and for replication, stay until they disconnect, or for at most `timeouts.shutdown`.
+//! Both processes listen until the old process receives READY, so no connection attempt fails. A
+//! client is handed over when it has no server, no request in progress and no pending output. Until
+//! it is TAKEN, the old process keeps its socket and state, and serves it again if the new process
+//! fails. Some clients stay until they disconnect, but at most for `timeouts.shutdown`: clients
+//! with TLS, whose keys cannot be handed over; clients in session mode while they have a server;
+//! and replication clients.
 //!
 //! Only a process of the same user, or of root, may take over.
 
@@ -49,8 +50,8 @@ pub(super) use self::{
 use super::shared_state::SharedState;
 use crate::config::Config;
 
-/// Returns the path of the takeover socket: `listen.takeover`, or next to the first unix socket;
-/// `None` if neither is configured.
+/// Returns the path of the takeover socket: `listen.takeover`, or a path next to the first unix
+/// socket; `None` if neither is configured.
 pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
     let listen = &config.listen;
     if listen.takeover.is_some() || listen.port == 0 {

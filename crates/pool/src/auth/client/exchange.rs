@@ -64,7 +64,7 @@ pub(super) enum AuthOutcome {
 const AUTHENTICATED: AuthOutcome = AuthOutcome::Authenticated { last_word: None, keys: None };
 
 impl ClientRules {
-    /// Returns the first request for `requirement`, or the outcome if none is needed.
+    /// Returns the first request for `requirement`, or the outcome if no request is needed.
     pub(super) fn first_request(
         &self,
         request: &StartupRequest,
@@ -216,7 +216,7 @@ fn check_cleartext(
 }
 
 /// Responds to the first SCRAM message. For an unknown user, or one with an md5 secret, the
-/// exchange looks like any other and ends as with a wrong password.
+/// exchange looks like any other and fails as if the password were wrong.
 fn start_scram(
     secret: Option<StoredSecret>,
     client_first: &[u8],

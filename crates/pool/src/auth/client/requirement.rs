@@ -1,4 +1,4 @@
-//! [`AuthRequirement`]: how a client must authenticate, by the settings and its origin.
+//! [`AuthRequirement`]: how a client must authenticate, according to the settings and its origin.
 
 use super::{ClientRules, ClientTlsInfo, Replication};
 use crate::{
@@ -23,8 +23,8 @@ pub(super) enum AuthRequirement {
 }
 
 impl ClientRules {
-    /// Whether a client of the console is the OS user of this process. It needs no password, since
-    /// it has full access to the process anyway. PgBouncer does the same.
+    /// Whether a client of the console is the OS user of this process. Such a client needs no
+    /// password, because it has full access to the process anyway. PgBouncer does the same.
     pub(super) fn is_owner(&self, request: &StartupRequest, from: ClientOrigin) -> bool {
         let is_named = |name: &String| CONSOLE_DATABASES.contains(&name.as_str());
         let ClientOrigin::Unix { uid: Some(uid) } = from else { return false };
@@ -93,7 +93,7 @@ fn hba_requirement(
     }
 }
 
-/// Describes a connection in the words of PostgreSQL's error for a missing pg_hba.conf entry.
+/// Describes a connection with the wording of PostgreSQL's error for a missing pg_hba.conf entry.
 fn connection_text(request: &StartupRequest, from: ClientOrigin, is_tls: bool) -> String {
     let host = match from {
         ClientOrigin::Unix { .. } => "[local]".to_owned(),

@@ -16,7 +16,7 @@ pub struct ClientRules {
     pub(super) mock: MockSecret,
     /// The UID of this process.
     pub(super) owner: Option<u32>,
-    /// The SCRAM keys of plain passwords, so that each is derived only once.
+    /// A cache of the SCRAM keys of plain passwords, so that each is derived only once.
     pub(super) keys: ClientKeys,
     /// Whether authentication requests to unknown users imitate SCRAM, where the method accepts
     /// both md5 and SCRAM.
@@ -66,7 +66,7 @@ impl ClientRules {
         Some(UserSecret { secret: Some(secret.clone()).filter(|secret| !secret.is_empty()) })
     }
 
-    /// Returns the auth query for a user, if one is configured and passwords matter.
+    /// Returns the auth query for a user, if one is configured and the method is not `any`.
     pub(super) fn auth_query(&self, request: &StartupRequest) -> Option<AuthQuery> {
         let is_open = self.config.auth.method == AuthMethod::Any;
         if is_open { None } else { self.config.auth_query(&request.database, &request.user) }

@@ -423,7 +423,7 @@ fn replication_is_a_boolean_or_database() {
 #[test]
 fn replication_connection_keeps_every_startup_parameter() {
     let options = "-c extra_float_digits=3 -c datestyle=ISO";
-    // Also where `replication` comes last.
+    // `replication` takes effect even if it comes last.
     let parameters = [
         ("user", "alice"),
         ("database", "shop"),
@@ -481,10 +481,10 @@ fn unknown_database_is_reported_only_after_authentication() {
     assert_eq!(sent(&mut trusting), ["FATAL: database \"other\" does not exist (SQLSTATE 3D000)"]);
     let (step, ..) = scram(client("scram-sha-256"), &hello, "wrong", ChannelBinding::Unsupported);
     assert!(rejected(&step).starts_with("password authentication failed"));
-    // Without a name it is the user's name.
+    // Without a database name, the user name is used.
     let hello = packet(ProtocolVersion::V3_0, &[("user", "shop")]);
     assert_eq!(admitted(client("any").receive(&hello)).database, "shop");
-    // The console databases exist besides the configured ones.
+    // The console databases exist in addition to the configured ones.
     for console in CONSOLE_DATABASES {
         let hello = packet(ProtocolVersion::V3_0, &[("user", "alice"), ("database", console)]);
         assert_eq!(admitted(client("trust").receive(&hello)).database, console);

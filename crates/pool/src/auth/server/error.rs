@@ -1,4 +1,4 @@
-//! [`ServerLoginError`]: why a login to a server failed.
+//! [`ServerLoginError`]: the reason why a login to a server failed.
 
 use howdah_wire::{
     Backend, DecodeError, EncodeError, HeaderError,
@@ -9,7 +9,7 @@ use howdah_wire::{
 
 use crate::ServerFailure;
 
-/// Why a login to a server failed. Never contains a secret.
+/// The reason why a login to a server failed. Never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerLoginError {
@@ -22,8 +22,8 @@ pub enum ServerLoginError {
         message: String,
         /// The unchanged ErrorResponse, to send to clients of the pool.
         verbatim: Vec<u8>,
-        /// Whether the requested protocol version may be the reason: the server is retried with
-        /// 3.0.
+        /// Whether the requested protocol version may be the reason. If so, the login is retried
+        /// with 3.0.
         may_be_version: bool,
     },
     /// The server requests a password, and neither a password nor matching keys are known.
@@ -97,8 +97,8 @@ impl ServerLoginError {
         }
     }
 
-    /// Whether to retry with [`ProtocolVersion::V3_0`]: the server or a pooler may support nothing
-    /// newer and not know how to negotiate.
+    /// Whether to retry with [`ProtocolVersion::V3_0`]: the server, or a pooler in front of it, may
+    /// support neither a newer version nor negotiation.
     pub fn may_retry_as_3_0(&self) -> bool {
         matches!(self, Self::Refused { may_be_version: true, .. })
     }

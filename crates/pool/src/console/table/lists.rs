@@ -32,8 +32,8 @@ pub(super) const PEER_POOLS: &[(&str, ColumnType)] = &[
     ("sv_login", Int4),
 ];
 
-/// Returns the result of SHOW VERSION: our version, and that of PgBouncer whose console ours
-/// follows.
+/// Returns the result of SHOW VERSION: the version of howdah, and the PgBouncer version whose
+/// console it follows.
 pub(super) fn version() -> String {
     format!("howdah {} (console of PgBouncer 1.25)", env!("CARGO_PKG_VERSION"))
 }

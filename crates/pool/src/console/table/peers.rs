@@ -10,7 +10,7 @@ use super::{
 };
 use crate::core::{ClientPhase, ServerPhase};
 
-/// The values that all these tables show for a connection.
+/// The values that SHOW CLIENTS, SERVERS and SOCKETS show for a connection.
 struct ConnectionRow<'a> {
     kind: &'static str,
     user: &'a str,
@@ -56,7 +56,7 @@ const PEERS: &[ConnectionColumn] = &[
     ("id", Int8, |peer| peer.id.into()),
 ];
 
-/// Additional columns of SHOW SOCKETS. Always 0: positions in buffers are not recorded.
+/// Additional columns of SHOW SOCKETS. They are always 0: positions in buffers are not recorded.
 pub(super) const SOCKET: &[(&str, ColumnType)] = &[
     ("recv_pos", Int4),
     ("pkt_pos", Int4),

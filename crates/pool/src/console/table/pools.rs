@@ -88,7 +88,7 @@ fn pool_row(view: &PoolerSnapshot, number: usize, pool: &PoolView) -> Vec<CellVa
         pool.user.as_str().into(),
         clients().filter(|client| client.phase == ClientPhase::Active).count().into(),
         waiting().count().into(),
-        // None is queued: a CancelRequest is forwarded at once, over its own connection.
+        // No CancelRequest is queued: each is forwarded at once, over its own connection.
         cancels.into(),
         0_u32.into(),
         in_phase(ServerPhase::Active).into(),

@@ -26,7 +26,7 @@ enum Average {
     Each(fn(&PoolStats) -> u64),
 }
 
-/// A count, with its column names in each of the tables.
+/// A count, with its column name in each table.
 struct StatCounter {
     in_stats: &'static str,
     average_in_stats: &'static str,

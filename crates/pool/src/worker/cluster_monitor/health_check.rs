@@ -15,9 +15,10 @@ use crate::{
     },
 };
 
-/// The basic query. The timeline is that of the current WAL file; the control file has that of the
-/// last checkpoint, which after a promotion is some time later. A role without access to other
-/// sessions' statistics still sees that a WAL receiver or sender exists, which is sufficient here.
+/// The basic query. It takes a primary's timeline from the name of the current WAL file, because
+/// the control file has the timeline of the last checkpoint, which may precede a promotion. A role
+/// that may not read the statistics of other sessions still sees whether a WAL receiver or sender
+/// exists, which is sufficient here.
 macro_rules! query {
     () => {
         "SELECT pg_catalog.pg_is_in_recovery(), \
@@ -49,12 +50,12 @@ macro_rules! read_your_writes_query {
     };
 }
 
-/// The queries, from the most to the least detailed; where one is refused, the next is used.
+/// The queries, from the most to the least detailed. If the server refuses one, the next is used.
 ///
-/// The first also reads a standby's timeline from the control file, which is updated some time
-/// after a promotion. The privilege for those functions can be revoked and is checked before
-/// execution, so a CASE would not help. A standby with an unknown timeline counts as having
-/// replayed nothing.
+/// The first query also reads a standby's timeline from the control file, which is updated some
+/// time after a promotion. A CASE cannot replace the separate query: the privilege to call those
+/// functions can be revoked, and is checked even in a branch that is not executed. A standby with
+/// an unknown timeline counts as having replayed nothing.
 const CHECK_QUERIES: [&str; 3] = [
     read_your_writes_query!(
         ", (SELECT GREATEST(timeline_id, min_recovery_end_timeline) \
@@ -68,7 +69,7 @@ const CHECK_QUERIES: [&str; 3] = [
 const SYSTEM_IDENTIFIER_QUERY: &str =
     "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 
-/// Maximum length of a message.
+/// Maximum length of a message in bytes.
 const MESSAGE_BYTES_MAX: u32 = 64 << 10;
 
 /// The reason why a health check failed.
@@ -90,12 +91,12 @@ impl From<io::Error> for HealthCheckError {
     }
 }
 
-/// The health checks of a server, with their connection if it is open.
+/// The health checks of a server, and their connection while it is open.
 #[derive(Debug)]
 pub(super) struct HealthCheck {
     poller: Poller,
     connection: Option<HealthCheckConnection>,
-    /// The first refused query's error until it is taken.
+    /// The error of the first refused query, until [`HealthCheck::take_refusal`] returns it.
     refusal: Option<String>,
     is_limited: bool,
 }
@@ -104,11 +105,12 @@ pub(super) struct HealthCheck {
 struct HealthCheckConnection {
     stream: Stream,
     read: Vec<u8>,
-    /// The pool whose login the connection used. It is opened again after a configuration change.
+    /// The pool whose login the connection used. After a configuration change, the connection is
+    /// opened again.
     entry: Arc<PoolEntry>,
     /// The system identifier: `None` until queried, `Some(None)` if the query was refused.
     system: Option<Option<i64>>,
-    /// Number of [`CHECK_QUERIES`], from the front, that are permanently refused.
+    /// Number of leading [`CHECK_QUERIES`] that the server refuses permanently.
     refused_queries: usize,
 }
 
@@ -119,7 +121,7 @@ struct CheckReply {
     refused: Option<QueryRefusal>,
 }
 
-/// A query refused by a server that keeps running.
+/// The error of a query that the server refused, although it is up.
 #[derive(Debug)]
 struct QueryRefusal {
     /// Whether the query would be refused again.
@@ -140,7 +142,7 @@ impl HealthCheck {
         self.connection = None;
     }
 
-    /// Returns the error of a refused query that read-your-writes needs, once.
+    /// Takes the error of a refused query that read-your-writes needs.
     pub(super) fn take_refusal(&mut self) -> Option<String> {
         self.refusal.take()
     }
@@ -150,8 +152,8 @@ impl HealthCheck {
         self.poller.waker()
     }
 
-    /// Waits until `until` or for an event. Returns whether the connection has ended, to detect a
-    /// server's restart before the next check.
+    /// Waits for an event, at most until `until`. Returns whether the connection has ended, so that
+    /// a restart of the server is detected before the next check.
     pub(super) fn wait(&mut self, until: Instant) -> bool {
         if self.poller.wait(Some(until), &mut Vec::new()).is_err() {
             std::thread::sleep(std::time::Duration::from_millis(1)); // Do not spin if polling fails.
@@ -292,7 +294,7 @@ fn log_in(
     }
 }
 
-/// Waits until the stream may be ready.
+/// Waits until the stream may be ready; fails after `deadline`.
 fn wait_readable(poller: &mut Poller, deadline: Instant) -> Result<(), HealthCheckError> {
     if Instant::now() >= deadline {
         return Err(HealthCheckError::Unreachable("health check timed out".to_owned()));
@@ -416,7 +418,7 @@ fn health_report_is_parsed() {
     let standby = ["t", "0", "", "x", "1"];
     let read = report(&row(&standby)).unwrap();
     assert!(read.is_in_recovery && read.is_streaming && read.timeline == 0);
-    // With the columns for read-your-writes.
+    // The same reply with the columns for read-your-writes.
     let read = report(&row(&[&primary[..], &["50331688", "8192", ""]].concat())).unwrap();
     assert_eq!((read.timeline, read.insert_lsn), (10, Some(50_331_648)), "a page without a record");
     let read = report(&row(&[&standby[..], &["", "8192", "3"]].concat())).unwrap();

@@ -1,4 +1,4 @@
-//! Statistics periods: totals of the last period, for the console's averages and the log.
+//! Statistics periods: the totals from which the console and the log derive averages.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use super::PoolerHandle;
 use crate::{DurationHistogram, PoolId, PoolReport, PoolStats, core::state::pool_stats::micros};
 
 impl PoolerHandle {
-    /// Closes a statistics period every `log.stats-period` until the pooler ends.
+    /// Ends a statistics period every `log.stats-period` until the pooler ends.
     pub(in crate::worker) fn run_stats_periods(&self, stop: &mpsc::Receiver<()>) {
         loop {
             let log = self.shared.directory.config().log;
@@ -52,7 +52,7 @@ impl StatsHistory {
         self.previous = std::mem::replace(&mut self.last, sums);
     }
 
-    /// Removes pools that no longer exist: their IDs will be reused.
+    /// Removes pools that no longer exist, because their IDs will be reused.
     pub(in crate::worker) fn remove(&mut self, pools: &[PoolId]) {
         for pool in pools {
             self.previous.remove(pool);

@@ -18,7 +18,7 @@ pub(super) fn external_server_id(worker: WorkerId, id: ServerId) -> u64 {
     external_id(worker, id.generation(), id.index())
 }
 
-/// Decodes an ID into the worker of a client and its ID there.
+/// Decodes a client's ID into its worker and its ID within that worker.
 pub(super) fn split(name: u64) -> (WorkerId, ClientId) {
     let [worker, rest @ ..] = name.to_be_bytes();
     let [a, b, c, slot @ ..] = rest;

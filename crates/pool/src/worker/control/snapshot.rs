@@ -139,7 +139,7 @@ fn members(
     views
 }
 
-/// Adds the totals of member pools to their owner pools, where the clients are.
+/// Adds the totals of member pools to their owner pools, which have the clients.
 fn add_member_totals(pools: &mut [PoolView]) {
     for index in 0..pools.len() {
         let member = &pools[index];

@@ -28,12 +28,12 @@ use crate::{
     },
 };
 
-/// The limits that a client counts against: pooler, database, user, and the pool's unlimited
-/// counter.
+/// The limits that a client counts against: those of the pooler, the database and the user, and the
+/// pool's occupants, which are unlimited.
 #[derive(Clone, Debug)]
 pub(in crate::worker) struct ClientLimits {
     pub(in crate::worker) limits: Arc<[Arc<ConnectionLimit>]>,
-    /// The names of the first three limits in PgBouncer, for error messages.
+    /// PgBouncer's names of the first three limits, for error messages.
     pub(in crate::worker) names: [&'static str; 3],
 }
 
@@ -63,25 +63,27 @@ pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) key: PoolKey,
     pub(in crate::worker) spec: Arc<PoolSpec>,
     pub(in crate::worker) settings: PoolSettings,
-    /// Unlimited counter of clients and servers in all workers and in transit between them.
+    /// An unlimited counter of the clients and servers in all workers and in transit between
+    /// workers.
     pub(in crate::worker) occupants: Arc<ConnectionLimit>,
     /// `occupants` as a list, for clients that count against no limit.
     pub(in crate::worker) occupancy: Arc<[Arc<ConnectionLimit>]>,
-    /// Whether new clients for this key get another pool or are refused.
+    /// Whether the pool gets no new clients: they get another pool for this key, or are refused.
     pub(in crate::worker) is_retired: bool,
-    /// `settings.servers` in shared form, for routes that outlive this entry.
+    /// The endpoints of `settings.servers`, shared with routes that may outlive this entry.
     pub(in crate::worker) endpoints: Vec<Arc<Endpoint>>,
     pub(in crate::worker) names: HostResolver,
     pub(in crate::worker) tls: Arc<ServerTls>,
     /// TCP options for connections to the servers.
     pub(in crate::worker) tcp: TcpOptions,
-    /// The SCRAM keys from a client's login. They are valid at servers with the same stored secret.
+    /// The SCRAM keys from a client's login. They are valid for logins to servers that store the
+    /// same verifier.
     pub(in crate::worker) client_keys: Mutex<Option<ScramKeys>>,
-    /// The user's secret from the last auth query, where none is configured.
+    /// The user's secret from the last auth query, for users without a configured secret.
     pub(in crate::worker) cached_secret: Mutex<Option<StoredSecret>>,
     pub(in crate::worker) next_host: AtomicUsize,
-    /// The monitors of the pool's clusters, one per shard; or of the cluster that it is a member
-    /// of.
+    /// The monitors of the pool's clusters, one per shard; for a member's pool, the monitor of its
+    /// cluster.
     pub(in crate::worker) monitors: Vec<Arc<ClusterMonitor>>,
 }
 
@@ -108,11 +110,11 @@ impl ServerTls {
     }
 }
 
-/// The way in which a server connection was opened. A CancelRequest uses the same endpoint and
-/// encryption.
+/// The endpoint and encryption of a server connection. A CancelRequest for the connection uses the
+/// same ones.
 #[derive(Clone, Debug)]
 pub(in crate::worker) struct ServerRoute {
-    /// The endpoint when the connection was opened: settings may have changed since.
+    /// The endpoint at the time the connection was opened; the settings may have changed since.
     endpoint: Arc<Endpoint>,
     encryption: Encryption,
 }
@@ -140,7 +142,7 @@ impl ServerRoute {
 }
 
 impl PoolEntry {
-    /// Returns the routes to a server, in the order to try them for one connection.
+    /// Returns the routes for a new server connection, in the order in which to try them.
     pub(in crate::worker) fn routes(&self) -> Vec<ServerRoute> {
         let hosts = self.endpoints.len();
         let first = match self.settings.load_balance_hosts {
@@ -162,7 +164,8 @@ impl PoolEntry {
             .collect()
     }
 
-    /// Returns a dialer for a route. `address` is the resolved address of a host name.
+    /// Returns a dialer for a route. `address` is the resolved address if the route has a host
+    /// name.
     ///
     /// # Errors
     ///
@@ -195,7 +198,8 @@ impl PoolEntry {
         })
     }
 
-    /// Returns a retired copy: connected clients stay, new clients get another pool.
+    /// Returns a retired copy of this pool: connected clients stay, and new clients get another
+    /// pool.
     pub(super) fn retired(&self) -> Self {
         let mut spec = PoolSpec::clone(&self.spec);
         spec.servers_min = 0;
@@ -227,7 +231,7 @@ impl PoolEntry {
         members.chain(self.spec.mirrors.iter().map(|target| target.pool))
     }
 
-    /// Returns a client's user, if different from the pool's.
+    /// Returns a client's user if it differs from the pool's.
     pub(in crate::worker) fn differing_user(&self, user: &str) -> Option<Arc<str>> {
         (user != self.key.user).then(|| user.into())
     }
@@ -251,7 +255,8 @@ impl PoolEntry {
         (keys, found)
     }
 
-    /// Caches credentials from the predecessor process, unless a login here has cached newer ones.
+    /// Caches credentials from the predecessor process, unless a login in this process has cached
+    /// newer ones.
     pub(in crate::worker) fn adopt_credentials(
         &self,
         keys: Option<&ScramKeys>,
@@ -268,7 +273,7 @@ impl PoolEntry {
         }
     }
 
-    /// Returns the login parameters for a server on this stream.
+    /// Returns the parameters of a login to a server over `stream`.
     pub(in crate::worker) fn server_intent(
         &self,
         newest: ProtocolVersion,

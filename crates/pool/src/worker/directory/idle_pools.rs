@@ -2,10 +2,10 @@
 //!
 //! A pool is in use while it has clients or servers in any worker or in transit between workers:
 //! each holds a permit of [`PoolEntry::occupants`]. New permits are acquired only while the
-//! directory is locked. So a pool without permits stays unused once it is closed to new clients.
+//! directory is locked, so a pool without permits stays unused once it is closed to new clients.
 //! Workers can then drop it in any order, while the next client for its key gets a pool with
-//! another ID. The ID becomes free when every worker has confirmed the removal, plus a delay, so
-//! that no report in progress confuses the two pools.
+//! another ID. The ID becomes free some time after every worker has confirmed the removal, so that
+//! a report in progress cannot confuse the two pools.
 //!
 //! ```text
 //! in use ──► unused ──► closing (no clients) ──► removed by all workers ──► delay ──► ID is free
@@ -33,11 +33,12 @@ const REUSE_DELAY: Duration = Duration::from_secs(30);
 pub(super) struct IdlePoolReaper {
     /// Time at which each pool was first seen unused.
     unused_since: HashMap<PoolId, Instant>,
-    /// Pools closed to new clients, until all workers have removed them.
+    /// Pools that are closed to new clients, and that not all workers have removed yet.
     closing: HashSet<PoolId>,
-    /// IDs without pools, and since when they are free.
+    /// IDs without pools, each with the time at which it became free.
     free: VecDeque<(Instant, PoolId)>,
-    /// Whether an object to drop was still referenced at the last attempt.
+    /// Whether an admin state to drop was still referenced at the last attempt, so that another is
+    /// needed.
     needs_pruning: bool,
     /// The statistics of removed pools, by database; `None` for removed databases.
     past_totals: BTreeMap<Option<String>, PoolStats>,
@@ -84,7 +85,7 @@ impl Directory {
             if idle_limit(&config, entry).is_some_and(has_exceeded)
                 && reaper.closing.insert(entry.id)
             {
-                // The key of a retired pool may map to its successor, which stays.
+                // The key of a retired pool may map to the pool that replaced it, which stays.
                 if by_key.get(&entry.key) == Some(&entry.id) {
                     by_key.remove(&entry.key);
                 }
@@ -93,7 +94,8 @@ impl Directory {
         reaper.closing.iter().copied().collect()
     }
 
-    /// Removes pools that all workers have removed, and adds up their statistics.
+    /// Removes pools from the directory once all workers have removed them, and keeps their
+    /// statistics.
     pub(in crate::worker) fn remove_pools(&self, pools: Vec<(PoolId, PoolStats)>, now: Instant) {
         let mut state = self.state();
         let config = self.config();
@@ -120,8 +122,8 @@ impl Directory {
 }
 
 impl DirectoryState {
-    /// Drops limits that only removed pools used, and the admin states and statistics of databases
-    /// without an entry in the settings.
+    /// Drops limits that only removed pools used, and unchanged admin states of databases that are
+    /// neither configured nor in use. Merges the statistics of such databases.
     fn prune(&mut self, config: &Config) {
         self.limits.retain(|_, limit| Arc::strong_count(limit) > 1);
         let used: HashSet<_> =
@@ -144,7 +146,7 @@ impl DirectoryState {
     }
 }
 
-/// Returns the idle timeout of a pool; `None` if it is never removed.
+/// Returns the idle timeout of a pool; `None` if the pool is never removed.
 fn idle_limit(config: &Config, entry: &PoolEntry) -> Option<Duration> {
     let TimeoutConfig { pool_idle, autodb_idle, .. } = config.timeouts;
     let is_named = config.databases.contains_key(&entry.key.database);

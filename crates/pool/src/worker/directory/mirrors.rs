@@ -85,7 +85,7 @@ pub(super) fn mirror_spec(
     }
 }
 
-/// Returns the mirrors of a pool that clients get.
+/// Returns the mirrors of a pool that has clients.
 pub(super) fn targets(
     state: &mut DirectoryState,
     config: &Config,

@@ -11,7 +11,7 @@ use crate::{
     worker::cluster_monitor::ClusterMonitor,
 };
 
-/// Maximum delay after failed logins to a cluster member.
+/// Maximum delay before a failed login to a cluster member is retried.
 pub(super) const MEMBER_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// Returns a limit's value, or `u32::MAX` if it is not set.
@@ -19,7 +19,8 @@ pub(super) fn max_or_unlimited(limit: Option<NonZeroU32>) -> u32 {
     limit.map_or(u32::MAX, NonZeroU32::get)
 }
 
-/// Returns the key of the pool that serves a key's clients: with a forced user, that user's.
+/// Returns the key of the pool that serves the clients of `key`. If the database forces a user,
+/// that user's pool serves them.
 pub(super) fn shared_key(config: &Config, key: &PoolKey) -> PoolKey {
     let forced = config.database(&key.database).and_then(|entry| entry.user.clone());
     PoolKey { user: forced.unwrap_or_else(|| key.user.clone()), ..key.clone() }
@@ -56,7 +57,7 @@ pub(in crate::worker) fn entry_name<'a>(config: &Config, database: &'a str) -> &
     if config.databases.contains_key(database) { database } else { ANY_DATABASE }
 }
 
-/// Sets the cluster members of a pool, or the cluster that it is a member of. Returns the monitors.
+/// Sets the cluster members of a pool; for a member's pool, sets its cluster. Returns the monitors.
 pub(super) fn attach_cluster(
     directory: &mut DirectoryState,
     config: &Config,

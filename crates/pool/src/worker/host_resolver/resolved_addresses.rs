@@ -1,4 +1,4 @@
-//! [`ResolvedAddresses`]: detects that a host name resolves to other addresses.
+//! [`ResolvedAddresses`]: detects that a host name has lost an address.
 
 use std::{
     io,

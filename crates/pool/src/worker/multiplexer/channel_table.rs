@@ -28,7 +28,7 @@ pub(super) enum ListenOutcome {
 pub(super) struct ChannelTable {
     channels: HashMap<Channel, ChannelClients>,
     clients: HashMap<ListeningClient, ListeningState>,
-    /// Channels to send LISTEN for. `true` if each needs a separate query, since a batch with it
+    /// Channels to send LISTEN for, each with whether it needs a separate query because a batch
     /// failed.
     to_listen: VecDeque<(Channel, bool)>,
     /// Channels to send UNLISTEN for: no client listens to them any more.
@@ -46,7 +46,7 @@ pub(super) struct ChannelTable {
 struct ChannelClients {
     is_active: bool,
     by_worker: BTreeMap<WorkerId, HashSet<ClientId>>,
-    /// The clients as lists, built on demand.
+    /// The clients of each worker as a list, built on demand.
     cached_lists: Vec<(WorkerId, Arc<[ClientId]>)>,
 }
 
@@ -157,8 +157,8 @@ impl ChannelTable {
         &listeners.cached_lists
     }
 
-    /// Adds channels to a client. If `is_resumed`, it listened to them before and may have missed
-    /// notifications; otherwise it waits for a reply.
+    /// Adds channels to a client. If `is_resumed`, the client listened to them before and may have
+    /// missed notifications; otherwise it waits for a reply.
     pub(super) fn listen(
         &mut self,
         client: ListeningClient,
@@ -279,7 +279,8 @@ impl ChannelTable {
             Err(why) => match &channels[..] {
                 [] => Vec::new(),
                 [channel] => self.channel_refused(channel, &why),
-                // One name failed the whole batch: each is sent again in a separate query.
+                // One channel made the whole batch fail: each channel is sent again in a separate
+                // query.
                 _ => {
                     self.to_listen.extend(channels.into_iter().map(|channel| (channel, true)));
                     Vec::new()
@@ -306,8 +307,8 @@ impl ChannelTable {
         outcomes
     }
 
-    /// Called when the server refused a channel. Clients that wait for it get the error. If a
-    /// client listened to it before, the connection must move to another server.
+    /// Handles the server's refusal of a channel. Clients that wait for the channel get the error.
+    /// If a client listened to the channel before, the connection must move to another server.
     fn channel_refused(&mut self, channel: &Channel, why: &str) -> Vec<ListenOutcome> {
         let Some(listeners) = self.channels.get(channel) else { return Vec::new() };
         let clients =

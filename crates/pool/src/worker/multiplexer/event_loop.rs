@@ -25,13 +25,13 @@ use crate::{
     },
 };
 
-/// The delay after a first failed login; doubled by each further failure.
+/// The delay after the first failed login; each further failure doubles it.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
-/// The longest delay after a server refused a channel.
+/// The maximum delay before reconnecting after a server refused a channel.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
-/// Interval of checks whether the connection is still to the right server.
+/// Interval at which to check whether the connection still leads to the right server.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Idle time after which an empty query tests the connection.
@@ -40,11 +40,11 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long to wait for a reply before the connection counts as lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long the thread and its connection stay open without clients.
+/// How long the thread and its connection are kept without clients.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of notifications queued for workers. Beyond it reading stops, and the server
-/// queues them.
+/// Maximum number of notifications queued for workers. At the maximum, the thread stops reading,
+/// and the server queues further notifications.
 const IN_FLIGHT_MAX: usize = 100_000;
 
 /// The state of a multiplexer's thread.
@@ -209,7 +209,7 @@ impl<'a> MultiplexerThread<'a> {
         }
     }
 
-    /// Sends a client the notifications that it has not received in the old process.
+    /// Sends a client the notifications that it did not receive from the old process.
     fn send_retained(
         &self,
         (worker, client): (WorkerId, ClientId),
@@ -272,7 +272,7 @@ impl<'a> MultiplexerThread<'a> {
         })
     }
 
-    /// Opens the connection if it is closed and a login may be tried.
+    /// Opens the connection if it is closed, clients listen, and the retry delay has passed.
     fn connect(&mut self) {
         if self.connection.is_some() || self.table.is_empty() || Instant::now() < self.retry_at {
             return;
@@ -330,7 +330,7 @@ impl<'a> MultiplexerThread<'a> {
         self.retry_delay = (self.retry_delay * 2).min(longest.max(RETRY_MIN));
     }
 
-    /// Returns the pool whose login is used: in a cluster, that of the primary.
+    /// Returns the pool whose login to use: in a cluster, the primary's pool.
     ///
     /// # Errors
     ///
@@ -423,7 +423,7 @@ impl<'a> MultiplexerThread<'a> {
         for mut notification in notifications {
             if let Some(outgoing) = &mut self.outgoing_handover {
                 if let Some(channels) = outgoing.take_marker(&notification) {
-                    // Workers must get the notifications before the marker first.
+                    // Workers must first get the notifications that precede the marker.
                     self.send_batches(&mut batches);
                     let channels: Arc<[_]> = channels.into();
                     self.broadcast(|database| {

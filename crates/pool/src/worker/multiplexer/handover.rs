@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{Channel, PoolId, worker::takeover::Outgoing};
 
-/// Maximum bytes of notifications retained for clients that have not arrived yet.
+/// Maximum size in bytes of all notifications retained for clients that have not arrived yet.
 const RETAINED_BYTES_MAX: usize = 64 << 20;
 
 /// How long notifications are retained after the takeover has ended: the last clients may still be
@@ -52,7 +52,8 @@ fn marker_round(notification: &ServerNotification, marker: &Channel) -> Option<u
     if notification.channel != *marker {
         return None;
     }
-    // The tag, length and process ID are followed by channel and payload, each with a zero byte.
+    // The tag, length and process ID are followed by channel and payload, each terminated by a zero
+    // byte.
     let payload = notification.message.get(9 + marker.len() + 1..)?.strip_suffix(b"\0")?;
     std::str::from_utf8(payload).ok()?.parse().ok()
 }
@@ -105,7 +106,8 @@ impl OutgoingHandover {
         }
         self.round += 1;
         for channel in &channels {
-            // Pinned, so that its numbering continues even if it has no clients for a while.
+            // Pin the channel, so that its numbering continues even if it has no clients for a
+            // while.
             table.pin(channel);
             self.offered.insert(channel.clone());
         }
@@ -123,7 +125,7 @@ impl OutgoingHandover {
         });
     }
 
-    /// Called when the successor listens to the channels of a round.
+    /// Handles the successor's confirmation that it listens to the channels of a round.
     pub(super) fn confirm_round(&mut self, round: u32) {
         if self.rounds.contains_key(&round) {
             self.confirmed.push_back(round);
@@ -137,7 +139,8 @@ impl OutgoingHandover {
         Some(format!("NOTIFY \"{marker}\", '{round}'").into_bytes())
     }
 
-    /// Returns the channels that are numbered from here, if this is a marker.
+    /// If the notification is a marker, returns the channels whose notifications are numbered from
+    /// it on.
     pub(super) fn take_marker(
         &mut self,
         notification: &ServerNotification,
@@ -174,7 +177,7 @@ pub(super) struct IncomingHandover {
     positions: HashMap<Channel, u64>,
     retained: VecDeque<(u64, Arc<ServerNotification>)>,
     retained_bytes: usize,
-    /// Clients that have received more from the old process than has arrived here.
+    /// Clients that received notifications from the old process that have not arrived here yet.
     clients_ahead: HashMap<Channel, Vec<(ListeningClient, u64)>>,
     release_at: Option<Instant>,
 }
@@ -226,7 +229,8 @@ impl IncomingHandover {
         Some(round)
     }
 
-    /// Whether the notification is a marker. If so, its channels are numbered from here.
+    /// Whether the notification is a marker. If so, the notifications of its channels are numbered
+    /// from it on.
     pub(super) fn is_marker(&mut self, notification: &ServerNotification) -> bool {
         let Some(round) = marker_round(notification, &self.marker) else { return false };
         for channel in self.rounds.remove(&round).unwrap_or_default() {
@@ -268,7 +272,8 @@ impl IncomingHandover {
         already_delivered
     }
 
-    /// Returns the notifications to send to a client with these positions; `None` if unknown.
+    /// Returns the notifications to send to a client with these positions; `None` if some are not
+    /// known.
     pub(super) fn resume(
         &mut self,
         client: ListeningClient,

@@ -20,10 +20,10 @@ use crate::{
     },
 };
 
-/// Maximum length of a message. A notification's payload has less than 8000 bytes.
+/// Maximum length of a message in bytes. The payload of a notification is shorter than 8000 bytes.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Maximum bytes read before notifications are dispatched.
+/// Maximum number of bytes to read before notifications are dispatched.
 const READ_BYTES_MAX: usize = 1 << 20;
 
 /// Login timeout if `timeouts.server-connect` is not set.
@@ -57,7 +57,7 @@ pub(super) struct NotifyConnection {
     stream: Stream,
     read: Vec<u8>,
     unsent: Vec<u8>,
-    /// The pool whose login was used, and that pool's epoch at the time.
+    /// The pool whose login was used; `epoch` is the pool's epoch at that time.
     pub(super) entry: Arc<PoolEntry>,
     pub(super) epoch: u32,
     pub(super) process_id: Option<i32>,

@@ -1,4 +1,4 @@
-//! Dialling a server, and sending a CancelRequest.
+//! Dials servers, and sends CancelRequests.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -94,7 +94,7 @@ impl PendingCancel {
         loop {
             match stream.receive(&mut none) {
                 Ok(Received::Drained(_)) => return LoginProgress::Waiting,
-                // A server sends nothing on this connection; anything else is ignored.
+                // A server sends nothing on this connection; unexpected bytes are ignored.
                 Ok(Received::Bytes(_)) => {}
                 Ok(Received::Closed) | Err(_) => return done,
             }

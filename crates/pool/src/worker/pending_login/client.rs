@@ -48,7 +48,7 @@ impl PendingClient {
         let rules = Arc::clone(&accept_settings.rules);
         let handshake = ClientHandshake::new(rules, origin(stream), entropy);
         let known = &accept_settings.rules.config().listen.proxy_from;
-        // Without configured proxies the system call for the peer's address is saved.
+        // Without configured proxies, the system call for the peer's address is skipped.
         let is_proxy = !known.is_empty() && {
             let from = stream.peer_address().map(|address| address.ip());
             (from.is_some() || stream.is_unix()) && known.iter().any(|source| source.matches(from))
@@ -62,8 +62,8 @@ impl PendingClient {
         self.handshake.names().is_some()
     }
 
-    /// Advances the login. `drained` is whether the socket is known to be empty; after a hang-up it
-    /// is read to the end, since no further event will be reported.
+    /// Advances the login. `drained` is whether the socket is known to be empty; after a hang-up
+    /// the socket is read to the end, because no further event will be reported.
     pub(super) fn advance(
         &mut self,
         stream: &mut Stream,
@@ -88,7 +88,8 @@ impl PendingClient {
                 },
                 PendingStep::Tls => match stream.open() {
                     Ok(true) => {
-                        // The bytes after the handshake may already have been read with its end.
+                        // Bytes that follow the handshake may already have been read together with
+                        // its end.
                         *drained = false;
                         self.handshake.tls_started(self.accept_settings.client_tls_info(stream))
                     }

@@ -17,8 +17,8 @@ use crate::{
 
 /// A login to a server in progress.
 ///
-/// Several attempts may be necessary: at more than one host, with or without TLS, with a newer or
-/// an older protocol. They are made in order, and the last failure is reported.
+/// The login may need several attempts: at several hosts, with and without TLS, and with a newer
+/// and an older protocol version. They are made in order, and the last failure is reported.
 #[derive(Debug)]
 pub(in crate::worker) struct PendingServer {
     id: ServerId,
@@ -27,7 +27,8 @@ pub(in crate::worker) struct PendingServer {
     attempts: Vec<LoginAttempt>,
     attempt: Option<LoginAttempt>,
     handshake: Option<Box<ServerHandshake>>,
-    /// Bytes that the socket did not accept: a password may be longer than its buffer.
+    /// Bytes that the socket has not accepted yet: a password may be longer than the socket's
+    /// buffer.
     unsent: Vec<u8>,
     key_derivation: Option<KeyDerivation>,
     failure: ServerFailure,

@@ -57,14 +57,15 @@ fn logins_proceed_while_server_names_are_unresolved() {
     };
     let pooler = Pooler::start_inner(config(), None, Vec::new(), None, system).unwrap();
     let port = pooler.addresses()[0].port();
-    // Each needs a server with another name; they are more than the threads of any kind.
+    // Each login needs a server with a different name; there are more logins than threads of any
+    // kind.
     let stuck: Vec<_> = (0..DATABASES)
         .map(|number| thread::spawn(move || log_in(port, &format!("dead{number}"))))
         .collect();
     howdah_lab::wait_until("all resolver threads to block", Duration::from_secs(60), || {
         lookups.load(Ordering::Relaxed) >= THREADS
     });
-    // The console needs no server, and its logins only the threads that compute SCRAM.
+    // The console needs no server, and its logins need only the threads that compute SCRAM.
     for _ in 0..10 {
         log_in(port, "howdah").unwrap().query("show version").unwrap();
     }

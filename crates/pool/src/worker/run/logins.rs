@@ -1,4 +1,4 @@
-//! Accepting connections, and the pending logins of clients and servers.
+//! Accepts connections, and advances the pending logins of clients and servers.
 
 use std::{
     sync::Arc,
@@ -25,7 +25,6 @@ use crate::{
 /// Maximum number of connections accepted from one listener before other sockets are served. The
 /// number starts at one, to avoid a system call that finds no second connection, and doubles for as
 /// long as the listener is ready again in the next iteration.
-/// listener is ready again in the next iteration.
 const ACCEPTS_MAX: usize = 32;
 
 /// Delay after `accept` failed, usually because the process is out of file descriptors.
@@ -53,7 +52,8 @@ impl PoolWorker {
         self.accepted_iteration = self.iteration;
     }
 
-    /// Starts the login of an accepted connection; closes another one if the limit is reached.
+    /// Starts the login of an accepted connection; closes another connection if the limit is
+    /// reached.
     fn start_login(&mut self, stream: Stream) {
         // With TCP the first bytes have usually arrived with the connection.
         let has_data = !stream.is_unix();
@@ -117,7 +117,7 @@ impl PoolWorker {
         }
     }
 
-    /// Stops polling the listeners for a while. They would stay ready, and the loop would spin.
+    /// Stops polling the listeners for a while: they would stay ready, and the loop would spin.
     pub(super) fn pause_accepting(&mut self) {
         self.unregister_listeners();
         self.accept_retry_at = Some(Instant::now() + ACCEPT_RETRY_DELAY);

@@ -38,7 +38,7 @@ impl PoolWorker {
                     self.ensure_pool(pool);
                     let Some(id) = self.core.adopt_server(transfer, self.now) else { continue };
                     let peer = PeerId::Server(id);
-                    // The entry is replaced by the connection at once.
+                    // The connection replaces this entry immediately.
                     let slot = self
                         .sockets
                         .table
@@ -190,8 +190,8 @@ impl PoolWorker {
     }
 
     /// Returns the positions at which another process resumes a client's notifications. `None` if
-    /// the client must wait, for that process to listen to its channels or for notifications still
-    /// to be sent here.
+    /// the client must wait until that process listens to its channels, or until pending
+    /// notifications have been sent here.
     fn listen_positions(
         &self,
         id: ClientId,
@@ -270,7 +270,8 @@ impl PoolWorker {
         self.core.limit_message_size(longest);
     }
 
-    /// Stops accepting clients.
+    /// Stops accepting clients, except on unix sockets for the console, and changes the phase to
+    /// `stage`.
     pub(super) fn stop_accepting(&mut self, stage: WorkerPhase) {
         self.cancel_suspend();
         self.unregister_listeners();

@@ -43,8 +43,7 @@ use crate::{
     worker::multiplexer::Positions,
 };
 
-/// The version of the protocol. Processes with different versions do not take over from one
-/// another.
+/// The version of the protocol. Processes with different versions do not take over from each other.
 pub(super) const VERSION: u16 = 7;
 
 /// The start of HELLO; the version follows it.
@@ -58,7 +57,7 @@ pub(super) const LISTENER: u8 = 2;
 pub(super) const PASSED: &[u8] = b"given";
 /// Old to new: the end of the listeners, with the paused and disabled databases.
 pub(super) const LISTENERS_END: u8 = 3;
-/// New to old: accepts clients and is ready for those of the old process.
+/// New to old: the new process accepts clients and is ready for those of the old process.
 pub(super) const READY: u8 = 4;
 /// Old to new: a client with its descriptor.
 pub(super) const CLIENT: u8 = 5;
@@ -81,7 +80,7 @@ const NO_SETTINGS: u32 = u32::MAX;
 
 /// Old to new: channels that clients listen to, see [`ListenedChannels`].
 pub(super) const CHANNELS: u8 = 11;
-/// New to old: listens to the channels of a round, given by database and number.
+/// New to old: the new process listens to the channels of a round, given by database and number.
 pub(super) const LISTENING: u8 = 12;
 
 /// Channels that clients of a database listen to.
@@ -336,7 +335,7 @@ pub(super) struct AdminStateRecord {
     pub(super) paused_users: Vec<String>,
 }
 
-/// Encodes a list of: name, paused, disabled, list of paused users.
+/// Encodes a list of admin states, each as name, paused, disabled, and list of paused users.
 pub(super) fn encode_admin_states(states: &[AdminStateRecord]) -> Vec<u8> {
     let mut out = Vec::new();
     push_count(&mut out, states.len());
@@ -349,7 +348,7 @@ pub(super) fn encode_admin_states(states: &[AdminStateRecord]) -> Vec<u8> {
     out
 }
 
-/// Decodes such a list; `None` if the bytes are malformed.
+/// Decodes a list of admin states; `None` if the bytes are malformed.
 pub(super) fn decode_admin_states(bytes: &[u8]) -> Option<Vec<AdminStateRecord>> {
     let state = |from: &mut TakeoverDecoder<'_>| {
         let database = from.string()?;
@@ -380,12 +379,13 @@ fn push_statement(out: &mut Vec<u8>, statement: &HandoverStatement) {
     out.extend_from_slice(&at.unwrap_or(NO_SETTINGS).to_be_bytes());
 }
 
-/// Appends a boolean, or that it is not set.
+/// Appends an optional boolean.
 fn push_switch(out: &mut Vec<u8>, is_on: Option<bool>) {
     out.push(is_on.map_or(0, |is_on| 1 + u8::from(is_on)));
 }
 
-/// Appends a length. One that does not fit belongs to a frame that is too long to send.
+/// Appends a count. A count that does not fit into 32 bits belongs to a frame that is too long to
+/// send.
 fn push_count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
 }
@@ -424,7 +424,7 @@ impl<'a> TakeoverDecoder<'a> {
         Some(HandoverStatement { text, settings })
     }
 
-    /// Decodes a boolean that may not be set; the outer `None` means malformed bytes.
+    /// Decodes an optional boolean; the outer `None` means malformed bytes.
     fn switch(&mut self) -> Option<Option<bool>> {
         match self.array()? {
             [0] => Some(None),
@@ -434,7 +434,7 @@ impl<'a> TakeoverDecoder<'a> {
         }
     }
 
-    /// Decodes a role by its name, or none; the outer `None` means malformed bytes.
+    /// Decodes an optional role by its name; the outer `None` means malformed bytes.
     fn role(&mut self) -> Option<Option<RolePreference>> {
         let name = self.string()?;
         if name.is_empty() {

@@ -26,11 +26,11 @@ pub(super) struct TakeoverFrame {
 /// Maximum length of a body in bytes. A client with a larger state is not handed over.
 pub(super) const BODY_BYTES_MAX: u32 = 64 << 20;
 
-/// Length of a header: one byte of kind and four of length.
+/// Length of a header in bytes: one for the kind and four for the length.
 const HEADER_BYTES: usize = 5;
 
-/// Maximum memory reserved for a body before its bytes arrive. Bodies with secrets are shorter, so
-/// they are never moved to a larger buffer, which would leave a copy in memory.
+/// Maximum number of bytes reserved for a body before its bytes arrive. Bodies with secrets are
+/// shorter, so they are never moved to a larger buffer, which would leave a copy in memory.
 const RESERVED_BYTES_MAX: u32 = 64 << 10;
 
 /// Sends a frame. The descriptor accompanies the first bytes of the header.

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// How long to wait for each step of the old process until this one is ready.
+/// Timeout for each step of the old process before this process is ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A new process that has received the listeners and is not ready yet.
@@ -117,7 +117,7 @@ impl Successor {
     }
 }
 
-/// Returns the old process's reason for refusing.
+/// Returns an error with the reason for which the old process refused.
 fn refusal_error(frame: &frame::TakeoverFrame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }

@@ -39,7 +39,7 @@ pub(in crate::worker) struct OutgoingClient {
     pub(in crate::worker) pool: PoolId,
     pub(in crate::worker) handover: ClientHandover,
     pub(in crate::worker) stream: Stream,
-    /// Permits of the limits on clients.
+    /// Permits from the limits on clients.
     pub(in crate::worker) permits: Permits,
     /// The positions of the last notifications that the client received.
     pub(in crate::worker) positions: Positions,
@@ -69,15 +69,15 @@ pub(in crate::worker) struct HandoverSender {
     pub(in crate::worker) path: PathBuf,
 }
 
-/// How long to wait for each step of the new process until it is ready.
+/// Timeout for each step of the new process before it is ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// First and longest interval of checks for remaining clients. Each check makes the workers walk
-/// over their clients.
+/// First and longest interval between checks for remaining clients. Each check makes the workers
+/// iterate over their clients.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Interval of checks whether the pooler has stopped.
+/// Interval at which to check whether the pooler has stopped.
 const SHUTDOWN_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Waits for a new process that takes over, until the pooler ends.
@@ -177,7 +177,8 @@ impl HandoverSender {
         self.control.shared.set_taken_over(true);
         let (to, outgoing_clients) = mpsc::channel();
         self.control.broadcast(|| WorkerMessage::StartHandover(to.clone()));
-        // After the workers, which need the positions that the multiplexers send.
+        // The multiplexers start after the workers, which need the positions that the multiplexers
+        // send.
         self.control.shared.multiplexers.start_handover(&to);
         drop(to);
         let unacknowledged = UnacknowledgedClients::default();
@@ -274,7 +275,7 @@ impl HandoverSender {
                     let Some(entry) = self.control.shared.directory.by_id(client.pool) else {
                         continue; // Unreachable: a pool with a client exists.
                     };
-                    // The credentials of a login that finished after the others were sent.
+                    // The client's login may have finished after the other credentials were sent.
                     send_secrets(socket, &entry, &mut has_secrets_of)?;
                     let key = &entry.key;
                     last_id += 1;

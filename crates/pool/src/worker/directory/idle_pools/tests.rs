@@ -16,7 +16,7 @@ fn key(database: &str) -> PoolKey {
     PoolKey { database: database.to_owned(), user: "app".to_owned(), replication: None, part: None }
 }
 
-/// Admits a client.
+/// Admits a client to a database; returns the ID of its pool, and its permits.
 fn admit(directory: &Directory, database: &str) -> (PoolId, Permits) {
     let admitted = directory.admit(&key(database), |_, limits| limits.try_acquire()).unwrap();
     let (entry, permits) = admitted.unwrap();
