@@ -336,7 +336,7 @@ mod tests {
         let refused = Listener::unix(&path, 0o700, None, 8).unwrap_err();
         assert_eq!(refused.source.kind(), io::ErrorKind::AddrInUse, "{refused}");
 
-        // The check itself had connected once.
+        // The check for a live listener has connected once.
         drop(listener.accept().unwrap());
         let mut client = UnixStream::connect(&path).unwrap();
         let mut accepted = listener.accept().unwrap().unwrap();

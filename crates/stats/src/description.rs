@@ -198,7 +198,7 @@ impl Description {
         self.unit
     }
 
-    /// Counter, gauge or histogram.
+    /// Returns the kind: counter, gauge or histogram.
     pub const fn kind(&self) -> MetricKind {
         self.kind
     }

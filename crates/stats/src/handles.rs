@@ -21,7 +21,7 @@ impl Counter {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// Raises the sum to `total`, which is counted elsewhere. A smaller total changes nothing.
+    /// Raises the value to `total`, a sum counted elsewhere. Does nothing if `total` is smaller.
     pub fn raise_to(&self, total: u64) {
         self.0.fetch_max(total, Relaxed);
     }
@@ -94,8 +94,8 @@ impl Histogram {
         self.observe_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Adds durations counted elsewhere: a count per bucket, the last bucket being the one without
-    /// a bound, and their sum. Surplus counts are ignored.
+    /// Adds durations counted elsewhere: one count per bucket, ending with the unbounded bucket,
+    /// and the sum in microseconds. Surplus counts are ignored.
     pub fn add_buckets(&self, counts: &[u64], sum_us: u64) {
         for (count, more) in self.0.counts.iter().zip(counts) {
             count.fetch_add(*more, Relaxed);

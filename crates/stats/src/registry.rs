@@ -22,7 +22,7 @@ pub struct Registry(Arc<Mutex<MetricFamilies>>);
 
 type MetricFamilies = BTreeMap<&'static str, MetricFamily>;
 
-/// A metric with its series, by label values in the order of the description's label names.
+/// A metric and its series, keyed by label values in the order of the description's label names.
 #[derive(Debug)]
 pub struct MetricFamily {
     description: Description,
@@ -133,7 +133,7 @@ impl Registry {
     }
 
     fn families(&self) -> MutexGuard<'_, MetricFamilies> {
-        // A panic elsewhere leaves consistent values.
+        // A thread that panicked while holding the lock has left consistent values.
         self.0.lock()
     }
 }

@@ -105,7 +105,7 @@ impl SnapshotRequirements {
     }
 }
 
-/// Why values were not delivered. Their number, where known, is in the source chain.
+/// The reason why values were not delivered. The source chain contains their number, if known.
 #[derive(Debug, thiserror::Error)]
 #[error("{receiver}: {action} failed")]
 pub struct BackendError {

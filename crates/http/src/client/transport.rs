@@ -5,7 +5,8 @@
 //! reason. Also, TLS is configured as for PostgreSQL connections, and one deadline applies to all
 //! calls.
 //!
-//! ureq's transport interface may change with any minor version, so `Cargo.toml` pins that.
+//! ureq's transport interface may change with any minor version, so `Cargo.toml` pins the minor
+//! version.
 
 use std::{
     fmt, io,

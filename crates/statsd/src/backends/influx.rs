@@ -7,9 +7,9 @@
 //! users,metric_type=set count=2 1772359200000000000
 //! ```
 //!
-//! The measurement is the metric's name as it was sent, and its tags are tags. `metric_type`
-//! distinguishes metrics of different types with the same key. All fields are floats. The timestamp
-//! is in the unit of the URL's `precision` parameter, by default nanoseconds.
+//! The measurement is the metric's name as sent, and statsd tags become InfluxDB tags. The tag
+//! `metric_type` distinguishes metrics of different types with the same key. All fields are floats.
+//! The timestamp is in the unit of the URL's `precision` parameter, by default nanoseconds.
 
 use std::{borrow::Cow, fmt, fmt::Write as _, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! System calls without a safe wrapper in a crate: `recvmmsg`, `SO_MEMINFO`, socket filters.
 //!
-//! Contains no policy: callers decide about sizes, pauses and drops.
+//! Contains no policy: callers choose sizes and pauses, and handle drops.
 #![allow(
     unsafe_code,
     reason = "three system calls without a safe wrapper; their pointers lead into PacketBatch or the stack"
@@ -15,13 +15,14 @@ use std::{
 
 /// Buffers for the packets of one `recvmmsg`.
 ///
-/// The pages of a packet's buffer are touched only by packets of that length, so buffers for the
-/// longest possible packet cost address space, not memory.
+/// Only packets long enough to reach a page of a buffer touch it, so buffers for the longest
+/// possible packet cost address space, not memory.
 #[derive(Debug)]
 pub(crate) struct PacketBatch {
     /// All buffers, [`stride`](Self::stride) apart. Owned; freed in `drop`.
     rooms: *mut [u8],
-    /// One per buffer, pointing into `rooms`. The kernel reads them through `headers`.
+    /// One vector per buffer, pointing into `rooms`. The kernel reads the vectors through
+    /// `headers`.
     _vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
     packet_bytes_max: usize,

@@ -39,7 +39,7 @@ impl FlushClock {
         Duration::from_millis(wait)
     }
 
-    /// Returns the delay and schedules the next flush, if it is time to flush.
+    /// If a flush is due, returns how late it is and schedules the next one.
     pub(super) fn poll_flush(&mut self, now: SystemTime) -> Option<Duration> {
         let now_ms = milliseconds(now);
         let set_back = self.next_flush_ms > now_ms + 2 * self.interval_ms;

@@ -34,7 +34,7 @@ pub(crate) struct ServerCore {
 
 /// The parts of a [`ServerCore`] besides settings and registry.
 pub(crate) struct CoreParts {
-    /// The lines displayed by `config`.
+    /// The lines that the management command `config` displays.
     pub(crate) config_lines: Vec<String>,
     pub(crate) ledger: Arc<dyn LossLedger>,
     /// The status of each backend, in the order of the settings.
@@ -69,7 +69,7 @@ impl ServerCore {
         self.settings.read().clone()
     }
 
-    /// The lines displayed by `config`.
+    /// The lines that the management command `config` displays.
     pub(crate) fn config_lines(&self) -> Vec<String> {
         self.config_lines.read().clone()
     }

@@ -1,8 +1,9 @@
 //! Converts the configuration of etsy's server and of the Perl server to our settings.
 //!
-//! Each key is one arm of [`EtsyConfigReader::read_key`]. A key that they support but that has no
-//! effect here is a warning with the reason. A key unknown to both servers is also a warning: they
-//! ignore it, so existing files contain leftovers and sections of third-party backends.
+//! Each key is one arm of [`EtsyConfigReader::read_key`]. A key that those servers support but that
+//! has no effect here causes a warning with the reason. A key unknown to both servers also causes
+//! only a warning: they ignore unknown keys, so existing files contain leftovers and sections of
+//! third-party backends.
 //!
 //! Sources: `exampleConfig.js` of statsd 0.9, `bin/localConfig.js` of Net::Statsd::Server.
 
@@ -58,7 +59,7 @@ pub(super) fn read(
     })
 }
 
-/// Why a value is invalid.
+/// The reason why a value is invalid.
 type ValueProblem = String;
 
 /// Whether a section supports a key.
@@ -625,7 +626,7 @@ const KEYS: [&str; 43] = [
     "file",
 ];
 
-/// Keys of their sections, for suggestions.
+/// Keys of sections in both servers' files, for suggestions.
 const NESTED_KEYS: [&str; 19] = [
     "legacyNamespace",
     "globalPrefix",

@@ -48,7 +48,7 @@ pub(crate) struct LiteralEntry {
     pub(crate) value: LiteralNode,
 }
 
-/// Why a text is not a valid literal.
+/// The reason why a text is not a valid literal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub(crate) struct LiteralSyntaxError {

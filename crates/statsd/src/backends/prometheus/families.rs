@@ -78,7 +78,7 @@ pub(super) struct PrometheusFamily {
     pub(super) shape: FamilyType,
     source: SeriesSource,
     help: HelpText,
-    /// Sorted by labels.
+    /// Indexes of the family's series, sorted by labels.
     series: Vec<u32>,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct PrometheusFamily {
 enum HelpText {
     /// The text of a mapping rule, or of the table of the server's own metrics.
     Given(Box<str>),
-    /// Names the statsd metric; formatted when rendered.
+    /// The statsd metric that the help text names; formatted when rendered.
     Origin(MetricName),
 }
 
@@ -463,7 +463,8 @@ impl FamilyTable {
         self.by_name.find(hash, |family| *self.families[*family as usize].name == *name).copied()
     }
 
-    /// Whether a sample of such a family would have the same name as a sample of another family.
+    /// Whether a sample of a family with this type and name would have the same name as a sample of
+    /// another family.
     fn has_name_conflict(&self, shape: FamilyType, family: &str) -> bool {
         shape.suffixes().iter().any(|suffix| {
             let sample = format!("{family}{suffix}");
