@@ -49,7 +49,7 @@ pub struct StatsdProxy {
     status: BackendStatus,
 }
 
-/// Why a proxy cannot start.
+/// The reason why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {

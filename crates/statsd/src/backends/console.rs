@@ -51,7 +51,7 @@ impl ConsoleOutput {
         let date = JsDate(snapshot.timestamp);
         let values = values(snapshot, self.dialect);
         match self.dialect {
-            // Two spaces: Node separates its arguments by one, and the first ends in one.
+            // Two spaces: Node separates arguments by a space, and the first argument ends in one.
             StatsdDialect::Etsy | StatsdDialect::Dogstatsd => {
                 let options = if self.pretty {
                     InspectOptions { depth: 5, colors: true }

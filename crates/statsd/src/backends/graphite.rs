@@ -1,9 +1,9 @@
 //! The Graphite backend: sends the lines of etsy's server to Carbon, as text or as pickles.
 //!
-//! As in etsy's server, each flush opens a connection, writes and closes; `persistent` keeps one
-//! open. Unlike there, values that cannot be sent are spooled, up to `spool-bytes`, and sent first
-//! once Carbon is reachable again. Carbon stores one value per metric and timestamp, so batches
-//! that may not have arrived when a connection breaks can safely be resent.
+//! As in etsy's server, each flush opens a connection, writes and closes it; `persistent` keeps it
+//! open. Unlike etsy's server, this backend spools values that it cannot send, up to `spool-bytes`,
+//! and sends them first once Carbon is reachable again. Carbon stores one value per metric and
+//! timestamp, so batches that may not have arrived when a connection breaks can safely be resent.
 
 mod lines;
 mod pickle;

@@ -180,7 +180,8 @@ fn distribution(timer: &TimerMetric, temporality: Temporality) -> Option<Arc<Ske
     match &timer.samples {
         TimerSamples::Sketched(sketch) => Some(Arc::clone(sketch)),
         TimerSamples::Exact(values) => {
-            // Rates of single samples are not stored; with their mean, the total count is right.
+            // Sample rates are not stored individually; weighting every sample equally keeps the
+            // total count right.
             let weight = summary.count / summary.samples.max(1) as f64;
             let mut sketch = Sketch::default();
             values.iter().for_each(|value| sketch.add(timer.unit.to_base(*value), weight));

@@ -98,7 +98,7 @@ fn etsy(key: &str) -> String {
 }
 
 /// The Perl server's rules: runs of `/` become `_`, runs of spaces become `-`, and all but
-/// `[a-zA-Z_\-0-9.,=]` is removed. Unlike there, the `;` of tags is retained.
+/// `[a-zA-Z_\-0-9.,=]` is removed. Unlike in the Perl server, the `;` of tags is retained.
 fn perl(key: &str) -> String {
     let mut clean = String::with_capacity(key.len());
     let mut last = None;

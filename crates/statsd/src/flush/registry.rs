@@ -103,11 +103,11 @@ pub struct ReceiveTotals {
     pub overflow_samples: u64,
     /// Rejected values, by reason.
     pub rejects: Rejects,
-    /// When packets were last collected.
+    /// The time at which packets were last collected.
     pub last_packet: Option<SystemTime>,
 }
 
-/// When a flush happens, and how late it is.
+/// The time of a flush, and its delay.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushTime {
     /// The current time.

@@ -7,7 +7,8 @@
 //! the `k` smallest samples count and `upper_p` is their maximum; for `p < 0` the `k` largest count
 //! and `lower_p` is their minimum.
 //!
-//! Unlike there, a negative percentile that covers all samples yields their sums, not `NaN`.
+//! Unlike in etsy's server, a negative percentile that covers all samples yields their sums, not
+//! `NaN`.
 
 use std::sync::Arc;
 

@@ -30,10 +30,10 @@ pub(crate) struct MetricEntry<S> {
     pub(crate) hits: u64,
     /// Samples since the last key flush.
     pub(crate) key_hits: u64,
-    /// The number of the last flush that included it; 0 if none.
+    /// The number of the last flush that included the metric; 0 if none.
     pub(crate) last_flush: u32,
-    /// Whether other spellings of the key are merged into it; then each spelling has its own entry
-    /// in the table of variants.
+    /// Whether other spellings of the key are merged into this entry; if so, each spelling has its
+    /// own entry in the table of variants.
     pub(crate) merged: bool,
     /// For a merged entry: the variant spelled like the key itself, if it was ever sent. For a
     /// variant: the entry it is merged into.
@@ -124,7 +124,7 @@ impl<S: Default> MetricTable<S> {
         self.entries.iter().filter(|entry| entry.live)
     }
 
-    /// Like [`iter`](Self::iter), for changes.
+    /// Like [`iter`](Self::iter), but with mutable entries.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut MetricEntry<S>> {
         self.entries.iter_mut().filter(|entry| entry.live)
     }

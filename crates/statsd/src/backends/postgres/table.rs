@@ -60,7 +60,8 @@ impl SampleTable {
     }
 
     /// Creates the table, the partition for `time` and the next one, and drops expired partitions.
-    /// Returns when to call this again, in seconds since 1970: the end of the current partition.
+    /// Returns the end of the current partition, in seconds since 1970: the time to call this
+    /// again.
     pub(super) fn prepare(&self, client: &mut Client, time: i64) -> Result<i64, QueryError> {
         let parent = self.quoted(&self.name);
         // Suppresses the notices "already exists, skipping".
@@ -164,8 +165,8 @@ impl SampleTable {
         let expired = client.query_with(old, &[Some(parent), Some(&names), Some(&limit)])?;
         for row in &expired.rows {
             let Some(partition) = row.text(0) else { continue };
-            // Detached concurrently first: dropping an attached partition would wait for readers of
-            // the table while blocking new ones.
+            // The partition is first detached concurrently: dropping an attached partition would
+            // wait for readers of the table while blocking new ones.
             client.query(&format!(
                 "alter table {parent} detach partition {partition} concurrently"
             ))?;

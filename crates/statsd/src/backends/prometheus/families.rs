@@ -616,8 +616,8 @@ impl PrometheusSeries {
 }
 
 impl TimerObservations {
-    /// Adds the samples of an interval. Rates of single samples are not stored; with their mean,
-    /// the total count is right.
+    /// Adds the samples of an interval. Sample rates are not stored individually; weighting every
+    /// sample equally keeps the total count right.
     fn add(&mut self, timer: &TimerMetric, scale: f64, now: SystemTime) {
         let per_base = timer.unit.per_base();
         let Some(summary) = &timer.summary else { return };
