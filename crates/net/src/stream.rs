@@ -275,7 +275,7 @@ impl Stream {
         }
     }
 
-    /// Sends as many of the first `bytes` as the socket accepts now, and returns their number.
+    /// Sends as much of `bytes` as the socket accepts now, and returns the number of bytes.
     ///
     /// With TLS, accepted bytes may still be buffered: call again, possibly with no bytes, when the
     /// socket is writable.

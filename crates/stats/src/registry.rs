@@ -41,12 +41,12 @@ pub enum MetricHandle {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The counter with this description, created on first use.
+    /// Returns the counter with this description, created on first use.
     ///
     /// # Panics
     ///
@@ -57,7 +57,7 @@ impl Registry {
         self.counter_with(description, &[])
     }
 
-    /// The counter with these label values. Takes a lock: store the handle on hot paths.
+    /// Returns the counter with these label values. Takes a lock: store the handle on hot paths.
     pub fn counter_with(&self, description: &Description, labels: &[(&str, &str)]) -> Counter {
         match self.handle(description, labels) {
             MetricHandle::Counter(counter) => counter,
@@ -65,12 +65,12 @@ impl Registry {
         }
     }
 
-    /// The gauge with this description, created with value 0 on first use.
+    /// Returns the gauge with this description, created with value 0 on first use.
     pub fn gauge(&self, description: &Description) -> Gauge {
         self.gauge_with(description, &[])
     }
 
-    /// The gauge with these label values.
+    /// Returns the gauge with these label values.
     pub fn gauge_with(&self, description: &Description, labels: &[(&str, &str)]) -> Gauge {
         match self.handle(description, labels) {
             MetricHandle::Gauge(gauge) => gauge,
@@ -78,12 +78,12 @@ impl Registry {
         }
     }
 
-    /// The histogram with this description, created empty on first use.
+    /// Returns the histogram with this description, created empty on first use.
     pub fn histogram(&self, description: &Description) -> Histogram {
         self.histogram_with(description, &[])
     }
 
-    /// The histogram with these label values.
+    /// Returns the histogram with these label values.
     pub fn histogram_with(&self, description: &Description, labels: &[(&str, &str)]) -> Histogram {
         match self.handle(description, labels) {
             MetricHandle::Histogram(histogram) => histogram,
@@ -139,12 +139,12 @@ impl Registry {
 }
 
 impl MetricFamily {
-    /// The description of the metric.
+    /// Returns the description of the metric.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// The labels (names and values, in the order of the description) and the value of each
+    /// Returns the labels (names and values, in the order of the description) and the value of each
     /// series, sorted by label values.
     pub fn series(
         &self,

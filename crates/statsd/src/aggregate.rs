@@ -65,7 +65,7 @@ pub struct SharedShard {
 pub struct Stamps(Arc<AtomicU64>);
 
 impl SharedShard {
-    /// An empty shard.
+    /// Creates an empty shard.
     pub fn new(settings: &StatsdSettings, stamps: &Stamps) -> Self {
         Self { shard: Arc::new(Mutex::new(SampleShard::new(settings))), stamps: stamps.clone() }
     }

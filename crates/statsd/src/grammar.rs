@@ -160,7 +160,7 @@ impl RejectReason {
         Self::SetFull,
     ];
 
-    /// The name for labels and tables.
+    /// Returns the name for labels and tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoType => "no_type",

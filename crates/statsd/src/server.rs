@@ -167,17 +167,17 @@ impl StatsdServer {
         self.receiver.addresses()
     }
 
-    /// The address of the management port.
+    /// Returns the address of the management port.
     pub fn management(&self) -> Option<SocketAddr> {
         self.management.as_ref().map(Management::address)
     }
 
-    /// The address of the health endpoint.
+    /// Returns the address of the health endpoint.
     pub fn health(&self) -> Option<SocketAddr> {
         self.health.as_ref().map(HttpServer::address)
     }
 
-    /// The current state of the loss ledger.
+    /// Returns the current state of the loss ledger.
     pub fn account(&self) -> LossAccount {
         self.core.ledger().read()
     }

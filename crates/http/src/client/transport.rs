@@ -30,7 +30,7 @@ use ureq::{
 /// Size in bytes of the input and the output buffer. A reply's head must fit into the former.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// An agent that does nothing but send a request and return the reply.
+/// Returns an agent that does nothing but send a request and return the reply.
 pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agent {
     let config = Agent::config_builder()
         .user_agent(user_agent)

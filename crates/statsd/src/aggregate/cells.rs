@@ -105,7 +105,7 @@ impl NewNames {
         self.text.extend_from_slice(tags);
     }
 
-    /// All keys in cell order.
+    /// Returns all keys in cell order.
     pub fn iter(&self) -> impl Iterator<Item = NewName<'_>> {
         let mut rest = self.text.as_slice();
         self.entries.iter().map(move |entry| {
@@ -116,7 +116,7 @@ impl NewNames {
         })
     }
 
-    /// The number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -149,7 +149,7 @@ impl<C> Default for CellTable<C> {
 
 /// A value that aggregates samples and can be reset without releasing its memory.
 pub(super) trait MetricCell: Default {
-    /// The number of samples in the cell.
+    /// Returns the number of samples in the cell.
     fn hits(&mut self) -> &mut u32;
 
     /// Counts one more sample and returns the previous number.
@@ -189,7 +189,7 @@ impl<C: MetricCell> CellTable<C> {
         }
     }
 
-    /// The number of used cells.
+    /// Returns the number of used cells.
     pub fn touched(&self) -> usize {
         self.touched.len()
     }

@@ -58,7 +58,7 @@ impl Rejects {
         self.counts[reason as usize]
     }
 
-    /// The total over all reasons.
+    /// Returns the total over all reasons.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }

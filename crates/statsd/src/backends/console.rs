@@ -103,7 +103,7 @@ impl MetricBackend for ConsoleOutput {
     }
 }
 
-/// The printed object, with the keys of etsy's console in the same order.
+/// Returns the printed object, with the keys of etsy's console in the same order.
 fn values(snapshot: &FlushSnapshot, dialect: StatsdDialect) -> JsValue {
     let number = |name: &str, value: f64| (name.into(), JsValue::Number(value));
     let counters = snapshot.counters.iter();
@@ -157,7 +157,7 @@ fn samples(timer: &TimerMetric) -> JsValue {
     }
 }
 
-/// The calculated fields of a timer. Histogram bins are a nested object.
+/// Returns the calculated fields of a timer. Histogram bins are a nested object.
 fn calculated(timer: &TimerMetric) -> JsValue {
     let mut plain = Vec::new();
     let mut bins = Vec::new();

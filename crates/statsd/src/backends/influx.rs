@@ -174,8 +174,8 @@ fn legal_tag<'t>((key, value): (Cow<'t, str>, Cow<'t, str>)) -> (Cow<'t, str>, C
     (key, if value.is_empty() { "true".into() } else { value })
 }
 
-/// The number of values of a batch that InfluxDB did not write. When it refuses some lines, it
-/// still writes the others and reports a partial write.
+/// Returns the number of values of a batch that InfluxDB did not write. When it refuses some lines,
+/// it still writes the others and reports a partial write.
 ///
 /// InfluxDB 1 and 2 quote each line that they cannot parse (`unable to parse '…'`) and count the
 /// points with conflicting field types (`dropped=2`); InfluxDB 3 lists all (`"line_number"`). The

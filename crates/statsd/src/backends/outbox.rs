@@ -54,7 +54,7 @@ pub(super) trait SendError: Error + Send + Sync + 'static {
     /// Whether the receiver will never accept this batch, so that resending is pointless.
     fn is_refusal(&self) -> bool;
 
-    /// The number of values that the receiver did not accept of a refused batch.
+    /// Returns the number of values that the receiver did not accept of a refused batch.
     fn refused_values(&self, batch: &ValueBatch) -> u64 {
         batch.values
     }

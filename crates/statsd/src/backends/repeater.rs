@@ -97,7 +97,7 @@ impl PacketRepeater {
         Ok(Self { queues: Arc::new(queues), threads, status: BackendStatus::default() })
     }
 
-    /// The factory for the [`PacketObserver`] of each reader.
+    /// Returns the factory for the [`PacketObserver`] of each reader.
     pub fn observer_factory(&self) -> ObserverFactory {
         let queues = Arc::clone(&self.queues);
         Box::new(move || {
@@ -106,9 +106,9 @@ impl PacketRepeater {
         })
     }
 
-    /// The status: packets `sent`, `overflow` (dropped because a queue was full) and `failed`
-    /// (could not be sent), over all receivers. Except for queued packets, the three add up to the
-    /// number of received packets times the number of receivers.
+    /// Returns the status: packets `sent`, `overflow` (dropped because a queue was full) and
+    /// `failed` (could not be sent), over all receivers. Except for queued packets, the three add
+    /// up to the number of received packets times the number of receivers.
     pub fn status(&self) -> BackendStatus {
         let sum = |count: fn(&RepeaterCounts) -> &AtomicU64| {
             self.queues.iter().map(|queue| count(&queue.counts).load(Relaxed)).sum::<u64>() as f64

@@ -225,13 +225,13 @@ fn at_percentile(samples: &impl OrderedSamples, percent: f64) -> Option<[f64; 5]
 
 /// Samples in ascending order.
 trait OrderedSamples {
-    /// The number of samples; never 0.
+    /// Returns the number of samples; never 0.
     fn len(&self) -> usize;
-    /// The sample at `index`, from 0.
+    /// Returns the sample at `index`, from 0.
     fn at(&self, index: usize) -> f64;
-    /// Sum and sum of squares of the first `count`; (0, 0) for none.
+    /// Returns the sum and the sum of squares of the first `count` samples; (0, 0) for none.
     fn up_to(&self, count: usize) -> (f64, f64);
-    /// The number of samples below `bound`.
+    /// Returns the number of samples below `bound`.
     fn count_below(&self, bound: f64) -> usize;
 }
 

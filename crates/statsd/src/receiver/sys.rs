@@ -58,7 +58,7 @@ impl PacketBatch {
         packet_bytes_max.next_multiple_of(64) + 5 * 64
     }
 
-    /// The maximum number of packets.
+    /// Returns the maximum number of packets.
     pub(crate) fn capacity(&self) -> usize {
         self.headers.len()
     }
@@ -94,7 +94,7 @@ impl PacketBatch {
         Ok(self.received)
     }
 
-    /// The packets of the last [`receive`](Self::receive).
+    /// Returns the packets of the last [`receive`](Self::receive).
     pub(crate) fn packets(&self) -> impl Iterator<Item = ReceivedPacket<'_>> {
         let base = self.rooms.cast::<u8>().cast_const();
         let stride = Self::stride(self.packet_bytes_max);
@@ -124,7 +124,8 @@ pub(crate) struct ReceivedPacket<'b> {
     pub(crate) truncated: bool,
 }
 
-/// A message header for one vector, without sender address and control data, which are not used.
+/// Returns a message header for one vector, without sender address and control data, which are not
+/// used.
 fn header(vector: &mut libc::iovec) -> libc::msghdr {
     // SAFETY: a plain C struct, for which all zeros means null pointers and zero lengths.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };

@@ -535,7 +535,7 @@ fn text(value: &LiteralNode) -> Result<String, ValueProblem> {
     }
 }
 
-/// A number, or a string that contains one.
+/// Converts a number, or a string that contains one, to a double.
 fn number(value: &LiteralNode) -> Result<f64, ValueProblem> {
     match &value.value {
         Literal::Number(number) if number.is_finite() => Ok(*number),
@@ -649,7 +649,7 @@ const NESTED_KEYS: [&str; 19] = [
     "socket",
 ];
 
-/// The warning about an unknown key.
+/// Returns the warning about an unknown key.
 fn unknown(key: &str, known: &[&str]) -> String {
     // No key is that long, and the comparison needs memory per character.
     let known = if key.len() <= 40 { known } else { &[] };
@@ -663,7 +663,8 @@ fn unknown(key: &str, known: &[&str]) -> String {
     }
 }
 
-/// The edit distance: insertions, deletions, substitutions and swaps of adjacent characters.
+/// Returns the edit distance: insertions, deletions, substitutions and swaps of adjacent
+/// characters.
 fn edit_distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
@@ -695,8 +696,8 @@ fn log_level(name: &str) -> Result<StatsdLogLevel, ValueProblem> {
     }
 }
 
-/// The lines displayed by etsy's `config` command: `key: value` and one level of `key > key: value`
-/// from the file, followed by the server's defaults.
+/// Returns the lines that etsy's `config` command displays: keys of the file, `key: value`, with
+/// one level of nesting, `key > key: value`, followed by the server's defaults.
 fn config_lines(entries: &[LiteralEntry], reader: &EtsyConfigReader) -> Vec<String> {
     let mut lines = Vec::new();
     for LiteralEntry { key, value, .. } in entries {

@@ -176,7 +176,7 @@ impl SampleTable {
         Ok(())
     }
 
-    /// The start of the partition that contains `time`.
+    /// Returns the start of the partition that contains `time`.
     fn partition_start(&self, time: i64) -> Zoned {
         let time = Timestamp::from_second(time).unwrap_or(Timestamp::UNIX_EPOCH);
         let time = time.to_zoned(TimeZone::UTC);
@@ -189,7 +189,7 @@ impl SampleTable {
         date.at(hour, 0, 0, 0).to_zoned(TimeZone::UTC).unwrap_or(time)
     }
 
-    /// The start of the partition after the one starting at `start`.
+    /// Returns the start of the partition after the one starting at `start`.
     fn next_start(&self, start: &Zoned) -> Zoned {
         let span = match self.partition {
             Partition::Hour => Span::new().hours(1),
@@ -215,12 +215,12 @@ impl SampleTable {
     }
 }
 
-/// A quoted identifier.
+/// Returns a quoted identifier.
 fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A regular expression that matches exactly `name`.
+/// Returns a regular expression that matches exactly `name`.
 fn escape_regex(name: &str) -> String {
     name.chars().fold(String::new(), |mut pattern, char| {
         if !char.is_alphanumeric() && char != '_' {

@@ -38,7 +38,7 @@ pub(crate) struct GaugeState {
 }
 
 impl GaugeState {
-    /// The current value.
+    /// Returns the current value.
     pub(crate) fn value(&self) -> f64 {
         self.running.value(self.before)
     }
