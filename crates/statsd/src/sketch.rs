@@ -104,22 +104,22 @@ impl Sketch {
         negative.chain([(0.0, self.zeros)]).chain(positive)
     }
 
-    /// Number of samples, weighted.
+    /// Returns the number of samples, weighted.
     pub fn count(&self) -> f64 {
         self.count
     }
 
-    /// Sum of values, weighted.
+    /// Returns the sum of values, weighted.
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// Minimum and maximum.
+    /// Returns minimum and maximum; `None` without samples.
     pub fn range(&self) -> Option<(f64, f64)> {
         self.range
     }
 
-    /// Weight of the samples counted as zero.
+    /// Returns the weight of the samples counted as zero.
     pub fn zeros(&self) -> f64 {
         self.zeros
     }

@@ -53,7 +53,7 @@ impl Rejects {
         self.recent.extend(other.recent.iter().take(room).cloned());
     }
 
-    /// Number of values rejected for this reason.
+    /// Returns the number of values rejected for this reason.
     pub fn count(&self, reason: RejectReason) -> u64 {
         self.counts[reason as usize]
     }

@@ -112,7 +112,7 @@ impl SampleShard {
         }
     }
 
-    /// Returns a new cell for a key that has none of this type, or the overflow cell.
+    /// Allocates a cell for a key that has none of this type, or returns the overflow cell.
     #[cold]
     fn new_cell(
         &mut self,

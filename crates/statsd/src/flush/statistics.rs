@@ -201,8 +201,8 @@ fn is_percent(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Number, mean, boundary, sum and sum of squares of the samples within a percentile; `None` if
-/// there are too few samples.
+/// Returns number, mean, boundary, sum and sum of squares of the samples within a percentile;
+/// `None` if there are too few samples.
 fn at_percentile(samples: &impl OrderedSamples, percent: f64) -> Option<[f64; 5]> {
     let n = samples.len();
     if n == 1 {

@@ -513,7 +513,7 @@ pub(super) fn is_true(value: &Literal) -> bool {
     }
 }
 
-/// Converts a number, or a string that contains one, to a double.
+/// Converts a number, or a string that contains one, to a double; `None` for any other value.
 pub(super) fn to_number(value: &Literal) -> Option<f64> {
     match value {
         Literal::Number(number) => Some(*number),
