@@ -160,7 +160,8 @@ impl Listener {
             if group.is_some() {
                 chown(path, None, group)?;
             }
-            // Between these two lines the umask applies, which grants no more than `mode` may.
+            // Clients cannot connect before `listen`, so the permissions set by the umask until now
+            // are harmless.
             fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         }
         listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
@@ -336,7 +337,7 @@ mod tests {
         let refused = Listener::unix(&path, 0o700, None, 8).unwrap_err();
         assert_eq!(refused.source.kind(), io::ErrorKind::AddrInUse, "{refused}");
 
-        // The check itself had connected once.
+        // The check for a live listener has connected once.
         drop(listener.accept().unwrap());
         let mut client = UnixStream::connect(&path).unwrap();
         let mut accepted = listener.accept().unwrap().unwrap();

@@ -275,7 +275,7 @@ impl Stream {
         }
     }
 
-    /// Sends as much from the front of `bytes` as fits now, and returns the number of bytes.
+    /// Sends as much of `bytes` as the socket accepts now, and returns the number of bytes.
     ///
     /// With TLS, accepted bytes may still be buffered: call again, possibly with no bytes, when the
     /// socket is writable.
@@ -307,8 +307,8 @@ impl Stream {
         }
     }
 
-    /// Sends `slices` one after another, as much as fits now, and returns the number of bytes.
-    /// Without TLS that is one system call. For TLS see [`Stream::send`].
+    /// Sends `slices` in order, as much as the socket accepts now, and returns the number of bytes.
+    /// Without TLS, this takes one system call. For TLS, see [`Stream::send`].
     ///
     /// # Errors
     ///

@@ -223,8 +223,8 @@ impl ClientSession {
         self.protocol.pipeline.pending_ready_count()
     }
 
-    /// Returns the requests that are not fully answered, the oldest first, except those that the
-    /// server will skip because of an error.
+    /// Returns the requests that are not fully answered, oldest first, except those that the server
+    /// will skip because of an error.
     pub fn outstanding(&self) -> impl Iterator<Item = (RequestId, Request)> + '_ {
         self.protocol.pipeline.outstanding()
     }

@@ -31,7 +31,7 @@ pub enum SessionEvent<'a> {
     Row(ReceivedRow<'a>),
     /// An Execute reached its row limit; the portal has more.
     PortalSuspended,
-    /// A statement succeeded: an Execute, or one of those in a Query.
+    /// A statement run by an Execute or a Query succeeded.
     CommandComplete(CommandTag<'a>),
     /// The text of an Execute or Query contained no statement.
     EmptyQuery,

@@ -34,7 +34,7 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    /// The type name of the Prometheus text format.
+    /// Returns the type name of the Prometheus text format.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -60,7 +60,7 @@ pub enum MetricUnit {
 }
 
 impl MetricUnit {
-    /// The suffix of metric names in this unit; empty for [`Count`](Self::Count).
+    /// Returns the suffix of metric names in this unit; empty for [`Count`](Self::Count).
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::Count => "",
@@ -78,7 +78,7 @@ pub const LATENCY_BOUNDS_US: &[u64] = &[
 ];
 
 impl Description {
-    /// A counter; its name must end in `_total`.
+    /// Creates a counter; its name must end in `_total`.
     ///
     /// # Panics
     ///
@@ -89,7 +89,7 @@ impl Description {
         Self::new(name, help, MetricUnit::Count, MetricKind::Counter)
     }
 
-    /// A gauge.
+    /// Creates a gauge.
     ///
     /// # Panics
     ///
@@ -99,7 +99,8 @@ impl Description {
         Self::new(name, help, MetricUnit::Count, MetricKind::Gauge)
     }
 
-    /// A histogram of durations with [`LATENCY_BOUNDS_US`]; its name must end in `_seconds`.
+    /// Creates a histogram of durations with [`LATENCY_BOUNDS_US`]; its name must end in
+    /// `_seconds`.
     ///
     /// # Panics
     ///
@@ -183,27 +184,27 @@ impl Description {
         self
     }
 
-    /// The full name, as exposed to Prometheus.
+    /// Returns the full name, as exposed to Prometheus.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The help text: one sentence.
+    /// Returns the help text: one sentence.
     pub const fn help(&self) -> &'static str {
         self.help
     }
 
-    /// The unit of the value.
+    /// Returns the unit of the value.
     pub const fn metric_unit(&self) -> MetricUnit {
         self.unit
     }
 
-    /// Counter, gauge or histogram.
+    /// Returns the kind: counter, gauge or histogram.
     pub const fn kind(&self) -> MetricKind {
         self.kind
     }
 
-    /// The label names, in order.
+    /// Returns the label names, in order.
     pub const fn label_names(&self) -> &'static [&'static str] {
         self.labels
     }

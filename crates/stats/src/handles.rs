@@ -21,12 +21,12 @@ impl Counter {
         self.0.fetch_add(n, Relaxed);
     }
 
-    /// Raises the sum to `total`, which is counted elsewhere. A smaller total changes nothing.
+    /// Raises the value to `total`, a sum counted elsewhere. Does nothing if `total` is smaller.
     pub fn raise_to(&self, total: u64) {
         self.0.fetch_max(total, Relaxed);
     }
 
-    /// The current value.
+    /// Returns the current value.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -55,7 +55,7 @@ impl Gauge {
         let _ = self.0.fetch_update(Relaxed, Relaxed, added);
     }
 
-    /// The current value.
+    /// Returns the current value.
     pub fn value(&self) -> f64 {
         f64::from_bits(self.0.load(Relaxed))
     }
@@ -94,8 +94,8 @@ impl Histogram {
         self.observe_us(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Adds durations counted elsewhere: a count per bucket, the last bucket being the one without
-    /// a bound, and their sum. Surplus counts are ignored.
+    /// Adds durations counted elsewhere: one count per bucket, ending with the unbounded bucket,
+    /// and the sum in microseconds. Surplus counts are ignored.
     pub fn add_buckets(&self, counts: &[u64], sum_us: u64) {
         for (count, more) in self.0.counts.iter().zip(counts) {
             count.fetch_add(*more, Relaxed);
@@ -103,17 +103,18 @@ impl Histogram {
         self.0.sum_us.fetch_add(sum_us, Relaxed);
     }
 
-    /// The number of observations.
+    /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.0.counts.iter().map(|count| count.load(Relaxed)).sum()
     }
 
-    /// The sum of all observations in microseconds.
+    /// Returns the sum of all observations in microseconds.
     pub fn sum_us(&self) -> u64 {
         self.0.sum_us.load(Relaxed)
     }
 
-    /// Each bound with the number of observations up to it; `None` is the bucket without a bound.
+    /// Returns each bound with the number of observations up to it; `None` is the bucket without a
+    /// bound.
     pub(crate) fn cumulative(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let bounds = self.0.bounds_us.iter().copied().map(Some).chain([None]);
         bounds.zip(self.0.counts.iter()).scan(0, |below, (bound, count)| {

@@ -44,7 +44,7 @@ impl Default for Percentiles {
 }
 
 impl Percentiles {
-    /// An empty distribution.
+    /// Creates an empty distribution.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1, MAX_US, 3);
         Self { histogram: histogram.expect("bounds 1 to a day, three digits"), sum_us: 0 }
@@ -68,17 +68,17 @@ impl Percentiles {
         self.sum_us += other.sum_us;
     }
 
-    /// The number of recorded durations.
+    /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The duration in microseconds at `quantile` (0 to 1); `None` if nothing was recorded.
+    /// Returns the duration in microseconds at `quantile` (0 to 1); `None` if nothing was recorded.
     pub fn at_us(&self, quantile: f64) -> Option<u64> {
         (self.count() > 0).then(|| self.histogram.value_at_quantile(quantile).min(self.max_us()))
     }
 
-    /// The summary; `None` if nothing was recorded.
+    /// Returns the summary; `None` if nothing was recorded.
     pub fn summary(&self) -> Option<PercentileSummary> {
         let at = |quantile| self.at_us(quantile);
         Some(PercentileSummary {

@@ -72,7 +72,7 @@ impl PrometheusText {
         }
     }
 
-    /// The text written so far.
+    /// Returns the text written so far.
     pub fn into_string(self) -> String {
         self.0
     }

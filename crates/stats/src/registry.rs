@@ -22,7 +22,7 @@ pub struct Registry(Arc<Mutex<MetricFamilies>>);
 
 type MetricFamilies = BTreeMap<&'static str, MetricFamily>;
 
-/// A metric with its series, by label values in the order of the description's label names.
+/// A metric and its series, keyed by label values in the order of the description's label names.
 #[derive(Debug)]
 pub struct MetricFamily {
     description: Description,
@@ -41,12 +41,12 @@ pub enum MetricHandle {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The counter with this description, created on first use.
+    /// Returns the counter with this description, created on first use.
     ///
     /// # Panics
     ///
@@ -57,7 +57,7 @@ impl Registry {
         self.counter_with(description, &[])
     }
 
-    /// The counter with these label values. Takes a lock: store the handle on hot paths.
+    /// Returns the counter with these label values. Takes a lock: store the handle on hot paths.
     pub fn counter_with(&self, description: &Description, labels: &[(&str, &str)]) -> Counter {
         match self.handle(description, labels) {
             MetricHandle::Counter(counter) => counter,
@@ -65,12 +65,12 @@ impl Registry {
         }
     }
 
-    /// The gauge with this description, created with value 0 on first use.
+    /// Returns the gauge with this description, created with value 0 on first use.
     pub fn gauge(&self, description: &Description) -> Gauge {
         self.gauge_with(description, &[])
     }
 
-    /// The gauge with these label values.
+    /// Returns the gauge with these label values.
     pub fn gauge_with(&self, description: &Description, labels: &[(&str, &str)]) -> Gauge {
         match self.handle(description, labels) {
             MetricHandle::Gauge(gauge) => gauge,
@@ -78,12 +78,12 @@ impl Registry {
         }
     }
 
-    /// The histogram with this description, created empty on first use.
+    /// Returns the histogram with this description, created empty on first use.
     pub fn histogram(&self, description: &Description) -> Histogram {
         self.histogram_with(description, &[])
     }
 
-    /// The histogram with these label values.
+    /// Returns the histogram with these label values.
     pub fn histogram_with(&self, description: &Description, labels: &[(&str, &str)]) -> Histogram {
         match self.handle(description, labels) {
             MetricHandle::Histogram(histogram) => histogram,
@@ -133,18 +133,18 @@ impl Registry {
     }
 
     fn families(&self) -> MutexGuard<'_, MetricFamilies> {
-        // A panic elsewhere leaves consistent values.
+        // A thread that panicked while holding the lock has left consistent values.
         self.0.lock()
     }
 }
 
 impl MetricFamily {
-    /// The description of the metric.
+    /// Returns the description of the metric.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// The labels (names and values, in the order of the description) and the value of each
+    /// Returns the labels (names and values, in the order of the description) and the value of each
     /// series, sorted by label values.
     pub fn series(
         &self,

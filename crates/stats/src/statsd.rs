@@ -95,8 +95,8 @@ impl StatsdEncoder {
     }
 }
 
-/// A gauge line with a signed number changes the gauge, so a negative value is set in two steps:
-/// first to zero, then by the difference.
+/// Returns the lines that set a gauge. A signed number changes the gauge relatively, so a negative
+/// value takes two steps: first zero, then the difference.
 fn set(name: &str, value: f64, tags: &impl Display) -> Vec<String> {
     match value {
         _ if !value.is_finite() => Vec::new(),

@@ -36,7 +36,7 @@ pub use self::{
 };
 use crate::settings::StatsdSettings;
 
-/// The type of a metric. As an integer, the index of its table.
+/// The type of a metric. Its integer value is the index of the type's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MetricType {
     /// Summed values.
@@ -65,7 +65,7 @@ pub struct SharedShard {
 pub struct Stamps(Arc<AtomicU64>);
 
 impl SharedShard {
-    /// An empty shard.
+    /// Creates an empty shard.
     pub fn new(settings: &StatsdSettings, stamps: &Stamps) -> Self {
         Self { shard: Arc::new(Mutex::new(SampleShard::new(settings))), stamps: stamps.clone() }
     }

@@ -48,10 +48,10 @@ use crate::flush::FlushSnapshot;
 
 /// A destination of snapshots. All calls come from one dedicated thread and may block.
 pub trait MetricBackend: Send {
-    /// The name in settings, logs and the management port, such as `graphite`.
+    /// Returns the name in settings, logs and the management port, such as `graphite`.
     fn name(&self) -> &'static str;
 
-    /// The optional parts of snapshots that the backend uses.
+    /// Returns the optional parts of snapshots that the backend uses.
     fn requirements(&self) -> SnapshotRequirements {
         SnapshotRequirements::default()
     }
@@ -62,7 +62,8 @@ pub trait MetricBackend: Send {
         true
     }
 
-    /// A clone of the handle to which the backend writes its status for the management port.
+    /// Returns a clone of the handle to which the backend writes its status for the management
+    /// port.
     fn status(&self) -> BackendStatus;
 
     /// Processes one interval. Called once per flush, in chronological order.
@@ -105,7 +106,7 @@ impl SnapshotRequirements {
     }
 }
 
-/// Why values were not delivered. Their number, where known, is in the source chain.
+/// The reason why values were not delivered. The source chain contains their number, if known.
 #[derive(Debug, thiserror::Error)]
 #[error("{receiver}: {action} failed")]
 pub struct BackendError {
@@ -117,7 +118,7 @@ pub struct BackendError {
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// An error and its sources in one line.
+/// Formats an error and its sources on one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -154,12 +155,12 @@ impl BackendStatus {
         self.set(name, now.as_secs_f64().round());
     }
 
-    /// The value of `name`, if set.
+    /// Returns the value of `name`, if set.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.lock().get(name).copied()
     }
 
-    /// All values, sorted by name.
+    /// Returns all values, sorted by name.
     pub fn all(&self) -> Vec<(&'static str, f64)> {
         let values = self.0.lock();
         values.iter().map(|(name, value)| (*name, *value)).collect()

@@ -65,7 +65,7 @@ pub enum SampleValue<'p> {
     Member(&'p [u8]),
 }
 
-/// The maximum weight of a sample: lower rates than its inverse are refused. No client samples so
+/// The maximum weight of a sample: rates below its inverse are refused. No client samples so
 /// rarely, and one such packet would outweigh all others in a sum that is never reset.
 pub const WEIGHT_MAX: f64 = 1e9;
 
@@ -85,7 +85,8 @@ pub enum TimingUnit {
 }
 
 impl TimingUnit {
-    /// How many units make one base unit: 1,000 milliseconds are a second.
+    /// Returns the number of units per base unit: 1,000 for milliseconds, whose base unit is the
+    /// second.
     pub fn per_base(self) -> f64 {
         match self {
             Self::Milliseconds => 1e3,
@@ -109,7 +110,7 @@ pub struct BadLine<'p> {
     pub reason: RejectReason,
 }
 
-/// Why a value cannot be used. In the order of [`RejectReason::ALL`].
+/// The reason why a value cannot be used. The variants are in the order of [`RejectReason::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum RejectReason {
@@ -159,7 +160,7 @@ impl RejectReason {
         Self::SetFull,
     ];
 
-    /// The name for labels and tables.
+    /// Returns the name for labels and tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoType => "no_type",

@@ -20,23 +20,23 @@ impl MetricName {
         Self(key.into())
     }
 
-    /// The complete key with tags, as displayed at the management port.
+    /// Returns the complete key with tags, as displayed at the management port.
     pub fn key(&self) -> &str {
         &self.0
     }
 
-    /// The key before its first tag.
+    /// Returns the key before its first tag.
     pub fn base(&self) -> &str {
         self.0.split(';').next().unwrap_or_default()
     }
 
-    /// The tags with their leading `;`, such as `;tag=value`, or nothing. Suffixes are inserted
-    /// before them.
+    /// Returns the tags with their leading `;`, such as `;tag=value`, or nothing. Suffixes are
+    /// inserted before them.
     pub fn tag_text(&self) -> &str {
         &self.0[self.base().len()..]
     }
 
-    /// The tags in the order sent. A tag without `=` has an empty value.
+    /// Returns the tags in the order sent. A tag without `=` has an empty value.
     pub fn tags(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
         let tags = self.0.split(';').skip(1).filter(|tag| !tag.is_empty());
         tags.map(|tag| {

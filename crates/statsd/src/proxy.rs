@@ -49,7 +49,7 @@ pub struct StatsdProxy {
     status: BackendStatus,
 }
 
-/// Why a proxy cannot start.
+/// The reason why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProxyError {
@@ -129,7 +129,7 @@ impl StatsdProxy {
         Ok(Self { shared, checker: Some(checker), status: BackendStatus::default() })
     }
 
-    /// The factory for the [`PacketObserver`] that routes a reader's packets.
+    /// Returns the factory for the [`PacketObserver`] that routes a reader's packets.
     ///
     /// # Errors
     ///
@@ -147,13 +147,13 @@ impl StatsdProxy {
         }))
     }
 
-    /// The nodes that are up, in ring order, as displayed by `status`.
+    /// Returns the nodes that are up, in ring order, as displayed by `status`.
     pub fn nodes_up(&self) -> Vec<String> {
         let ring = self.shared.ring();
         ring.nodes().map(|node| self.shared.nodes[node].name.clone()).collect()
     }
 
-    /// The status: `lines`, `sent`, `failed`, `dropped`, `nodes_up`, `ring_changes`.
+    /// Returns the status: `lines`, `sent`, `failed`, `dropped`, `nodes_up`, `ring_changes`.
     pub fn status(&self) -> BackendStatus {
         let counts = &self.shared.counts;
         for (name, count) in [

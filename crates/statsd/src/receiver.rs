@@ -158,13 +158,13 @@ impl PacketReceiver {
         Ok(())
     }
 
-    /// The actual address of each configured listener, in order, with the assigned port if port 0
-    /// was configured. `None` for unix sockets.
+    /// Returns the actual address of each configured listener, in order, with the assigned port if
+    /// port 0 was configured. `None` for unix sockets.
     pub fn addresses(&self) -> &[Option<SocketAddr>] {
         &self.addresses
     }
 
-    /// The ledger of all sockets. It can still be read after the receiver has stopped.
+    /// Returns the ledger of all sockets. It can still be read after the receiver has stopped.
     pub fn ledger(&self) -> Arc<dyn LossLedger> {
         Arc::clone(&self.accounts) as Arc<dyn LossLedger>
     }

@@ -192,7 +192,7 @@ pub struct BackendFigures {
 }
 
 impl SelfMetrics {
-    /// The values that most backends send under the prefix, each with its short name:
+    /// Returns the values that most backends send under the prefix, each with its short name:
     /// [`extra_values`](Self::extra_values) after etsy's two about the calculation.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, f64)> {
         [("num_stats", self.num_stats as f64), ("processing_time", self.processing_ms)]
@@ -200,7 +200,7 @@ impl SelfMetrics {
             .chain(self.extra_values())
     }
 
-    /// The values that etsy's server does not have, each with its short name. Empty if
+    /// Returns the values that etsy's server does not have, each with its short name. Empty if
     /// `extra-metrics` is off.
     pub fn extra_values(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let values = self.extra.as_ref().map(|extra| {
@@ -275,13 +275,13 @@ impl BackendFigures {
     }
 }
 
-/// The name of a metric in etsy's style: without the prefix and `_total`.
+/// Returns the name of a metric in etsy's style: without the prefix and `_total`.
 pub(crate) fn short_name(metric: &Description) -> &'static str {
     let name = unprefixed(metric);
     name.strip_suffix("_total").unwrap_or(name)
 }
 
-/// The key of an aggregated metric under the configured prefix.
+/// Returns the key of an aggregated metric under the configured prefix.
 pub(crate) fn key(prefix: &str, metric: &Description) -> MetricName {
     match prefix {
         "" => MetricName::new(short_name(metric)),
@@ -289,7 +289,7 @@ pub(crate) fn key(prefix: &str, metric: &Description) -> MetricName {
     }
 }
 
-/// The aggregated metric with this key under the configured prefix, if it is one.
+/// Returns the aggregated metric with this key under the configured prefix, if it is one.
 pub(crate) fn find_aggregated(prefix: &str, key: &str) -> Option<&'static Description> {
     let name = match prefix {
         "" => key,
@@ -298,7 +298,7 @@ pub(crate) fn find_aggregated(prefix: &str, key: &str) -> Option<&'static Descri
     AGGREGATED.iter().find(|metric| short_name(metric) == name)
 }
 
-/// The Prometheus name of a metric under another prefix than the table's.
+/// Returns the Prometheus name of a metric under another prefix than the table's.
 pub(crate) fn prometheus_name(prefix: &str, metric: &Description) -> String {
     match prefix {
         "" => metric.name().to_owned(),

@@ -75,7 +75,7 @@ pub struct ServerParts {
     pub observers: Vec<ObserverFactory>,
 }
 
-/// Why a server does not start.
+/// The reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerStartError {
@@ -121,7 +121,7 @@ impl StatsdServer {
     ///
     /// # Errors
     ///
-    /// Something cannot be opened or started; then nothing remains open.
+    /// A socket cannot be opened or a thread cannot be started. Nothing remains open.
     pub fn start(parts: ServerParts) -> Result<Self, ServerStartError> {
         let ServerParts { settings, config_lines, backends, observers: mut factories } = parts;
         let started = SystemTime::now();
@@ -161,22 +161,23 @@ impl StatsdServer {
         Ok(Self { core, receiver, flush_thread: flushing, management, health })
     }
 
-    /// The addresses it receives on, in the order of the settings; `None` for unix sockets.
+    /// Returns the addresses that the server receives on, in the order of the settings; `None` for
+    /// unix sockets.
     pub fn addresses(&self) -> &[Option<SocketAddr>] {
         self.receiver.addresses()
     }
 
-    /// The address of the management port.
+    /// Returns the address of the management port.
     pub fn management(&self) -> Option<SocketAddr> {
         self.management.as_ref().map(Management::address)
     }
 
-    /// The address of the health endpoint.
+    /// Returns the address of the health endpoint.
     pub fn health(&self) -> Option<SocketAddr> {
         self.health.as_ref().map(HttpServer::address)
     }
 
-    /// The current state of the loss ledger.
+    /// Returns the current state of the loss ledger.
     pub fn account(&self) -> LossAccount {
         self.core.ledger().read()
     }

@@ -93,17 +93,17 @@ pub struct LogSettings {
     pub syslog: Option<String>,
 }
 
-/// How severe an event must be to be logged.
+/// The minimum severity of logged events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StatsdLogLevel {
-    /// Losses and failures.
+    /// Logs losses and failures.
     Error,
-    /// Also conditions that need attention.
+    /// Also logs conditions that need attention.
     Warn,
-    /// Also normal events.
+    /// Also logs normal events.
     Info,
-    /// Also details for debugging.
+    /// Also logs details for debugging.
     Debug,
 }
 

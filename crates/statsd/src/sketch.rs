@@ -63,7 +63,7 @@ impl Sketch {
         }
     }
 
-    /// The value at quantile `q` (0 to 1); `None` without samples.
+    /// Returns the value at quantile `q` (0 to 1); `None` without samples.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let (lower, upper) = self.range?;
         let mut rank = q * self.count;
@@ -97,29 +97,29 @@ impl Sketch {
         self.ascending().take_while(|(value, _)| *value < bound).map(|(_, count)| count).sum()
     }
 
-    /// A representative value of each bucket with its count, ascending.
+    /// Returns a representative value of each bucket with its count, ascending.
     fn ascending(&self) -> impl Iterator<Item = (f64, f64)> {
         let negative = self.negative.iter().rev().map(|(index, count)| (-middle(*index), *count));
         let positive = self.positive.iter().map(|(index, count)| (middle(*index), *count));
         negative.chain([(0.0, self.zeros)]).chain(positive)
     }
 
-    /// Number of samples, weighted.
+    /// Returns the number of samples, weighted.
     pub fn count(&self) -> f64 {
         self.count
     }
 
-    /// Sum of values, weighted.
+    /// Returns the sum of values, weighted.
     pub fn sum(&self) -> f64 {
         self.sum
     }
 
-    /// Minimum and maximum.
+    /// Returns minimum and maximum; `None` without samples.
     pub fn range(&self) -> Option<(f64, f64)> {
         self.range
     }
 
-    /// Weight of the samples counted as zero.
+    /// Returns the weight of the samples counted as zero.
     pub fn zeros(&self) -> f64 {
         self.zeros
     }
@@ -138,14 +138,14 @@ impl Sketch {
 
 const PER_DOUBLING: f64 = (1 << Sketch::SCALE) as f64;
 
-/// The bucket of a positive value.
+/// Returns the bucket of a positive value.
 fn index(size: f64) -> i32 {
     let size = size.clamp(Sketch::SMALLEST, Sketch::LARGEST);
     // The clamp limits the index to ±4,000. Upper bounds are inclusive, hence ceil.
     (size.log2() * PER_DOUBLING).ceil() as i32 - 1
 }
 
-/// A value within the relative error of all values in the bucket.
+/// Returns a value within the relative error of all values in the bucket.
 fn middle(index: i32) -> f64 {
     ((f64::from(index) + 0.5) / PER_DOUBLING).exp2()
 }

@@ -122,7 +122,7 @@ impl HttpEndpoint {
     ///
     /// # Errors
     ///
-    /// Those of [`post`](Self::post).
+    /// Returns the same errors as [`post`](Self::post).
     pub fn post_with(
         &self,
         headers: &Headers,

@@ -12,7 +12,7 @@ use super::*;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An endpoint on this machine, and a thread that serves one connection.
+/// Returns an endpoint on this machine, and a thread that serves one connection.
 fn serve_one<T: Send + 'static>(
     serve: impl FnOnce(TcpStream) -> T + Send + 'static,
 ) -> (HttpEndpoint, JoinHandle<T>) {

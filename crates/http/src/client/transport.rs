@@ -5,7 +5,8 @@
 //! reason. Also, TLS is configured as for PostgreSQL connections, and one deadline applies to all
 //! calls.
 //!
-//! ureq's transport interface may change with any minor version, so `Cargo.toml` pins that.
+//! ureq's transport interface may change with any minor version, so `Cargo.toml` pins the minor
+//! version.
 
 use std::{
     fmt, io,
@@ -29,7 +30,7 @@ use ureq::{
 /// Size in bytes of the input and the output buffer. A reply's head must fit into the former.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// An agent that does nothing but send a request and return the reply.
+/// Returns an agent that does nothing but send a request and return the reply.
 pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agent {
     let config = Agent::config_builder()
         .user_agent(user_agent)

@@ -103,7 +103,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Checks that the server has accepted the login before it sent a message.
+    /// Checks that the server accepted the login before it sent this message.
     pub(super) fn expect_awaiting_ready(&self, message: Backend) -> Result<(), SessionError> {
         match self {
             Self::AwaitingReady => Ok(()),

@@ -16,7 +16,7 @@ pub struct RequestId(u64);
 pub enum Request {
     /// Prepares a statement.
     Parse,
-    /// Makes a portal.
+    /// Creates a portal.
     Bind,
     /// Requests the description of a prepared statement.
     DescribeStatement,
@@ -28,7 +28,7 @@ pub enum Request {
     Close,
     /// Ends a batch.
     Sync,
-    /// Runs statements by the simple protocol.
+    /// Runs statements with the simple query protocol.
     Query,
     /// Calls a function by its OID.
     FunctionCall,

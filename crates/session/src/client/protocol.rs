@@ -1,4 +1,5 @@
-//! The state of a connection except its input, and the effect of each message on it.
+//! The state of a connection, except for its input buffer, and the effect of each message on that
+//! state.
 
 use std::fmt;
 

@@ -14,7 +14,7 @@ use super::{ClientSession, Request, RequestId};
 /// because of a zero byte in a text or a limit of the protocol, is an [`EncodeError`] and has no
 /// effect.
 impl ClientSession {
-    /// Runs the text of one or more statements by the simple protocol.
+    /// Runs one or more statements with the simple query protocol.
     ///
     /// # Errors
     ///
@@ -38,7 +38,8 @@ impl ClientSession {
         self.request(Request::Parse, |buf| encode::parse(buf, statement, sql, types))
     }
 
-    /// Binds `values`, in text form, to `statement`, making `portal`. The result will be text.
+    /// Binds `values` in text format to `statement` and creates `portal`, whose result will be in
+    /// text format.
     ///
     /// # Errors
     ///
@@ -52,8 +53,9 @@ impl ClientSession {
         self.bind_with_formats(portal, statement, &[], values, &[])
     }
 
-    /// Binds `values` to `statement`, making `portal`. No format means text for all, one is for
-    /// all, otherwise there is one for each value, or each column of the result.
+    /// Binds `values` to `statement` and creates `portal`. An empty list of formats means text for
+    /// all; a single format applies to all; otherwise there is one format per value, or per column
+    /// of the result.
     ///
     /// # Errors
     ///
@@ -91,7 +93,7 @@ impl ClientSession {
         self.request(Request::DescribePortal, |buf| encode::describe(buf, target))
     }
 
-    /// Runs a portal, for at most `max_rows` rows if that is not 0.
+    /// Executes a portal, returning at most `max_rows` rows; 0 means no limit.
     ///
     /// # Errors
     ///

@@ -141,7 +141,7 @@ fn sample(line: &str) -> (SeriesKey, String) {
     ((name.to_owned(), labels), rest.strip_prefix(' ').unwrap().to_owned())
 }
 
-/// The text up to the closing quote, and the rest after the quote.
+/// Returns the text up to the closing quote, and the rest after the quote.
 fn quoted(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut chars = text.char_indices();

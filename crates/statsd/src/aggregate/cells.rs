@@ -30,11 +30,11 @@ pub struct ShardInterval {
     pub timestamps: u64,
     /// Samples counted under the overflow keys.
     pub overflow_samples: u64,
-    /// Estimated number of distinct keys among these samples.
+    /// Estimated number of distinct keys among the overflow samples.
     pub overflow_keys: u64,
     /// Values and lines that could not be used.
     pub rejects: Rejects,
-    /// Keys that got a cell since the last swap, in cell order.
+    /// Keys assigned a cell since the last swap, in cell order.
     pub names: NewNames,
     /// Counters, with the cells of [`MetricType::Counter`].
     pub counters: CellTable<CounterCell>,
@@ -63,7 +63,8 @@ impl ShardInterval {
     }
 }
 
-/// Keys that got a cell. All names share one buffer, because a million new keys at once are common.
+/// Keys newly assigned a cell. All names share one buffer, because a million new keys at once are
+/// common.
 #[derive(Debug, Default)]
 pub struct NewNames {
     entries: Vec<NewNameEntry>,
@@ -78,7 +79,7 @@ struct NewNameEntry {
     overflow: bool,
 }
 
-/// One key that got a cell.
+/// A key newly assigned a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewName<'t> {
     /// The metric type, which determines the table of the cell.
@@ -92,7 +93,7 @@ pub struct NewName<'t> {
 }
 
 impl NewNames {
-    /// Memory for more entries is released: steady traffic has few new keys.
+    /// Maximum entries whose memory is retained: steady traffic has few new keys.
     const RETAINED_ENTRIES: usize = 4096;
 
     pub(super) fn push(&mut self, new: NewName<'_>) {
@@ -104,7 +105,7 @@ impl NewNames {
         self.text.extend_from_slice(tags);
     }
 
-    /// All keys in cell order.
+    /// Returns all keys in cell order.
     pub fn iter(&self) -> impl Iterator<Item = NewName<'_>> {
         let mut rest = self.text.as_slice();
         self.entries.iter().map(move |entry| {
@@ -115,12 +116,12 @@ impl NewNames {
         })
     }
 
-    /// The number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether no key got a cell.
+    /// Whether no key was assigned a cell.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -148,7 +149,7 @@ impl<C> Default for CellTable<C> {
 
 /// A value that aggregates samples and can be reset without releasing its memory.
 pub(super) trait MetricCell: Default {
-    /// The number of samples in the cell.
+    /// Returns the number of samples in the cell.
     fn hits(&mut self) -> &mut u32;
 
     /// Counts one more sample and returns the previous number.
@@ -188,7 +189,7 @@ impl<C: MetricCell> CellTable<C> {
         }
     }
 
-    /// The number of used cells.
+    /// Returns the number of used cells.
     pub fn touched(&self) -> usize {
         self.touched.len()
     }
@@ -297,7 +298,8 @@ impl TimerCell {
 pub struct GaugeCell {
     /// The last absolute value and the stamp of its batch.
     pub set: Option<(u64, f64)>,
-    /// Relative changes since then with their stamps; changes of one batch are summed.
+    /// Relative changes after `set`, with the stamps of their batches; changes of one batch are
+    /// summed.
     pub changes: Vec<(u64, f64)>,
     /// Number of samples.
     pub hits: u32,
@@ -342,8 +344,8 @@ impl GaugeCell {
         }
     }
 
-    /// The value of the gauge after these operations if it was `before`. An unset gauge starts at
-    /// 0.
+    /// Returns the gauge's value after these operations, starting from `before`, or from 0 if the
+    /// gauge is unset.
     pub fn value(&self, before: Option<f64>) -> f64 {
         let start = self.set.map(|(_, value)| value).or(before).unwrap_or(0.0);
         self.changes.iter().fold(start, |value, (_, by)| value + by)

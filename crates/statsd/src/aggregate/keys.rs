@@ -31,12 +31,12 @@ struct KeySlot {
 }
 
 impl KeyTable {
-    /// The number of known keys.
+    /// Returns the number of known keys.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// The slot of a key, if it is known.
+    /// Returns the slot of a key, if it is known.
     #[inline]
     pub(super) fn find(&self, name: &[u8], tags: &[u8]) -> Option<usize> {
         let hash = hash(&self.hasher, name, tags);
@@ -65,7 +65,7 @@ impl KeyTable {
         Some(index as usize)
     }
 
-    /// The cell of a slot for a metric type, if there is one.
+    /// Returns the cell of a slot for a metric type, if there is one.
     #[inline]
     pub(super) fn cell(&self, slot: usize, kind: MetricType) -> Option<usize> {
         match self.slots[slot].cells[kind as usize] {

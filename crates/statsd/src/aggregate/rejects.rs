@@ -53,12 +53,12 @@ impl Rejects {
         self.recent.extend(other.recent.iter().take(room).cloned());
     }
 
-    /// Number of values rejected for this reason.
+    /// Returns the number of values rejected for this reason.
     pub fn count(&self, reason: RejectReason) -> u64 {
         self.counts[reason as usize]
     }
 
-    /// The total over all reasons.
+    /// Returns the total over all reasons.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }

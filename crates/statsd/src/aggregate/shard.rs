@@ -18,7 +18,7 @@ pub struct SampleShard {
     keys: KeyTable,
     /// Number of allocated cells, by metric type.
     cells: [u32; KINDS],
-    /// Cells of the overflow name, by metric type, once needed.
+    /// Cells of the overflow name, by metric type; `None` until the first overflow.
     overflow: [Option<usize>; KINDS],
     overflow_keys: OverflowKeys,
     stamp: u64,
@@ -26,7 +26,7 @@ pub struct SampleShard {
 }
 
 impl SampleShard {
-    /// An empty shard.
+    /// Creates an empty shard.
     pub fn new(settings: &StatsdSettings) -> Self {
         Self {
             dialect: settings.dialect,
@@ -112,7 +112,7 @@ impl SampleShard {
         }
     }
 
-    /// A new cell for a key that has none of this type, or the overflow cell.
+    /// Allocates a cell for a key that has none of this type, or returns the overflow cell.
     #[cold]
     fn new_cell(
         &mut self,

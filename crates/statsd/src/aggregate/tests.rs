@@ -9,7 +9,7 @@ fn shard(limits: StatsdLimits) -> SampleShard {
     SampleShard::new(&StatsdSettings { limits, ..StatsdSettings::default() })
 }
 
-/// All used counters of an interval, by raw name.
+/// Returns all used counters of an interval, by raw name.
 fn sums(interval: &mut ShardInterval, names: &mut Vec<String>) -> Vec<(String, f64)> {
     for name in interval.names.iter().filter(|name| name.kind == MetricType::Counter) {
         names.push(String::from_utf8_lossy(name.name).into_owned());

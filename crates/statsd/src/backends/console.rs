@@ -51,7 +51,7 @@ impl ConsoleOutput {
         let date = JsDate(snapshot.timestamp);
         let values = values(snapshot, self.dialect);
         match self.dialect {
-            // Two spaces: Node separates its arguments by one, and the first ends in one.
+            // Two spaces: Node separates arguments by a space, and the first argument ends in one.
             StatsdDialect::Etsy | StatsdDialect::Dogstatsd => {
                 let options = if self.pretty {
                     InspectOptions { depth: 5, colors: true }
@@ -103,7 +103,7 @@ impl MetricBackend for ConsoleOutput {
     }
 }
 
-/// The printed object, with the keys of etsy's console in the same order.
+/// Returns the printed object, with the keys of etsy's console in the same order.
 fn values(snapshot: &FlushSnapshot, dialect: StatsdDialect) -> JsValue {
     let number = |name: &str, value: f64| (name.into(), JsValue::Number(value));
     let counters = snapshot.counters.iter();
@@ -157,7 +157,7 @@ fn samples(timer: &TimerMetric) -> JsValue {
     }
 }
 
-/// The calculated fields of a timer. Histogram bins are a nested object.
+/// Returns the calculated fields of a timer. Histogram bins are a nested object.
 fn calculated(timer: &TimerMetric) -> JsValue {
     let mut plain = Vec::new();
     let mut bins = Vec::new();

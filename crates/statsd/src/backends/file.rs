@@ -41,14 +41,14 @@ pub struct FileBackend {
 }
 
 impl FileBackend {
-    /// A backend for these settings. The file is opened by the first flush.
+    /// Creates a backend with these settings. The first flush opens the file.
     pub fn new(settings: settings::FileSettings) -> Self {
         let status = BackendStatus::default();
         status.set(LOST_VALUES, 0.0);
         Self { settings, open: None, status }
     }
 
-    /// The file at the configured path, reopened if the open one was moved or removed.
+    /// Returns the file at the configured path, reopened if the open file was moved or removed.
     fn file(&mut self) -> io::Result<&fs::File> {
         let path = &self.settings.path;
         let current = self.open.as_ref().and_then(|file| identity(file.metadata()));

@@ -1,9 +1,9 @@
 //! The Graphite backend: sends the lines of etsy's server to Carbon, as text or as pickles.
 //!
-//! As in etsy's server, each flush opens a connection, writes and closes; `persistent` keeps one
-//! open. Unlike there, values that cannot be sent are spooled, up to `spool-bytes`, and sent first
-//! once Carbon is reachable again. Carbon stores one value per metric and timestamp, so batches
-//! that may not have arrived when a connection breaks can safely be resent.
+//! As in etsy's server, each flush opens a connection, writes and closes it; `persistent` keeps it
+//! open. Unlike etsy's server, this backend spools values that it cannot send, up to `spool-bytes`,
+//! and sends them first once Carbon is reachable again. Carbon stores one value per metric and
+//! timestamp, so batches that may not have arrived when a connection breaks can safely be resent.
 
 mod lines;
 mod pickle;
@@ -33,8 +33,8 @@ const BUDGET_MAX: Duration = Duration::from_secs(10);
 /// Maximum wait for Carbon to close the connection after the last byte.
 const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The wait within a flush: at most a quarter of the interval, because a receiver that never closes
-/// first costs this wait in every flush.
+/// Returns the wait within a flush: at most a quarter of the interval, because a receiver that
+/// never closes first costs this wait in every flush.
 fn hang_up_timeout(interval: Duration) -> Duration {
     (interval / 4).min(HANG_UP_TIMEOUT)
 }

@@ -7,9 +7,9 @@
 //! users,metric_type=set count=2 1772359200000000000
 //! ```
 //!
-//! The measurement is the metric's name as it was sent, and its tags are tags. `metric_type`
-//! distinguishes metrics of different types with the same key. All fields are floats. The timestamp
-//! is in the unit of the URL's `precision` parameter, by default nanoseconds.
+//! The measurement is the metric's name as sent, and statsd tags become InfluxDB tags. The tag
+//! `metric_type` distinguishes metrics of different types with the same key. All fields are floats.
+//! The timestamp is in the unit of the URL's `precision` parameter, by default nanoseconds.
 
 use std::{borrow::Cow, fmt, fmt::Write as _, sync::Arc, time::Duration};
 
@@ -174,8 +174,8 @@ fn legal_tag<'t>((key, value): (Cow<'t, str>, Cow<'t, str>)) -> (Cow<'t, str>, C
     (key, if value.is_empty() { "true".into() } else { value })
 }
 
-/// The number of values of a batch that InfluxDB did not write. When it refuses some lines, it
-/// still writes the others and reports a partial write.
+/// Returns the number of values of a batch that InfluxDB did not write. When it refuses some lines,
+/// it still writes the others and reports a partial write.
 ///
 /// InfluxDB 1 and 2 quote each line that they cannot parse (`unable to parse '…'`) and count the
 /// points with conflicting field types (`dropped=2`); InfluxDB 3 lists all (`"line_number"`). The

@@ -171,7 +171,7 @@ fn for_each_base<'m, T>(
     }
 }
 
-/// The distribution of a timer; `None` if it has no samples.
+/// Returns the distribution of a timer; `None` if it has no samples.
 fn distribution(timer: &TimerMetric, temporality: Temporality) -> Option<Arc<Sketch>> {
     if temporality == Temporality::Cumulative {
         return timer.cumulative.clone();
@@ -180,7 +180,8 @@ fn distribution(timer: &TimerMetric, temporality: Temporality) -> Option<Arc<Ske
     match &timer.samples {
         TimerSamples::Sketched(sketch) => Some(Arc::clone(sketch)),
         TimerSamples::Exact(values) => {
-            // Rates of single samples are not stored; with their mean, the total count is right.
+            // Sample rates are not stored individually; weighting every sample equally keeps the
+            // total count right.
             let weight = summary.count / summary.samples.max(1) as f64;
             let mut sketch = Sketch::default();
             values.iter().for_each(|value| sketch.add(timer.unit.to_base(*value), weight));
@@ -209,7 +210,7 @@ impl PointTimes<'_> {
         nanoseconds(self.snapshot.time)
     }
 
-    /// The number of the temporality in the enumeration `AggregationTemporality`.
+    /// Returns the number of the temporality in the enumeration `AggregationTemporality`.
     fn code(&self) -> u64 {
         match self.temporality {
             Temporality::Delta => 1,
@@ -367,7 +368,8 @@ fn exponential(
     }
 }
 
-/// The finest scale at which neither side has more than [`BUCKETS_MAX`] buckets, gaps included.
+/// Returns the finest scale at which neither side has more than [`BUCKETS_MAX`] buckets, gaps
+/// included.
 fn scale(sketch: &Sketch) -> i32 {
     let width = |buckets: &[(i32, f64)]| match (buckets.first(), buckets.last()) {
         (Some((first, _)), Some((last, _))) => last.abs_diff(*first) as usize + 1,

@@ -32,7 +32,7 @@ pub(crate) const DROPPED_METRICS: &str = "dropped_metrics";
 /// Status field: intervals joined to another because the backend was busy.
 pub(crate) const FLUSHES_JOINED: &str = "flushes_joined";
 
-/// Encoded bytes, and the number of values in them.
+/// A batch of encoded values, with their number.
 #[derive(PartialEq, Eq)]
 pub(super) struct ValueBatch {
     pub(super) bytes: Vec<u8>,
@@ -49,12 +49,12 @@ impl fmt::Debug for ValueBatch {
 /// Receives batches as they are rendered.
 pub(super) type BatchSink<'s> = &'s mut dyn FnMut(ValueBatch);
 
-/// Why a batch could not be sent.
+/// The reason why a batch could not be sent.
 pub(super) trait SendError: Error + Send + Sync + 'static {
     /// Whether the receiver will never accept this batch, so that resending is pointless.
     fn is_refusal(&self) -> bool;
 
-    /// The number of values that the receiver did not accept of a refused batch.
+    /// Returns the number of values that the receiver did not accept of a refused batch.
     fn refused_values(&self, batch: &ValueBatch) -> u64 {
         batch.values
     }
@@ -93,7 +93,8 @@ pub(super) struct DeliveryOutcome<E> {
 }
 
 impl Outbox {
-    /// An empty outbox that spools at most `bytes_max`, for receivers that confirm each batch.
+    /// Creates an empty outbox that spools at most `bytes_max` bytes, for receivers that confirm
+    /// each batch.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             waiting: BatchQueue::default(),
@@ -106,7 +107,7 @@ impl Outbox {
         }
     }
 
-    /// An outbox for a receiver that confirms nothing: sent batches are retained until
+    /// Creates an outbox for a receiver that confirms nothing: sent batches are retained until
     /// [`confirm`](Self::confirm) or [`requeue_unconfirmed`](Self::requeue_unconfirmed).
     pub(super) fn with_unconfirmed(bytes_max: usize) -> Self {
         Self { tracks_unconfirmed: true, ..Self::new(bytes_max) }
@@ -185,8 +186,8 @@ impl Outbox {
             return;
         }
         self.unconfirmed.push_back(batch);
-        // Batches further back than the limit have left the socket buffers of both hosts, unless
-        // the limit is smaller than those. The newest batch is retained in any case.
+        // Batches sent more than the limit's bytes ago have left the socket buffers of both hosts,
+        // unless the limit is smaller than these buffers. The newest batch is always retained.
         while self.unconfirmed.bytes > self.bytes_max && self.unconfirmed.batches.len() > 1 {
             self.unconfirmed.pop();
         }
@@ -260,7 +261,7 @@ impl BatchQueue {
 }
 
 impl<E> Default for DeliveryOutcome<E> {
-    /// A success: no error, and no lost values.
+    /// Creates an outcome without errors or lost values.
     fn default() -> Self {
         Self { error: None, first: false, lost: 0 }
     }

@@ -260,7 +260,7 @@ fn remaining(deadline: Instant) -> Result<Duration, CopyError> {
     }
 }
 
-/// Why a batch could not be copied.
+/// The reason why a batch could not be copied.
 #[derive(Debug, thiserror::Error)]
 enum CopyError {
     #[error(transparent)]

@@ -36,7 +36,7 @@ pub struct PrometheusBackend {
     status: BackendStatus,
 }
 
-/// Why the endpoint cannot start.
+/// The reason why the endpoint cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrometheusError {
@@ -78,7 +78,7 @@ impl PrometheusBackend {
         Ok(Self { families, server, status: BackendStatus::default() })
     }
 
-    /// The address it listens on.
+    /// Returns the address that the endpoint listens on.
     pub fn address(&self) -> SocketAddr {
         self.server.address()
     }

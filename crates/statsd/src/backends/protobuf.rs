@@ -23,19 +23,19 @@ enum ProtobufWireType {
 }
 
 impl ProtobufMessage {
-    /// The encoded message.
+    /// Returns the encoded message.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// `int32`, `uint32`, `uint64`, `bool` or `enum`.
+    /// Appends a varint: `int32`, `uint32`, `uint64`, `bool` or `enum`.
     pub(crate) fn uint(&mut self, field: u32, value: u64) -> &mut Self {
         self.tag(field, ProtobufWireType::Varint);
         self.bytes.write_varint(value);
         self
     }
 
-    /// `sint32` or `sint64`, zigzag-encoded so that small negative numbers are short.
+    /// Appends a `sint32` or `sint64`, zigzag-encoded so that small negative numbers are short.
     pub(crate) fn sint(&mut self, field: u32, value: i64) -> &mut Self {
         self.uint(field, howdah_codec::zigzag(value))
     }
@@ -57,14 +57,14 @@ impl ProtobufMessage {
         self.bytes(field, value.as_bytes())
     }
 
-    /// A nested message, written by `write`.
+    /// Appends a nested message, which `write` fills.
     pub(crate) fn message(&mut self, field: u32, write: impl FnOnce(&mut Self)) -> &mut Self {
         let mut inner = Self::default();
         write(&mut inner);
         self.bytes(field, &inner.bytes)
     }
 
-    /// A packed list of varints.
+    /// Appends a packed list of varints.
     pub(crate) fn packed_uint(
         &mut self,
         field: u32,
@@ -75,7 +75,7 @@ impl ProtobufMessage {
         self.bytes(field, &inner)
     }
 
-    /// `bytes`, or an already encoded message.
+    /// Appends `bytes`, or an already encoded message.
     pub(crate) fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Self {
         self.tag(field, ProtobufWireType::Bytes);
         self.bytes.write_count(value.len());

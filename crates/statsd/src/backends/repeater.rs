@@ -25,8 +25,8 @@ use crate::{
     settings::{self, RepeaterProtocol},
 };
 
-/// Maximum queued batches per receiver. A batch is what a reader received at once: up to 128
-/// packets.
+/// Maximum queued batches per receiver. A batch holds the packets that a reader received at once,
+/// up to 128.
 const QUEUE_BATCHES: usize = 1024;
 /// Maximum bytes of a batch; further packets of the same batch are dropped.
 const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -76,7 +76,7 @@ struct RepeaterQueue {
 }
 
 impl PacketRepeater {
-    /// Starts a thread per receiver. Names are resolved there, and again after errors.
+    /// Starts a thread per receiver, which resolves the receiver's name at start and after errors.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl PacketRepeater {
         Ok(Self { queues: Arc::new(queues), threads, status: BackendStatus::default() })
     }
 
-    /// The factory for the [`PacketObserver`] of each reader.
+    /// Returns the factory for the [`PacketObserver`] of each reader.
     pub fn observer_factory(&self) -> ObserverFactory {
         let queues = Arc::clone(&self.queues);
         Box::new(move || {
@@ -106,9 +106,9 @@ impl PacketRepeater {
         })
     }
 
-    /// The status: packets `sent`, `overflow` (dropped because a queue was full) and `failed`
-    /// (could not be sent), over all receivers. Except for queued packets, the three add up to the
-    /// number of received packets times the number of receivers.
+    /// Returns the status: packets `sent`, `overflow` (dropped because a queue was full) and
+    /// `failed` (could not be sent), over all receivers. Except for queued packets, the three add
+    /// up to the number of received packets times the number of receivers.
     pub fn status(&self) -> BackendStatus {
         let sum = |count: fn(&RepeaterCounts) -> &AtomicU64| {
             self.queues.iter().map(|queue| count(&queue.counts).load(Relaxed)).sum::<u64>() as f64
@@ -176,7 +176,7 @@ struct SendThread {
     receiver: settings::RepeaterSettings,
     socket: Option<RepeaterSocket>,
     counts: Arc<RepeaterCounts>,
-    /// While the receiver is unreachable: the current pause, and when to retry.
+    /// The current pause and the time of the next attempt while the receiver is unreachable.
     outage: Option<(Duration, Instant)>,
 }
 
@@ -215,7 +215,7 @@ impl SendThread {
         self.counts.failed.fetch_add(packets.len() - sent, Relaxed);
     }
 
-    /// Ensures that there is a socket.
+    /// Opens the socket unless one is open.
     fn connect(&mut self) -> io::Result<()> {
         if self.socket.is_some() {
             return Ok(());

@@ -28,7 +28,7 @@ pub(crate) fn snapshot() -> Arc<FlushSnapshot> {
     Arc::new(snapshot_at(TIMESTAMP))
 }
 
-/// The same snapshot at another time.
+/// Returns the same snapshot at another time.
 pub(crate) fn snapshot_at(timestamp: i64) -> FlushSnapshot {
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(timestamp.unsigned_abs());
     let since = time - Duration::from_secs(10);
@@ -141,7 +141,7 @@ fn idle(since: SystemTime) -> TimerMetric {
 pub(crate) struct SharedWriter(Arc<Mutex<Vec<u8>>>);
 
 impl SharedWriter {
-    /// The written text.
+    /// Returns the written text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().clone()).unwrap()
     }

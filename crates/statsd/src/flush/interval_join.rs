@@ -56,7 +56,7 @@ struct IntervalJoiner<'c> {
     calculation: &'c Calculation,
     /// Length of both intervals together, in seconds.
     seconds: f64,
-    /// How many more samples may be stored exactly.
+    /// The number of further samples that may be stored exactly.
     exact_left: usize,
     scratch: PrefixSums,
 }
@@ -65,7 +65,8 @@ struct IntervalJoiner<'c> {
 trait JoinableMetric: Clone {
     fn name(&self) -> &MetricName;
     fn merged(&mut self) -> &mut bool;
-    /// Adds the values of `earlier`, the same key in the earlier interval, before its own.
+    /// Inserts the values of `earlier`, the same metric in the earlier interval, before its own
+    /// values.
     fn prepend(&mut self, earlier: &Self, joiner: &mut IntervalJoiner<'_>);
     /// Recalculates rates for the joined interval.
     fn stretch(&mut self, _: &IntervalJoiner<'_>) {}

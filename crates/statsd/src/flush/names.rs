@@ -79,7 +79,8 @@ fn influx(name: Cow<'_, str>, dialect: StatsdDialect) -> Cow<'_, str> {
     }
 }
 
-/// Etsy's rules: `\s+` becomes `_`, `/` becomes `-`, and all but `[a-zA-Z_\-0-9.;=]` is removed.
+/// Applies etsy's rules: `\s+` becomes `_`, `/` becomes `-`, and all but `[a-zA-Z_\-0-9.;=]` is
+/// removed.
 fn etsy(key: &str) -> String {
     let mut clean = String::with_capacity(key.len());
     let mut in_space = false;
@@ -97,8 +98,8 @@ fn etsy(key: &str) -> String {
     clean
 }
 
-/// The Perl server's rules: runs of `/` become `_`, runs of spaces become `-`, and all but
-/// `[a-zA-Z_\-0-9.,=]` is removed. Unlike there, the `;` of tags is retained.
+/// Applies the Perl server's rules: runs of `/` become `_`, runs of spaces become `-`, and all but
+/// `[a-zA-Z_\-0-9.,=]` is removed. Unlike in the Perl server, the `;` of tags is retained.
 fn perl(key: &str) -> String {
     let mut clean = String::with_capacity(key.len());
     let mut last = None;

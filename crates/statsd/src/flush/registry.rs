@@ -103,11 +103,11 @@ pub struct ReceiveTotals {
     pub overflow_samples: u64,
     /// Rejected values, by reason.
     pub rejects: Rejects,
-    /// When packets were last collected.
+    /// The time at which packets were last collected.
     pub last_packet: Option<SystemTime>,
 }
 
-/// When a flush happens, and how late it is.
+/// The time of a flush, and its delay.
 #[derive(Clone, Copy, Debug)]
 pub struct FlushTime {
     /// The current time.
@@ -117,7 +117,7 @@ pub struct FlushTime {
 }
 
 impl KeyRegistry {
-    /// A registry with only etsy's own counters, at 0.
+    /// Creates a registry with only etsy's own counters, at 0.
     pub fn new(settings: &StatsdSettings, needs: SnapshotRequirements, now: SystemTime) -> Self {
         let mut registry = Self {
             calculation: Calculation::new(settings),
@@ -239,12 +239,12 @@ impl KeyRegistry {
         &self.totals
     }
 
-    /// The most recent bad lines, oldest first, each with the time of its collection.
+    /// Returns the most recent bad lines, oldest first, each with the time of its collection.
     pub fn recent(&self) -> impl Iterator<Item = &(SystemTime, RejectedLine)> {
         self.recent.iter()
     }
 
-    /// The number of live metrics of all types.
+    /// Returns the number of live metrics of all types.
     pub fn keys(&self) -> usize {
         self.counters.len() + self.timers.len() + self.gauges.len() + self.sets.len()
     }

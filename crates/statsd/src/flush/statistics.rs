@@ -7,7 +7,8 @@
 //! the `k` smallest samples count and `upper_p` is their maximum; for `p < 0` the `k` largest count
 //! and `lower_p` is their minimum.
 //!
-//! Unlike there, a negative percentile that covers all samples yields their sums, not `NaN`.
+//! Unlike in etsy's server, a negative percentile that covers all samples yields their sums, not
+//! `NaN`.
 
 use std::sync::Arc;
 
@@ -200,8 +201,8 @@ fn is_percent(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Number, mean, boundary, sum and sum of squares of the samples within a percentile; `None` if
-/// there are too few samples.
+/// Returns number, mean, boundary, sum and sum of squares of the samples within a percentile;
+/// `None` if there are too few samples.
 fn at_percentile(samples: &impl OrderedSamples, percent: f64) -> Option<[f64; 5]> {
     let n = samples.len();
     if n == 1 {
@@ -224,13 +225,13 @@ fn at_percentile(samples: &impl OrderedSamples, percent: f64) -> Option<[f64; 5]
 
 /// Samples in ascending order.
 trait OrderedSamples {
-    /// The number of samples; never 0.
+    /// Returns the number of samples; never 0.
     fn len(&self) -> usize;
-    /// The sample at `index`, from 0.
+    /// Returns the sample at `index`, from 0.
     fn at(&self, index: usize) -> f64;
-    /// Sum and sum of squares of the first `count`; (0, 0) for none.
+    /// Returns the sum and the sum of squares of the first `count` samples; (0, 0) for none.
     fn up_to(&self, count: usize) -> (f64, f64);
-    /// The number of samples below `bound`.
+    /// Returns the number of samples below `bound`.
     fn count_below(&self, bound: f64) -> usize;
 }
 

@@ -30,10 +30,10 @@ pub(crate) struct MetricEntry<S> {
     pub(crate) hits: u64,
     /// Samples since the last key flush.
     pub(crate) key_hits: u64,
-    /// The number of the last flush that included it; 0 if none.
+    /// The number of the last flush that included the metric; 0 if none.
     pub(crate) last_flush: u32,
-    /// Whether other spellings of the key are merged into it; then each spelling has its own entry
-    /// in the table of variants.
+    /// Whether other spellings of the key are merged into this entry; if so, each spelling has its
+    /// own entry in the table of variants.
     pub(crate) merged: bool,
     /// For a merged entry: the variant spelled like the key itself, if it was ever sent. For a
     /// variant: the entry it is merged into.
@@ -53,7 +53,7 @@ impl<S> Default for MetricTable<S> {
 }
 
 impl<S: Default> MetricTable<S> {
-    /// The index of a key, added if needed. A new entry is not live.
+    /// Returns the index of a key, added if needed. A new entry is not live.
     pub(crate) fn intern(&mut self, name: &MetricName) -> u32 {
         let Self { by_key, entries, hasher, .. } = self;
         let hash = hasher.hash_one(name.key());
@@ -78,7 +78,7 @@ impl<S: Default> MetricTable<S> {
         index
     }
 
-    /// The entry at an index, live or not.
+    /// Returns the entry at an index, live or not.
     pub(crate) fn entry(&mut self, index: u32) -> &mut MetricEntry<S> {
         &mut self.entries[index as usize]
     }
@@ -88,7 +88,7 @@ impl<S: Default> MetricTable<S> {
         self.entries.get(index as usize).is_some_and(|entry| entry.live)
     }
 
-    /// The number of entries, live or not.
+    /// Returns the number of entries, live or not.
     pub(crate) fn entry_count(&self) -> u32 {
         self.entries.len() as u32
     }
@@ -102,19 +102,19 @@ impl<S: Default> MetricTable<S> {
         (entry, woken)
     }
 
-    /// The index of a live entry by key.
+    /// Returns the index of a live entry by key.
     pub(crate) fn find(&self, key: &str) -> Option<u32> {
         let hash = self.hasher.hash_one(key);
         let index = self.by_key.find(hash, |index| self.entries[*index as usize].name.key() == key);
         index.copied().filter(|index| self.entries[*index as usize].live)
     }
 
-    /// The number of live entries.
+    /// Returns the number of live entries.
     pub(crate) fn len(&self) -> usize {
         self.live
     }
 
-    /// The number of entries of removed metrics.
+    /// Returns the number of entries of removed metrics.
     pub(crate) fn dead_count(&self) -> usize {
         self.entries.len() - self.live
     }
@@ -124,7 +124,7 @@ impl<S: Default> MetricTable<S> {
         self.entries.iter().filter(|entry| entry.live)
     }
 
-    /// Like [`iter`](Self::iter), for changes.
+    /// Like [`iter`](Self::iter), but with mutable entries.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut MetricEntry<S>> {
         self.entries.iter_mut().filter(|entry| entry.live)
     }

@@ -1,7 +1,8 @@
 //! Parses numbers like JavaScript's `Number(text)`, which etsy's clients rely on.
 //!
 //! Accepted: decimals with or without sign, point and exponent, `0x1f`, `0b1`, `0o7`, surrounding
-//! white space. Unlike there, infinities and white space alone (0 in JavaScript) are refused.
+//! white space. Unlike JavaScript, this parser refuses infinities and white space alone (0 in
+//! JavaScript).
 
 use super::{ADDEND_MAX, RejectReason};
 
@@ -21,7 +22,7 @@ pub(crate) fn number(text: &[u8]) -> Result<f64, RejectReason> {
 ///
 /// # Errors
 ///
-/// As [`number`], and [`RejectReason::TooLarge`].
+/// The errors of [`number`], or [`RejectReason::TooLarge`].
 pub(super) fn addend(text: &[u8]) -> Result<f64, RejectReason> {
     // A short decimal has at most 16 digits, far below the limit, so it needs no check.
     match short_decimal(text) {
@@ -33,8 +34,8 @@ pub(super) fn addend(text: &[u8]) -> Result<f64, RejectReason> {
     }
 }
 
-/// `[+-]digits[.digits]` of at most 15 digits: both the digits and the power of ten are exact in a
-/// double, so one division rounds as correctly as a full parser would.
+/// Parses `[+-]digits[.digits]` of at most 15 digits. Both the digits and the power of ten are
+/// exact in a double, so one division gives the correctly rounded result.
 fn short_decimal(text: &[u8]) -> Option<f64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),

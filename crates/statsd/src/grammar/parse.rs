@@ -222,8 +222,8 @@ impl<'p> LineContext<'p> {
     }
 }
 
-/// The end of the segment that starts at `start`: the next `:` that is not part of a field such as
-/// `|c:container`. Such fields follow a type, so they come after the segment's second `|`.
+/// Returns the end of the segment that starts at `start`: the next `:` that is not part of a field
+/// such as `|c:container`. Such fields follow a type, so they come after the segment's second `|`.
 fn segment_end(text: &[u8], start: usize) -> usize {
     let mut from = start;
     while let Some(colon) = memchr(b':', &text[from..]).map(|at| from + at) {

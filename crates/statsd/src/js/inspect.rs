@@ -266,7 +266,7 @@ fn is_identifier(key: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// A string literal in single quotes, or in other quotes if that avoids escaping.
+/// Returns a string literal in single quotes, or in other quotes if that avoids escaping.
 fn quoted(text: &str) -> String {
     let quote = match (text.contains('\''), text.contains('"'), text.contains('`')) {
         (true, false, _) => '"',

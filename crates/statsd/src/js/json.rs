@@ -7,9 +7,9 @@ use super::{JsNumber, JsValue};
 /// White space between JSON tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spacing {
-    /// No white space.
+    /// Writes no white space.
     Compact,
-    /// A space after each `,` and `:`.
+    /// Writes a space after each `,` and `:`.
     Spaced,
 }
 

@@ -111,7 +111,7 @@ fn document(value: &JsValue) -> String {
     format!("{}\n", js::json(value, Compact))
 }
 
-/// An object with these keys.
+/// Returns an object with these keys.
 fn fields<const N: usize>(entries: [(&str, JsValue); N]) -> JsValue {
     JsValue::Object(entries.map(|(key, value)| (key.into(), value)).into())
 }
@@ -235,7 +235,8 @@ fn sets(registry: &KeyRegistry) -> JsValue {
     }))
 }
 
-/// An object with JavaScript's key order: integers first, ascending, then the others as inserted.
+/// Returns an object with JavaScript's key order: integers first, ascending, then the others as
+/// inserted.
 fn object<'k>(entries: impl Iterator<Item = (&'k str, JsValue)>) -> JsValue {
     let mut entries: Vec<(Box<str>, JsValue)> =
         entries.map(|(key, value)| (key.into(), value)).collect();

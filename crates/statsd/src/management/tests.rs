@@ -56,7 +56,7 @@ fn core(dialect: StatsdDialect) -> (ServerCore, SharedShard) {
     (ServerCore::new(settings, registry, parts, started), shard)
 }
 
-/// A transcript of commands and replies. Ages are masked and control characters escaped.
+/// Returns a transcript of commands and replies. Ages are masked and control characters escaped.
 fn transcript(core: &ServerCore, commands: &[&str]) -> String {
     let mut session = ManagementSession::default();
     let mut transcript = String::new();

@@ -30,7 +30,7 @@ impl HashRing {
         Self { points }
     }
 
-    /// The index of the node for a key; `None` if there are no nodes.
+    /// Returns the index of the node for a key; `None` if there are no nodes.
     pub fn node(&self, key: &[u8]) -> Option<usize> {
         let key = ring_position(key);
         let at = self.points.partition_point(|(point, _)| *point < key);
@@ -38,7 +38,7 @@ impl HashRing {
         Some(*node)
     }
 
-    /// The indexes of all nodes on the ring.
+    /// Returns the indexes of all nodes on the ring.
     pub fn nodes(&self) -> impl Iterator<Item = usize> {
         self.points.iter().map(|(_, node)| *node).collect::<BTreeSet<_>>().into_iter()
     }
@@ -66,7 +66,7 @@ mod tests {
         HashRing::new(nodes.filter(|(at, _)| !without.contains(at)))
     }
 
-    /// The MD5 of the last digits of the ports to which `key.0` to `key.9999` are sent.
+    /// Returns the MD5 of the last digits of the ports to which `key.0` to `key.9999` are sent.
     fn fingerprint(ring: &HashRing) -> String {
         let ports: String = (0..10_000)
             .filter_map(|n| NODES[ring.node(format!("key.{n}").as_bytes())?].chars().last())

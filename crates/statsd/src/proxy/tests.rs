@@ -49,7 +49,7 @@ impl StubNode {
         *self.health.lock() = health;
     }
 
-    /// All lines received so far.
+    /// Returns all lines received so far.
     fn lines(&self) -> Vec<String> {
         let mut buffer = vec![0; 65_536];
         let mut lines = Vec::new();

@@ -23,7 +23,7 @@ pub enum LossAdvice {
     },
     /// A processor's queue was full before the packets reached a socket.
     Backlog {
-        /// Packets lost, on the whole host.
+        /// Packets lost on the whole host.
         dropped: u64,
         /// The current `net.core.netdev_max_backlog`, if readable.
         netdev_max_backlog: Option<u64>,

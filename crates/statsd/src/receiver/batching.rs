@@ -52,14 +52,14 @@ impl BatchPacer {
     /// Fraction of the buffer that such a burst may fill during a pause.
     const BURST_BUFFER_SHARE: f64 = 0.5;
 
-    /// A pacer for a socket with a buffer of `buffer_bytes`.
+    /// Creates a pacer for a socket with a buffer of `buffer_bytes`.
     pub(crate) fn new(buffer_bytes: u32, now: Instant) -> Self {
         let room = f64::from(buffer_bytes) * Self::BURST_BUFFER_SHARE / Self::PACKET_CHARGE_BYTES;
         let safe = Duration::from_secs_f64(room / Self::BURST_PACKETS_PER_SECOND);
         Self { pause_max: safe.min(Self::PAUSE_MAX), since: now, packets: 0, pause: None }
     }
 
-    /// A pacer that never pauses, for sockets whose senders block while the queue is full.
+    /// Creates a pacer that never pauses, for sockets whose senders block while the queue is full.
     pub(crate) fn without_pauses(now: Instant) -> Self {
         Self::new(0, now)
     }
@@ -80,7 +80,7 @@ impl BatchPacer {
         }
     }
 
-    /// The pause for this packet rate per second, if one is worthwhile.
+    /// Returns the pause for this packet rate per second, if one is worthwhile.
     fn pause_for(&self, rate: f64) -> Option<Duration> {
         if rate * self.pause_max.as_secs_f64() < Self::PACKETS_MIN as f64 {
             return None;

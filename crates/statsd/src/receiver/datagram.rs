@@ -133,7 +133,7 @@ struct BatchCounts {
     bytes: u64,
 }
 
-/// The complete lines of a truncated packet: everything up to its last newline.
+/// Returns the complete lines of a truncated packet: everything up to its last newline.
 fn complete_lines(bytes: &[u8]) -> &[u8] {
     &bytes[..memrchr(b'\n', bytes).unwrap_or_default()]
 }

@@ -45,13 +45,13 @@ impl LineBuffer {
         lines
     }
 
-    /// The unterminated last line at the end of the stream. It counts as a line, so that
+    /// Returns the unterminated last line at the end of the stream. It counts as a line, so that
     /// `printf a:1\|c | nc` works.
     pub(crate) fn remainder(&mut self) -> &[u8] {
         &self.tail
     }
 
-    /// The number of overlong lines since the last call.
+    /// Returns the number of overlong lines since the last call.
     pub(crate) fn take_overlong(&mut self) -> u64 {
         std::mem::take(&mut self.overlong)
     }

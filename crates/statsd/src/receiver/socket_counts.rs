@@ -50,7 +50,7 @@ impl SocketCounts {
         })
     }
 
-    /// The socket's name.
+    /// Returns the socket's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -101,7 +101,7 @@ pub(crate) struct SocketLedger {
 }
 
 impl SocketLedger {
-    /// A ledger of these sockets, starting now.
+    /// Creates a ledger of these sockets, starting now.
     pub(crate) fn new(sockets: Vec<Arc<SocketCounts>>) -> Self {
         Self { sockets, backlog_before: backlog_drops() }
     }

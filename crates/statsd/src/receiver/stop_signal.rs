@@ -25,7 +25,7 @@ pub(crate) struct StopSignal {
 }
 
 impl StopSignal {
-    /// A signal that is not set.
+    /// Creates a signal that is not set.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl StopSignal {
         self.deadline.get().is_some_and(|deadline| Instant::now() >= *deadline)
     }
 
-    /// The descriptor that becomes readable on request.
+    /// Returns the descriptor that becomes readable on request.
     pub(crate) fn signal(&self) -> &OwnedFd {
         &self.signal
     }

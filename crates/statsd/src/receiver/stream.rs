@@ -56,7 +56,7 @@ struct LineConnection {
 const STOP: u64 = u64::MAX;
 
 impl StreamReader {
-    /// A reader of these listeners.
+    /// Creates a reader of these listeners.
     ///
     /// # Errors
     ///

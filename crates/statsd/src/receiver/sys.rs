@@ -1,6 +1,6 @@
 //! System calls without a safe wrapper in a crate: `recvmmsg`, `SO_MEMINFO`, socket filters.
 //!
-//! Contains no policy: callers decide about sizes, pauses and drops.
+//! Contains no policy: callers choose sizes and pauses, and handle drops.
 #![allow(
     unsafe_code,
     reason = "three system calls without a safe wrapper; their pointers lead into PacketBatch or the stack"
@@ -15,13 +15,14 @@ use std::{
 
 /// Buffers for the packets of one `recvmmsg`.
 ///
-/// The pages of a packet's buffer are touched only by packets of that length, so buffers for the
-/// longest possible packet cost address space, not memory.
+/// Only packets long enough to reach a page of a buffer touch it, so buffers for the longest
+/// possible packet cost address space, not memory.
 #[derive(Debug)]
 pub(crate) struct PacketBatch {
     /// All buffers, [`stride`](Self::stride) apart. Owned; freed in `drop`.
     rooms: *mut [u8],
-    /// One per buffer, pointing into `rooms`. The kernel reads them through `headers`.
+    /// One vector per buffer, pointing into `rooms`. The kernel reads the vectors through
+    /// `headers`.
     _vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
     packet_bytes_max: usize,
@@ -57,7 +58,7 @@ impl PacketBatch {
         packet_bytes_max.next_multiple_of(64) + 5 * 64
     }
 
-    /// The maximum number of packets.
+    /// Returns the maximum number of packets.
     pub(crate) fn capacity(&self) -> usize {
         self.headers.len()
     }
@@ -93,7 +94,7 @@ impl PacketBatch {
         Ok(self.received)
     }
 
-    /// The packets of the last [`receive`](Self::receive).
+    /// Returns the packets of the last [`receive`](Self::receive).
     pub(crate) fn packets(&self) -> impl Iterator<Item = ReceivedPacket<'_>> {
         let base = self.rooms.cast::<u8>().cast_const();
         let stride = Self::stride(self.packet_bytes_max);
@@ -123,7 +124,8 @@ pub(crate) struct ReceivedPacket<'b> {
     pub(crate) truncated: bool,
 }
 
-/// A message header for one vector, without sender address and control data, which are not used.
+/// Returns a message header for one vector, without sender address and control data, which are not
+/// used.
 fn header(vector: &mut libc::iovec) -> libc::msghdr {
     // SAFETY: a plain C struct, for which all zeros means null pointers and zero lengths.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };

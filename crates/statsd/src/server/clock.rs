@@ -32,14 +32,14 @@ impl FlushClock {
         clock
     }
 
-    /// The time until the next flush.
+    /// Returns the time until the next flush.
     pub(super) fn time_until_flush(&self, now: SystemTime) -> Duration {
         // If the clock is set back by hours, flushes must not stop for hours.
         let wait = self.next_flush_ms.saturating_sub(milliseconds(now)).min(2 * self.interval_ms);
         Duration::from_millis(wait)
     }
 
-    /// Returns the delay and schedules the next flush, if it is time to flush.
+    /// If a flush is due, returns how late it is and schedules the next one.
     pub(super) fn poll_flush(&mut self, now: SystemTime) -> Option<Duration> {
         let now_ms = milliseconds(now);
         let set_back = self.next_flush_ms > now_ms + 2 * self.interval_ms;
@@ -51,8 +51,8 @@ impl FlushClock {
         Some(Duration::from_millis(lag))
     }
 
-    /// The next scheduled time after `now_ms`, in etsy's dialect at least half an interval after
-    /// it.
+    /// Returns the next scheduled time after `now_ms`, in etsy's dialect at least half an interval
+    /// after it.
     fn next_after(&self, now_ms: u64) -> u64 {
         let since = now_ms.saturating_sub(self.phase_ms);
         let half = if self.rounds_start { self.interval_ms / 2 } else { 0 };

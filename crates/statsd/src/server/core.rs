@@ -34,7 +34,7 @@ pub(crate) struct ServerCore {
 
 /// The parts of a [`ServerCore`] besides settings and registry.
 pub(crate) struct CoreParts {
-    /// The lines displayed by `config`.
+    /// The lines that the management command `config` displays.
     pub(crate) config_lines: Vec<String>,
     pub(crate) ledger: Arc<dyn LossLedger>,
     /// The status of each backend, in the order of the settings.
@@ -64,12 +64,12 @@ impl ServerCore {
         }
     }
 
-    /// The current settings.
+    /// Returns the current settings.
     pub(crate) fn settings(&self) -> Arc<StatsdSettings> {
         self.settings.read().clone()
     }
 
-    /// The lines displayed by `config`.
+    /// Returns the lines that the management command `config` displays.
     pub(crate) fn config_lines(&self) -> Vec<String> {
         self.config_lines.read().clone()
     }
@@ -111,7 +111,8 @@ impl ServerCore {
         &*self.ledger
     }
 
-    /// The status of each backend, in the order of the settings, followed by repeater and proxy.
+    /// Returns the status of each backend, in the order of the settings, followed by repeater and
+    /// proxy.
     pub(crate) fn statuses(&self) -> Vec<(&'static str, BackendStatus)> {
         let repeater = self.repeater.lock();
         let repeater = repeater.as_ref().map(|repeater| ("repeater", repeater.status()));
@@ -124,7 +125,7 @@ impl ServerCore {
         self.repeater.lock().take()
     }
 
-    /// The proxy, if this server is one.
+    /// Returns the proxy, if this server is one.
     pub(crate) fn proxy(&self) -> Option<&StatsdProxy> {
         self.proxy.as_ref()
     }

@@ -23,7 +23,7 @@ impl KeyLog {
         Self { last: now }
     }
 
-    /// The time until the next write; `None` if the key log is off.
+    /// Returns the time until the next write; `None` if the key log is off.
     pub(super) fn time_until_write(&self, settings: &KeyFlush, now: Instant) -> Option<Duration> {
         (!settings.interval.is_zero())
             .then(|| (self.last + settings.interval).saturating_duration_since(now))

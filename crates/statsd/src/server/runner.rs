@@ -108,8 +108,8 @@ impl SnapshotQueue {
             }
             (false, false) => QueueOutcome::Dropped,
             (false, true) => match state.waiting.pop_back() {
-                // One interval of any size may wait beside the one in progress. All later ones are
-                // joined to it, so there are never more than two.
+                // One interval of any size may wait while another is in progress. All later
+                // intervals are joined to the waiting one, so there are never more than two.
                 None => {
                     state.waiting.push_back(snapshot);
                     QueueOutcome::Queued
@@ -343,7 +343,7 @@ mod tests {
         };
         let hits = snapshot.counters.iter().find(|counter| counter.name.key() == "api.hits");
         assert_eq!(hits.map(|hits| (hits.value, hits.rate)), Some((300.0, 3.0)));
-        // The next interval waits beside the one in progress.
+        // The next interval waits while the first is in progress.
         assert_eq!(push(&queue, 600_000, true), QueueOutcome::Queued);
         assert_eq!(push(&queue, 600_000, true), QueueOutcome::Joined);
     }

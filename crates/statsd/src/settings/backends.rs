@@ -244,14 +244,14 @@ pub struct OtlpSettings {
     pub spool_bytes: usize,
 }
 
-/// The start of OTLP sums and histograms.
+/// The start time of OTLP sums and histograms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Temporality {
-    /// When the key was first received.
+    /// The time when the key was first received.
     #[default]
     Cumulative,
-    /// The previous flush.
+    /// The time of the previous flush.
     Delta,
 }
 

@@ -1,8 +1,9 @@
 //! Converts the configuration of etsy's server and of the Perl server to our settings.
 //!
-//! Each key is one arm of [`EtsyConfigReader::read_key`]. A key that they support but that has no
-//! effect here is a warning with the reason. A key unknown to both servers is also a warning: they
-//! ignore it, so existing files contain leftovers and sections of third-party backends.
+//! Each key is one arm of [`EtsyConfigReader::read_key`]. A key that those servers support but that
+//! has no effect here causes a warning with the reason. A key unknown to both servers also causes
+//! only a warning: they ignore unknown keys, so existing files contain leftovers and sections of
+//! third-party backends.
 //!
 //! Sources: `exampleConfig.js` of statsd 0.9, `bin/localConfig.js` of Net::Statsd::Server.
 
@@ -58,7 +59,7 @@ pub(super) fn read(
     })
 }
 
-/// Why a value is invalid.
+/// The reason why a value is invalid.
 type ValueProblem = String;
 
 /// Whether a section supports a key.
@@ -534,7 +535,7 @@ fn text(value: &LiteralNode) -> Result<String, ValueProblem> {
     }
 }
 
-/// A number, or a string that contains one.
+/// Converts a number, or a string that contains one, to a double.
 fn number(value: &LiteralNode) -> Result<f64, ValueProblem> {
     match &value.value {
         Literal::Number(number) if number.is_finite() => Ok(*number),
@@ -625,7 +626,7 @@ const KEYS: [&str; 43] = [
     "file",
 ];
 
-/// Keys of their sections, for suggestions.
+/// Keys of sections in both servers' files, for suggestions.
 const NESTED_KEYS: [&str; 19] = [
     "legacyNamespace",
     "globalPrefix",
@@ -648,7 +649,7 @@ const NESTED_KEYS: [&str; 19] = [
     "socket",
 ];
 
-/// The warning about an unknown key.
+/// Returns the warning about an unknown key.
 fn unknown(key: &str, known: &[&str]) -> String {
     // No key is that long, and the comparison needs memory per character.
     let known = if key.len() <= 40 { known } else { &[] };
@@ -662,7 +663,8 @@ fn unknown(key: &str, known: &[&str]) -> String {
     }
 }
 
-/// The edit distance: insertions, deletions, substitutions and swaps of adjacent characters.
+/// Returns the edit distance: insertions, deletions, substitutions and swaps of adjacent
+/// characters.
 fn edit_distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
@@ -694,8 +696,8 @@ fn log_level(name: &str) -> Result<StatsdLogLevel, ValueProblem> {
     }
 }
 
-/// The lines displayed by etsy's `config` command: `key: value` and one level of `key > key: value`
-/// from the file, followed by the server's defaults.
+/// Returns the lines that etsy's `config` command displays: keys of the file, `key: value`, with
+/// one level of nesting, `key > key: value`, followed by the server's defaults.
 fn config_lines(entries: &[LiteralEntry], reader: &EtsyConfigReader) -> Vec<String> {
     let mut lines = Vec::new();
     for LiteralEntry { key, value, .. } in entries {

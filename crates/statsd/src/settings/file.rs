@@ -83,7 +83,7 @@ impl StatsdSettings {
     ///
     /// # Errors
     ///
-    /// As for [`read`](Self::read).
+    /// Returns the same errors as [`read`](Self::read).
     pub fn read_with(
         text: &str,
         host: &str,

@@ -53,17 +53,17 @@ pub enum ListenSettings {
 }
 
 impl ListenSettings {
-    /// UDP at an address, with defaults otherwise.
+    /// Creates settings for UDP at an address, with defaults for the rest.
     pub fn udp(address: SocketAddr) -> Self {
         Self::Udp { address, readers: one(), buffer_bytes: buffer() }
     }
 
-    /// TCP at an address, with defaults otherwise.
+    /// Creates settings for TCP at an address, with defaults for the rest.
     pub fn tcp(address: SocketAddr) -> Self {
         Self::Tcp { address, connections: connections() }
     }
 
-    /// A unix stream socket, with defaults otherwise.
+    /// Creates settings for a unix stream socket, with defaults for the rest.
     pub fn unix(path: PathBuf, mode: Option<u32>) -> Self {
         Self::Unix { path, mode, connections: connections() }
     }

@@ -48,7 +48,7 @@ pub(crate) struct LiteralEntry {
     pub(crate) value: LiteralNode,
 }
 
-/// Why a text is not a valid literal.
+/// The reason why a text is not a valid literal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub(crate) struct LiteralSyntaxError {
@@ -159,13 +159,13 @@ impl<'t> LiteralParser<'t> {
         }
     }
 
-    /// The value of an arithmetic operand.
+    /// Returns the value of an arithmetic operand.
     fn operand(&self, value: &Literal) -> Result<f64, LiteralSyntaxError> {
         to_number(value)
             .ok_or_else(|| self.error("only numbers can be used in calculations".to_owned()))
     }
 
-    /// The value of an operand of string concatenation.
+    /// Returns the value of an operand of string concatenation.
     fn string_operand(&self, value: &Literal) -> Result<String, LiteralSyntaxError> {
         match value {
             Literal::Text(text) => Ok(text.clone()),
@@ -513,7 +513,7 @@ pub(super) fn is_true(value: &Literal) -> bool {
     }
 }
 
-/// A number, or a string that contains one.
+/// Converts a number, or a string that contains one, to a double; `None` for any other value.
 pub(super) fn to_number(value: &Literal) -> Option<f64> {
     match value {
         Literal::Number(number) => Some(*number),

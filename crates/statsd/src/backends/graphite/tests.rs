@@ -34,7 +34,7 @@ fn one_connection(listener: TcpListener) -> thread::JoinHandle<String> {
     })
 }
 
-/// All lines except the two with measured times.
+/// Returns all lines except the two with measured times.
 fn lines(text: &str) -> Vec<&str> {
     assert!(text.ends_with('\n'));
     text.lines()

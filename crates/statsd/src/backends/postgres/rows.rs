@@ -14,7 +14,7 @@ use crate::{
 
 /// Approximate bytes of a batch, which is one transaction.
 const BATCH_BYTES: usize = 2 << 20;
-/// 2000-01-01 in seconds since 1970: the epoch of binary timestamps.
+/// The epoch of PostgreSQL's binary timestamps, 2000-01-01, in seconds since 1970.
 const POSTGRES_EPOCH: i64 = 946_684_800;
 const SIGNATURE: &[u8] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 

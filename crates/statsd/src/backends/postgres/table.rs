@@ -60,7 +60,8 @@ impl SampleTable {
     }
 
     /// Creates the table, the partition for `time` and the next one, and drops expired partitions.
-    /// Returns when to call this again, in seconds since 1970: the end of the current partition.
+    /// Returns the end of the current partition, in seconds since 1970: the time to call this
+    /// again.
     pub(super) fn prepare(&self, client: &mut Client, time: i64) -> Result<i64, QueryError> {
         let parent = self.quoted(&self.name);
         // Suppresses the notices "already exists, skipping".
@@ -164,8 +165,8 @@ impl SampleTable {
         let expired = client.query_with(old, &[Some(parent), Some(&names), Some(&limit)])?;
         for row in &expired.rows {
             let Some(partition) = row.text(0) else { continue };
-            // Detached concurrently first: dropping an attached partition would wait for readers of
-            // the table while blocking new ones.
+            // The partition is first detached concurrently: dropping an attached partition would
+            // wait for readers of the table while blocking new ones.
             client.query(&format!(
                 "alter table {parent} detach partition {partition} concurrently"
             ))?;
@@ -175,7 +176,7 @@ impl SampleTable {
         Ok(())
     }
 
-    /// The start of the partition that contains `time`.
+    /// Returns the start of the partition that contains `time`.
     fn partition_start(&self, time: i64) -> Zoned {
         let time = Timestamp::from_second(time).unwrap_or(Timestamp::UNIX_EPOCH);
         let time = time.to_zoned(TimeZone::UTC);
@@ -188,7 +189,7 @@ impl SampleTable {
         date.at(hour, 0, 0, 0).to_zoned(TimeZone::UTC).unwrap_or(time)
     }
 
-    /// The start of the partition after the one starting at `start`.
+    /// Returns the start of the partition after the one starting at `start`.
     fn next_start(&self, start: &Zoned) -> Zoned {
         let span = match self.partition {
             Partition::Hour => Span::new().hours(1),
@@ -214,12 +215,12 @@ impl SampleTable {
     }
 }
 
-/// A quoted identifier.
+/// Returns a quoted identifier.
 fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A regular expression that matches exactly `name`.
+/// Returns a regular expression that matches exactly `name`.
 fn escape_regex(name: &str) -> String {
     name.chars().fold(String::new(), |mut pattern, char| {
         if !char.is_alphanumeric() && char != '_' {

@@ -78,7 +78,7 @@ pub(super) struct PrometheusFamily {
     pub(super) shape: FamilyType,
     source: SeriesSource,
     help: HelpText,
-    /// Sorted by labels.
+    /// Indexes of the family's series, sorted by labels.
     series: Vec<u32>,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct PrometheusFamily {
 enum HelpText {
     /// The text of a mapping rule, or of the table of the server's own metrics.
     Given(Box<str>),
-    /// Names the statsd metric; formatted when rendered.
+    /// The statsd metric that the help text names; formatted when rendered.
     Origin(MetricName),
 }
 
@@ -265,7 +265,7 @@ impl FamilyTable {
         });
     }
 
-    /// All families sorted by name, each with its series sorted by labels.
+    /// Returns all families sorted by name, each with its series sorted by labels.
     pub(super) fn iter(
         &self,
     ) -> impl Iterator<Item = (&PrometheusFamily, impl Iterator<Item = &PrometheusSeries>)> {
@@ -322,7 +322,7 @@ impl FamilyTable {
         change(series, self.treatments[treatment as usize].scale);
     }
 
-    /// The series and treatment of a key; `None` if a rule drops it or its names conflict.
+    /// Returns the series and treatment of a key; `None` if a rule drops it or its names conflict.
     fn find_series(
         &mut self,
         source: SeriesSource,
@@ -385,7 +385,7 @@ impl FamilyTable {
         Some((Some(self.find_or_add_series(family, labels, treatment, now)), treatment))
     }
 
-    /// The index of a treatment, added if new.
+    /// Returns the index of a treatment, added if new.
     fn intern_treatment(&mut self, treatment: ValueTreatment) -> u32 {
         let at = self.treatments.iter().position(|known| *known == treatment);
         let at = at.unwrap_or_else(|| {
@@ -396,8 +396,8 @@ impl FamilyTable {
         at as u32
     }
 
-    /// The series of a family with these labels, created if needed. Every series has a placement,
-    /// so the limit on placements bounds series too.
+    /// Returns the series of a family with these labels, created if needed. Every series has a
+    /// placement, so the limit on placements bounds series too.
     fn find_or_add_series(
         &mut self,
         family: u32,
@@ -427,7 +427,8 @@ impl FamilyTable {
         new
     }
 
-    /// The family named `requested`, created if needed; with a type suffix if that name conflicts.
+    /// Returns the family named `requested`, created if needed; with a type suffix if that name
+    /// conflicts.
     fn find_or_add_family(
         &mut self,
         requested: String,
@@ -463,7 +464,8 @@ impl FamilyTable {
         self.by_name.find(hash, |family| *self.families[*family as usize].name == *name).copied()
     }
 
-    /// Whether a sample of such a family would have the same name as a sample of another family.
+    /// Whether a sample of a family with this type and name would have the same name as a sample of
+    /// another family.
     fn has_name_conflict(&self, shape: FamilyType, family: &str) -> bool {
         shape.suffixes().iter().any(|suffix| {
             let sample = format!("{family}{suffix}");
@@ -553,7 +555,7 @@ impl FamilyTable {
 }
 
 impl PrometheusFamily {
-    /// The `# HELP` text.
+    /// Returns the `# HELP` text.
     pub(super) fn help(&self) -> String {
         match &self.help {
             HelpText::Given(text) => text.to_string(),
@@ -568,7 +570,7 @@ impl FamilyType {
     /// All non-empty suffixes of sample names.
     const ALL_SUFFIXES: [&'static str; 3] = ["_sum", "_count", "_bucket"];
 
-    /// The name used in `# TYPE`.
+    /// Returns the name used in `# TYPE`.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -578,7 +580,7 @@ impl FamilyType {
         }
     }
 
-    /// The suffixes of sample names in such a family.
+    /// Returns the suffixes of sample names in a family of this type.
     fn suffixes(self) -> &'static [&'static str] {
         match self {
             Self::Counter | Self::Gauge => &[""],
@@ -615,8 +617,8 @@ impl PrometheusSeries {
 }
 
 impl TimerObservations {
-    /// Adds the samples of an interval. Rates of single samples are not stored; with their mean,
-    /// the total count is right.
+    /// Adds the samples of an interval. Sample rates are not stored individually; weighting every
+    /// sample equally keeps the total count right.
     fn add(&mut self, timer: &TimerMetric, scale: f64, now: SystemTime) {
         let per_base = timer.unit.per_base();
         let Some(summary) = &timer.summary else { return };
@@ -641,7 +643,7 @@ impl TimerObservations {
         }
     }
 
-    /// The current part of the recent observations; removes expired parts.
+    /// Returns the current part of the recent observations; removes expired parts.
     fn current_part(&mut self, now: SystemTime) -> &mut Sketch {
         let age = self.observing.quantile_age;
         let old =
@@ -656,7 +658,7 @@ impl TimerObservations {
         &mut self.recent[last].1
     }
 
-    /// All configured quantiles; NaN without recent observations.
+    /// Returns all configured quantiles; NaN without recent observations.
     pub(super) fn quantiles(&self) -> Vec<(f64, f64)> {
         let mut all = Sketch::default();
         self.recent.iter().for_each(|(_, part)| all.merge(part));

@@ -29,7 +29,7 @@ use crate::settings::{self, ObserverType};
 /// Maximum bytes of a mapping file.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Why a mapping file cannot be used.
+/// The reason why a mapping file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingError {
@@ -143,7 +143,7 @@ impl ObserverOptions {
     }
 }
 
-/// A mapped name with the options of its rule.
+/// A mapped name with the options of the matching rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MappedName {
     pub(super) name: String,
@@ -402,8 +402,8 @@ impl MappingRule {
     }
 }
 
-/// Replaces `$1` and `${1}` by captures, or by nothing without such a capture. Any other `$` is
-/// copied.
+/// Replaces `$1` and `${1}` with the capture of that number, or with nothing if there is none. Any
+/// other `$` is copied.
 fn expand<'c>(template: &str, capture: &dyn Fn(usize) -> Option<&'c str>) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;
@@ -457,7 +457,8 @@ impl ObserverOptions {
                     match key.as_str() {
                         "quantiles" => self.quantiles = quantiles(key, node)?,
                         "max_age" | "max_summary_age" => self.quantile_age = duration(key, node)?,
-                        // Internals of another implementation; our error is 0.55 % regardless.
+                        // These options tune statsd_exporter's quantile algorithm; our error is
+                        // always at most 0.55 %.
                         "age_buckets"
                         | "summary_age_buckets"
                         | "buf_cap"

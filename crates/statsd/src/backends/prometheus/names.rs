@@ -22,8 +22,8 @@ pub(super) fn metric(name: &str) -> String {
     legal(name, |c| c.is_ascii_alphanumeric() || c == '_' || c == ':')
 }
 
-/// A valid label name. Names reserved by Prometheus (`le`, `quantile`, and all starting with `__`)
-/// get the prefix `tag_`.
+/// Returns a valid label name. Names reserved by Prometheus (`le`, `quantile`, and all starting
+/// with `__`) get the prefix `tag_`.
 pub(super) fn label(name: &str) -> String {
     let name = legal(name, |c| c.is_ascii_alphanumeric() || c == '_');
     match name.as_str() {

@@ -70,7 +70,7 @@ fn write_labels<'l>(
 }
 
 impl FamilyType {
-    /// The number in `MetricType`.
+    /// Returns the number in `MetricType`.
     fn code(self) -> u64 {
         match self {
             Self::Counter => 0,

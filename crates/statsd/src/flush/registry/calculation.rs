@@ -24,14 +24,14 @@ struct Calculator<'r> {
 }
 
 impl KeyRegistry {
-    /// All counters, and the variants of merged ones.
+    /// Returns all counters, and the variants of merged ones.
     pub(super) fn counters(&mut self) -> (Vec<CounterMetric>, Vec<CounterMetric>) {
         let (flush, seconds) = (self.flushes, self.settings.flush_interval.as_secs_f64());
         let list = |table: &mut _| counters(table, flush, seconds);
         (list(&mut self.counters), list(&mut self.variants.counters))
     }
 
-    /// All timers, and the variants of merged ones.
+    /// Returns all timers, and the variants of merged ones.
     pub(super) fn timers(&mut self) -> (Vec<TimerMetric>, Vec<TimerMetric>) {
         let mut calculator = Calculator {
             rules: &self.calculation.rules,
@@ -43,13 +43,13 @@ impl KeyRegistry {
         (list(&mut self.timers), list(&mut self.variants.timers))
     }
 
-    /// All gauges, and the variants of merged ones.
+    /// Returns all gauges, and the variants of merged ones.
     pub(super) fn gauges(&mut self) -> (Vec<GaugeMetric>, Vec<GaugeMetric>) {
         let list = |table: &mut _| gauges(table, self.flushes);
         (list(&mut self.gauges), list(&mut self.variants.gauges))
     }
 
-    /// All sets, and the variants of merged ones.
+    /// Returns all sets, and the variants of merged ones.
     pub(super) fn sets(&mut self) -> (Vec<SetMetric>, Vec<SetMetric>) {
         let list = |table: &mut _| sets(table, self.flushes);
         (list(&mut self.sets), list(&mut self.variants.sets))

@@ -131,7 +131,7 @@ impl KeyRegistry {
         }
     }
 
-    /// The registry entries for a new cell.
+    /// Returns the registry entries for a new cell.
     fn cell_target(&mut self, name: NewName<'_>) -> CellTarget {
         let sanitise = self.settings.aggregation.sanitise && !name.overflow;
         let dialect = self.settings.dialect;
@@ -155,7 +155,7 @@ impl KeyRegistry {
 }
 
 impl MetricTable<CounterState> {
-    /// The activated counter at an index.
+    /// Returns the activated counter at an index.
     fn sum(&mut self, index: u32, flushes: u32, now_ms: u64) -> &mut MetricEntry<CounterState> {
         let (entry, activated) = self.activate(index);
         if activated {
@@ -191,7 +191,7 @@ impl MetricTable<TimerState> {
 }
 
 impl MetricTable<GaugeState> {
-    /// The activated gauge at an index, with its time to live reset.
+    /// Returns the activated gauge at an index, with its time to live reset.
     fn touch(&mut self, index: u32, ttl: Option<u32>) -> &mut MetricEntry<GaugeState> {
         let (entry, activated) = self.activate(index);
         if activated {

@@ -11,13 +11,14 @@ use crate::{
 };
 
 impl KeyRegistry {
-    /// The `count` busiest keys of the running interval, busiest first.
+    /// Returns the `count` busiest keys of the running interval, busiest first.
     pub fn top(&self, count: usize) -> Vec<(MetricType, MetricName, u64)> {
         self.ranked(count, |hits, _| hits)
     }
 
-    /// The busiest `percent` of keys with their number of samples since the last call, busiest
-    /// first. The number of keys is rounded up in etsy's dialect and down in the Perl server's.
+    /// Returns the busiest `percent` of keys with their number of samples since the last call,
+    /// busiest first. The number of keys is rounded up in etsy's dialect and down in the Perl
+    /// server's.
     pub fn key_flush(&mut self, percent: f64) -> Vec<(MetricName, u64)> {
         let ranked = self.ranked(usize::MAX, |_, key_hits| key_hits);
         self.counters.iter_mut().for_each(|entry| entry.key_hits = 0);

@@ -31,14 +31,14 @@ pub(crate) struct TimerState {
 pub(crate) struct GaugeState {
     /// The value at the end of the last interval, if any.
     pub(super) before: Option<f64>,
-    /// Operations since then.
+    /// Operations since the end of the last interval.
     pub(super) running: GaugeCell,
     /// Remaining flushes before the idle gauge is deleted, if deletion is on.
     pub(super) ttl: Option<u32>,
 }
 
 impl GaugeState {
-    /// The current value.
+    /// Returns the current value.
     pub(crate) fn value(&self) -> f64 {
         self.running.value(self.before)
     }

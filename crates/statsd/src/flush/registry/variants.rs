@@ -34,7 +34,7 @@ pub(super) struct CellTarget {
 }
 
 impl VariantTables {
-    /// The number of entries of removed variants.
+    /// Returns the number of entries of removed variants.
     pub(super) fn dead(&self) -> usize {
         self.counters.dead_count()
             + self.timers.dead_count()
@@ -43,8 +43,8 @@ impl VariantTables {
     }
 }
 
-/// The entries for `key`, which was sent as `sent`. From the first other spelling on, the key's own
-/// spelling is also stored separately: its variant starts with a copy of the entry.
+/// Returns the entries for `key`, which was sent as `sent`. From the first other spelling on, the
+/// key's own spelling is also stored separately: its variant starts with a copy of the entry.
 pub(super) fn cell_target<S: Default + Clone>(
     table: &mut MetricTable<S>,
     variants: &mut MetricTable<S>,
