@@ -5,9 +5,9 @@
 //! fragment of the process's seventh message. Fragments of several processes may be interleaved,
 //! and some may be lost.
 //!
-//! The prefix of such a log usually has neither time nor process, since syslog has them. In this
-//! case they are put in front of each line, so that the result is a stderr log with the prefix
-//! [`ADDED_PREFIX`] followed by the server's own.
+//! The prefix of such a log usually has neither time nor process id, because syslog adds them. In
+//! this case both are inserted at the front of each line, so that the result is a stderr log with
+//! the prefix [`ADDED_PREFIX`] followed by the server's own.
 //!
 //! Source: `write_syslog` in `elog.c`; rsyslog manual, `parser.escapeControlCharactersOnReceive`.
 
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use super::layer::{COMMON_PREFIX_BYTES, LayerOutput};
 use crate::{label::LineLabel, problem::InputProblem, stamp_shape::stamp_len};
 
-/// The prefix added in front of the server's own if that has no time.
+/// The prefix added in front of the server's own prefix if the latter has no time.
 const ADDED_PREFIX: &str = "%m [%p] ";
 
 /// One received fragment.
@@ -45,7 +45,7 @@ pub(super) struct Assembly {
     adds_prefix: Option<bool>,
     /// Whether control characters are escaped as `#011`; assumed until a raw one occurs.
     is_escaped: bool,
-    /// Names of other programs that wrote messages of a server.
+    /// Names of programs, other than the expected one, that wrote messages of a server.
     programs: Vec<Vec<u8>>,
     host: Vec<u8>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Assembly {
 #[derive(Debug)]
 struct SyslogMessage {
     pid: Vec<u8>,
-    /// Number of the message and of its last fragment, if they are numbered.
+    /// Numbers of the message and of its last fragment, if the fragments are numbered.
     number: Option<(u64, u64)>,
     /// A fragment is missing, so the message must be rejected.
     is_broken: bool,
@@ -197,7 +197,7 @@ impl Assembly {
         });
     }
 
-    /// Emits messages from the front, as far as they are complete.
+    /// Emits messages from the front of the queue, up to the first incomplete one.
     fn emit(&mut self, output: &mut LayerOutput) {
         while let Some(message) = self.open.front() {
             if !message.is_closed && self.clock - message.last_entry < MESSAGE_SPREAD_MAX {
@@ -335,7 +335,7 @@ pub(super) fn find_label(text: &[u8]) -> Option<(LineLabel, usize)> {
     })
 }
 
-/// Number of bytes at the front of a line in which a label is searched.
+/// Number of bytes at the front of a line that are searched for a label.
 const LABEL_WINDOW_BYTES: usize = 512;
 
 /// Whether a prefix contains a time: `%t`, `%m` or `%n`.

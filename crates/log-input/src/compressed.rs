@@ -1,7 +1,7 @@
 //! Unpacks gzip, zstd and bzip2 on a thread.
 //!
 //! The compression is detected from the first bytes, never from the file name. Concatenated members
-//! are read one after another. Whatever the size of an archive, only a few chunks of it are in
+//! are read one after another. Regardless of an archive's size, only a few of its chunks are in
 //! memory at a time. A truncated or damaged archive is read up to the damage.
 
 use std::{
@@ -32,14 +32,14 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Detects the compression of a file that begins with `head`; `None` if it is not one of these.
+    /// Detects the compression of a file that begins with `head`; `None` if it is none of these.
     ///
-    /// [`HEAD_BYTES`](Self::HEAD_BYTES) of it are enough.
+    /// A `head` of [`HEAD_BYTES`](Self::HEAD_BYTES) bytes is sufficient.
     pub(super) fn detect(head: &[u8]) -> Option<Self> {
         match head {
             [0x1f, 0x8b, 8, ..] => Some(Self::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Self::Zstd),
-            // A skippable frame, with which parallel compressors begin.
+            // Parallel compressors begin with a skippable frame.
             [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
             [b'B', b'Z', b'h', b'1'..=b'9', 0x31 | 0x17, ..] => Some(Self::Bzip2),
             _ => None,
@@ -49,7 +49,7 @@ impl Compression {
     /// Number of bytes that identify a compression.
     pub(super) const HEAD_BYTES: usize = 5;
 
-    /// The compression's name, as that of its command.
+    /// Returns the compression's name, which is also that of its command.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",

@@ -25,8 +25,8 @@ impl Cri {
     }
 }
 
-/// Splits a line into its stream (0 for standard output, 1 for standard error), whether it is
-/// partial, and the text.
+/// Splits a line into the number of its stream (0 for standard output, 1 for standard error), a
+/// flag that is true for a partial line, and the text.
 pub(super) fn split_cri(line: &[u8]) -> Option<(usize, bool, &[u8])> {
     let rest = line[iso_len(line)?..].strip_prefix(b" std")?;
     let (stream, rest) = match rest.strip_prefix(b"out ") {
@@ -104,7 +104,7 @@ impl TimestampedLines {
     }
 }
 
-/// The text after the time.
+/// Returns the text after the time; `None` if the line does not begin with a time.
 pub(super) fn split_timestamp(line: &[u8]) -> Option<&[u8]> {
     line[iso_len(line)?..].strip_prefix(b" ")
 }

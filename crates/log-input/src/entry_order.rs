@@ -12,7 +12,7 @@ pub(super) struct EntryOrder {
     direction: EntryDirection,
     /// Time of the previous entry.
     previous_time: Vec<u8>,
-    /// Number of forward time steps less the number of backward ones.
+    /// Number of forward time steps minus the number of backward time steps.
     direction_sum: i32,
     steps: u32,
     /// Entries held back, in input order.
@@ -29,7 +29,7 @@ enum EntryDirection {
     Backwards,
 }
 
-/// Number of time steps that decides the direction.
+/// Number of time steps that are sufficient to determine the direction.
 const DECISIVE_STEPS: u32 = 3;
 /// Maximum number of entries with the same time that are held back before the direction is known.
 const UNDECIDED_ENTRIES_MAX: usize = 1000;
@@ -104,7 +104,7 @@ impl EntryOrder {
         None
     }
 
-    /// Emits the entries held back; from now on entries pass through.
+    /// Emits the entries held back; later entries pass through.
     fn release(&mut self, out: &mut Vec<u8>) {
         self.direction = EntryDirection::Forwards;
         for entry in self.entries.drain(..) {

@@ -98,7 +98,7 @@ impl Envelope {
     }
 }
 
-/// Size of an envelope without its contents.
+/// Maximum size of an envelope without its contents, in bytes.
 const ENVELOPE_BYTES: usize = 64 << 10;
 
 /// Options that all layers share.
@@ -120,7 +120,7 @@ pub(super) struct LayerChain {
 /// Maximum nesting of envelopes: an operator's JSON in a container's log in a cloud's.
 const LAYERS_MAX: usize = 4;
 
-/// Number of bytes from which an envelope is detected.
+/// Number of bytes at the front that are examined to detect an envelope.
 const SAMPLE_BYTES: usize = 32 << 10;
 
 impl LayerChain {
@@ -145,7 +145,7 @@ impl LayerChain {
         self.layers.is_empty() && self.sample.is_none()
     }
 
-    /// The prefix added in front of the server's own.
+    /// Returns the prefix added in front of the server's own prefix, if any layer added one.
     pub(super) fn added_prefix(&self) -> Option<&'static str> {
         self.layers.iter().find_map(|layer| layer.added_prefix())
     }

@@ -1,6 +1,7 @@
-//! The JSON that envelopes need: objects in a stream, their members, and strings.
+//! A JSON parser for envelopes: splits a stream into objects, and reads members and strings.
 //!
-//! Accepts bytes that are not UTF-8, because a log contains text in the encoding of each database.
+//! The parser accepts bytes that are not UTF-8, because a log contains text in the encoding of each
+//! database.
 
 use crate::problem::InputProblem;
 
@@ -22,7 +23,7 @@ pub(super) struct ObjectSplitter {
     line: u64,
     /// Line on which the object started.
     start_line: u64,
-    /// The opening brace of the document was skipped: `{"events": [`.
+    /// The head of a document such as `{"events": [` was skipped.
     in_document: bool,
 }
 
@@ -246,7 +247,7 @@ fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
 }
 
-/// Length of the value at the front, up to the comma or bracket after it.
+/// Returns the length of the value at the front, up to the comma or bracket after it.
 fn value_len(bytes: &[u8]) -> Option<usize> {
     let mut depth = 0_u32;
     let mut at = 0;

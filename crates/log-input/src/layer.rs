@@ -63,7 +63,7 @@ impl LayerOutput {
     }
 }
 
-/// Maximum number of samples for one reason between two queries of the problems.
+/// Maximum number of samples for one reason between two calls that take the problems.
 const SAMPLES_MAX: usize = 3;
 
 /// Appends one entry of a log service as lines of a log: newlines inside it are followed by a tab,
@@ -84,7 +84,7 @@ pub(super) fn push_entry(text: &[u8], log: &mut Vec<u8>) {
     log.push(b'\n');
 }
 
-/// Length of the common beginning of a message's lines: a time, down to the minute.
+/// Length in bytes of the beginning that a message's lines share: a time down to the minute.
 pub(super) const COMMON_PREFIX_BYTES: usize = 16;
 
 #[test]

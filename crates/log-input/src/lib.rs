@@ -112,7 +112,7 @@ impl FileRange {
     }
 }
 
-/// Where the bytes come from, as far as the file's beginning has shown.
+/// The source of the bytes, chosen by the first bytes of the file.
 #[derive(Debug)]
 enum InputSource {
     /// Reading the first bytes, which show whether the file is an archive.
@@ -235,7 +235,7 @@ impl LogInput {
         self.chain.envelopes()
     }
 
-    /// The prefix added in front of the server's own.
+    /// Returns the prefix added in front of the server's own prefix, if an envelope required one.
     pub fn added_prefix(&self) -> Option<&'static str> {
         self.chain.added_prefix()
     }

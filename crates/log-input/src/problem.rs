@@ -1,4 +1,4 @@
-//! Problems of an envelope or archive.
+//! [`InputProblem`]: the kinds of problems with an envelope or archive.
 
 /// Why input was skipped, or what was wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -7,7 +7,7 @@ pub enum InputProblem {
     NotARecord,
     /// The input ended inside an entry.
     CutShort,
-    /// An entry over the size limit.
+    /// An entry is longer than the size limit.
     TooLong,
     /// A truncated or damaged archive or pgreplay file.
     Damaged,

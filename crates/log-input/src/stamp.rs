@@ -11,11 +11,11 @@ pub(super) struct Stamp {
     pub(super) text: String,
 }
 
-/// The zone given to times without one. The `logs` crate does not know this zone, so it applies the
-/// one given by the user, or assumes UTC and reports that.
+/// The zone added to times without a zone. The `logs` crate does not know this zone, so it applies
+/// the zone given by the user, or assumes UTC and reports that.
 pub(super) const UNKNOWN_ZONE: &str = "LOCAL";
 
-/// The year and month in which a log was last written: RFC 3164 has no years.
+/// The year and month in which a log was last written, needed because RFC 3164 has no years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Calendar {
     year: i16,
@@ -30,7 +30,8 @@ impl Calendar {
         Self { year: date.year(), month: date.month() }
     }
 
-    /// The year of a line written in `month`: the calendar's month or one of the eleven before it.
+    /// Returns the year of a line written in `month`, which is the calendar's month or one of the
+    /// eleven months before it.
     fn year_for(self, month: i8) -> i16 {
         self.year - i16::from(month > self.month)
     }

@@ -14,8 +14,8 @@
 //!                     gone: Disconnect
 //! ```
 //!
-//! Source for the order of messages: `postgres.c`. For their times: a message is stamped when it is
-//! written, so one that ends an action is later than the action's start by the logged duration.
+//! The order of messages follows `postgres.c`. A message has the time at which it was written, so
+//! an action starts earlier than the message about its end, by the logged duration.
 
 mod action_buffer;
 mod copy_direction;
@@ -72,7 +72,7 @@ struct TextDecoders {
     error_limit: ValueLimit,
 }
 
-/// Whether a record was handled, or was left alone.
+/// Whether a record was handled or skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordHandling {
     Accepted,
@@ -103,7 +103,7 @@ impl Tracker {
     }
 
     /// Handles the next record. If `may_be_misread`, a record whose names contradict its session's
-    /// is left alone. `memo` is shared by all records with the same session fields.
+    /// is not handled. `memo` is shared by all records with the same session fields.
     #[inline(always)]
     pub(crate) fn handle_record(
         &mut self,
@@ -173,7 +173,7 @@ impl Tracker {
         summary.facts.verbose += u64::from(!record.function().is_empty());
     }
 
-    /// Reports the limit of values, if a record has changed the estimate.
+    /// Reports the length limit of values, if a record has changed its estimate.
     #[inline]
     fn report_value_limit(&mut self, summary: &mut ImportSummary) {
         if self.texts.limit.has_changed() {
@@ -298,8 +298,8 @@ impl Tracker {
                 }
             }
             LogMessage::End { micros, step: Some(step) } => {
-                // A statement that is logged at its end began earlier: the session is looked up as
-                // of its start.
+                // A statement that is logged at its end began earlier, so the session is looked up
+                // with the time of that start.
                 let start = record.time() - std::time::Duration::from_micros(micros);
                 if let Some((_, session)) = table.acting_session(slot, record, start, output) {
                     steps::finish(session, step, micros, record, texts, output);

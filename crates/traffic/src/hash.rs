@@ -1,12 +1,13 @@
 //! An order-independent hash of a set of events: [`EventHash`].
 //!
-//! It answers whether two sets of events are the same: of a log and the capture created from it, of
-//! two readers of one log, or of a capture and its parts. It is neither a file checksum nor
+//! The hash shows whether two sets of events are equal: those of a log and the capture created from
+//! it, of two readers of one log, or of a capture and its parts. It is neither a file checksum nor
 //! cryptographic.
 //!
 //! # Cost
 //!
-//! One pass of XXH3 over each text, one multiplication per field, no copy and no allocation. Hashes
+//! The cost is one pass of XXH3 over each text and one multiplication per field, without copies or
+//! allocations. Hashes
 //! of data that repeats from event to event (a session's names) or is looked up anyway (statements)
 //! are computed once: see [`EventRef`].
 
@@ -23,8 +24,8 @@ use crate::{
 /// A hash over every field of every event added, independent of their order, with the number of
 /// events of each kind.
 ///
-/// The sum, modulo 2¹²⁸, of one hash per event, which is computed from the fields that the event
-/// has:
+/// The value is the sum, modulo 2¹²⁸, of one hash per event. The hash of an event is computed from
+/// its fields:
 ///
 /// ```text
 /// event  = XXH3-128 (the sum of its fields, modulo 2¹²⁸, as 16 bytes, little-endian)
@@ -35,7 +36,7 @@ use crate::{
 ///          entry:  0 (NULL) | XXH3-64 (a value) | the complement of that (a value that was cut)
 /// ```
 ///
-/// All with seed 0. The tags are those of [`HashField`].
+/// All XXH3 hashes use seed 0. The tags are those of [`HashField`].
 ///
 /// A sum can be computed in parts: hash the halves of a log separately and add the results. Equal
 /// events count as often as they occur; an exclusive or would not detect repetitions.

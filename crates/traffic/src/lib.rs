@@ -1,8 +1,8 @@
 //! The event model: the actions of a PostgreSQL server's clients, in one vocabulary.
 //!
 //! Log importers and the pooler produce [`Event`]s, captures store them, and the replay executes
-//! them. [`EventRef`] is the same, borrowed. This crate defines the events; files, sockets and the
-//! interpretation of SQL are elsewhere.
+//! them. [`EventRef`] is an event that borrows its data. This crate only defines events: other
+//! crates handle files and sockets, and interpret SQL.
 
 mod conversation;
 mod event;

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-/// Returns the text form of a name. In nearly all cases it is the name itself.
+/// Returns the text form of a name, which is usually the name itself.
 ///
 /// A server compares names byte by byte without an encoding: names of a LATIN1 database need not be
 /// UTF-8. A byte that is not valid UTF-8 is written as `\xhh`, with two lower-case hexadecimal
@@ -55,7 +55,7 @@ pub fn name_bytes(text: &str) -> Cow<'_, [u8]> {
 }
 
 const ESCAPE: &str = r"\x";
-/// An [`ESCAPE`] that is part of the name itself.
+/// The text form of an [`ESCAPE`] that is part of the name itself.
 const ESCAPED: &str = r"\x5cx";
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use crate::{Event, Timestamp};
 
 /// A sorting buffer between a reader and a consumer that needs events in order of time.
 ///
-/// Lines of a server log get their time in the backend and their order in a pipe, and a statement
-/// that is logged at its end is written after statements that started later. The buffer holds
+/// A backend sets the time of a log line before a pipe determines the order of lines, and a
+/// statement that is logged at its end follows statements that started later. The buffer holds
 /// events until the reader has seen `window` more of captured time, or until it holds `count_max`
 /// events. Events that arrive even later are returned late, immediately; events with equal time
 /// keep their order of arrival.
@@ -55,7 +55,7 @@ impl ReorderBuffer {
         if is_settled || self.heap.len() > self.count_max { self.pop_earliest() } else { None }
     }
 
-    /// Removes the earliest event unconditionally: the reader has reached the end, or waits.
+    /// Removes the earliest event unconditionally, for a reader at the end of its input or waiting.
     pub fn pop_earliest(&mut self) -> Option<Event> {
         self.heap.pop().map(|Reverse(entry)| entry.event)
     }

@@ -1,4 +1,4 @@
-//! [`Text`]: text as a server wrote it: bytes in the database's encoding, not necessarily UTF-8.
+//! [`Text`]: text as bytes in the encoding of the database, not necessarily UTF-8.
 
 use std::{
     borrow::Cow,
@@ -12,7 +12,7 @@ use std::{
 ///
 /// A PostgreSQL log contains each line in the encoding of its database, so one file may mix
 /// encodings and no conversion is safe. The bytes are stored unchanged; [`Text::to_str_lossy`] is
-/// for people, [`Text::as_bytes`] is for replay. Cloning shares the bytes, or copies them if they
+/// for display, [`Text::as_bytes`] is for replay. Cloning shares the bytes, or copies them if they
 /// are few.
 #[derive(Clone)]
 pub struct Text(TextBytes);
@@ -49,7 +49,7 @@ impl Text {
         std::str::from_utf8(self.as_bytes()).ok()
     }
 
-    /// Returns the text for people, with U+FFFD where the bytes are not UTF-8.
+    /// Returns the text for display, with U+FFFD where the bytes are not UTF-8.
     pub fn to_str_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.as_bytes())
     }

@@ -75,8 +75,8 @@ impl ActionBuffer {
                 self.bytes.extend_from_slice(bytes);
                 self.slots.extend_from_slice(slots);
             }
-            // Lists occur only in owned events, which never reach a tracker; that of no values is
-            // empty.
+            // Lists occur only in owned events, which never reach a tracker, except for the empty
+            // list.
             Some(ParametersRef::List(_)) | None => {}
         }
     }
@@ -89,7 +89,7 @@ impl ActionBuffer {
         }
     }
 
-    /// Clears the texts, and frees memory that few actions need.
+    /// Clears the texts, and frees a buffer that a large action made larger.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
@@ -119,7 +119,7 @@ impl ActionBuffer {
         }
     }
 
-    /// Views the action as the execution of a prepared statement, whatever its kind.
+    /// Views the action as the execution of a prepared statement, regardless of its kind.
     #[inline]
     pub(super) fn bound(&self) -> BoundRef<'_> {
         let (bytes, slots) = (&self.bytes[self.sql_end..], self.slots.as_slice());
@@ -140,7 +140,7 @@ impl ActionBuffer {
     }
 }
 
-/// Maximum retained capacity. There are many sessions, so each must be small.
+/// Maximum retained capacity in bytes, which is small because there are many sessions.
 const RETAINED_BYTES_MAX: usize = 64 << 10;
 
 #[test]

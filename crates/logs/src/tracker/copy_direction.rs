@@ -1,5 +1,4 @@
-//! Recognizes COPY from or to the client, the only property of a statement's text that an importer
-//! needs.
+//! Recognizes statements that COPY from or to the client.
 
 use howdah_sql::{Lexer, TokenKind};
 use howdah_traffic::CopyDirection;

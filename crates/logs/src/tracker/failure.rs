@@ -1,4 +1,4 @@
-//! Handles errors: the outcome of the open action, or the only record of an action.
+//! Handles errors, which finish the open action or are the only record of an action.
 
 use howdah_log_input::LogSeverity;
 use howdah_traffic::{
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl SessionTable {
-    /// Handles an error. `slot` is its session's, if the session is known.
+    /// Handles an error. `slot` is that of the session, if the session is known.
     pub(super) fn handle_failure(
         &mut self,
         mut slot: Option<usize>,
@@ -56,8 +56,8 @@ impl SessionTable {
         }
     }
 
-    /// Emits a failed action that no earlier record announced. Returns whether the record contains
-    /// enough for an event.
+    /// Emits a failed action that no earlier record contains. Returns false if the record does not
+    /// contain enough for an event.
     fn emit_unannounced(
         &mut self,
         slot: &mut Option<usize>,
@@ -112,8 +112,7 @@ impl SessionTable {
         }
     }
 
-    /// Closes the session after a FATAL error. A `disconnection` message that follows finds it
-    /// gone.
+    /// Closes the session after a FATAL error. A later `disconnection` message then has no effect.
     fn close_session(
         &mut self,
         slot: usize,
@@ -170,7 +169,7 @@ fn outcome<'a>(record: &LogRecord<'a>) -> OutcomeRef<'a> {
     }
 }
 
-/// The failed action, with its parameters.
+/// Returns the failed action with its parameters.
 fn failed_action<'a>(
     session: &TrackedSession,
     previous_step: &'a LastLoggedStep,
@@ -199,15 +198,15 @@ fn failed_action<'a>(
         (Some(StepKind::Parse), _) => ActionRef::Parse { statement, sql },
         (_, Some(StepKind::Bind)) => ActionRef::Execute(known),
         (Some(StepKind::Bind), _) | (_, Some(_)) => ActionRef::Bind(known),
-        // Only a text log without tags does not show the step. A text with placeholders cannot be a
-        // simple query.
+        // Only a stderr log without command tags does not show the step. A text with placeholders
+        // cannot be a simple query.
         _ if session.bare_durations.count > 0 => ActionRef::Bind(known),
         _ if howdah_sql::placeholder_count(sql.as_bytes()) > 0 => ActionRef::Execute(known),
         _ => simple(sql),
     })
 }
 
-/// The failed action according to the context of its portal.
+/// Returns the failed action that the portal named in CONTEXT identifies.
 fn failed_portal<'a>(
     context: &PortalContext<'a>,
     bound: BoundRef<'a>,
@@ -228,7 +227,7 @@ fn failed_portal<'a>(
     }
 }
 
-/// The value that Bind failed on, if the statement has only one and it was not cut.
+/// Returns the value on which Bind failed, if it is the statement's only value and was not cut.
 fn single_value<'a>(
     text: &'a [u8],
     sql: &[u8],
@@ -252,7 +251,7 @@ struct PortalContext<'a> {
 enum PortalValues<'a> {
     /// `with parameters:` followed by the whole list.
     All(&'a [u8]),
-    /// `parameter` followed by the one that could not be read.
+    /// `parameter` followed by the value that could not be read.
     One(&'a [u8]),
 }
 
@@ -284,7 +283,7 @@ impl<'a> PortalValues<'a> {
     }
 }
 
-/// Why a statement or session was terminated from outside, if it was.
+/// The reason why the server or a user terminated a statement or session, if either did.
 ///
 /// Source: `ProcessInterrupts` in `postgres.c`. All causes share the SQLSTATE 57014, or 55P03 for
 /// locks, so only the text distinguishes them.

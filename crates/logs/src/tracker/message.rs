@@ -20,7 +20,7 @@ use crate::{
 pub(crate) enum LogMessage<'a> {
     /// An action that starts now.
     Begin(ProtocolStep<'a>),
-    /// An action that ends now, and its duration. Without a step, its text was logged before.
+    /// An action that ends now, and its duration. `step` is `None` if the text was logged before.
     End { micros: u64, step: Option<ProtocolStep<'a>> },
     /// A session was authorized.
     Authorized(AuthorizedNames<'a>),
@@ -133,8 +133,8 @@ impl<'a> LogMessage<'a> {
         if ENGLISH_STARTS.iter().any(|start| text.starts_with(start)) {
             return Self::Recognized;
         }
-        // Last, because it is the most expensive: most messages that reach it are from
-        // applications.
+        // This check is last because it is the most expensive; most messages that reach it are
+        // from applications.
         match Language::detect(text) {
             None if !is_translated_duration(text) => Self::Other,
             language => Self::OtherLanguage(language),
@@ -142,10 +142,10 @@ impl<'a> LogMessage<'a> {
     }
 }
 
-/// The first eight bytes of `execute`, as of [`DURATION`] and [`STATEMENT`].
+/// The first eight bytes of `execute` messages, as an integer like [`DURATION`].
 const EXECUTE: u64 = u64::from_le_bytes(*b"execute ");
 
-/// Messages after which no earlier session is left.
+/// Messages that show that all earlier sessions have ended.
 const RESTARTS: &[&[u8]] = &[
     b"starting PostgreSQL ",
     b"database system was ",

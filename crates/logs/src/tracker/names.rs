@@ -1,8 +1,8 @@
 //! Splits `execute NAME/PORTAL: SQL` into names and statement.
 //!
-//! Names are not quoted and may contain anything, even `: `. Where possible, the session's earlier
-//! records decide. Otherwise the text is split at the first `: ` that is followed by the beginning
-//! of a statement, or else at the first one.
+//! Names are not quoted and may contain any text, even `: `. Where possible, the session's earlier
+//! records decide. Otherwise the text is split at the first `: ` before the beginning of a
+//! statement, or else at the first `: `.
 
 use howdah_traffic::Hashed;
 
@@ -132,7 +132,7 @@ pub(crate) fn normalize_name(name: &[u8]) -> &[u8] {
     if name == b"<unnamed>" { b"" } else { name }
 }
 
-/// Splits at the right `: `.
+/// Splits the text at the `: ` that ends the names.
 fn split<'a>(
     text: &'a [u8],
     known: &PreparedNames,
@@ -154,8 +154,8 @@ fn split<'a>(
         .or(Some(first))
 }
 
-/// Length of the name at the front of a text that can be read in one way only: the name has
-/// ordinary characters, and what follows begins like SQL.
+/// Returns the length of the name at the front of a text that has only one reading: the name has
+/// ordinary characters, and the rest begins like SQL.
 #[inline]
 fn unambiguous_name_len(text: &[u8]) -> Option<usize> {
     let is_ordinary = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-<>/".contains(byte);
@@ -170,13 +170,13 @@ pub(crate) fn unambiguous_statement_len(text: &[u8]) -> Option<usize> {
     unambiguous_name_len(text).filter(|len| !text[..*len].contains(&b'/'))
 }
 
-/// Offsets of `: ` in a text. Names are so short that building a substring searcher would cost
-/// more.
+/// Returns the offsets of `: ` in a text. Names are so short that building a substring searcher
+/// would cost more than the search.
 fn colon_positions(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
     memchr::memchr_iter(b':', text).filter(|at| text.get(at + 1) == Some(&b' '))
 }
 
-/// Number of bytes in which the end of a name is searched.
+/// Number of bytes at the front of a text that are searched for the end of a name.
 const NAME_BYTES_MAX: usize = 4096;
 
 /// Splits `NAME/PORTAL`, where both may contain slashes. Prefers a name under which this statement

@@ -1,4 +1,4 @@
-//! Emits events, when an action starts or when it ends.
+//! Emits the event of an action when the action starts or ends.
 
 use howdah_traffic::{ActionRef, EventIdentity, EventRef, OutcomeRef, Source, Timestamp};
 
@@ -34,7 +34,7 @@ pub(super) struct EventDraft<'a> {
     pub(super) vxid: Option<Vxid>,
     pub(super) query_id: Option<i64>,
     pub(super) pipeline: Option<u32>,
-    /// Executions whose pipeline turns out to be unknown: see
+    /// Number of executions now known to have an unknown pipeline: see
     /// [`Membership::unknown`](super::pipelines::Membership::unknown).
     pub(super) unknown_syncs: u64,
 }

@@ -1,10 +1,10 @@
 //! Parses the values of bound parameters in `DETAIL` and `CONTEXT`.
 //!
-//! `$1 = '…', $2 = NULL`: every value that is not null is quoted, a quote in it is doubled and
+//! In `$1 = '…', $2 = NULL`, every value except NULL is quoted. Quotes in a value are doubled, and
 //! nothing else is escaped, so a value may contain newlines and even `, $3 = ''x''`.
 //!
 //! With `log_parameter_max_length` the server cuts a value and puts `...` before the closing quote.
-//! A complete value may end in dots, too. But the limit is the same for all values: a longer value
+//! A complete value may also end in dots. But the limit is the same for all values: a longer value
 //! that was not cut proves that the limit is higher.
 //!
 //! Source: `BuildParamLogString` in `params.c`; `appendStringInfoStringQuoted` in `stringinfo.c`.
@@ -16,16 +16,16 @@ use crate::record::spans::{find_near, position_in_word};
 /// An estimate of `log_parameter_max_length` from the values in the log.
 #[derive(Debug, Default)]
 pub(crate) struct ValueLimit {
-    /// Longest value that was certainly not cut.
+    /// Length in bytes of the longest value that was certainly not cut.
     longest_uncut: usize,
-    /// Longest value that seems to have been cut, without its dots.
+    /// Length in bytes, without dots, of the longest value that seems to have been cut.
     longest_cut: Option<usize>,
     /// The estimate may have changed since the last query.
     has_changed: bool,
 }
 
 impl ValueLimit {
-    /// The limit in bytes, as far as it is known.
+    /// Returns the estimated limit in bytes; `None` if no value seems to have been cut.
     pub(crate) fn bytes(&self) -> Option<usize> {
         self.longest_cut.filter(|cut| self.longest_uncut <= cut + CHARACTER_BYTES_MAX)
     }
@@ -58,8 +58,8 @@ impl ValueLimit {
     }
 }
 
-/// Length of the longest character, less one byte. The server cuts values between characters, so a
-/// value may be shortened by this much more than the limit requires.
+/// Length of the longest character in bytes, less one. The server cuts values between characters,
+/// so a cut value may be shorter than the limit by this number of bytes.
 const CHARACTER_BYTES_MAX: usize = 3;
 
 /// The values of the last list: their offsets in its text, or in a copy of it that starts with the
@@ -121,7 +121,7 @@ impl BoundValues {
     }
 
     /// Parses a typical value: short, without quotes or trailing dots, in a list without doubled
-    /// quotes so far. Returns `None` for any other, leaving the state unchanged.
+    /// quotes so far. Returns `None` for any other value and leaves the state unchanged.
     #[inline]
     fn parse_short<'a>(
         &mut self,

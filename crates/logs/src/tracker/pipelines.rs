@@ -22,9 +22,9 @@ pub(super) struct SessionPipelines {
     transaction: Option<Vxid>,
     /// The transaction that is a block, between BEGIN and COMMIT or ROLLBACK.
     block: Option<Vxid>,
-    /// Whether the next transaction is a block as well, or may be one.
+    /// Whether the next transaction is a block too, or may be one.
     block_next: bool,
-    /// Whether the log leaves open that `block`, or the next transaction, is a block.
+    /// Whether it is uncertain that `block`, or the next transaction, is a block.
     is_block_uncertain: bool,
     /// Whether the log contains the start of every statement of the session, including BEGIN:
     /// `log_statement = all`.
@@ -51,7 +51,7 @@ struct AmbiguousExecution {
 pub(super) struct Membership {
     /// The number of the action's pipeline, if it is known.
     pub(super) pipeline: Option<u32>,
-    /// Number of executions, up to this one, whose Syncs turn out to be unknown.
+    /// Number of executions, up to this one, now known to have an unknown Sync.
     pub(super) unknown: u64,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Membership {
 pub(super) struct UnloggedStep<'a> {
     /// Command tag of the step; empty in a log without `%i`.
     pub(super) tag: &'a [u8],
-    /// A Bind came directly before it, so it is an Execute and not a Query.
+    /// The step directly follows a Bind, so it is an Execute and not a Query.
     pub(super) is_bound: bool,
     pub(super) transaction: Option<Vxid>,
 }
@@ -69,9 +69,9 @@ pub(super) struct UnloggedStep<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockChange {
     None,
-    /// The transaction that it runs in is a block from now on.
+    /// The transaction in which the text runs is a block from now on.
     Begins,
-    /// The transaction after its own, or both, are blocks.
+    /// The transaction after the text's own, or both, may be blocks.
     MayLeaveBlock,
 }
 
@@ -199,8 +199,8 @@ impl SessionPipelines {
         Membership { pipeline: Some(self.number), unknown }
     }
 
-    /// Counts executions that turn out to share a transaction with this one. An execution that is
-    /// alone in its transaction has a Sync of its own, whatever is missing from the log.
+    /// Counts executions that share a transaction with this one, as it now shows. An execution that
+    /// is alone in its transaction has its own Sync, regardless of gaps in the log.
     fn count_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let Some(transaction) = transaction else { return 0 };
         let before = self.ambiguous.filter(|before| before.transaction == transaction);
@@ -224,7 +224,7 @@ fn is_extended_execution(action: &ActionRef<'_>) -> bool {
 }
 
 /// Whether a command with this tag begins a transaction block, or ends one and may begin the next
-/// (`COMMIT AND CHAIN`). Without a tag it may.
+/// (`COMMIT AND CHAIN`). True for an empty tag, because the command is then unknown.
 fn changes_blocks(tag: &[u8]) -> bool {
     matches!(tag, b"" | b"BEGIN" | b"START TRANSACTION" | b"COMMIT" | b"ROLLBACK")
 }
@@ -250,7 +250,7 @@ fn only_all_logs(sql: &[u8]) -> bool {
         }
 }
 
-/// The effect of a text on transaction blocks.
+/// Returns the effect of a text on transaction blocks.
 fn block_change(sql: &[u8]) -> BlockChange {
     let text = sql.trim_ascii();
     let text = text.strip_suffix(b";").unwrap_or(text);

@@ -1,5 +1,5 @@
-//! Detects that a log of ended statements is a sample: transactions are partly or completely
-//! missing.
+//! Detects that a log with statements at their end is only a sample: transactions are partly or
+//! completely missing.
 //!
 //! With `log_min_duration_sample` the server samples statements, with `log_transaction_sample_rate`
 //! transactions. The log does not say so, but its contents are inconsistent: a COMMIT has no BEGIN,
@@ -16,7 +16,7 @@ pub(super) struct SamplingDetector {
     in_block: Option<bool>,
     /// Backend and number of the last transaction that was logged.
     last: Option<(u64, u64)>,
-    /// Number of statements since `last` that had no transaction number: `3/0`, already committed.
+    /// Number of statements since `last` logged as `3/0`, because their transaction had committed.
     unnumbered: u64,
 }
 

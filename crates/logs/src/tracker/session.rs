@@ -53,8 +53,8 @@ pub(super) struct TrackedSession {
     /// Number of the session's last record, counted over all sessions.
     pub(super) last_seen: u64,
     last_line: Option<u64>,
-    /// The log contains the first record of the process, so the session was in no transaction
-    /// before.
+    /// The log contains the first record of the process, so the session was not in a transaction
+    /// before it.
     pub(super) started_in_log: bool,
     pub(super) pipelines: SessionPipelines,
     /// A Bind of the unnamed portal was logged with its text, and has not been executed yet.
@@ -108,8 +108,8 @@ impl LastLoggedStep {
         self.action.sql().as_bytes()
     }
 
-    /// The parameters of an execute that would follow. After a parse, they are unknown unless there
-    /// are none.
+    /// Returns the subject of an execute that would follow. After a parse, its parameters are
+    /// unknown, unless the statement has none.
     pub(super) fn bound(&self) -> BoundRef<'_> {
         let bound = self.action.bound();
         match self.step {
@@ -125,7 +125,7 @@ pub(super) struct BareDurations {
     /// The last two durations, oldest first.
     pub(super) last: [Option<BareStep>; 2],
     pub(super) count: usize,
-    /// Number of consecutive last ones that have the same transaction.
+    /// Number of the latest consecutive steps with the same transaction.
     in_transaction: usize,
 }
 
@@ -165,7 +165,7 @@ impl BareDurations {
         self.count += 1;
     }
 
-    /// Whether the last step is of this kind.
+    /// Whether the last step is known to be of this kind.
     pub(super) fn is_last(&self, kind: StepKind) -> bool {
         self.last[1].is_some_and(|step| step.kind == Some(kind))
     }
@@ -268,7 +268,7 @@ impl TrackedSession {
             last_line: record.lines().map(|(_, last)| last),
             started_in_log: super::is_first_of_process(record),
             pipelines: SessionPipelines::default(),
-            // Assume that nothing is missing before the first record.
+            // Assume that no Bind is missing before the first record.
             is_bind_logged: true,
             sampling: SamplingDetector::default(),
         };
@@ -465,7 +465,8 @@ fn id(record: &LogRecord<'_>) -> Arc<str> {
     }
 }
 
-/// Makes an id differ from that of the previous session: derived ids may repeat within a second.
+/// Makes an id differ from that of the previous session, because derived ids may repeat within a
+/// second.
 fn distinct_id(id: Arc<str>, previous_id: Option<&Arc<str>>) -> Arc<str> {
     let Some(rest) = previous_id.and_then(|previous_id| previous_id.strip_prefix(&*id)) else {
         return id;

@@ -46,8 +46,8 @@ impl SessionKey {
     }
 }
 
-/// A cached lookup: the session to which some session fields belong, once it has stored all of
-/// them. Valid until the session ends or its names change.
+/// A cached lookup of the session to which some session fields belong, set once the session has
+/// stored all of them. Valid until the session ends or its names change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SessionMemo {
     pub(super) slot: usize,
@@ -58,7 +58,7 @@ pub(crate) struct SessionMemo {
     pub(super) is_client: bool,
 }
 
-/// Maximum number of sessions. A log without disconnections would fill memory.
+/// Maximum number of open sessions, because a log without disconnections would fill memory.
 const SESSIONS_MAX: usize = 1 << 16;
 
 impl SessionTable {
@@ -263,7 +263,7 @@ impl SessionTable {
         record: &LogRecord<'_>,
         output: &mut EventOutput<'_>,
     ) {
-        // A session whose only record is its end has no actions.
+        // A session whose only record is its disconnection has no actions.
         let Some(mut session) = slot.and_then(|slot| self.take(slot)) else { return };
         output.abandon_action(&mut session);
         if session.is_connected {

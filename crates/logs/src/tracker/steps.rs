@@ -27,7 +27,7 @@ pub(super) fn start(
 ) {
     output.summary.facts.statement_form += 1;
     let Some(action) = parse_action(session, step, record, texts, output) else { return };
-    // Settings are server-wide, with few exceptions: what one session shows holds for all.
+    // Settings are usually server-wide, so evidence from one session applies to all.
     if output.summary.facts.every_statement_logged {
         session.pipelines.set_all_statements();
     }
@@ -46,7 +46,8 @@ pub(super) fn start(
     session.earliest_start = record.time();
 }
 
-/// Handles a duration without a text: of the open action, or of a parse or bind whose text follows.
+/// Handles a duration without a text, which belongs to the open action, or to a parse or bind
+/// whose text follows.
 pub(super) fn finish_bare(
     session: &mut TrackedSession,
     micros: u64,
@@ -71,7 +72,7 @@ pub(super) fn finish_bare(
         session.pipelines.observe_bare_duration();
         session.bare_durations.push(BareStep { start, micros, kind, vxid });
     } else {
-        // The end of an unlogged action; its parse and bind are over as well.
+        // An unlogged action has ended, and so have its parse and bind.
         session.pipelines.observe_unlogged(&UnloggedStep {
             tag: record.tag(),
             is_bound: session.bare_durations.is_last(StepKind::Bind),
@@ -222,7 +223,7 @@ fn parameters<'a>(
     texts: &'a mut TextDecoders,
     output: &mut EventOutput<'_>,
 ) -> Option<ParametersRef<'a>> {
-    // PostgreSQL 17 capitalized the word.
+    // PostgreSQL 17 capitalized `Parameters`.
     let detail = record.detail();
     let list =
         detail.strip_prefix(b"parameters: ").or_else(|| detail.strip_prefix(b"Parameters: "));
@@ -241,7 +242,7 @@ pub(super) fn no_values(sql: &[u8]) -> Option<ParametersRef<'static>> {
     if howdah_sql::placeholder_count(sql) > 0 { None } else { Some(ParametersRef::NONE) }
 }
 
-/// The step that a bare duration belongs to, by the command tag or the server function.
+/// Returns the step of a bare duration, as shown by the command tag or the server function.
 #[inline]
 pub(super) fn step_kind(record: &LogRecord<'_>) -> Option<StepKind> {
     if !is_other_step(record) {
@@ -261,7 +262,7 @@ fn is_other_step(record: &LogRecord<'_>) -> bool {
     !record.tag().is_empty() || !record.function().is_empty()
 }
 
-/// Emits the parse and bind before an execute or its failure, which provides their names.
+/// Emits the parse and bind before an execute or its failure, whose record contains their names.
 pub(super) fn emit_named_steps(
     session: &mut TrackedSession,
     bound: &BoundRef<'_>,

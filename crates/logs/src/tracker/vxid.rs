@@ -7,8 +7,8 @@ pub(super) struct Vxid {
     len: u8,
 }
 
-/// Size of the text buffer: that of the longest id, `2147483647/4294967295`, and two bytes to
-/// spare.
+/// Size of the text buffer in bytes: the length of the longest id, `2147483647/4294967295`, plus
+/// two.
 const BYTES_MAX: usize = 23;
 
 impl Vxid {

@@ -1,4 +1,4 @@
-//! Preparing a password for SCRAM as PostgreSQL does.
+//! Prepares a password for SCRAM as PostgreSQL does.
 
 use std::borrow::Cow;
 

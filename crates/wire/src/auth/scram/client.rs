@@ -18,14 +18,14 @@ use crate::Secret;
 pub enum ChannelBinding {
     /// The client cannot bind: it does not use TLS, or does not know the server's certificate.
     Unsupported,
-    /// The client could bind, but received no offer to. A server that offered it will refuse,
-    /// because a man in the middle must have removed the offer.
+    /// The client supports channel binding, but the server did not offer it. A server that did
+    /// offer it fails the login, because a man in the middle must have removed the offer.
     NotOffered,
     /// The client binds to this hash of the server's certificate, as `tls-server-end-point`
     /// prescribes.
     TlsServerEndPoint(
-        /// The hash: by the hash algorithm of the certificate's signature, SHA-256 at least (RFC
-        /// 5929).
+        /// The hash, computed with the hash algorithm of the certificate's signature, but with
+        /// SHA-256 in place of MD5 or SHA-1 (RFC 5929).
         Vec<u8>,
     ),
 }

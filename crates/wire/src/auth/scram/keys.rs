@@ -129,8 +129,8 @@ impl ScramKeys {
     }
 }
 
-/// Returns a hash of all three. Fields of variable length are preceded by their length, so that
-/// different inputs cannot collide.
+/// Returns a hash of password, salt and iterations. Fields of variable length are preceded by their
+/// length, so that different inputs cannot collide.
 fn name(password: &Secret, salt: &[u8], iterations: NonZeroU32) -> [u8; 32] {
     let mut text = Zeroizing::new(Vec::new());
     text.extend_from_slice(&iterations.get().to_be_bytes());
