@@ -229,7 +229,8 @@ impl RunEffects {
 struct Rest {
     variance: f64,
     df: f64,
-    /// The variance expected of this query: the variance within its runs, plus [`REST_MIN`].
+    /// The variance expected of this query: the variance within its runs, plus [`REST_MIN`]
+    /// squared.
     scale: f64,
 }
 
