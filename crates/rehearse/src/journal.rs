@@ -80,9 +80,9 @@ pub enum JournalError {
     OtherOption {
         /// The first option that differs.
         option: String,
-        /// The value in the journal.
+        /// Value of the option in the journal.
         journal: String,
-        /// The value in the current options.
+        /// Value of the option in this call.
         given: String,
     },
     /// The journal cannot be written.

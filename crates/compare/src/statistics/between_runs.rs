@@ -252,7 +252,7 @@ impl Rest {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Prior {
     variance: f64,
-    /// How many degrees of freedom the typical variance is worth: infinite if queries do not
+    /// Degrees of freedom of the typical variance: infinite if the variances of queries do not
     /// differ.
     df: f64,
 }
@@ -281,8 +281,7 @@ impl Prior {
         Some(Self { variance, df })
     }
 
-    /// The moderated variance and its degrees of freedom. These never exceed those of all queries
-    /// together, and 100: nothing here is known better than that.
+    /// Returns the moderated variance and its degrees of freedom, which are at most 100.
     fn moderate(self, variance: f64, df: f64) -> (f64, f64) {
         const DF_MAX: f64 = 100.0;
         let prior_df = self.df.min(DF_MAX);

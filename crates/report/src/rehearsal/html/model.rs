@@ -40,7 +40,7 @@ pub struct Page {
     pub howdah: String,
     /// When the rehearsal started, as text with its time zone.
     pub started: String,
-    /// When the comparison of the runs was finished, in the same form.
+    /// When the comparison of the runs was finished, as text with its time zone.
     pub finished: String,
 }
 
@@ -234,7 +234,7 @@ pub struct QueryErrorCount {
 /// The plans of a query as EXPLAIN prints them, without values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanPair {
-    /// Text of EXPLAIN on the base, indented by lines.
+    /// Text of EXPLAIN on the base, with line breaks and indentation.
     pub base: String,
     /// Text of EXPLAIN on the server with the change.
     pub change: String,
