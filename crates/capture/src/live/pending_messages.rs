@@ -108,7 +108,7 @@ impl PendingMessages {
 /// The last event of a pipeline at the time when its Sync arrives.
 #[derive(Debug)]
 pub(crate) enum LastEvent<'a> {
-    /// The event exists.
+    /// The event, which already exists.
     Event(&'a mut Event),
     /// The event of a Bind, which is created later; these are its messages.
     Bind(&'a mut Option<Text>),

@@ -1,4 +1,4 @@
-//! An event as a row: the columns of `events-*.parquet`.
+//! Stores an event as a row, with the columns of `events-*.parquet`.
 
 use std::sync::Arc;
 

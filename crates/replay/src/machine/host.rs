@@ -56,9 +56,9 @@ struct Pressure {
 struct ProcessorTime {
     total: u64,
     busy: u64,
-    /// Not reported by kernels before 2.6.11.
+    /// Time in which a hypervisor ran other guests; not reported by kernels before 2.6.11.
     steal: Option<u64>,
-    /// Not reported by kernels before 2.5.41.
+    /// Idle time while a task waited for a disk; not reported by kernels before 2.5.41.
     iowait: Option<u64>,
 }
 
