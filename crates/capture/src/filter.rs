@@ -1,7 +1,7 @@
 //! Selects the events of a capture to keep.
 //!
-//! - [`EventFilter`] keeps the events that match a [`Filter`], and what their sessions need to have
-//!   the same effect: the login, prepared statements, settings.
+//! [`EventFilter`] keeps the events that match a [`Filter`], and those that give them the same
+//! effect: the login, prepared statements and settings of their sessions.
 //! - [`SampleRate`] selects whole sessions, always the same ones: parts of a capture, or a sample.
 //! - [`Slices`] splits a stream of events by time; each slice is a separate capture.
 //! - [`OpenTransactions`] counts the transactions that are open where a capture ends.

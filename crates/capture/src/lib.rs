@@ -1,7 +1,7 @@
-//! Making captures: selecting the events to keep ([`filter`]), replacing their values ([`redact`]),
-//! and decoding the traffic of the pooler's clients into events ([`live`]).
+//! Makes captures: selects the events to keep ([`filter`]), replaces their values ([`redact`]), and
+//! decodes the traffic of the pooler's clients into events ([`live`]).
+//!
 //! Events or bytes are processed one at a time, in the order of time, with bounded state per open
-//! session. The `dataset` crate stores captures.
 //! session. The `dataset` crate stores captures.
 
 pub mod filter;

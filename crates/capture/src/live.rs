@@ -10,11 +10,11 @@
 //!
 //! A worker of the pooler appends to its [`CaptureBuffer`] the bytes that a client sent, with their
 //! arrival time, and the few server messages that complete a request. A [`TrafficDecoder`] decodes
-//! them on another thread. If that is too slow, chunks are dropped and counted in the
+//! these records on another thread. If decoding is too slow, chunks are dropped and counted in the
 //! [`BufferQueue`]; clients never wait.
 //!
-//! The pooler decides which client gets which server and when recording of a client can start, and
-//! it has the thread that redacts and writes the events.
+//! The pooler assigns servers to clients, decides when recording of a client can start, and has the
+//! thread that redacts and writes the events.
 
 mod buffer;
 mod by_name;

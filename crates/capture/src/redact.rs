@@ -22,12 +22,12 @@ use self::value::ValueRedactor;
 
 /// Replaces the values in events with others of the same shape.
 ///
-/// With one key, equal values get equal replacements, whether they are constants or bound, so that
-/// skew and cacheability are preserved. Alphabetic characters, digits and dates are each replaced
-/// by their like; a text keeps its length in characters if these are ASCII. Two values may get the
-/// same replacement; the shorter they are, the more likely.
+/// With one key, equal values get equal replacements, whether they are constants or bound values,
+/// so that skew and cacheability are preserved. An alphabetic character is replaced by another one,
+/// a digit by a digit and a date by a date; a text keeps its length in characters if these are
+/// ASCII. Two values may get the same replacement; the shorter they are, the more likely.
 ///
-/// Without the key, the replacement of a value reveals only its shape.
+/// Without the key, the replacement reveals only the shape of the value.
 #[derive(Debug)]
 pub struct Redactor {
     values: ValueRedactor,
@@ -42,8 +42,8 @@ impl Redactor {
         Self { values: ValueRedactor::new(key), withheld: 0, last_application: None }
     }
 
-    /// Returns the number of SQL texts that were replaced as a whole, and of function calls without
-    /// their arguments: they cannot be replayed.
+    /// Returns the number of SQL texts that were replaced as a whole plus that of function calls
+    /// that lost their arguments. Neither can be replayed.
     pub fn withheld(&self) -> u64 {
         self.withheld
     }
@@ -55,7 +55,7 @@ impl Redactor {
             self.redact_wire(wire);
         }
         if let Some(error) = &mut event.outcome.error {
-            // Messages quote values in various ways, and functions write their own messages.
+            // Messages quote values in various ways, and functions can write any message.
             *error = format!("redacted {:08x}", self.values.token(error.as_bytes())).into();
         }
         match &mut event.action {

@@ -1,5 +1,5 @@
-//! Variable-length numbers, and texts after their length: the encoding that Howdah's own files,
-//! protocol buffers and Parquet share.
+//! Variable-length numbers and length-prefixed texts: the encoding shared by Howdah's own files,
+//! protocol buffers and Parquet.
 //!
 //! ```text
 //! varint = a number of up to 64 bits in groups of seven bits, lowest first; the high bit of a byte
@@ -8,11 +8,12 @@
 //! text   = varint: its length in bytes, then UTF-8
 //! ```
 //!
-//! [`ByteWriter`] appends these to a buffer, [`ByteReader`] reads them back. The reader's input is
-//! not trusted: it allocates nothing, and a count or a length is checked before it is returned.
+//! [`ByteWriter`] appends these values to a buffer, [`ByteReader`] reads them back. The reader does
+//! not trust its input: it allocates nothing, and it checks a count or a length before returning
+//! it.
 //!
-//! Formats of fixed-width numbers do without this crate: the standard library has what they need.
-//! The messages of PostgreSQL's protocol, whose errors name their fields, are read by `wire`.
+//! Formats with fixed-width numbers use the standard library instead of this crate. The crate
+//! `wire` reads the messages of PostgreSQL's protocol, because its errors name the fields.
 //!
 //! ```
 //! use howdah_codec::{ByteReader, ByteWriter as _};
@@ -36,7 +37,7 @@ mod writer;
 pub use reader::{ByteReader, CodecError};
 pub use writer::ByteWriter;
 
-/// Maps numbers to unsigned ones so that small numbers of either sign are small.
+/// Maps signed numbers to unsigned ones, so that numbers close to zero stay small.
 #[inline]
 pub const fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63).cast_unsigned()

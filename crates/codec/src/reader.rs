@@ -2,12 +2,12 @@
 
 use crate::unzigzag;
 
-/// The bytes are not what a writer would have written.
+/// The reason why bytes could not be decoded.
 ///
-/// The enum is exhaustive, so that a format that has its own error converts each variant.
+/// The enum is exhaustive, so that a format with its own error type converts each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CodecError {
-    /// The data ends inside a value, or before the entries that it announces.
+    /// The data ends inside a value, or before the announced number of entries.
     #[error("data ends too early")]
     Truncated,
     /// A number has more bits than its type.
@@ -21,8 +21,8 @@ pub enum CodecError {
     InvalidUtf8,
 }
 
-/// Reads values from the front of a slice. After an error, its position is inside the value that
-/// could not be read.
+/// Reads values from the front of a slice. After an error, the reader's position is inside the
+/// value that could not be read.
 #[derive(Clone, Debug)]
 pub struct ByteReader<'a> {
     rest: &'a [u8],
@@ -80,12 +80,13 @@ impl<'a> ByteReader<'a> {
         Ok(*array)
     }
 
-    /// Reads a number. One that is longer than necessary, with zeros at its end, is accepted.
+    /// Reads a varint. An encoding that is longer than necessary, with zeros at its end, is
+    /// accepted.
     ///
     /// # Errors
     ///
-    /// [`CodecError::Truncated`], or [`CodecError::NumberTooLarge`] if it has more than 64 bits or
-    /// ten bytes.
+    /// [`CodecError::Truncated`], or [`CodecError::NumberTooLarge`] if the varint has more than 64
+    /// bits or ten bytes.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, CodecError> {
         let mut value = 0;
@@ -104,7 +105,7 @@ impl<'a> ByteReader<'a> {
         Err(CodecError::NumberTooLarge)
     }
 
-    /// Reads a number into a narrower type.
+    /// Reads a varint into a narrower type.
     ///
     /// # Errors
     ///
@@ -114,7 +115,7 @@ impl<'a> ByteReader<'a> {
         self.varint()?.try_into().map_err(|_| CodecError::NumberTooLarge)
     }
 
-    /// Reads a number of either sign.
+    /// Reads a signed number in zigzag encoding.
     ///
     /// # Errors
     ///
@@ -124,8 +125,8 @@ impl<'a> ByteReader<'a> {
         self.varint().map(unzigzag)
     }
 
-    /// Reads the number of entries that follow, each of at least one byte. So the data itself
-    /// bounds what a caller allocates for them.
+    /// Reads the number of entries that follow, each of at least one byte. The result is at most
+    /// the number of bytes left, so callers may allocate memory for that many entries.
     ///
     /// # Errors
     ///
@@ -149,8 +150,8 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Self::varint`]; [`CodecError::Truncated`] if its bytes are not all there;
-    /// [`CodecError::InvalidUtf8`].
+    /// As for [`Self::varint`]; [`CodecError::Truncated`] if the text is incomplete;
+    /// [`CodecError::InvalidUtf8`] if it is not UTF-8.
     pub fn text(&mut self) -> Result<&'a str, CodecError> {
         let count = self.count()?;
         str::from_utf8(self.bytes(count)?).map_err(|_| CodecError::InvalidUtf8)

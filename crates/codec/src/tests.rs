@@ -8,7 +8,8 @@ fn varint(value: u64) -> Vec<u8> {
     out
 }
 
-/// Numbers of every length, not only of the largest, as uniformly distributed ones would be.
+/// Generates numbers of every length. Uniformly distributed ones would nearly all have the maximum
+/// length.
 fn number() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..u64::BITS).prop_map(|(number, shift)| number >> shift)
 }

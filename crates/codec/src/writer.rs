@@ -4,13 +4,13 @@ use crate::zigzag;
 
 /// Appends encoded values to a buffer.
 pub trait ByteWriter {
-    /// Appends a number, in one byte below 128 and in at most ten.
+    /// Appends a varint: one byte for numbers below 128, at most ten bytes.
     fn write_varint(&mut self, value: u64);
 
-    /// Appends a text after its length.
+    /// Appends the length of a text in bytes, then the text.
     fn write_text(&mut self, text: &str);
 
-    /// Appends a number of either sign.
+    /// Appends a signed number in zigzag encoding.
     #[inline]
     fn write_signed(&mut self, value: i64) {
         self.write_varint(zigzag(value));

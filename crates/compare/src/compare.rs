@@ -46,7 +46,7 @@ pub fn compare(
     let machine = machine_shift(slice::from_ref(base), slice::from_ref(run));
     let estimates = || shifts.values().map(|shift| shift.estimate);
     let drift = median(estimates());
-    // If nothing measured the machine, what all queries have in common is taken for its.
+    // Without a measurement, the shift common to all queries is taken as the machine's.
     let factors: Vec<f64> = estimates().map(f64::exp).collect();
     let is_common = |drift: &f64| moved_together(&factors, drift.exp(), settings);
     let common = drift.filter(|drift| machine.is_none() && is_common(drift)).map(f64::abs);
@@ -100,8 +100,8 @@ pub fn compare(
 /// Compares `run`, several runs of one setup, with `base`, several runs of another, query by query.
 ///
 /// The variance between runs is measured, so a machine whose load changes makes queries
-/// [`QueryVerdict::Undecided`], not slower. With fewer than four runs in total there is too little
-/// to measure: then the first of each side are compared, with a second run of the base as the
+/// [`QueryVerdict::Undecided`], not slower. Fewer than four runs in total are too few to measure
+/// that variance: then the first run of each side is compared, with a second run of the base as the
 /// control.
 ///
 /// # Panics
@@ -180,7 +180,7 @@ fn shifts(
     fingerprints.iter().filter_map(shift_of).collect()
 }
 
-/// Converts durations to logarithms. Durations are whole microseconds, so zero counts as one.
+/// Converts durations to logarithms. A duration of 0 µs counts as 1 µs.
 fn logarithms(query: &Query) -> Vec<f64> {
     query.durations_us().into_iter().map(|duration| duration.max(1.0).ln()).collect()
 }
@@ -219,8 +219,8 @@ impl Noise {
         self.own.get(&fingerprint).copied()
     }
 
-    /// The noise of a query: its own, but at least the typical noise, because two runs may agree by
-    /// chance.
+    /// Returns the noise of a query: its own noise, but at least the typical noise, because two
+    /// runs may agree by chance.
     fn for_query(&self, fingerprint: Fingerprint) -> f64 {
         self.own(fingerprint).unwrap_or(0.0).max(self.typical)
     }
@@ -274,8 +274,8 @@ impl Pair<'_> {
         self.run.filter(|query| query.calls() > 0)
     }
 
-    /// The difference of total times. If the runs executed the query differently often, the
-    /// difference of the means times the base's executions.
+    /// Returns the difference of total times. If the runs executed the query a different number of
+    /// times, this is the difference of the means times the executions of the base.
     fn impact_us(&self) -> f64 {
         let timed = |query: Option<&Query>| query.map_or(0, Query::timed);
         let mean = |query: Option<&Query>| query.map_or(0.0, Query::mean_us);
@@ -286,7 +286,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Failures by code, where the counts per run differ.
+    /// Failures by error code, for codes whose count per run differs.
     fn errors(&self, (base_runs, run_runs): (usize, usize)) -> Vec<ErrorChange> {
         let mut changes = BTreeMap::new();
         for (query, in_run) in [(self.base, false), (self.run, true)] {
@@ -363,15 +363,15 @@ fn caveats(
     caveats
 }
 
-/// Minimum number of queries for drift: with fewer, a single changed query would be a large part.
+/// Minimum number of queries for drift: among fewer, a single changed query has too much weight.
 const DRIFT_QUERIES_MIN: usize = 4;
 
 /// Share of the classified queries that must have moved with the drift.
 const DRIFT_SHARE_MIN: f64 = 0.8;
 
-/// Whether the drift, the median of the factors, is a change in itself and nearly all queries
-/// changed by about that factor: within half of [`CompareSettings::change_min`], in logarithms, on
-/// either side.
+/// Whether the drift (the median of the factors) is a change in itself, and nearly all queries
+/// changed by about the same factor: their logarithms lie within half of
+/// [`CompareSettings::change_min`] of the drift.
 fn moved_together(factors: &[f64], drift: f64, settings: &CompareSettings) -> bool {
     let change = settings.change_min.get().ln();
     let near = |factor: &&f64| (factor.ln() - drift.ln()).abs() <= change / 2.0;

@@ -11,9 +11,9 @@ use crate::{CompareSettings, Overall, QueryText, QueryVerdict, RunInfo, samples:
 pub struct Comparison {
     /// The settings that define a change.
     pub settings: CompareSettings,
-    /// The run that is compared with.
+    /// The base run.
     pub base: Side,
-    /// The run that is assessed.
+    /// The assessed run.
     pub run: Side,
     /// The result of a second run of the base's setup, if there was one.
     pub control: Option<Control>,
@@ -76,9 +76,9 @@ pub struct QueryComparison {
     pub base: Option<Measures>,
     /// Measures in the assessed run, if the query was part of it.
     pub run: Option<Measures>,
-    /// Its measures in each run of the base's setup.
+    /// Measures in each run of the base's setup.
     pub base_runs: Vec<Option<Measures>>,
-    /// Its measures in each assessed run.
+    /// Measures in each assessed run.
     pub run_runs: Vec<Option<Measures>>,
     /// Change of typical executions, if there were enough of them.
     pub change: Option<Change>,
@@ -87,21 +87,22 @@ pub struct QueryComparison {
     pub mean_change: Option<Interval>,
     /// Factor by which the query differed between base and control, if there is a control.
     pub noise: Option<f64>,
-    /// The smallest factor that these runs would have shown to be a change, if there are several on
-    /// each side.
+    /// The smallest factor that these runs would have shown to be a change; `None` unless each side
+    /// has several runs.
     pub detectable: Option<f64>,
     /// Time that the change costs (or saves, if negative) over all executions of the base run, in
     /// µs.
     pub impact_us: f64,
-    /// Failures by error code where the runs differ in their number per run.
+    /// Failures by error code, for codes whose count per run differs.
     pub errors: Vec<ErrorChange>,
     /// The change of the query's plan, if plans were requested and differ.
     pub plan_change: Option<String>,
-    /// Whether a replay deduced types for the query's parameters, because its capture has none.
+    /// Whether the replay deduced the types of the query's parameters because the capture has none.
     pub types_deduced: bool,
 }
 
-/// The measures of one query in one run. Times are in microseconds and of successful executions.
+/// The measures of one query in one run. Times are in microseconds and cover only successful
+/// executions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measures {
     /// Executions sent to the server.
@@ -130,13 +131,13 @@ pub struct Measures {
     pub rows_mean: Option<f64>,
 }
 
-/// Change of typical executions, with its uncertainty.
+/// Change of typical executions, with its confidence interval and p-values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// The factor, by Hodges and Lehmann on logarithms, and its interval at
+    /// The Hodges–Lehmann estimate of the factor, computed on logarithms, with its interval at
     /// [`CompareSettings::confidence`].
     pub factor: Interval,
-    /// p-value of the Mann–Whitney statistic against no change at all, its variance taken over
+    /// p-value of the Mann–Whitney statistic against no change at all, with the variance taken over
     /// blocks of time.
     pub p: f64,
     /// p-value against any change of less than half of [`CompareSettings::change_min`] (in
@@ -148,7 +149,7 @@ pub struct Change {
 /// An estimate and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The most likely value: a factor, with 1 for no change.
+    /// The most likely factor; 1 means no change.
     pub estimate: f64,
     /// Lower end of the confidence interval.
     pub low: f64,
@@ -159,9 +160,9 @@ pub struct Interval {
 /// Failures of one query with one error code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorChange {
-    /// The code, if a server reported one.
+    /// The error code, if a server reported one.
     pub sqlstate: Option<SqlState>,
-    /// The message of one such failure.
+    /// The message of one of these failures.
     pub message: String,
     /// Failures in all base runs.
     pub base: u64,
@@ -202,13 +203,13 @@ pub enum Caveat {
     MachineChanged,
     /// Runs of one setup differ so much among themselves that some queries are undecided.
     RunsVary {
-        /// How many queries.
+        /// Number of undecided queries.
         queries: usize,
     },
     /// Parameter types of some queries were deduced in one or both of the runs: their plans may
     /// differ from those in production.
     TypesDeduced {
-        /// Number of such queries.
+        /// Number of queries with deduced types.
         queries: usize,
     },
 }

@@ -18,18 +18,19 @@ use crate::{Comparison, ReadRunError, plan};
 /// Time limit for planning one statement.
 const PLANNING_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Maximum number of changed queries that are explained, the worst first: each costs round trips on
-/// two connections.
+/// Maximum number of changed queries that are explained, the worst first. Each one costs round
+/// trips on two connections.
 const QUERIES_MAX: usize = 20;
 
-/// Version since which `GENERIC_PLAN` plans a statement whose values are not known.
+/// First server version whose EXPLAIN supports `GENERIC_PLAN`, which plans a statement without its
+/// parameter values.
 const GENERIC_PLAN_SINCE: u32 = 160_000;
 
 /// One execution of each changed query, as an example to plan.
 #[derive(Debug, Default)]
 pub struct Examples(HashMap<Fingerprint, StatementInfo>);
 
-/// The plan of a statement is not available.
+/// The reason why the plan of a statement is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
@@ -58,7 +59,7 @@ pub enum ExplainError {
     /// The statement is not UTF-8, the only encoding used for EXPLAIN.
     #[error("it is not UTF-8")]
     NotUtf8,
-    /// The values of its parameters are not known, and the server cannot plan without them.
+    /// The parameter values are not known, and the server cannot plan without them.
     #[error("its values were not captured, and {target} is older than PostgreSQL 16")]
     ValuesUnknown {
         /// Address of the server, without a password.
@@ -99,7 +100,7 @@ impl Examples {
         read().map_err(|source| ReadRunError { path: path.to_owned(), source })
     }
 
-    /// Adds an example, in place of an earlier one of the same query.
+    /// Adds an example, replacing an earlier one of the same query.
     pub fn insert(&mut self, statement: StatementInfo) {
         self.0.insert(Fingerprint(statement.fingerprint), statement);
     }
@@ -160,13 +161,13 @@ fn find_plan_change(
     Ok(Some(sentence))
 }
 
-/// One of the two servers, with a connection per database.
+/// One of the two servers, with one connection per database.
 struct PlanServer<'t> {
     target: &'t ConnectTarget,
     /// Whether statements are planned in the database they were captured in, not in the target's.
     ///
-    /// A target whose database is one of the captured ones is a copy of the captured server. Any
-    /// other was mapped to, or is just a default.
+    /// True if the target's database is one of the captured ones: the target is then a copy of the
+    /// captured server. Any other database was mapped to, or is only a default.
     uses_captured_database: bool,
     clients: HashMap<String, Client>,
 }
@@ -178,7 +179,8 @@ impl<'t> PlanServer<'t> {
         Self { target, uses_captured_database: as_captured, clients: HashMap::new() }
     }
 
-    /// The plan of an execution, as EXPLAIN's JSON, and the database it was planned in.
+    /// Returns the plan of an execution as EXPLAIN's JSON, and the name of the database it was
+    /// planned in.
     fn plan(&mut self, example: &StatementInfo) -> Result<(String, Value), ExplainError> {
         let (captured, own) = (example.database.to_string(), self.target.database().to_owned());
         if captured.is_empty() || captured == own {
@@ -252,7 +254,7 @@ impl<'t> PlanServer<'t> {
                 target: target.to_string(),
                 source: Box::new(source),
             })?;
-            // A fallback for a broken network; the server's own limit is shorter.
+            // Only for a broken network: the server's own limit is shorter.
             client.set_timeout(Some(PLANNING_TIME_MAX * 2));
             self.clients.insert(database.to_owned(), client);
         }
@@ -283,7 +285,7 @@ fn run_read_only(
     answer.and_then(|answer| ended.map(|_| answer))
 }
 
-/// The values of a captured execution, or `None` if some are not known.
+/// Returns the parameter values of a captured execution, or `None` if some are not known.
 fn parameter_values(parameters: &[Parameter]) -> Result<Option<Vec<Option<&str>>>, ExplainError> {
     let mut values = Vec::with_capacity(parameters.len());
     for parameter in parameters {

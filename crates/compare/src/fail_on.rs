@@ -25,13 +25,13 @@ use crate::{
 ///
 /// With several runs on a side, totals, errors and calls are means per run.
 ///
-/// It is violated if any query violates it. For times, a query needs
+/// The condition is violated if any query violates it. For times, a query needs
 /// [`CompareSettings::executions_min`](crate::CompareSettings::executions_min) successful
 /// executions, for `1.5x` in both runs. A ratio of times must also be significant: resampled blocks
 /// of time must show with 99 % confidence that the metric increased. (`max` is a single execution,
-/// whose significance cannot be tested: its ratio counts as it is.) Errors and calls count from the
-/// first; `errors>1x` is violated by any query with more errors than in the base run, even if that
-/// had none.
+/// whose significance cannot be tested, so its ratio is used as it is.) For errors and calls, a
+/// single one is enough; `errors>1x` is violated by any query with more errors than in the base
+/// run, even if the base run had none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     metric: Metric,
@@ -76,14 +76,14 @@ pub struct Violation {
     pub condition: FailOn,
     /// Identifies the query.
     pub fingerprint: Fingerprint,
-    /// The metric in the base run, in microseconds or as a count; `None` if the query was not in
-    /// it.
+    /// The metric in the base run, in microseconds or as a count; `None` if the base run does not
+    /// contain the query.
     pub base: Option<f64>,
-    /// The metric in the assessed run.
+    /// The metric in the assessed run, in the same unit.
     pub run: f64,
 }
 
-/// The text is not a condition.
+/// The reason why a text is not a condition.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFailOnError {
@@ -152,8 +152,8 @@ impl FailOn {
         }
     }
 
-    /// The queries that violate the condition, in the order of the comparison. The samples must be
-    /// those compared.
+    /// Returns the queries that violate the condition, in the order of the comparison. `base` and
+    /// `run` must be the samples that were compared.
     pub fn violations(
         &self,
         comparison: &Comparison,
@@ -224,8 +224,8 @@ impl FailOn {
         low > 1.0
     }
 
-    /// Whether several runs on each side agree that a ratio of times increased: a change of the
-    /// query's own variance between runs, without what other queries show.
+    /// Whether several runs on each side agree that a ratio of times increased. Only the variance
+    /// of this query between runs is used, not that of other queries.
     fn is_significant_between_runs(&self, query: &QueryComparison) -> bool {
         const CONFIDENCE: f64 = 0.99;
         let Limit::Ratio(limit) = self.limit else { return true };
@@ -245,7 +245,7 @@ impl FailOn {
         shift.absolute.estimate > shift.absolute.half_width(CONFIDENCE)
     }
 
-    /// The metric that is compared.
+    /// Returns the metric that the condition limits.
     pub fn metric(&self) -> Metric {
         self.metric
     }
@@ -278,7 +278,7 @@ impl fmt::Display for FailOn {
 }
 
 impl Limit {
-    // The longest suffix first: `ms` and `us` end in `s`.
+    // Longest suffix first, because `ms` and `us` end in `s`.
     fn parse(text: &str) -> Option<Self> {
         type Unit = (&'static str, fn(f64) -> Limit);
         const UNITS: [Unit; 7] = [
@@ -331,7 +331,7 @@ impl Metric {
         !matches!(self, Self::Errors | Self::Calls)
     }
 
-    /// Whether it is a sum over a run, so that of several runs the mean is meant.
+    /// Whether the metric is a sum over a run; for several runs its mean per run is used.
     fn is_sum(self) -> bool {
         matches!(self, Self::Total | Self::Errors | Self::Calls)
     }

@@ -2,11 +2,11 @@
 //! confidence.
 //!
 //! [`Samples`] is the summary of a run, in bounded memory. [`compare_runs()`] compares several runs
-//! of one setup with several of another, [`compare()`] just two; both return a [`Comparison`] with
-//! a [`QueryVerdict`] on each query.
+//! of one setup with several of another; [`compare()`] compares just two. Both return a
+//! [`Comparison`] with a [`QueryVerdict`] on each query.
 //!
-//! Durations are service times: from sending a statement to the end of its reply, of successful
-//! executions. How late a statement was sent concerns the replay and is not included.
+//! Durations are service times of successful executions: from sending a statement to the end of its
+//! reply. A delay before a statement is sent is caused by the replay and is not included.
 //!
 //! This crate measures and classifies. `howdah-report` renders comparisons for terminals and files.
 

@@ -5,13 +5,13 @@ use howdah_dataset::MachineSeries;
 
 use crate::statistics::median;
 
-/// The state of the machine during one run. `None` for what was not measured.
+/// The state of the machine during one run. A figure that was not measured is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MachineLoad {
     /// Typical time of the calibration statement, which does the same work in every run and reads
     /// no table, in microseconds.
     pub calibration_us: Option<f64>,
-    /// 99th percentile of the delay with which the client's host woke a sleeping thread, in
+    /// 99th percentile of the delay with which the client's host wakes a sleeping thread, in
     /// microseconds.
     pub scheduling_delay_us: Option<f64>,
     /// Share of time in which a process of the client's host waited for a processor, from 0 to 1.
@@ -23,11 +23,11 @@ pub struct MachineLoad {
 }
 
 impl MachineLoad {
-    /// Takes the figures of a whole run from what the replay measured.
+    /// Computes the figures of a whole run from what the replay measured.
     ///
     /// The calibration is the mean of the logarithms over the buckets, so a machine that is busy
-    /// for half of the run counts as half as busy. It is `None` if the statement was not executed
-    /// until the end.
+    /// for half of the run counts as half as busy. It is `None` if the calibration statement
+    /// stopped before the end of the run.
     pub fn from_series(series: &MachineSeries) -> Self {
         let summary = series.summary();
         let medians = series.buckets.iter().filter_map(|bucket| bucket.calibration_p50_us);

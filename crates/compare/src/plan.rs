@@ -15,7 +15,7 @@ use self::node::{PlanNode, Scan};
 /// Maximum number of differences in a sentence.
 const CLAUSES_MAX: usize = 3;
 
-/// Row estimates that differ by less than this factor explain nothing.
+/// Minimum factor between two row estimates to report: smaller differences explain nothing.
 const ROWS_FACTOR_MIN: f64 = 10.0;
 
 /// Describes the differences between two plans, most important first; `None` if the plans have the
@@ -51,7 +51,7 @@ pub fn difference(base: &Value, run: &Value) -> Option<String> {
     (!clauses.is_empty()).then(|| clauses.join("; "))
 }
 
-/// The indexes that the base plan uses and the other does not.
+/// Returns the indexes that only the base plan uses.
 pub fn dropped_indexes(base: &Value, run: &Value) -> Vec<String> {
     let (Some(base), Some(run)) = (PlanShape::from_explain(base), PlanShape::from_explain(run))
     else {
@@ -70,11 +70,11 @@ struct PlanShape {
     scans: BTreeMap<String, Vec<Scan>>,
     /// Joins by the set of aliases that are joined.
     joins: BTreeMap<BTreeSet<String>, String>,
-    /// Count of each step that is neither scan nor join.
+    /// Count of each step that is neither a scan nor a join.
     steps: BTreeMap<String, usize>,
-    /// Sort keys of all sorts, in no order.
+    /// Sort keys of all sorts, without their order.
     sort_keys: BTreeSet<String>,
-    /// Children of all Append nodes.
+    /// Number of children of all Append nodes.
     partitions: usize,
     workers: u64,
     rows: f64,
@@ -120,7 +120,7 @@ impl PlanShape {
     }
 }
 
-/// Relations that are scanned differently, the most expensive in the new plan first.
+/// Lists relations that are scanned differently, the most expensive in the new plan first.
 fn scans(base: &PlanShape, run: &PlanShape) -> Vec<String> {
     let mut changes = Vec::new();
     for (alias, before) in &base.scans {
@@ -168,7 +168,7 @@ fn steps(base: &PlanShape, run: &PlanShape) -> Vec<String> {
         names.map(|step| (*step).clone()).collect()
     };
     let (appeared, disappeared) = (changed(run, base), changed(base, run));
-    // If `HashAggregate` disappeared and `GroupAggregate` appeared, that is one change, not two.
+    // `HashAggregate` replaced by `GroupAggregate` is one change, not two.
     let mut changes = Vec::new();
     let is_aggregate = |step: &&String| step.ends_with("Aggregate");
     let before = disappeared.iter().find(is_aggregate);
@@ -198,7 +198,8 @@ fn workers(base: &PlanShape, run: &PlanShape) -> Option<String> {
     (before != after).then(|| format!("{} became {}", plural(before), plural(after)))
 }
 
-/// Row estimates that differ widely: those of a relation before that of the whole plan.
+/// Describes row estimates that differ widely, preferring those of a relation to that of the whole
+/// plan.
 fn rows(base: &PlanShape, run: &PlanShape) -> Option<String> {
     let ratio = |before: f64, after: f64| {
         let (before, after) = (before.max(1.0), after.max(1.0));

@@ -26,20 +26,20 @@ pub struct Samples {
     about: RunInfo,
     queries: HashMap<Fingerprint, Query>,
     statements: HashMap<Fingerprint, QueryText>,
-    /// Queries with deduced parameter types.
+    /// Queries whose parameter types were deduced.
     typed: BTreeSet<Fingerprint>,
     unattributed: u64,
     machine: Option<MachineLoad>,
 }
 
-/// Properties by which people recognise a run.
+/// The properties of a run that are shown to users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunInfo {
     /// The run's folder, or another name.
     pub name: String,
     /// The capture or log that was replayed.
     pub capture: String,
-    /// The server it was replayed against, without a password.
+    /// The server that the capture was replayed against, without a password.
     pub target: String,
     /// The pace: a factor, or `max`.
     pub rate: String,
@@ -56,7 +56,7 @@ pub struct QueryText {
     pub query: String,
     /// The role of one execution; empty if not known.
     pub user: String,
-    /// The database of that execution; empty if not known.
+    /// The database of the same execution; empty if not known.
     pub database: String,
 }
 
@@ -72,7 +72,7 @@ pub struct ReadRunError {
 }
 
 impl Samples {
-    /// Maximum number of queries. Executions of further ones count as unattributed.
+    /// Maximum number of queries. Executions of any further query count as unattributed.
     pub const QUERIES_MAX: usize = 20_000;
 
     /// Maximum bytes of a query's text.
@@ -99,8 +99,8 @@ impl Samples {
         Self::read_with_progress(path, |_, _| {})
     }
 
-    /// Like [`Self::read`]; also calls `on_progress` from time to time with the outcomes read and
-    /// their total.
+    /// Like [`Self::read`], and calls `on_progress` now and then with the number of outcomes read
+    /// so far and the total.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Samples {
         Ok(samples)
     }
 
-    /// All executions of several runs, in their order, described as the first of them.
+    /// Combines the executions of several runs, in order, under the description of the first run.
     pub(crate) fn merged(runs: &[Self]) -> Self {
         let Some((first, later)) = runs.split_first() else {
             return Self::new(RunInfo::default());
@@ -180,7 +180,7 @@ impl Samples {
         self.queries.entry(fingerprint).or_insert_with(|| Query::new(fingerprint)).record(outcome);
     }
 
-    /// Sets the text of a query. Ignored for queries without outcomes.
+    /// Sets the text of a query. Does nothing for queries without outcomes.
     pub fn describe(&mut self, fingerprint: Fingerprint, mut words: QueryText) {
         if self.queries.contains_key(&fingerprint) {
             words.query.truncate(words.query.floor_char_boundary(Self::TEXT_MAX));
@@ -188,23 +188,23 @@ impl Samples {
         }
     }
 
-    /// Marks a query whose parameters got deduced types; see [`Self::has_deduced_types`].
+    /// Marks a query whose parameter types were deduced; see [`Self::has_deduced_types`].
     pub fn mark_deduced_types(&mut self, fingerprint: Fingerprint) {
         self.typed.insert(fingerprint);
     }
 
-    /// Whether the replay deduced types for the query's parameters, because its capture has none.
+    /// Whether the replay deduced the types of the query's parameters because the capture has none.
     pub fn has_deduced_types(&self, fingerprint: Fingerprint) -> bool {
         self.typed.contains(&fingerprint)
     }
 
-    /// The same executions with another description.
+    /// Replaces the description of the run.
     #[must_use]
     pub fn with_info(self, about: RunInfo) -> Self {
         Self { about, ..self }
     }
 
-    /// The same executions, on a machine that was in this state during the run.
+    /// Sets the state of the machine during the run.
     #[must_use]
     pub fn with_machine(self, machine: MachineLoad) -> Self {
         Self { machine: Some(machine), ..self }
@@ -244,7 +244,7 @@ impl Samples {
     }
 }
 
-/// The statements with deduced types in the summary of a run; none in summaries of older replays.
+/// Returns the statements with deduced types from the manifest of a run; none for older replays.
 fn typed_statements(manifest: &RunManifest) -> BTreeSet<Fingerprint> {
     let statements = manifest.summary["types_deduced"]["statements"].as_array();
     let texts = statements.into_iter().flatten().filter_map(|text| text.as_str());

@@ -1,4 +1,4 @@
-//! [`CompareSettings`]: the definition of a change.
+//! [`CompareSettings`]: the thresholds that define a change.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -9,21 +9,21 @@ pub struct CompareSettings {
     ///
     /// Two replays of one capture against one server differ by up to a fifth on shared machines,
     /// because of slow periods that outlast a run and that the statistics of two runs cannot
-    /// detect. 1.25 is above that, and its distance to 1.5 is still wider than the confidence
-    /// interval of a query with a few dozen executions.
+    /// detect. 1.25 is above such differences, and far enough below 1.5 for the confidence interval
+    /// of a query with a few dozen executions.
     pub change_min: ChangeFactor,
     /// Minimum change of a typical execution. Default 50 µs.
     ///
-    /// Smaller differences may come from the scheduler of either machine. With a control run, which
-    /// measures such noise, a fifth of the floor is used.
+    /// Smaller differences may come from the operating system's scheduler on either machine. With a
+    /// control run, which measures such noise, a fifth of the floor is used.
     pub floor: Duration,
-    /// Minimum change of a typical execution when several runs on each side show how much runs
-    /// differ. Default 10 µs: smaller changes rarely matter to applications.
+    /// Minimum change of a typical execution when each side has several runs, which show how much
+    /// runs differ. Default 10 µs: smaller changes rarely matter to applications.
     pub floor_between_runs: Duration,
     /// "No change" is claimed only if a change by this factor, in either direction, is excluded.
     /// Default 1.5.
     pub no_change_max: ChangeFactor,
-    /// Minimum executions of a query in both runs. Default 15.
+    /// Minimum number of executions of a query in each run. Default 15.
     pub executions_min: u64,
     /// Level of the confidence intervals of typical changes. Default 0.95.
     pub confidence: f64,
@@ -51,18 +51,18 @@ impl Default for CompareSettings {
 pub struct ChangeFactor(f64);
 
 impl ChangeFactor {
-    /// 1.25, see [`CompareSettings::change_min`].
+    /// The default of [`CompareSettings::change_min`]: 1.25.
     pub const DEFAULT: Self = Self(1.25);
 
-    /// 1.5, see [`CompareSettings::no_change_max`].
+    /// The default of [`CompareSettings::no_change_max`]: 1.5.
     pub const NO_CHANGE: Self = Self(1.5);
 
-    /// The factor, if it is a number above 1.
+    /// Returns the factor, or `None` unless it is a number above 1.
     pub fn new(factor: f64) -> Option<Self> {
         (factor.is_finite() && factor > 1.0).then_some(Self(factor))
     }
 
-    /// The factor as a number.
+    /// Returns the factor as a number.
     pub fn get(self) -> f64 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! The statistics of a comparison, on plain numbers: no queries, no runs, no files.
+//! The statistics of a comparison. They work on plain numbers and know no queries, runs or files.
 //!
 //! Latencies are skewed, heavy in the tail, tied (whole microseconds) and autocorrelated: a
 //! checkpoint slows everything for seconds. So the shift is measured on logarithms by ranks
@@ -26,7 +26,7 @@ pub(crate) fn blocks<T>(values: &[T], count: usize) -> impl ExactSizeIterator<It
         .map(move |block| &values[block * values.len() / count..(block + 1) * values.len() / count])
 }
 
-/// The median; `None` of no values.
+/// Returns the median; `None` if there are no values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

@@ -5,7 +5,7 @@ use howdah_traffic::{Kind, SqlState, Timestamp};
 
 use crate::{RunInfo, Samples, statistics::random::SeededRandom};
 
-/// Builds a synthetic run.
+/// Builds a synthetic run, which consists of the given executions.
 pub(crate) struct RunBuilder {
     pub(crate) samples: Samples,
     pub(crate) random: SeededRandom,
@@ -53,7 +53,8 @@ impl RunBuilder {
         self.samples.record(&outcome);
     }
 
-    /// Executions around `median_us`, log-normal: a third of them differ by more than `spread`.
+    /// Adds log-normal executions around `median_us`; a third of them differ from it by more than
+    /// `spread`.
     pub(crate) fn record_many(&mut self, query: u64, count: usize, median_us: f64, spread: f64) {
         for _ in 0..count {
             let service_us = median_us * (spread * self.random.normal()).exp();

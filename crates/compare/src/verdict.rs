@@ -10,15 +10,15 @@ pub enum QueryVerdict {
     Slower(ChangedPart),
     /// The query got faster.
     Faster(ChangedPart),
-    /// The runs show no difference that is certain, large enough and above the noise.
+    /// The runs do not show a difference that is certain, large enough and above the noise.
     NoChange,
-    /// Neither a change nor its absence is certain: runs differ too much, or the machine did.
+    /// Neither a change nor its absence is certain: the runs or the machine differ too much.
     Undecided,
     /// Too few successful executions in one of the runs.
     TooFew,
     /// The query was executed in the base run only.
     OnlyInBase,
-    /// The query was executed in the other run only.
+    /// The query was executed in the assessed run only.
     OnlyInRun,
 }
 
@@ -27,7 +27,8 @@ pub enum QueryVerdict {
 pub enum ChangedPart {
     /// The typical executions changed.
     Typical,
-    /// Only some executions changed, but so much that the mean did: the typical ones are unchanged.
+    /// Only some executions changed, but enough to change the mean; typical executions did not
+    /// change.
     Tail,
 }
 
@@ -45,7 +46,7 @@ impl QueryVerdict {
         }
     }
 
-    /// Which executions changed, if any did.
+    /// Returns which executions changed, if any did.
     pub const fn part(self) -> Option<ChangedPart> {
         match self {
             Self::Slower(part) | Self::Faster(part) => Some(part),
@@ -71,7 +72,7 @@ impl fmt::Display for QueryVerdict {
 }
 
 impl ChangedPart {
-    /// The name in files and output.
+    /// Returns the name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Typical => "typical",
@@ -90,7 +91,7 @@ pub enum Overall {
     Faster,
     /// Some queries got slower, some faster.
     Mixed,
-    /// No query changed, and for all that were executed often enough this is certain.
+    /// No query changed, and this is certain for every query that was executed often enough.
     NoChange,
     /// No query is known to have changed, but some may have: runs differ too much to say.
     NotComparable,

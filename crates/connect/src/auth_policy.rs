@@ -28,10 +28,10 @@ pub struct AuthPolicy {
     /// Whether each method of [`METHODS`] is allowed.
     allowed: [bool; METHODS.len()],
     requires_binding: bool,
-    /// Whether the client knows the certificate's hash, and therefore binds wherever the server
-    /// offers it.
+    /// Whether the client knows the hash of the server's certificate, and so uses channel binding
+    /// whenever the server offers it.
     can_bind: bool,
-    /// Whether the server has requested a method, so that its `Ok` is not the method `none`.
+    /// Whether the server has requested a method. If not, its AuthenticationOk counts as `none`.
     has_asked: bool,
     offered_binding: bool,
     sasl_finished: bool,
@@ -47,7 +47,7 @@ pub enum LoginRefused {
         /// Keyword of the method, as in `require_auth`.
         method: &'static str,
     },
-    /// The server accepted the login without binding it to the TLS connection.
+    /// The server accepted the login without channel binding.
     #[error("channel_binding=require, but the server does not bind the login to TLS")]
     NotBound,
 }
@@ -75,7 +75,8 @@ impl AuthPolicy {
         })
     }
 
-    /// Returns the policy for one login, given whether the client can bind it to TLS.
+    /// Returns the policy for one login. `can_bind` tells whether the client can use channel
+    /// binding.
     pub(crate) fn for_login(&self, can_bind: bool) -> Self {
         Self { can_bind, ..self.clone() }
     }

@@ -1,8 +1,8 @@
-//! [`Client`]: one blocking connection for the control plane, where a program or a person runs a
-//! handful of statements.
+//! [`Client`]: a blocking connection for the control plane, where a program or a person runs a few
+//! statements.
 //!
 //! Results are held in memory as a whole (up to [`RESULT_BYTES_MAX`]), and statements run one at a
-//! time: simple, not fast. Replay and pool use the event loop of the net crate.
+//! time: this is simple, not fast. Replay and pool use the event loop of the net crate instead.
 
 mod cancel;
 mod connect;
@@ -47,11 +47,12 @@ pub const RESULT_BYTES_MAX: usize = 256 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Text is UTF-8 in both directions, unless the database encoding is `SQL_ASCII`, where the server
-/// cannot convert. Notices go to `tracing`. Dropping the client sends Terminate to the server.
+/// Text is UTF-8 in both directions, unless the database encoding is `SQL_ASCII`: then the server
+/// does not convert text. Notices go to `tracing`. Dropping the client sends Terminate to the
+/// server.
 ///
-/// After a [`QueryError::Sql`] the connection remains usable; after any other error for which
-/// [`QueryError::is_fatal`] holds it is closed, and every further call fails.
+/// After a [`QueryError::Sql`] the connection usually remains usable. After an error for which
+/// [`QueryError::is_fatal`] returns true it is closed, and every further call fails.
 pub struct Client {
     session: session::ClientSession,
     socket: Socket,
@@ -258,8 +259,9 @@ impl Client {
     /// Sends Terminate and closes the connection, as dropping the client does.
     pub fn close(self) {}
 
-    /// Sends Terminate and waits until the server has closed the connection, up to `timeout`. By
-    /// then the server has freed the connection slot; after [`Client::close`] it does so later.
+    /// Sends Terminate and waits up to `timeout` until the server has closed the connection and
+    /// thereby freed the connection slot. After [`Client::close`], the server frees the slot some
+    /// time later.
     pub fn close_and_wait(mut self, timeout: Duration) {
         if self.closed {
             return;
@@ -278,7 +280,7 @@ impl Client {
     }
 }
 
-/// Omits what was sent or received.
+/// Omits data that was sent or received.
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client")
@@ -295,7 +297,7 @@ impl Drop for Client {
             return;
         }
         self.session.terminate();
-        // A courtesy of a few bytes to a peer that may be gone: not worth waiting for.
+        // Terminate is a courtesy to a server that may be gone, so do not wait long for it.
         self.socket.set_deadline(Some(Instant::now() + Duration::from_secs(1)));
         let _ = self.socket.send(self.session.transmit());
         self.socket.close();

@@ -9,7 +9,7 @@ use std::{
 
 pub use stream::DeadlineStream;
 
-/// Repeats a call that was interrupted by a signal, and normalizes timeouts.
+/// Repeats a call that a signal interrupted, and reports a socket timeout as `TimedOut`.
 ///
 /// # Errors
 ///
@@ -26,7 +26,8 @@ pub fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Returns the remaining time. Never zero, because a timeout of zero would mean none.
+/// Returns the time until `deadline`. Never zero, because sockets take a timeout of zero as
+/// invalid.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! [`Endpoint`]: the address of a server; and how lists of hosts and ports describe several.
+//! [`Endpoint`]: the address of a server. Parses the lists of hosts and ports that describe
+//! several.
 
 use std::{
     borrow::Cow,
@@ -115,7 +116,7 @@ fn list(value: Option<&str>) -> Vec<&str> {
     value.map(|value| value.split(',').collect()).unwrap_or_default()
 }
 
-/// Returns an element of a list, or the empty string if the list is shorter.
+/// Returns the element at `index` of a list, or the empty string if the list is shorter.
 fn at<'a>(list: &[&'a str], index: usize) -> &'a str {
     list.get(index).copied().unwrap_or("")
 }
@@ -151,7 +152,7 @@ fn one(host: &str, hostaddr: Option<IpAddr>, port: u16, environment: &Environmen
     }
 }
 
-/// Returns the endpoint for a local server: the first socket that exists, otherwise TCP.
+/// Returns the endpoint of a local server: the first socket that exists, otherwise TCP.
 fn local(port: u16, environment: &Environment) -> Endpoint {
     environment
         .socket_directories()

@@ -1,8 +1,8 @@
 //! [`Environment`]: the `PG*` variables, the home directory and the name of the operating system
-//! user, which complete the command-line arguments.
+//! user, which provide values that the command line does not give.
 //!
-//! Only this file reads them. Everything else takes an [`Environment`], so that tests can construct
-//! one.
+//! Only this file reads the process environment. All other code takes an [`Environment`], so that
+//! tests can construct one.
 
 use std::{
     collections::BTreeMap,
@@ -43,7 +43,7 @@ const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 /// Debian's directory for `pg_service.conf`, unless `PGSYSCONFDIR` is set.
 const SYSTEM_CONFIGURATION: &str = "/etc/postgresql-common";
 
-/// Variables that set a session parameter rather than a connection option, with that parameter.
+/// Variables that set a session parameter rather than a connection option, each with its parameter.
 /// Source: PostgreSQL manual, "Environment Variables", last part.
 const SESSION_VARIABLES: [(&str, &str); 3] =
     [("PGDATESTYLE", "datestyle"), ("PGTZ", "timezone"), ("PGGEQO", "geqo")];

@@ -1,6 +1,6 @@
 //! All connection keywords of libpq, with the corresponding environment variables.
 //!
-//! A keyword that is missing from the table is an error. One that is in the table but has no effect
+//! A keyword that is missing from the table is an error. A keyword in the table that has no effect
 //! here is accepted and reported as [`crate::Warning::Ignored`].
 //! Source: PostgreSQL manual, "Parameter Key Words" and "Environment Variables".
 

@@ -5,8 +5,8 @@
 //! [`tls`] converts the TLS settings to a rustls configuration and the first bytes of a connection.
 //! [`Client`] is a blocking connection for the control plane.
 //!
-//! The data plane is elsewhere: the net crate handles thousands of connections at once, and takes
-//! targets and TLS from here.
+//! The data plane is in the net crate, which handles thousands of connections at once and takes
+//! targets and TLS settings from here.
 
 mod auth_policy;
 mod choice;

@@ -20,8 +20,8 @@ use howdah_wire::Secret;
 
 use crate::{Endpoint, warning::Warning};
 
-/// The entries of a password file, read once because replay looks up each of thousands of sessions.
-/// Clones share them.
+/// The entries of a password file. The file is read only once, because replay looks up the password
+/// of each of thousands of sessions. Clones share the entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Passwords {
     lines: Arc<[PassfileEntry]>,
@@ -136,8 +136,8 @@ impl Pattern {
     }
 }
 
-/// Reads up to an unescaped colon; returns the field and the text after the colon, `None` without
-/// one.
+/// Reads up to an unescaped colon. Returns the field and the text after the colon, or the whole
+/// text and `None` without a colon.
 fn split_field(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
     let mut field = Vec::new();
     let mut at = 0;

@@ -6,8 +6,8 @@ use crate::{keyword, setting_origin::SettingOrigin};
 
 /// The reason why connection parameters are invalid.
 ///
-/// A misplaced character (a stray `@` is enough) can move a part of the password into another
-/// field, so errors never repeat text that may be part of one.
+/// A misplaced character, such as a stray `@`, can move a part of the password into another field,
+/// so errors never repeat text that may be part of a password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
@@ -19,7 +19,7 @@ pub enum ResolveError {
         /// A keyword with a similar spelling, if there is one.
         suggestion: Option<&'static str>,
     },
-    /// A keyword/value string contains something other than a keyword where one belongs.
+    /// A keyword/value string contains something else where a keyword is expected.
     #[error("the connection string has a word that is not of the form keyword=value")]
     NotAKeyword,
     /// A keyword is not followed by `=`.
@@ -113,7 +113,7 @@ pub enum ResolveError {
         /// Number of ports.
         ports: usize,
     },
-    /// An option requires verified or at least guaranteed encryption, but `sslmode` does not
+    /// An option requires encryption that is guaranteed or even verified, but `sslmode` does not
     /// provide it.
     #[error("sslmode {mode} is too weak for {option}: use {needed}")]
     WeakSslMode {
@@ -124,8 +124,8 @@ pub enum ResolveError {
         /// The modes that are strong enough.
         needed: &'static str,
     },
-    /// A keyword requests protection that this program cannot provide. Ignoring it would be silent
-    /// and wrong.
+    /// A keyword requests protection that this program cannot provide. Ignoring the keyword would
+    /// silently leave the connection unprotected.
     #[error("{keyword} {value:?} ({origin}) is not supported")]
     Unsupported {
         /// Keyword with the unsupported value.

@@ -12,7 +12,7 @@ pub enum SettingOrigin {
     Service,
     /// The environment variable with this name.
     Variable(&'static str),
-    /// None: the value is the default.
+    /// No source set a value, so the default applies.
     Default,
 }
 

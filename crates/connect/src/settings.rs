@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{keyword, resolve_error::ResolveError, setting_origin::SettingOrigin};
 
-/// Values by keyword. `Debug` is not implemented, because one of them may be a password.
+/// Values by keyword. Does not implement `Debug`, because a value may be a password.
 #[derive(Default)]
 pub(crate) struct KeywordValues(BTreeMap<&'static str, KeywordValue>);
 
@@ -14,7 +14,7 @@ struct KeywordValue {
 }
 
 impl KeywordValues {
-    /// Stores a value; an existing one is replaced.
+    /// Stores a value, replacing an existing one.
     ///
     /// # Errors
     ///

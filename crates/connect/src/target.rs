@@ -1,5 +1,5 @@
-//! [`ConnectTarget`]: resolved connection parameters: endpoints, user, database and all other
-//! settings of a connection.
+//! [`ConnectTarget`]: the resolved parameters of a connection: endpoints, user, database and all
+//! other settings.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -60,7 +60,7 @@ pub struct ConnectTarget {
 struct ResolvedPassword {
     password: Secret,
     is_from_arguments: bool,
-    /// The user at the time of resolution.
+    /// The user that the parameters were resolved for; passwords may depend on it.
     user: String,
 }
 

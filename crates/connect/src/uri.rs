@@ -133,13 +133,13 @@ fn store_parameter(pair: &str, settings: &mut KeywordValues) -> Result<(), Resol
     let keyword = decode("keyword", keyword)?;
     let value = decode("value of a parameter", value)?;
     match (keyword.as_str(), value.as_str()) {
-        // JDBC spells it like this.
+        // JDBC's spelling of `sslmode=require`.
         ("ssl", "true") => settings.set("sslmode", "require", SettingOrigin::Argument),
         _ => settings.set(&keyword, value, SettingOrigin::Argument),
     }
 }
 
-/// Stores a part unless it is empty: an empty part leaves the keyword to the environment.
+/// Stores a part unless it is empty: for an empty part, the environment sets the keyword.
 fn store(
     settings: &mut KeywordValues,
     keyword: &'static str,

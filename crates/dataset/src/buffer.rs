@@ -17,15 +17,15 @@ pub(crate) struct FillLevel {
     rows: usize,
     bytes: usize,
     limits: BufferLimits,
-    /// Time at which all rows were last on disk.
+    /// Time at which all buffered rows were last on disk.
     saved: Instant,
-    /// Number of rows that were on disk then, in a file that will be replaced.
+    /// Number of rows that were on disk at that time, in a file that will be replaced.
     saved_rows: usize,
 }
 
 /// The limits of a file and of its row groups.
 ///
-/// A limit in bytes counts the texts of the rows in memory; the last row may exceed it.
+/// Byte limits count the texts of the rows in memory; the last row may exceed a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BufferLimits {
     /// Maximum number of rows in a file.
@@ -36,7 +36,7 @@ pub(crate) struct BufferLimits {
     pub(crate) group_rows: usize,
     /// Maximum bytes of text in a row group, which a reader holds in memory.
     pub(crate) group_bytes: usize,
-    /// Maximum time that rows are only in memory, where a crash loses them.
+    /// Maximum time that rows may exist only in memory, where a crash would lose them.
     pub(crate) unsaved_max: Duration,
 }
 
@@ -99,7 +99,7 @@ impl<R: Encode> Buffer<R> {
         self.fill.is_overdue()
     }
 
-    /// Records that all rows are on disk, though not in a finished file.
+    /// Records that all rows are on disk, although in a file that will be replaced.
     pub(crate) fn mark_saved(&mut self) {
         self.fill.mark_saved();
     }
@@ -158,12 +158,12 @@ impl FillLevel {
         self.rows < CLOCK_CHECKED_ROWS || self.rows.is_multiple_of(ROWS_PER_CLOCK_CHECK)
     }
 
-    /// Returns how long there have been unsaved rows.
+    /// Returns how long there have been rows that are not on disk.
     pub(crate) fn age(&self) -> Duration {
         self.saved.elapsed()
     }
 
-    /// Records that all rows are on disk, though not in a finished file.
+    /// Records that all rows are on disk, although in a file that will be replaced.
     pub(crate) fn mark_saved(&mut self) {
         (self.saved, self.saved_rows) = (Instant::now(), self.rows);
     }

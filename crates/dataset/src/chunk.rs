@@ -1,8 +1,8 @@
-//! Encodes Parquet column chunks from memory that is already laid out by column.
+//! Encodes Parquet column chunks from rows that are already stored by column.
 //!
-//! The general encoder takes arrays: it hashes every value of a column to find it in a dictionary,
-//! and visits each level of each column. The capture writer has already found equal values, and
-//! most of its columns are empty. So this module takes numbers, and indexes into a
+//! The general encoder takes Arrow arrays: it hashes every value of a column to find it in a
+//! dictionary, and visits each level of each column. The capture writer has already found equal
+//! values, and most of its columns are empty. So this module takes numbers and indexes of a
 //! [`StringDictionary`](crate::dictionary::StringDictionary), and encodes pages from them.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Columns as Arrow arrays: encoding rows to them, and decoding rows from them.
+//! Columns as Arrow arrays: encodes rows to arrays and decodes rows from arrays.
 //!
 //! PostgreSQL's texts are bytes in the database's encoding, while Parquet readers expect UTF-8. So
 //! a [`Text`](howdah_traffic::Text) takes two columns: `X` is readable, and `X_bytes` has the exact
@@ -22,20 +22,20 @@ pub(crate) use encode::{
 };
 pub(crate) use wire::{WireColumns, copy_end_code};
 
-/// A column of a table, as the format's page describes it.
+/// A column of a table, as documented in `capture-format.md`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
     pub(crate) column_type: StoredType,
     pub(crate) is_nullable: bool,
-    /// The version of the format that added the column: older files lack it.
+    /// The first version of the format that has the column: older files lack it.
     pub(crate) since: u32,
 }
 
 /// The type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoredType {
-    /// A number; usually close to its neighbors, so stored as differences.
+    /// A number. Usually close to its neighbors, and therefore stored as differences.
     Int64,
     /// Microseconds since the Unix epoch, UTC.
     Time,
@@ -62,9 +62,9 @@ impl Column {
         Self { name, column_type: shape, is_nullable: true, since: 1 }
     }
 
-    /// Whether the file stores the column's minimum and maximum per row group, by which readers
-    /// select rows: numbers and identities. Other strings cannot exclude a row group, as nearly all
-    /// row groups contain all of them.
+    /// Whether the file stores the column's minimum and maximum per row group. Readers use them to
+    /// select row groups by number or identity. For other strings they are useless, because nearly
+    /// all row groups contain all values.
     pub(crate) fn has_statistics(&self) -> bool {
         match self.column_type {
             StoredType::Int64 | StoredType::Time => true,
@@ -111,7 +111,8 @@ impl StoredType {
         }
     }
 
-    /// Returns the type after reading: texts repeat, and a dictionary decodes a repeated text once.
+    /// Returns the type after reading. Texts are read as a dictionary, so that a repeated text is
+    /// decoded once.
     fn decoded(self) -> DataType {
         match self {
             Self::Text => DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),

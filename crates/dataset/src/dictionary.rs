@@ -1,9 +1,9 @@
-//! [`StringDictionary`]: the distinct byte strings of a column. Also columns of such strings and of
+//! [`StringDictionary`]: the distinct byte strings of a column, and columns of such strings or of
 //! numbers.
 //!
-//! Rows are appended one after another, and most columns are empty in most rows. So a column is
-//! only as long as its last value requires; later rows are null, and a column without values costs
-//! nothing.
+//! Rows are appended one after another, and most columns are empty in most rows. A column is
+//! therefore only as long as its last value requires: rows after that are null, and a column
+//! without values costs nothing.
 
 use std::hash::BuildHasher;
 
@@ -25,17 +25,17 @@ struct RecentEntry {
 const RETAINED_ENTRIES: usize = 256 << 10;
 const RETAINED_BYTES: usize = 8 << 20;
 
-/// Distinct byte strings. There are duplicates where hardly any string repeats, since searching for
-/// them would cost more than storing them twice.
+/// Distinct byte strings. While strings hardly repeat there may be duplicates, because searching
+/// for them would cost more than storing them twice.
 #[derive(Default)]
 pub(crate) struct StringDictionary {
     bytes: Vec<u8>,
-    /// End of each string in `bytes`.
+    /// End offset of each string in `bytes`.
     ends: Vec<usize>,
     /// Indexes by content. The hash is unpredictable, because clients choose the strings.
     table: HashTable<DictionaryIndex>,
     hasher: DefaultHashBuilder,
-    /// The two most recent results: a repeated string is usually one of them.
+    /// The two most recent results, because a repeated string is usually one of them.
     recent: [RecentEntry; 2],
     /// Number of new strings, minus eight for each repeated one.
     new_streak: u32,
@@ -176,9 +176,8 @@ pub(crate) struct Int64Column {
     nulls: usize,
 }
 
-/// Converts a count or number of microseconds to `i64`. Larger values are stored as `i64::MAX`:
-/// common tools can subtract signed numbers without surprises, and 292 thousand years are
-/// sufficient.
+/// Converts a count or number of microseconds to `i64`. Larger values become `i64::MAX`: signed
+/// numbers can be subtracted safely by common tools, and 292 thousand years are sufficient.
 pub(crate) fn saturate_to_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -258,7 +257,7 @@ impl DictionaryColumn {
     }
 }
 
-/// The two columns of a text: readable, and exact where that differs.
+/// The two columns of a text: readable UTF-8, and the exact bytes where these differ.
 #[derive(Default)]
 pub(crate) struct TextColumn {
     pub(crate) readable: DictionaryColumn,
@@ -302,7 +301,7 @@ pub(crate) struct ListColumn<T> {
     /// Number of each row's list, from 1; 0 is null.
     lists: Vec<u32>,
     entries: Vec<T>,
-    /// End of each list in `entries`.
+    /// End offset of each list in `entries`.
     ends: Vec<usize>,
 }
 
@@ -398,7 +397,7 @@ fn strings_are_unique_unless_few_repeat() {
     assert_eq!(words.len(), 40_500);
     assert!(words.may_be_duplicate(40_500) && !words.may_be_duplicate(500));
     words.clear();
-    // After a while, repeated strings are found again.
+    // After a number of unchecked inserts, repeated strings are found again.
     let slots: Vec<DictionaryIndex> =
         (0..40_000).map(|_| words.get_or_insert(b"a").max(words.get_or_insert(b"b"))).collect();
     assert!(slots.iter().rev().take(1000).all(|slot| *slot == slots[39_999]));

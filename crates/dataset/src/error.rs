@@ -42,7 +42,7 @@ pub enum WriteError {
         /// The path as given.
         path: PathBuf,
     },
-    /// The file system has no room: full, over quota, or the file would exceed a size limit.
+    /// The file system lacks space or quota, or the file would exceed a size limit.
     #[error("no room to write {}; {files_kept} finished files are kept", path.display())]
     NoRoom {
         /// The file that did not fit. Its partial copy has been removed.
@@ -76,7 +76,7 @@ pub enum WriteError {
         /// The reason that the encoder gives.
         source: serde_json::Error,
     },
-    /// A row is larger than [`ROW_BYTES_MAX`]. It was not stored; others may follow.
+    /// A row is larger than [`ROW_BYTES_MAX`]. It was not stored; later rows may be written.
     #[error("a row of {bytes} bytes exceeds the limit of {ROW_BYTES_MAX} bytes")]
     RowTooLarge {
         /// Size of the row's texts in bytes.
@@ -94,7 +94,7 @@ pub enum ReadError {
         /// The path as given.
         dir: PathBuf,
     },
-    /// The path is not a folder, or a folder without a manifest.
+    /// The path is not a folder, or it is a folder without a manifest.
     #[error("{} is not a {kind}: there is no {}", dir.display(), kind.manifest_name())]
     NotADataset {
         /// The path as given.
@@ -147,10 +147,10 @@ pub enum Corruption {
     /// The file is not valid JSON of the expected form.
     #[error(transparent)]
     Manifest(#[from] serde_json::Error),
-    /// A JSON document has another format than its name promises.
+    /// The `format` of a JSON document is not the one that its file name implies.
     #[error("its format is {found}, not {expected}")]
     Format {
-        /// The format that belongs to its name.
+        /// The format that the file name implies.
         expected: &'static str,
         /// The format in the document.
         found: String,
@@ -223,7 +223,7 @@ pub enum Corruption {
         /// Name of the column.
         column: &'static str,
     },
-    /// A list's length differs from that of the list it belongs to.
+    /// A list does not have the same length as a related list.
     #[error("column {column} has {found} entries, but {expected} are expected")]
     ListLength {
         /// Name of the column.
@@ -259,8 +259,8 @@ impl ReadError {
         }
     }
 
-    /// Classifies a read error. A read that ends early or seeks beyond the end means a truncated
-    /// file, not a failing disk.
+    /// Classifies a read error. A read that ends early or seeks beyond the end means that the file
+    /// is truncated, not that the disk is failing.
     pub(crate) fn from_io(path: PathBuf, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::UnexpectedEof

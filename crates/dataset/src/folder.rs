@@ -35,13 +35,12 @@ struct ManifestHead {
 }
 
 impl Folder {
-    /// Prepares the folder for a new dataset: creates it, or requires that it is empty, or, with
-    /// `overwrite`, removes an old dataset of the same kind. The caller must then write the
-    /// manifest.
+    /// Prepares the folder for a new dataset. Creates it if missing; otherwise it must be empty,
+    /// or, with `overwrite`, contain a dataset of the same kind, which is removed. The caller must
+    /// then write the manifest.
     ///
-    /// An old dataset's rows are removed before its manifest is replaced. So a crash in between
-    /// leaves a folder whose manifest shows that files are missing, and that can be overwritten
-    /// again.
+    /// The rows of an old dataset are removed before its manifest is replaced. After a crash in
+    /// between, the manifest shows that files are missing, and the folder can be overwritten again.
     pub(crate) fn create(
         dir: &Path,
         kind: DatasetKind,
@@ -135,9 +134,9 @@ impl Folder {
         self.dir.join(format!("{prefix}-{number:06}.parquet"))
     }
 
-    /// Returns the files with a prefix, first to last. The manifest counts `counted` of them, which
-    /// is all if it is `finished`; otherwise a crash may have occurred between a file and its
-    /// manifest.
+    /// Returns the files with a prefix, first to last. The manifest counts `counted` of them. This
+    /// is all of them if it is `finished`; otherwise a crash may have occurred after a file was
+    /// written and before the manifest was.
     ///
     /// # Errors
     ///
@@ -192,7 +191,7 @@ impl Folder {
         })
     }
 
-    /// Path of a JSON document.
+    /// Returns the path of a JSON document.
     pub(crate) fn document_path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -1,11 +1,10 @@
 //! Captures and runs on disk: folders of Parquet files with a small JSON manifest.
 //!
 //! A *capture* contains [`howdah_traffic::Event`]s; [`CaptureWriter`] writes it and [`Capture`]
-//! reads it. A *run* contains the outcomes of a replay: [`ReplayOutcome`]s and the
-//! [`StatementInfo`]s they refer to, and what was measured of the machine meanwhile, a
-//! [`MachineSeries`]; [`RunWriter`] writes it and [`ReplayRun`] reads it. Columns, units, versions
-//! and crash safety are specified in `docs/src/reference/capture-format.md`; any Parquet reader can
-//! open the files.
+//! reads it. A *run* contains the result of a replay: [`ReplayOutcome`]s, the [`StatementInfo`]s
+//! they refer to, and a [`MachineSeries`] with measurements of the machine; [`RunWriter`] writes it
+//! and [`ReplayRun`] reads it. `docs/src/reference/capture-format.md` specifies columns, units,
+//! versions and crash safety; any Parquet reader can open the files.
 //!
 //! This crate only stores datasets; it neither produces events nor assesses outcomes.
 //!
@@ -70,5 +69,5 @@ pub use run::{
 /// Maximum size of an event, outcome or statement: the bytes of all its texts.
 ///
 /// Arrow and Parquet count the bytes of a column in 31 bits, and text that is not UTF-8 may triple
-/// when it is made readable. PostgreSQL itself accepts no message over 1 GiB.
+/// in size when it is made readable. PostgreSQL itself rejects messages over 1 GiB.
 pub const ROW_BYTES_MAX: usize = 256 << 20;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::kind::DatasetKind;
 
-/// The origin of the events of a capture, as far as known.
+/// The origin of the events of a capture. Fields are empty if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureOrigin {
     /// The input files, as the user named them.
@@ -23,14 +23,14 @@ pub struct CaptureOrigin {
     /// The `log_line_prefix` used to parse the lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
-    /// The time zone assumed for lines without a known one.
+    /// The time zone assumed for lines whose time zone is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timezone: Option<String>,
-    /// The encodings of captured databases that the user specified; the empty key is for all
-    /// others.
+    /// The encodings that the user specified, by database; the empty key applies to all other
+    /// databases.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub encodings: BTreeMap<String, String>,
-    /// The captured server, if the writer could ask it.
+    /// The captured server, if the writer could query it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<CapturedServer>,
 }
@@ -40,10 +40,10 @@ pub struct CaptureOrigin {
 pub struct CapturedServer {
     /// `system_identifier` of `pg_control_system()`.
     pub system_identifier: String,
-    /// `timeline_id` of `pg_control_checkpoint()`.
+    /// `timeline_id` of `pg_control_checkpoint()`, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<u32>,
-    /// Its address, as `host:port`.
+    /// The server's address, as `host:port`, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 }
@@ -131,7 +131,7 @@ pub struct RunManifest {
     pub howdah: String,
     /// The capture or log that was replayed, as the user named it.
     pub capture: String,
-    /// The server that it was replayed against, without a password.
+    /// The server that the capture was replayed against, without a password.
     pub target: String,
     /// The pace: a factor such as `1.5`, or `max`.
     pub rate: String,
@@ -156,7 +156,7 @@ pub struct RunManifest {
     pub statement_files: u32,
     /// Whether the writer finished. If not, the outcomes after the last file are lost.
     pub finished: bool,
-    /// Whether the replay reached the end of its input, rather than being stopped.
+    /// Whether the replay reached the end of its input; false if it was stopped.
     pub complete: bool,
     /// The replay's summary. Null while not finished.
     pub summary: Value,
@@ -195,7 +195,7 @@ pub(crate) mod time {
     }
 }
 
-/// Serde module for an optional time: as `time` does, or null.
+/// Serde module for an optional time, in the form of `time`, or null.
 mod optional_time {
     use howdah_traffic::Timestamp;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -20,10 +20,10 @@ pub(crate) use machine::FILE_NAME as MACHINE_FILE_NAME;
 
 /// The outcome of replaying one event.
 ///
-/// All durations are in microseconds. Three delays are distinguished: *schedule error* is how late
-/// the player was although the session was free, *dependency lag* is how late the session was
-/// because its previous statement was still running, *input late* is how late the event arrived
-/// from its source. They add up to the time from `due_us` to `sent_us`.
+/// All durations are in microseconds. A delay has three parts: *schedule error* is how late the
+/// player was although the session was free, *dependency lag* is how long the session's previous
+/// statement was still running, *input late* is how late the event arrived from its source.
+/// Together they are the time from `due_us` to `sent_us`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplayOutcome {
     /// Time at which the captured client started the action.
@@ -38,7 +38,7 @@ pub struct ReplayOutcome {
     pub kind: Kind,
     /// The statement's fingerprint, if it has one: the same for all literals and parameters.
     pub fingerprint: Option<u64>,
-    /// Time at which the event was due, relative to the start of the run. Negative if before it.
+    /// Time at which the event was due, relative to the start of the run; negative if earlier.
     pub due_us: i64,
     /// Time at which the event was sent, relative to the start of the run; `None` if it was not
     /// sent.
@@ -90,15 +90,16 @@ pub struct StatementInfo {
     pub example_sql: Text,
     /// The parameters of that execution; `None` if the capture does not have them.
     pub example_parameters: Option<Vec<Parameter>>,
-    /// The role that executed it; empty if unknown.
+    /// The role that executed the example; empty if unknown.
     pub user: Arc<str>,
-    /// The database that it was executed in; empty if unknown.
+    /// The database that the example was executed in; empty if unknown.
     pub database: Arc<str>,
 }
 
-/// Formats a fingerprint as stored in files: 16 hexadecimal digits.
+/// Formats a fingerprint as it is stored in files: 16 hexadecimal digits.
 ///
-/// Stored as text, because readers without unsigned or nullable integers would round it.
+/// Fingerprints are stored as text, because readers that lack unsigned or nullable integers would
+/// round a number.
 fn fingerprint_text(fingerprint: u64) -> String {
     format!("{fingerprint:016x}")
 }

@@ -1,8 +1,8 @@
 //! A table of a dataset: rows of one type in numbered Parquet files.
 //!
-//! [`TableWriter`] writes rows to files, [`TableFile`] opens one, [`GroupRows`] streams one of its
-//! row groups, [`TableRows`] all of several files. Each row type defines its columns with
-//! [`TableRecord`].
+//! [`TableWriter`] writes rows to files, [`TableFile`] opens one file, [`GroupRows`] streams a row
+//! group of it, and [`TableRows`] streams all row groups of several files. Each row type defines
+//! its columns with [`TableRecord`].
 
 mod guard;
 mod reader;

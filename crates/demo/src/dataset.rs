@@ -5,7 +5,7 @@ pub(crate) const CUSTOMERS: u32 = 5_000;
 pub(crate) const PRODUCTS: u32 = 500;
 pub(crate) const ORDERS: u32 = 60_000;
 
-/// The index on `orders` that is dropped in the changed copy.
+/// The index on `orders` that the changed copy lacks.
 pub(crate) const PLANTED_INDEX: &str = "orders_customer_id_created_at_idx";
 
 /// The statement that needs [`PLANTED_INDEX`]: the latest orders of a customer.

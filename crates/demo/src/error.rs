@@ -1,4 +1,4 @@
-//! [`DemoError`]: why a demo failed.
+//! [`DemoError`]: the reason why a demo failed.
 
 use howdah_compare::{ReadRunError, explain::ExplainError};
 use howdah_connect::{ConnectError, QueryError, ResolveError};

@@ -87,7 +87,7 @@ impl OriginalServer {
         }
         let cluster = self.0.clone_stopped(builder)?;
         let target = target(&cluster, ROLE, DATABASE)?;
-        // All caches start equally warm, so that no replay measures disk reads.
+        // Warms all caches equally, so that no replay measures disk reads.
         Client::connect(&target)?.query(dataset::WARM_UP)?;
         Ok(ServerCopy { cluster, target })
     }
@@ -103,7 +103,8 @@ impl ServerCopy {
 
 fn target(cluster: &Cluster, user: &str, database: &str) -> Result<ConnectTarget, DemoError> {
     let words = ConnParams { conninfo: Some(cluster.uri(database)), ..ConnParams::default() };
-    // The environment is ignored: PGHOST and the like refer to other servers.
+    // The process environment is ignored, because `PGHOST` and similar variables refer to other
+    // servers.
     let target = ConnectTarget::resolve(&words, &Environment::empty())?;
     Ok(target.with_user(user))
 }

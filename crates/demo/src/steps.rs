@@ -39,7 +39,7 @@ const BASE: &str = "base";
 pub struct Demo {
     /// The directory for `capture`, the runs and `compare.json`.
     pub out: PathBuf,
-    /// How PostgreSQL is found.
+    /// Where to look for PostgreSQL's programs.
     pub search: BinariesSearch,
     /// How long the workload runs.
     pub duration: Duration,
@@ -51,9 +51,9 @@ pub struct Demo {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DemoOutcome {
-    /// The base run against a second unchanged copy.
+    /// Compares the base run with the run on a second unchanged copy.
     pub control: Comparison,
-    /// The base run against the copy without the index.
+    /// Compares the base run with the run on the copy without the index.
     pub changed: Comparison,
 }
 
@@ -67,14 +67,14 @@ impl DemoOutcome {
             .find(|query| query.fingerprint == planted && query.verdict.is_slower())
     }
 
-    /// Whether the control comparison found no change.
+    /// Whether the control comparison found no change, as it should.
     pub fn control_is_clean(&self) -> bool {
         self.control.verdict == Overall::NoChange
     }
 }
 
 impl Demo {
-    /// Runs the demo. `report` is called with a line before each step and with its results.
+    /// Runs the demo. Calls `report` with a line of text before each step and with its results.
     ///
     /// # Errors
     ///

@@ -77,7 +77,7 @@ impl WorkloadClient {
     fn run_until(mut self, pause: Duration, end: Instant) -> Result<u64, DemoError> {
         while Instant::now() < end {
             self.run_round()?;
-            // Pauses vary, otherwise all clients would run in step.
+            // Random pauses keep the clients from running in step.
             thread::sleep(pause.mul_f64(0.5 + f64::from(self.random.pick(1000)) / 1000.0));
         }
         Ok(self.executions)
@@ -142,7 +142,7 @@ struct Lcg(u64);
 impl Lcg {
     /// A number from 1 to `max`.
     fn pick(&mut self, max: u32) -> u32 {
-        // Knuth's MMIX constants; the low bits of such a generator are poor, so they are dropped.
+        // Knuth's MMIX constants. The low bits of such a generator are poor, so they are dropped.
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) % u64::from(max)) as u32 + 1

@@ -21,14 +21,14 @@ pub const FILE_MODE: u32 = 0o600;
 /// Mode of a new folder: list and change for its owner.
 pub const FOLDER_MODE: u32 = 0o700;
 
-/// Returns options for opening a file. If that creates the file, it gets [`FILE_MODE`].
+/// Returns options for opening a file. A file that they create gets [`FILE_MODE`].
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE_MODE);
     options
 }
 
-/// Opens a file for writing, truncated, and creates it if missing.
+/// Opens a file for writing and truncates it; creates it with [`FILE_MODE`] if missing.
 ///
 /// # Errors
 ///
@@ -37,13 +37,13 @@ pub fn create(path: &Path) -> io::Result<File> {
     options().write(true).create(true).truncate(true).open(path)
 }
 
-/// Creates a file, replacing one that an earlier attempt may have left, with its mode and content.
-/// For temporary files that are renamed when they are complete.
+/// Creates a file with [`FILE_MODE`], after removing one that an earlier attempt may have left. For
+/// temporary files that are renamed once they are complete.
 ///
 /// # Errors
 ///
-/// The old file cannot be removed, or the new one cannot be created. A file that appears in between
-/// is an error, too, because another process uses the name.
+/// The old file cannot be removed, or the new one cannot be created. A file that appears between
+/// the two calls is also an error, because another process uses the name.
 pub fn create_new(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -60,7 +60,7 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     create(path)?.write_all(bytes.as_ref())
 }
 
-/// Creates a folder and its missing parents.
+/// Creates a folder and its missing parents, with [`FOLDER_MODE`].
 ///
 /// # Errors
 ///

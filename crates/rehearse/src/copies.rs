@@ -1,5 +1,5 @@
-//! Copies of a database, made by `CREATE DATABASE … TEMPLATE` before each run and dropped at the
-//! end. The original is only read.
+//! Copies of a database. `CREATE DATABASE … TEMPLATE` makes them before each run, and they are
+//! dropped at the end. The original database is only read.
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,23 +11,25 @@ use crate::{
     sql::{connect, literal, query_error, query_until_stopped, quoted},
 };
 
-/// The comment by which a copy is recognised. A database without it is never dropped.
+/// The comment that marks a copy. A database without this comment is never dropped.
 const COMMENT: &str = "copy made by howdah rehearse";
 
 /// Maximum bytes of a database's name: `NAMEDATALEN - 1`.
 const NAME_MAX: usize = 63;
 
-/// Where databases are created from: it exists on every server, and is never copied here.
+/// The database to connect to for creating others: it exists on every server, and is never copied
+/// here.
 const MAINTENANCE_DATABASE: &str = "postgres";
 
-/// The name of the copy of `database` for a side. Both sides may be on one server.
+/// Returns the name of the copy of `database` for a side. It differs between the sides, because
+/// both may be on one server.
 pub(crate) fn copy_name(database: &str, side: RehearsalSide) -> String {
     let suffix = format!("_rehearsal_{side}");
     let room = database.floor_char_boundary(NAME_MAX - suffix.len());
     format!("{}{suffix}", &database[..room])
 }
 
-/// Replaces the copy for a side by a new one of the database of `original`.
+/// Replaces the copy for a side with a new one of the database of `original`.
 pub(crate) fn create(
     side: RehearsalSide,
     original: &ConnectTarget,

@@ -1,4 +1,4 @@
-//! [`RehearsalError`]: why a rehearsal stopped before its report.
+//! [`RehearsalError`]: the reason why a rehearsal stopped before its report.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -12,7 +12,7 @@ use howdah_warm::{image::ImageError, load::LoadError};
 
 use crate::{guard::GuardError, journal::JournalError, plan::RunName};
 
-/// Why a rehearsal stopped before its report. Finished runs are kept.
+/// The reason why a rehearsal stopped before its report. Finished runs are kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RehearsalError {
@@ -25,53 +25,53 @@ pub enum RehearsalError {
     /// A server cannot be reached.
     #[error("cannot connect to the {side} server")]
     Connect {
-        /// The server.
+        /// The server that cannot be reached.
         side: RehearsalSide,
-        /// The cause.
+        /// Why every connection attempt failed.
         source: Box<ConnectError>,
     },
     /// A server refused a statement.
     #[error("cannot {task} on the {side} server")]
     Query {
-        /// The server.
+        /// The server that refused the statement.
         side: RehearsalSide,
-        /// The purpose of the statement, as an infinitive.
+        /// The purpose of the statement, as an infinitive for the message.
         task: &'static str,
-        /// The cause.
+        /// The server's error.
         source: Box<QueryError>,
     },
-    /// A database that the rehearsal would replace was not made by a rehearsal.
+    /// The rehearsal would replace a database that no rehearsal made.
     #[error("the {side} server has a database {database} that was not created by a rehearsal")]
     ForeignDatabase {
-        /// The server.
+        /// The server with the database.
         side: RehearsalSide,
-        /// Its name.
+        /// Name of the database.
         database: String,
     },
     /// A reset command could not be started.
     #[error("cannot run the reset command of the {side} server")]
     ResetStart {
-        /// The server.
+        /// The server to reset.
         side: RehearsalSide,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A reset command failed.
     #[error("the reset command of the {side} server failed ({status}); its output is in {}", log.display())]
     Reset {
-        /// The server.
+        /// The server to reset.
         side: RehearsalSide,
-        /// Its exit status, for people.
+        /// The exit status of the command, as text.
         status: String,
-        /// The file with its output.
+        /// The file with the command's output.
         log: PathBuf,
     },
     /// A reset command did not end in time.
     #[error("the reset command of the {side} server did not end within {} s", timeout.as_secs())]
     ResetTimeout {
-        /// The server.
+        /// The server to reset.
         side: RehearsalSide,
-        /// The limit.
+        /// The time limit that was exceeded.
         timeout: Duration,
     },
     /// The capture cannot be read.
@@ -91,7 +91,7 @@ pub enum RehearsalError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The cache image cannot be read.
@@ -100,31 +100,31 @@ pub enum RehearsalError {
     /// The cache image cannot be loaded.
     #[error("cannot warm the {side} server")]
     Warm {
-        /// The server.
+        /// The server whose cache was to be loaded.
         side: RehearsalSide,
-        /// The cause.
+        /// Why loading the image failed.
         source: Box<LoadError>,
     },
     /// A replay did not start.
     #[error("cannot replay run {run}")]
     Start {
-        /// Such as `a1`.
+        /// The run that did not start.
         run: RunName,
-        /// The cause.
+        /// The error of the replay.
         source: StartError,
     },
     /// The capture could not be read to its end.
     #[error("run {run} could not read the capture to its end")]
     Events {
-        /// Such as `a1`.
+        /// The run that was replaying.
         run: RunName,
-        /// The cause.
+        /// The error of the event source.
         source: EventSourceError,
     },
     /// No session could log in.
     #[error("no session of run {run} could log in: {reason}")]
     Login {
-        /// Such as `a1`.
+        /// The run whose sessions could not log in.
         run: RunName,
         /// The server's message.
         reason: String,

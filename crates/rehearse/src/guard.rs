@@ -3,36 +3,36 @@
 use howdah_dataset::CapturedServer;
 use howdah_report::rehearsal::{RehearsalSide, ServerFacts};
 
-/// A server may be in production.
+/// The reason why a server may be in production.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuardError {
-    /// It is the server that was captured.
+    /// The server is the one that was captured.
     #[error(
         "the {side} server is the one that was captured: its system identifier is {system_identifier}"
     )]
     CapturedServer {
-        /// The server.
+        /// The refused server.
         side: RehearsalSide,
-        /// Its cluster.
+        /// The system identifier of its cluster.
         system_identifier: String,
-        /// The database that the user must repeat.
+        /// The database that the user must name to allow the server anyway.
         database: String,
     },
-    /// Other clients use it.
+    /// Other clients use the server.
     #[error("{clients} other clients were active on the {side} server within the last minute")]
     ActiveClients {
-        /// The server.
+        /// The refused server.
         side: RehearsalSide,
-        /// Their sessions.
+        /// Number of sessions of other clients.
         clients: u64,
-        /// The database that the user must repeat.
+        /// The database that the user must name to allow the server anyway.
         database: String,
     },
 }
 
 impl GuardError {
-    /// Advice for the user.
+    /// Returns advice for the user.
     pub fn hint(&self) -> String {
         let (Self::CapturedServer { database, .. } | Self::ActiveClients { database, .. }) = self;
         format!(
@@ -45,8 +45,8 @@ impl GuardError {
 /// Checks one server.
 ///
 /// A server with the captured system identifier may be a physical copy. It counts as the captured
-/// one unless its timeline or its address differs: a copy is promoted to a new timeline, or
-/// restored elsewhere.
+/// server unless its timeline or its address differs: a copy has a new timeline after promotion, or
+/// another address if restored elsewhere.
 ///
 /// # Errors
 ///

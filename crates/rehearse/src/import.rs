@@ -1,4 +1,4 @@
-//! Makes the capture of a rehearsal from logs, once.
+//! Imports the logs of a rehearsal into a capture, once.
 
 use std::{
     ops::ControlFlow,
@@ -11,8 +11,8 @@ use howdah_logs::{ImportOptions, ReadFilesError, visit_files};
 
 use crate::error::RehearsalError;
 
-/// Imports logs into a capture in `dir`, unless an earlier call has finished it and it is not to be
-/// made `again`.
+/// Imports logs into a capture in `dir`. Does nothing if an earlier call has finished the capture,
+/// unless `again` is set.
 pub(crate) fn import(
     files: &[PathBuf],
     options: &ImportOptions,
@@ -40,7 +40,7 @@ pub(crate) fn import(
         }
     };
     let sink = |event: &howdah_traffic::EventRef<'_>| {
-        // An event beyond the limits of a capture could not be replayed either.
+        // An event that is too large for a capture could not be replayed either.
         if CaptureWriter::accepts(event) { writer.write_ref(event) } else { Ok(()) }
     };
     let summary =

@@ -1,6 +1,6 @@
 //! [`Journal`]: the finished steps of a rehearsal, in `rehearsal.json`.
 //!
-//! The file is replaced by a rename after each step, so it is complete at any time. It contains no
+//! The file is replaced by a rename after each step, so it is never incomplete. It contains no
 //! passwords; see [`RehearsalOptions::run_options`](crate::RehearsalOptions).
 
 use std::{
@@ -35,44 +35,44 @@ struct JournalContents {
     format: String,
     version: u32,
     howdah: String,
-    /// RFC 3339.
+    /// Start of the rehearsal, in RFC 3339.
     started: String,
     options: BTreeMap<String, String>,
-    /// The servers as their first run found them, by side.
+    /// Facts of the servers at their first run, by side.
     servers: BTreeMap<String, ServerFacts>,
-    /// In the order in which they ran.
+    /// The finished runs, in the order in which they ran.
     runs: Vec<RunSummary>,
     warnings: Vec<String>,
 }
 
-/// The journal cannot be used.
+/// The reason why the journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// It cannot be read.
+    /// The journal cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// Path of the journal.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It is damaged, or another file.
+    /// The journal is damaged, or the file is not a journal.
     #[error("{} is not the journal of a rehearsal", path.display())]
     Corrupt {
         /// Path of the journal.
         path: PathBuf,
-        /// The cause.
+        /// The error of the JSON parser.
         source: serde_json::Error,
     },
-    /// It has another format or version.
+    /// The journal has another format or version.
     #[error("{} has the format {format} {version}, not {FORMAT} {VERSION}", path.display())]
     Version {
         /// Path of the journal.
         path: PathBuf,
-        /// As written in it.
+        /// The `format` in the file.
         format: String,
-        /// As written in it.
+        /// The `version` in the file.
         version: u32,
     },
     /// The rehearsal in the folder has other options.
@@ -80,24 +80,24 @@ pub enum JournalError {
     OtherOption {
         /// The first option that differs.
         option: String,
-        /// Its value in the journal.
+        /// Value of the option in the journal.
         journal: String,
-        /// The value given now.
+        /// Value of the option in this call.
         given: String,
     },
-    /// It cannot be written.
+    /// The journal cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
         /// Path of the journal.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl Journal {
-    /// Opens the journal in `dir` to continue a rehearsal, or starts one; with `force`, always
-    /// starts one.
+    /// Opens the journal in `dir` to continue a rehearsal, or starts a new one if none exists; with
+    /// `force`, always starts a new one.
     ///
     /// # Errors
     ///
@@ -127,27 +127,27 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The finished runs, in the order in which they ran.
+    /// Returns the finished runs, in the order in which they ran.
     pub(crate) fn runs(&self) -> &[RunSummary] {
         &self.contents.runs
     }
 
-    /// When the rehearsal started.
+    /// Returns when the rehearsal started.
     pub(crate) fn started(&self) -> Timestamp {
         self.contents.started.parse().unwrap_or_else(|_| Timestamp::now())
     }
 
-    /// The facts of a side's server, if its first run has been prepared.
+    /// Returns the facts of a side's server, if its first run has been prepared.
     pub(crate) fn server(&self, side: &str) -> Option<&ServerFacts> {
         self.contents.servers.get(side)
     }
 
-    /// The warnings of finished steps.
+    /// Returns the warnings of finished steps.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.contents.warnings
     }
 
-    /// Adds a warning, unless an equal one exists. It is saved with the next step.
+    /// Adds a warning, unless it exists already. It is saved with the next step.
     pub(crate) fn warn(&mut self, warning: String) {
         if !self.contents.warnings.contains(&warning) {
             self.contents.warnings.push(warning);
@@ -202,7 +202,7 @@ fn read(path: &Path) -> Result<Option<JournalContents>, JournalError> {
         version: u32,
     }
     let corrupt = |source| JournalError::Corrupt { path: path.to_owned(), source };
-    // The header first: the fields of another version may not parse.
+    // The header is parsed first, because other fields differ between versions.
     let JournalHeader { format, version } = serde_json::from_slice(&bytes).map_err(corrupt)?;
     if format != FORMAT || version != VERSION {
         return Err(JournalError::Version { path: path.to_owned(), format, version });

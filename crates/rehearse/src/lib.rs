@@ -1,4 +1,4 @@
-//! Rehearses a change to PostgreSQL: the whole line from a capture to a verdict, in one call.
+//! Rehearses a change to PostgreSQL: all steps from a capture to a verdict, in one call.
 //!
 //! ```text
 //! check both servers ─► prepare ─► replay a1 b1 b2 a2 a3 b3 … ─► compare ─► report
@@ -8,10 +8,10 @@
 //!
 //! `a` is the base, `b` the server with the change. Runs alternate as A B B A, so that a slow drift
 //! of the machine affects both sides equally. A journal in the output folder records finished
-//! steps: a rehearsal that was stopped continues with the run that was interrupted.
+//! steps, so a rehearsal that was stopped continues with the run that was interrupted.
 //!
-//! This crate decides the order of steps and what is checked between them. Replaying, comparing and
-//! drawing are done by the crates `replay`, `compare` and `report`.
+//! This crate defines the order of the steps and the checks between them. The crates `replay`,
+//! `compare` and `report` do the replaying, comparing and drawing.
 
 mod copies;
 mod error;

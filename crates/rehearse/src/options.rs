@@ -9,45 +9,45 @@ use howdah_replay::{IdentityMap, Rate};
 use howdah_report::rehearsal::RehearsalSide;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The servers, the traffic and the rules of a rehearsal.
+/// The servers, the traffic and the rules of a rehearsal. Built by the command line.
 #[derive(Clone, Debug)]
 pub struct RehearsalOptions {
-    /// The traffic.
+    /// The traffic to replay.
     pub input: RehearsalInput,
-    /// The server in its present state.
+    /// The server without the change.
     pub base: ConnectTarget,
-    /// A server or a migration.
+    /// The change: another server, or a migration.
     pub change: ChangeSource,
     /// The folder for the journal, the runs and the report.
     pub dir: PathBuf,
-    /// Whether a journal of another rehearsal in the folder is replaced.
+    /// Whether to replace a journal of another rehearsal in the folder.
     pub force: bool,
-    /// Runs on each side, at least 1.
+    /// Number of runs on each side, at least 1.
     pub runs: u32,
-    /// The pace.
+    /// The pace of the replays.
     pub rate: Rate,
-    /// Roles and databases of the sessions on both servers.
+    /// Maps captured roles and databases to those on the servers.
     pub identities: IdentityMap,
-    /// Whether all sessions use the database that is named with each server, rather than the one
+    /// Whether all sessions use the database that is named for each server, instead of the database
     /// they were captured in.
     pub is_single_database: bool,
-    /// Threads that run sessions.
+    /// Number of threads that replay sessions.
     pub workers: usize,
-    /// How the data is brought back to its state before each run.
+    /// How the data is restored before each run.
     pub reset: ResetMode,
-    /// Whether tables are vacuumed and analyzed before each run.
+    /// Whether to vacuum and analyze tables before each run.
     pub vacuum: bool,
-    /// A cache image that is loaded before each run.
+    /// A cache image to load before each run.
     pub warm_image: Option<PathBuf>,
-    /// Without an image: how much captured time is replayed to warm the caches.
+    /// How much captured time is replayed to warm the caches if no image is given.
     pub warm_up: Duration,
-    /// Changes by less than this factor are ignored.
+    /// Minimum factor of a change; smaller changes are ignored.
     pub change_min: ChangeFactor,
     /// Conditions under which the rehearsal fails.
     pub fail_on: Vec<FailOn>,
-    /// Whether the report contains captured values: examples and error messages.
+    /// Whether the report may contain captured values: examples and error messages.
     pub has_examples: bool,
-    /// The database that may be replayed against although it looks like production.
+    /// Name of the database that may be replayed against although it may be in production.
     pub allow_production: Option<String>,
 }
 
@@ -58,51 +58,51 @@ pub enum RehearsalInput {
     Capture(PathBuf),
     /// Server logs, which are imported once.
     Logs {
-        /// Files, folders or patterns.
+        /// Files, folders or patterns of file names.
         files: Vec<PathBuf>,
-        /// How they are read.
+        /// How the logs are parsed.
         options: Box<ImportOptions>,
     },
 }
 
-/// The origin of the changed server.
+/// The change that the base is compared with.
 #[derive(Clone, Debug)]
 pub enum ChangeSource {
-    /// A server that has the change.
+    /// A server that already has the change.
     Server(Box<ConnectTarget>),
     /// A migration, applied to a copy of the base's database on the same server.
     Migration {
-        /// The file it was read from.
+        /// The file that the migration was read from.
         path: PathBuf,
-        /// Any number of statements.
+        /// SQL text with any number of statements.
         sql: String,
     },
 }
 
-/// How the data is brought back to its state before each run.
+/// How the data is restored before each run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResetMode {
-    /// Not at all: runs see the changes of earlier runs.
+    /// The data is not restored: runs see the changes of earlier runs.
     None,
-    /// Each run has a new copy of the database, made by `CREATE DATABASE … TEMPLATE`.
+    /// Each run gets a new copy of the database, made by `CREATE DATABASE … TEMPLATE`.
     Copy,
-    /// By commands of the user.
+    /// Commands of the user restore the data.
     Hooks(ResetHooks),
 }
 
 /// Commands that reset a server, run by `sh -c`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResetHooks {
-    /// Resets the base.
+    /// The command that resets the base.
     pub base: Option<String>,
-    /// Resets the server with the change.
+    /// The command that resets the server with the change.
     pub change: Option<String>,
-    /// A command that takes longer is killed, and the rehearsal fails.
+    /// Time limit: a command that takes longer is killed, and the rehearsal fails.
     pub timeout: Duration,
 }
 
 impl ResetHooks {
-    /// The shell command that resets a server, if it needs one.
+    /// Returns the shell command that resets a server, if there is one.
     pub fn command(&self, side: RehearsalSide) -> Option<&str> {
         match side {
             RehearsalSide::Base => self.base.as_deref(),
@@ -112,7 +112,7 @@ impl ResetHooks {
 }
 
 impl RehearsalOptions {
-    /// The server of a side, with the original database.
+    /// Returns the server of a side, with the original database.
     pub(crate) fn target(&self, side: RehearsalSide) -> &ConnectTarget {
         match (side, &self.change) {
             (RehearsalSide::Change, ChangeSource::Server(target)) => target,
@@ -120,12 +120,12 @@ impl RehearsalOptions {
         }
     }
 
-    /// The options that runs depend on, by the name of their option. Runs made with other values
-    /// cannot be mixed, so the journal compares them. The number of runs is not among them: more
-    /// runs can be added.
+    /// Returns the options that runs depend on, by name. Runs made with different values cannot be
+    /// mixed, so the journal compares these options. The number of runs is not included, because
+    /// more runs can be added.
     ///
-    /// No value contains a password: targets are displayed without, and commands and migrations,
-    /// which may contain anything, are hashed.
+    /// The values contain no passwords: targets are formatted without them, and commands and
+    /// migrations, which may contain anything, are hashed.
     pub(crate) fn run_options(&self) -> BTreeMap<String, String> {
         let mut options = BTreeMap::new();
         let mut add = |name: &str, value: String| options.insert(name.to_owned(), value);
@@ -172,7 +172,7 @@ impl RehearsalOptions {
     }
 }
 
-/// Identifies a text without showing it.
+/// Returns a hash that identifies a text without showing it.
 fn digest(text: &str) -> String {
     format!("xxh3:{:016x}", xxh3_64(text.as_bytes()))
 }

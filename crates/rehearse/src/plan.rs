@@ -1,4 +1,4 @@
-//! [`Plan`]: the steps of a rehearsal, with estimates of their time. Pure: it asks no server.
+//! [`Plan`]: the steps of a rehearsal, with time estimates. Planning does not contact any server.
 
 use std::{fmt, time::Duration};
 
@@ -8,9 +8,9 @@ use howdah_report::rehearsal::RehearsalSide;
 /// The name of a run: `a1` is the first on the base, `b1` the first with the change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunName {
-    /// The server.
+    /// The side whose server is replayed against.
     pub side: RehearsalSide,
-    /// From 1, on each side.
+    /// Number of the run on its side, from 1.
     pub number: u32,
 }
 
@@ -27,31 +27,31 @@ impl fmt::Display for RunName {
 /// One entry of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanStep {
-    /// The action.
+    /// The step to carry out.
     pub kind: RehearsalStep,
-    /// How long it will take; `None` if that is not known beforehand.
+    /// The estimated duration; `None` if it cannot be known in advance.
     pub estimate: Option<Duration>,
 }
 
-/// The kinds of steps.
+/// The kinds of steps in a rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RehearsalStep {
-    /// The logs become a capture.
+    /// Imports the logs into a capture.
     Import,
-    /// Both servers are checked.
+    /// Checks both servers.
     Check,
-    /// The server of a run is reset, vacuumed and warmed with an image.
+    /// Resets, vacuums and warms the server of a run; warming uses an image.
     Prepare(RunName),
-    /// The start of the capture is replayed read-only, to warm the caches of a run's server.
+    /// Replays the start of the capture read-only, to warm the caches of a run's server.
     WarmUp(RunName),
-    /// The capture is replayed.
+    /// Replays the capture.
     Replay(RunName),
-    /// The runs are compared, and the reports written.
+    /// Compares the runs and writes the reports.
     Compare,
 }
 
 impl RehearsalStep {
-    /// The run that the step belongs to.
+    /// Returns the run that the step belongs to; `None` for steps of the whole rehearsal.
     pub fn run(self) -> Option<RunName> {
         match self {
             Self::Prepare(run) | Self::WarmUp(run) | Self::Replay(run) => Some(run),
@@ -73,17 +73,18 @@ impl fmt::Display for RehearsalStep {
     }
 }
 
-/// Everything a plan depends on.
+/// The properties of a rehearsal that determine its plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlanInput {
     pub(crate) is_log: bool,
     pub(crate) runs: u32,
     pub(crate) rate: Rate,
-    /// Captured time and number of events, if the capture exists already.
+    /// Captured time and number of events, if the capture already exists.
     pub(crate) capture: Option<CaptureLength>,
     /// Captured time replayed to warm up; zero for none.
     pub(crate) warm_up: Duration,
-    /// Whether each run warms up, rather than the first of each side: a reset empties the caches.
+    /// Whether every run is warmed up, because a reset empties the caches. Otherwise only the first
+    /// run of each side is.
     pub(crate) has_reset: bool,
 }
 
@@ -94,10 +95,10 @@ pub(crate) struct CaptureLength {
     pub(crate) events: u64,
 }
 
-/// The steps of a rehearsal, in their order.
+/// The steps of a rehearsal, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// From the first to the report.
+    /// All steps, up to the report.
     pub steps: Vec<PlanStep>,
 }
 
@@ -130,7 +131,8 @@ impl Plan {
         Self { steps }
     }
 
-    /// The time of the steps from position `start` on, as far as known, and whether all are known.
+    /// Returns the estimated time of the steps from position `start` on, and whether all estimates
+    /// are known.
     pub fn time_from(&self, start: usize) -> (Duration, bool) {
         let rest = self.steps.get(start..).unwrap_or_default();
         let known = rest.iter().filter_map(|step| step.estimate).sum();
@@ -138,7 +140,7 @@ impl Plan {
     }
 }
 
-/// One step per line with its estimate, then the sum.
+/// Writes one line per step with its estimate, then the sum.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, step) in (1..).zip(&self.steps) {
@@ -151,7 +153,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// `45 s`, `12 min`, `3 h 20 min`.
+/// Formats a time: `45 s`, `12 min`, `3 h 20 min`.
 pub fn time_text(time: Duration) -> String {
     let seconds = time.as_secs_f64().ceil() as u64;
     match seconds {
@@ -161,8 +163,8 @@ pub fn time_text(time: Duration) -> String {
     }
 }
 
-/// The order of runs: A B, B A, A B, … In each group of four, both sides have the same mean time,
-/// so a machine that slowly gets faster or slower affects both alike.
+/// Returns the order of runs: A B, B A, A B, … In each group of four, both sides have the same mean
+/// time, so a machine that slowly gets faster or slower affects both sides equally.
 pub(crate) fn run_order(runs: u32) -> impl Iterator<Item = RunName> {
     (1..=runs).flat_map(|number| {
         let mut pair = RehearsalSide::ALL;
@@ -196,10 +198,10 @@ impl PlanInput {
 const CHECK_ESTIMATE: Duration = Duration::from_secs(2);
 const PREPARE_ESTIMATE: Duration = Duration::from_secs(15);
 
-/// Outcomes that are read and summarised per second.
+/// Number of outcomes that can be read and summarised per second.
 const OUTCOMES_PER_SECOND: u64 = 300_000;
 
-/// Events per second at the rate `max`, for a server of modest size.
+/// Assumed events per second at the rate `max`, for a server of modest size.
 const MAX_RATE_EVENTS_PER_SECOND: u64 = 2_000;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Prepares a server for a run: reset, VACUUM, CHECKPOINT, warm caches, and no background work left
-//! over. Both sides get the same.
+//! Prepares a server for a run: resets the data, runs VACUUM and CHECKPOINT, warms the caches, and
+//! waits for background work to end. Both sides are prepared in the same way.
 
 use std::{
     fs::File,
@@ -27,19 +27,20 @@ use crate::{
     sql::{check_stopped, connect, connect_after_restart, query_error, query_until_stopped},
 };
 
-/// Time between looks at a command, or at autovacuum.
+/// Time between checks of a running command or of autovacuum.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Maximum wait for the autovacuum workers of a server.
 const AUTOVACUUM_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Minimum share of a cache image that should be in the cache after loading it.
+/// Minimum share of a cache image that must be in the cache after loading; below it there is a
+/// warning.
 const WARM_SHARE_MIN: f64 = 0.9;
 
-/// The file with the output of reset commands, in the output folder.
+/// Name of the file in the output folder for the output of reset commands.
 const RESET_LOG: &str = "reset.log";
 
-/// Prepares servers.
+/// Prepares servers for their runs.
 pub(crate) struct Preparation<'a> {
     pub(crate) options: &'a RehearsalOptions,
     pub(crate) image: Option<&'a CacheImage>,
@@ -72,8 +73,8 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    /// Vacuums, writes a checkpoint and loads the cache image. Returns what could not be done, for
-    /// the report.
+    /// Vacuums, writes a checkpoint and loads the cache image. Returns warnings about anything that
+    /// could not be done, for the report.
     pub(crate) fn prepare(
         &self,
         side: RehearsalSide,
@@ -146,7 +147,7 @@ impl Preparation<'_> {
         }))
     }
 
-    /// Runs a reset command and waits for its end.
+    /// Runs a reset command and waits until it ends.
     fn run_hook(
         &self,
         side: RehearsalSide,
@@ -162,7 +163,7 @@ impl Preparation<'_> {
                 .stdin(Stdio::null())
                 .stdout(output.try_clone()?)
                 .stderr(output)
-                // Its own group, so that its children can be killed with it.
+                // A process group of its own, so that its children can be killed with it.
                 .process_group(0)
                 .spawn()
         };
@@ -189,7 +190,7 @@ impl Preparation<'_> {
     }
 }
 
-/// Whether autovacuum is active. Roles without `pg_read_all_stats` do not see its workers.
+/// Whether autovacuum workers are active. Roles without `pg_read_all_stats` cannot see them.
 fn is_vacuuming(side: RehearsalSide, client: &mut Client) -> Result<bool, RehearsalError> {
     const SQL: &str = "select pg_catalog.count(*) from pg_catalog.pg_stat_activity \
                        where backend_type = 'autovacuum worker'";
@@ -207,7 +208,7 @@ fn kill(child: &mut Child) {
     if let Err(error) = kill_process_group(group, Signal::KILL) {
         tracing::debug!(%error, "cannot kill the reset command");
     }
-    // It was killed, so this does not block.
+    // The child has been killed, so this returns soon.
     let _ = child.wait();
 }
 

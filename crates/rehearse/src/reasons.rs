@@ -1,5 +1,5 @@
-//! Which differences of the servers may explain the change of a query: those of tables that its
-//! text names.
+//! Finds the differences between the servers that may explain the change of a query: differences of
+//! tables that the query's text names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use howdah_compare::Comparison;
 use howdah_report::rehearsal::ServerDifference;
 use howdah_sql::Fingerprint;
 
-/// For each changed query, the positions of the differences that concern tables it names.
+/// For each changed query, returns the positions of the differences that concern its tables.
 ///
-/// Names are compared without their schemas, because texts rarely have them, and as whole words. A
-/// table used only through a view or a function is not found.
+/// Names are compared as whole words and without schemas, which texts rarely contain. A table that
+/// is used only through a view or a function is not found.
 pub(crate) fn find_reasons(
     comparison: &Comparison,
     differences: &[ServerDifference],
@@ -33,8 +33,8 @@ pub(crate) fn find_reasons(
     reasons
 }
 
-/// The words of a normalized text, quoted ones without their quotes. Keywords are among them, which
-/// is harmless: a table of that name must be quoted.
+/// Returns the words of a normalized text, quoted words without their quotes. Keywords are
+/// included, which is harmless: a table with the name of a keyword must be quoted.
 fn identifiers(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut chars = text.chars().peekable();
@@ -42,7 +42,7 @@ fn identifiers(text: &str) -> BTreeSet<String> {
         let mut name = String::new();
         if char == '"' {
             while let Some(char) = chars.next() {
-                // A doubled quote stands for one.
+                // A doubled quote stands for a quote in the name.
                 if char == '"' && chars.next_if_eq(&'"').is_none() {
                     break;
                 }

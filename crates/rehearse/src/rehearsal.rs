@@ -1,4 +1,4 @@
-//! [`Rehearsal`]: carries out the plan, step by step, and continues where an earlier call stopped.
+//! [`Rehearsal`]: carries out the plan, and continues where an earlier call stopped.
 
 use std::{
     collections::BTreeMap,
@@ -34,13 +34,13 @@ use crate::{
     time_lines,
 };
 
-/// The subfolder of the runs.
+/// Name of the subfolder for runs.
 const RUNS: &str = "runs";
 
-/// The subfolder of a capture made from logs.
+/// Name of the subfolder for a capture made from logs.
 const CAPTURE: &str = "capture";
 
-/// Columns of the text report in a file, which can be scrolled.
+/// Columns of the text report in a file, where long lines can be scrolled.
 const FILE_WIDTH: usize = 160;
 
 /// A rehearsal and its options.
@@ -48,49 +48,50 @@ const FILE_WIDTH: usize = 160;
 pub struct Rehearsal {
     /// The servers, the traffic and the rules.
     pub options: RehearsalOptions,
-    /// Stops the rehearsal within a moment; may be set from any thread.
+    /// Stops the rehearsal soon after it is set to true; may be set from any thread.
     pub stop: Arc<AtomicBool>,
 }
 
-/// Observes a rehearsal. Its methods should return quickly.
+/// Observes a rehearsal. The methods should return quickly.
 pub trait RehearsalObserver: Sync {
-    /// A step starts.
+    /// Called when a step starts.
     fn on_step(&self, progress: &StepProgress) {
         let _ = progress;
     }
 
-    /// The replay of the current step proceeds. Called from another thread.
+    /// Called from another thread while the current step replays.
     fn on_replay(&self, progress: ReplayProgress) {
         let _ = progress;
     }
 
-    /// Something worth knowing before the report.
+    /// Called with a note that the user should see before the report.
     fn on_note(&self, text: &str) {
         let _ = text;
     }
 }
 
-/// Ignores everything.
+/// Ignores all calls.
 impl RehearsalObserver for () {}
 
-/// A step that starts, and its place in the plan.
+/// A step that starts, with its place in the plan.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct StepProgress {
-    /// It starts now.
+    /// The step that starts now.
     pub step: RehearsalStep,
-    /// Counted from 1.
+    /// Number of the step, from 1.
     pub number: usize,
-    /// In the whole plan.
+    /// Number of steps in the whole plan.
     pub steps: usize,
-    /// Time left, including this step, as far as it is known.
+    /// Estimated time left, including this step; unknown estimates are left out.
     pub time_left: Duration,
-    /// Events that each replay sends; 0 if the capture is not made yet.
+    /// Number of events that each replay sends; 0 if the capture does not exist yet.
     pub events: u64,
 }
 
 impl Rehearsal {
-    /// The steps, with estimates as far as the capture exists. Asks no server and writes nothing.
+    /// Returns the steps, with estimates if the capture exists. Contacts no server and writes
+    /// nothing.
     ///
     /// # Errors
     ///
@@ -156,7 +157,7 @@ impl Rehearsal {
                 time_left: plan.time_from(position).0,
                 events: capture.manifest().events,
             });
-            // A server reports a cancelled statement as an error like any other.
+            // A server reports a cancelled statement like any other error.
             conductor.carry_out(step.kind).map_err(|error| match check_stopped(&self.stop) {
                 Err(interrupted) => interrupted,
                 Ok(()) => error,
@@ -168,7 +169,7 @@ impl Rehearsal {
         Ok(report)
     }
 
-    /// Opens the capture; logs are imported first.
+    /// Opens the capture, after importing the logs if necessary.
     fn capture(&self, observer: &dyn RehearsalObserver) -> Result<Capture, RehearsalError> {
         match &self.options.input {
             RehearsalInput::Capture(dir) => Capture::open(dir).map_err(RehearsalError::Capture),
@@ -187,7 +188,7 @@ impl Rehearsal {
         }
     }
 
-    /// The server and database of a side that runs use: the original, or its copy.
+    /// Returns the server and database that runs of a side use: the original, or its copy.
     fn working_target(&self, side: RehearsalSide) -> ConnectTarget {
         let target = self.options.target(side);
         match self.options.reset {
@@ -196,8 +197,8 @@ impl Rehearsal {
         }
     }
 
-    /// The roles and databases of sessions on a side. Sessions that use the base's database use
-    /// whatever stands in for it on that side: the database of `--change`, or a copy.
+    /// Returns the roles and databases of sessions on a side. Sessions that use the base's database
+    /// use its replacement on that side: the database of `--change`, or a copy.
     fn identities(&self, side: RehearsalSide) -> IdentityMap {
         let mut identities = self.options.identities.clone();
         let working = self.working_target(side).database().to_owned();
@@ -239,7 +240,7 @@ impl Conductor<'_> {
         self.journal.runs().iter().any(|run| run.name == name)
     }
 
-    /// Removes runs from the journal whose files are missing or incomplete: they are redone.
+    /// Removes runs with missing or incomplete files from the journal, so that they are repeated.
     fn remove_incomplete_runs(&mut self) -> Result<(), RehearsalError> {
         let runs = self.options().dir.join(RUNS);
         let names: Vec<String> = self.journal.runs().iter().map(|run| run.name.clone()).collect();
@@ -250,7 +251,7 @@ impl Conductor<'_> {
         Ok(())
     }
 
-    /// The steps without those of finished runs.
+    /// Returns the steps that remain, without those of finished runs.
     fn remaining_plan(&self) -> Plan {
         let mut plan = self.rehearsal.plan_for(Some(self.capture));
         plan.steps.retain(|step| {
@@ -260,7 +261,7 @@ impl Conductor<'_> {
         plan
     }
 
-    /// Carries out a step, except for the last one, whose result is the report.
+    /// Carries out a step. The last one is not handled here, because it returns the report.
     fn carry_out(&mut self, step: RehearsalStep) -> Result<(), RehearsalError> {
         match step {
             RehearsalStep::Import | RehearsalStep::Compare => Ok(()),
@@ -296,7 +297,7 @@ impl Conductor<'_> {
         Preparation { options: self.options(), image: self.image, stop: &self.rehearsal.stop }
     }
 
-    /// Prepares the server of a run. The first time, its facts are recorded as the run finds them.
+    /// Prepares the server of a run. For the first run of a side, also records the server's facts.
     fn prepare(&mut self, run: RunName) -> Result<(), RehearsalError> {
         let side = run.side;
         let working = self.rehearsal.working_target(side);
@@ -316,9 +317,9 @@ impl Conductor<'_> {
             );
             denied.into_iter().for_each(|warning| self.warn(warning));
         }
-        // The idle side too: its background work would slow this one, if they share a machine.
+        // The idle side too: its background work would slow this side if they share a machine.
         for side in RehearsalSide::ALL {
-            // A copy of the other side may not exist yet; its server does.
+            // A copy on the other side may not exist yet, so connect to the original.
             let target = self.options().target(side).clone();
             if let Some(warning) = self.preparation().wait_for_autovacuum(side, &target)? {
                 self.warn(warning);
@@ -376,7 +377,8 @@ impl Conductor<'_> {
     fn report(&self) -> Result<RehearsalReport, RehearsalError> {
         let options = self.options();
         let runs_dir = options.dir.join(RUNS);
-        // A rehearsal that is continued with fewer runs has more of them than it asks for.
+        // If a rehearsal continues with a smaller number of runs, the journal has more than
+        // requested.
         let mut runs = self.journal.runs().to_vec();
         runs.sort_by_key(|run| run.started);
         let samples = results::RunSamples::read(&runs_dir, &runs)?;
@@ -434,7 +436,7 @@ impl Conductor<'_> {
         }
     }
 
-    /// How much the databases grew over their runs.
+    /// Returns how much the databases grew over their runs.
     fn growth(&self) -> Result<Vec<DataGrowth>, RehearsalError> {
         const SQL: &str = "select pg_catalog.pg_database_size(pg_catalog.current_database())";
         let mut growth = Vec::new();
@@ -451,7 +453,7 @@ impl Conductor<'_> {
         Ok(growth)
     }
 
-    /// Drops the copies. A copy that cannot be dropped does not make the report worse.
+    /// Drops the copies. Failures are ignored, because they do not affect the report.
     fn remove_copies(&self) {
         if self.options().reset != ResetMode::Copy {
             return;
@@ -464,7 +466,7 @@ impl Conductor<'_> {
     }
 }
 
-/// Differences that are noted before the first run; all are in the report.
+/// Maximum number of differences noted before the first run; the report lists all.
 const NOTES_MAX: usize = 10;
 
 fn capture_length(capture: &Capture) -> CaptureLength {

@@ -1,4 +1,4 @@
-//! From finished runs to the report.
+//! Computes the report from finished runs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,14 +20,14 @@ use howdah_traffic::Parameter;
 
 use crate::error::RehearsalError;
 
-/// Share of failed or unsent statements above which a side is not comparable, if the other side is
-/// below it.
+/// Share of failed or unsent statements on one side above which the sides are not comparable,
+/// unless the other side exceeds it as well.
 const FAILURES_MAX: f64 = 0.5;
 
-/// Characters of an example.
+/// Maximum number of characters of an example.
 const EXAMPLE_MAX: usize = 2_000;
 
-/// The samples of all runs, in the order of their numbers.
+/// The samples of all runs, in the order of run numbers.
 pub(crate) struct RunSamples {
     pub(crate) base: Vec<Samples>,
     pub(crate) change: Vec<Samples>,
@@ -44,8 +44,7 @@ impl RunSamples {
         Ok(Self { base: side(RehearsalSide::Base)?, change: side(RehearsalSide::Change)? })
     }
 
-    /// Compares the base with the change. The only place that knows how many runs the comparison
-    /// takes.
+    /// Compares the base with the change. No other function depends on the number of runs.
     ///
     /// # Panics
     ///
@@ -54,7 +53,7 @@ impl RunSamples {
         compare_runs(&self.base, &self.change, settings)
     }
 
-    /// The violations of the user's conditions, on the same runs as [`Self::compare`].
+    /// Returns the violations of the user's conditions, on the same runs as [`Self::compare`].
     pub(crate) fn violations(
         &self,
         conditions: &[howdah_compare::FailOn],
@@ -65,7 +64,7 @@ impl RunSamples {
         violations.flatten().collect()
     }
 
-    /// The typical change from the first to the last run of each side.
+    /// Returns the typical change from the first to the last run of each side.
     pub(crate) fn order_effects(&self, settings: &CompareSettings) -> Vec<OrderEffect> {
         let sides = [(RehearsalSide::Base, &self.base), (RehearsalSide::Change, &self.change)];
         let effect = |(side, samples): (RehearsalSide, &Vec<Samples>)| {
@@ -77,7 +76,7 @@ impl RunSamples {
     }
 }
 
-/// Why the runs do not show whether the change matters.
+/// Returns the reasons why the runs do not show whether the change matters.
 pub(crate) fn find_obstacles(comparison: &Comparison, runs: &[RunSummary]) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     let shares = RehearsalSide::ALL.map(|side| (side, failed_share(runs, side)));
@@ -102,8 +101,8 @@ pub(crate) fn find_obstacles(comparison: &Comparison, runs: &[RunSummary]) -> Ve
     obstacles
 }
 
-/// The answer. A query that is slower in spite of noise is slower: the comparison takes the noise
-/// into account. Failures on one side make any figure meaningless.
+/// Returns the verdict. The comparison already accounts for noise, so a slower query decides even
+/// if there is noise. Failures on only one side make all figures meaningless.
 pub(crate) fn decide(
     comparison: &Comparison,
     violations: &[Violation],
@@ -126,7 +125,7 @@ fn failed_share(runs: &[RunSummary], side: RehearsalSide) -> f64 {
     bad as f64 / all.max(1) as f64
 }
 
-/// Fills in the plan changes, and returns the queries without plans, with the reason.
+/// Sets the plan changes, and returns the queries without plans, with the reason for each.
 pub(crate) fn explain_changes(
     comparison: &mut Comparison,
     run: &Path,
@@ -138,7 +137,7 @@ pub(crate) fn explain_changes(
         Ok(failures) => {
             Ok(failures.into_iter().map(|(query, error)| (query, error.to_string())).collect())
         }
-        // Plans are an addition: the comparison stands without them.
+        // Plans are optional: the comparison is valid without them.
         Err(error) => {
             let queries = comparison.slower().chain(comparison.faster());
             Ok(queries.map(|query| (query.fingerprint, error.to_string())).collect())
@@ -146,14 +145,14 @@ pub(crate) fn explain_changes(
     }
 }
 
-/// Removes the texts that may contain values: the server quotes them in its errors.
+/// Removes error messages, because the server may quote values in them.
 pub(crate) fn remove_values(comparison: &mut Comparison) {
     for error in comparison.queries.iter_mut().flat_map(|query| &mut query.errors) {
         error.message.clear();
     }
 }
 
-/// One execution of each changed query in the run in folder `run`, with its values.
+/// Returns one execution, with its values, of each changed query in the run in folder `run`.
 pub(crate) fn examples(
     comparison: &Comparison,
     run: &Path,

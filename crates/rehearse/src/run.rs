@@ -1,4 +1,4 @@
-//! One replay into its folder.
+//! Replays the capture once and writes the run to its folder.
 
 use std::{
     path::Path,
@@ -23,10 +23,10 @@ use howdah_traffic::Timestamp;
 
 use crate::{error::RehearsalError, plan::RunName, sql::connect};
 
-/// Time spent on reading ahead in the capture for its logins.
+/// Time limit for reading ahead in the capture to find the logins it needs.
 const SURVEY_TIME: Duration = Duration::from_millis(50);
 
-/// Maximum time to wait until the server has closed the first connection.
+/// Maximum time to wait for the server to close the first connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time between reports of progress.
@@ -40,7 +40,7 @@ pub(crate) struct Replayer<'a> {
     pub(crate) rate: Rate,
     pub(crate) workers: usize,
     pub(crate) stop: &'a Arc<AtomicBool>,
-    /// Called from another thread while a replay runs.
+    /// Called from another thread with the progress of a running replay.
     pub(crate) on_progress: &'a (dyn Fn(ReplayProgress) + Sync),
 }
 
@@ -102,8 +102,8 @@ impl Replayer<'_> {
         })
     }
 
-    /// Replays the first `time` of the capture read-only, and discards the outcomes: it fills the
-    /// caches, and leaves the data as it is for the run.
+    /// Replays the first `time` of the capture read-only and discards the outcomes. This fills the
+    /// caches and does not change the data.
     pub(crate) fn warm_up(
         &self,
         run: RunName,
@@ -118,7 +118,7 @@ impl Replayer<'_> {
         if report.is_interrupted { Err(RehearsalError::Interrupted) } else { Ok(()) }
     }
 
-    /// Captured roles and databases that cannot log in, as warnings.
+    /// Returns a warning for each captured role and database that cannot log in.
     pub(crate) fn denied_logins(
         &self,
         target: &ConnectTarget,
@@ -182,7 +182,7 @@ impl Replayer<'_> {
             registry: registry.clone(),
             stop: self.stop.clone(),
         };
-        // The captured sessions may need all connections that the server allows.
+        // The captured sessions may need every connection that the server allows.
         client.close_and_wait(CLOSE_TIMEOUT);
         let progress = ProgressReader::new(&registry);
         let finished = AtomicBool::new(false);
@@ -202,7 +202,7 @@ impl Replayer<'_> {
     }
 }
 
-/// The figures of the machine for the report; `None` if the host's could not be measured.
+/// Returns the machine's figures for the report; `None` if the host could not be measured.
 fn machine_summary(summary: &howdah_dataset::MachineSummary) -> Option<RunMachine> {
     Some(RunMachine {
         calibration_p50_us: summary.calibration_p50_us,
@@ -212,7 +212,7 @@ fn machine_summary(summary: &howdah_dataset::MachineSummary) -> Option<RunMachin
     })
 }
 
-/// Whether the folder has a run that reached the end of its capture.
+/// Whether the folder contains a run that reached the end of its capture.
 pub(crate) fn is_complete(dir: &Path) -> bool {
     ReplayRun::open(dir).is_ok_and(|run| run.manifest().finished && run.manifest().complete)
 }

@@ -1,4 +1,4 @@
-//! Facts of a server, queried once, and how two servers differ.
+//! Queries the facts of a server, and compares two servers.
 
 mod difference;
 
@@ -14,8 +14,8 @@ pub(crate) use self::difference::{differences, relevant_settings};
 /// Maximum number of tables that are examined, the largest first.
 const TABLES_MAX: usize = 500;
 
-/// Settings that differ between any two servers, that may contain passwords, or that the session
-/// itself sets.
+/// Settings that are ignored: they differ between any two servers, may contain passwords, or are
+/// set by the session itself.
 const IGNORED_SETTINGS: &str = "'application_name', 'client_encoding', 'cluster_name', \
     'config_file', 'data_directory', 'external_pid_file', 'hba_file', 'ident_file', \
     'in_hot_standby', 'listen_addresses', 'log_directory', 'log_filename', 'port', \
@@ -25,7 +25,8 @@ const IGNORED_SETTINGS: &str = "'application_name', 'client_encoding', 'cluster_
     'transaction_deferrable', 'transaction_isolation', 'transaction_read_only', \
     'unix_socket_directories', 'bonjour_name'";
 
-/// Commands of the server may contain passwords, as may texts of custom settings.
+/// Omits settings that contain commands, and custom settings with text values: both may contain
+/// passwords.
 fn settings_sql() -> String {
     format!(
         "select name, setting, coalesce(boot_val, ''), coalesce(unit, '')
@@ -40,7 +41,7 @@ fn settings_sql() -> String {
 const EXTENSIONS_SQL: &str = "select extname, extversion from pg_catalog.pg_extension order by 1";
 
 /// `reltuples` is used where the cumulative statistics are empty, as after a crash. Sizes are
-/// computed only for the tables listed, because each takes system calls.
+/// computed only for the listed tables, because each size costs system calls.
 fn tables_sql() -> String {
     format!(
         "with largest as (
@@ -62,7 +63,7 @@ fn tables_sql() -> String {
     )
 }
 
-/// The definition without the index's name, by which indexes are compared.
+/// The definition of an index without its name, by which indexes are compared.
 const INDEXES_SQL: &str = "\
     select n.nspname, t.relname, c.relname,
            replace(pg_catalog.pg_get_indexdef(i.indexrelid),
@@ -83,9 +84,9 @@ const TRIGGERS_SQL: &str = "\
     join pg_catalog.pg_namespace n on n.oid = t.relnamespace
     where not g.tgisinternal and g.tgenabled <> 'D' order by 1, 2, 3";
 
-/// Other sessions, active within the last minute. A role without `pg_read_all_stats` does not see
-/// the state of other roles' sessions: they count as active. Our own control connections are
-/// recognised by their `application_name`.
+/// Counts other sessions that were active within the last minute. A role without
+/// `pg_read_all_stats` cannot see the state of other roles' sessions; these count as active.
+/// Howdah's own control connections are recognised by their `application_name`.
 const ACTIVE_CLIENTS_SQL: &str = "\
     select pg_catalog.count(*) from pg_catalog.pg_stat_activity
     where datid is not null and pid <> pg_catalog.pg_backend_pid()
@@ -103,7 +104,7 @@ pub(crate) fn query_facts(
     client: &mut Client,
     target: &ConnectTarget,
 ) -> Result<ServerFacts, QueryError> {
-    // Where the role may not execute these functions, the identity is unknown.
+    // If the role may not execute these functions, the identity is unknown.
     let system = "select system_identifier from pg_catalog.pg_control_system()";
     let system_identifier = client.one_value(system).ok().flatten();
     let timeline = "select timeline_id from pg_catalog.pg_control_checkpoint()";
@@ -126,7 +127,7 @@ pub(crate) fn query_facts(
     })
 }
 
-/// The number of other sessions that were active within the last minute.
+/// Returns the number of other sessions that were active within the last minute.
 pub(crate) fn query_active_clients(client: &mut Client) -> Result<u64, QueryError> {
     let count = client.one_value(ACTIVE_CLIENTS_SQL)?;
     Ok(count.and_then(|count| count.parse().ok()).unwrap_or(0))
@@ -179,7 +180,7 @@ fn query_tables(client: &mut Client) -> Result<(Vec<TableFacts>, bool), QueryErr
     Ok((tables.into_values().collect(), is_truncated))
 }
 
-/// A value with its unit, as people write it: `16384` of `8kB` is `128MB`.
+/// Formats a value with its unit, as people write it: `16384` of `8kB` becomes `128MB`.
 fn setting_text(value: &str, unit: &str) -> String {
     let kilobytes = match unit {
         "" => return value.to_owned(),
@@ -188,7 +189,7 @@ fn setting_text(value: &str, unit: &str) -> String {
         unit => unit.strip_suffix("kB").and_then(|factor| factor.parse::<i64>().ok()),
     };
     match (kilobytes, value.parse::<i64>()) {
-        // Negative and zero are special values, without a unit.
+        // Negative values and zero are special, and have no unit.
         (_, Ok(..=0)) => value.to_owned(),
         (Some(factor), Ok(value)) => match value.saturating_mul(factor) {
             kilobytes if kilobytes % (1 << 20) == 0 => format!("{}GB", kilobytes >> 20),

@@ -1,4 +1,4 @@
-//! Connections to the servers of a rehearsal, with errors that name the side.
+//! Connects to the servers of a rehearsal. Errors name the side.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -14,10 +14,10 @@ use crate::error::RehearsalError;
 /// How long a server may take to accept connections after a reset restarted it.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time between attempts to connect, and between looks at the stop flag.
+/// Time between connection attempts, and between checks of the stop flag.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The `application_name` of control connections, by which the guard recognises them.
+/// The `application_name` of control connections. The guard ignores sessions with this name.
 const APPLICATION_NAME: &str = "howdah rehearse";
 
 /// Connects to a server of a side.
@@ -29,7 +29,7 @@ pub(crate) fn connect(
         .map_err(|source| RehearsalError::Connect { side, source: Box::new(source) })
 }
 
-/// Connects to a server that may be starting.
+/// Connects to a server that may still be starting.
 pub(crate) fn connect_after_restart(
     side: RehearsalSide,
     target: &ConnectTarget,
@@ -46,7 +46,7 @@ pub(crate) fn connect_after_restart(
     }
 }
 
-/// Adds the side and the task to an error of a query.
+/// Adds the side and the task to a query error.
 pub(crate) fn query_error(
     side: RehearsalSide,
     task: &'static str,
@@ -54,7 +54,7 @@ pub(crate) fn query_error(
     move |source| RehearsalError::Query { side, task, source: Box::new(source) }
 }
 
-/// Runs statements that may take long, and cancels them when `stop` is set.
+/// Runs statements that may take long. Cancels them when `stop` is set.
 pub(crate) fn query_until_stopped(
     client: &mut Client,
     sql: &str,
@@ -85,12 +85,12 @@ pub(crate) fn check_stopped(stop: &AtomicBool) -> Result<(), RehearsalError> {
     if stop.load(Ordering::Relaxed) { Err(RehearsalError::Interrupted) } else { Ok(()) }
 }
 
-/// A quoted identifier.
+/// Quotes an identifier.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A quoted string constant.
+/// Quotes a string constant.
 pub(crate) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

@@ -1,4 +1,4 @@
-//! Figures over the time of the runs, from their outcomes and what they measured of the machine.
+//! Computes figures over the time of the runs, from outcomes and measurements of the machine.
 
 use std::path::Path;
 
@@ -10,13 +10,13 @@ use howdah_report::rehearsal::{
 
 use crate::error::RehearsalError;
 
-/// Maximum number of buckets of a run: more than a screen has pixels for.
+/// Maximum number of buckets of a run, because a screen does not have more pixels.
 const BUCKETS_MAX: u64 = 1_500;
 
-/// Maximum number of durations of a bucket that are stored for its percentiles.
+/// Maximum number of durations stored per bucket for its percentiles.
 const DURATIONS_MAX: usize = 2_048;
 
-/// Reads the runs in `dir`, in this order.
+/// Reads the runs in `dir`, in the order of `runs`.
 pub(crate) fn time_lines(dir: &Path, runs: &[RunSummary]) -> Result<TimeLines, RehearsalError> {
     let longest = runs.iter().map(|run| run.finished.saturating_since(run.started)).max();
     let bucket_s = longest.map_or(1, |longest| longest.as_secs().div_ceil(BUCKETS_MAX).max(1));
@@ -57,14 +57,14 @@ pub(crate) fn time_lines(dir: &Path, runs: &[RunSummary]) -> Result<TimeLines, R
     })
 }
 
-/// One chart and the value that it draws.
+/// A chart and the figure that it shows.
 struct Panel {
     group: &'static str,
     title: &'static str,
     unit: PanelUnit,
-    /// Whether it is drawn even if all its values are zero.
+    /// Whether the chart is drawn even if all its values are zero.
     is_always_shown: bool,
-    /// The value of a bucket of this length in seconds.
+    /// Computes the value of a bucket, given the bucket's length in seconds.
     value: fn(&Bucket, f64) -> Option<f64>,
 }
 
@@ -155,8 +155,8 @@ struct TimeBuckets {
 }
 
 impl TimeBuckets {
-    /// The bucket of a time since the start of the run. The last one takes what lies beyond the
-    /// end, as after a change of the clock.
+    /// Returns the bucket of a time since the start of the run. Times beyond the end, as after a
+    /// change of the clock, count in the last bucket.
     fn at(&mut self, at_us: u64) -> &mut Bucket {
         let index = (at_us / self.length_us).min(2 * BUCKETS_MAX) as usize;
         if self.buckets.len() <= index {
@@ -178,10 +178,11 @@ impl Bucket {
     }
 }
 
-/// A sample of values in bounded memory: every value, then every second, every fourth and so on.
+/// A sample of values in bounded memory: at first all values, then every second, every fourth and
+/// so on.
 struct BoundedSample {
     values: Vec<u64>,
-    /// One of so many values is stored.
+    /// One of every `stride` values is stored.
     stride: u64,
     count: u64,
 }
@@ -209,7 +210,7 @@ impl BoundedSample {
         self.count += 1;
     }
 
-    /// The value at a share of the sorted values, by nearest rank.
+    /// Returns the value at a share of the sorted values, by nearest rank.
     fn quantile(&self, share: f64) -> Option<f64> {
         let mut sorted = self.values.clone();
         sorted.sort_unstable();
@@ -228,7 +229,7 @@ impl MachineBuckets {
         (!values.is_empty()).then(|| values.iter().sum::<u64>() as f64 / values.len() as f64)
     }
 
-    /// The sum of one column over the sum of another.
+    /// Returns the sum of one column divided by the sum of another.
     fn share(
         &self,
         part: fn(&MachineBucket) -> Option<u64>,

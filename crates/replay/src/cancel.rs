@@ -1,4 +1,4 @@
-//! Cancel requests: each uses its own connection, which carries a single message.
+//! Cancel requests. Each uses a connection of its own, which carries a single message.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -81,8 +81,8 @@ impl CancelRequests {
         }
     }
 
-    /// Continues the cancel request of `token`; returns it once it has ended. The server sends no
-    /// reply but closes the connection.
+    /// Continues the cancel request of `token`, and returns it once it has ended: the server closes
+    /// the connection without a reply.
     pub(crate) fn advance(&mut self, token: Token) -> Option<FinishedCancel> {
         let id = token.0 & !CANCEL_BIT;
         let failure = match self.pending.get_mut(&id)?.advance() {
@@ -105,7 +105,7 @@ impl CancelRequests {
 }
 
 impl Pending {
-    /// Returns true when the server has closed the connection after the request.
+    /// Returns true when the server has closed the connection in response to the request.
     fn advance(&mut self) -> Result<bool, ConnectionLoss> {
         if !self.stream.open().map_err(ConnectionLoss::Io)? {
             return Ok(false);
@@ -116,8 +116,7 @@ impl Pending {
         let mut rest = [0; 64];
         loop {
             match self.stream.receive(&mut rest) {
-                // The protocol has no reply to a cancel request; ignore any bytes that arrive
-                // nevertheless.
+                // The protocol has no reply to a cancel request, so ignore any bytes.
                 Ok(Received::Bytes(_) | Received::Drained(1..)) => {}
                 Ok(Received::Drained(0)) => return Ok(false),
                 Ok(Received::Closed) if is_written => return Ok(true),

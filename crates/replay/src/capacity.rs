@@ -4,7 +4,7 @@ use std::fmt;
 
 use howdah_connect::{Client, QueryError};
 
-/// Connection slots of a server, and how many are in use.
+/// The connection slots of a server, and the number of them in use.
 ///
 /// Source: PostgreSQL manual, "Connection Settings".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Capacity {
         })
     }
 
-    /// Connections left for sessions of ordinary roles.
+    /// Returns the number of connections left for sessions of ordinary roles.
     pub fn available(&self) -> usize {
         self.max.saturating_sub(self.reserved).saturating_sub(self.in_use)
     }

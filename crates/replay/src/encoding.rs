@@ -1,11 +1,11 @@
 //! The client encoding of replayed sessions.
 //!
 //! A log contains text in the encoding of the database, whatever encoding the client used.
-//! Therefore a replayed session uses the encoding of the captured database from its login on, and a
-//! captured `SET client_encoding` must not change that: the statement is sent with the session's
-//! own encoding in place of the captured one. Replies arrive in that encoding, too.
+//! Therefore a replayed session uses the encoding of the captured database from the login on, and a
+//! captured `SET client_encoding` must not change it: the statement is sent with the session's
+//! encoding instead of the captured one. Replies use the session's encoding, too.
 //!
-//! Not detected: functions that set it, and `set_config` with a bound value.
+//! Functions that set the encoding, and `set_config` with a bound value, are not detected.
 
 use std::{
     borrow::Cow,
@@ -19,10 +19,10 @@ use howdah_sql::{Lexer, SqlCommand, SqlToken, TokenKind};
 /// Client encodings of sessions, by captured or target database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodingMap {
-    /// Encodings of captured databases, by PostgreSQL's names; the empty key is for all others.
+    /// Encodings of captured databases, by PostgreSQL's names; the empty key applies to all others.
     pub captured: BTreeMap<String, String>,
-    /// Encodings of the target's databases, used where the captured one is not known: a copy has
-    /// the encoding of its original.
+    /// Encodings of the target's databases, used if the captured encoding is not known: a copy of a
+    /// database has the same encoding.
     pub target: HashMap<String, String>,
 }
 
@@ -42,7 +42,7 @@ impl EncodingMap {
         Ok(())
     }
 
-    /// The encoding for a session captured in one database and replayed in another.
+    /// Returns the encoding for a session captured in one database and replayed in another.
     pub(crate) fn for_database(&self, captured: &str, target: &str) -> Option<&str> {
         let known = self.captured.get(captured).or_else(|| self.captured.get(""));
         known.or_else(|| self.target.get(target)).map(String::as_str)
@@ -184,8 +184,8 @@ fn replace<'a>(sql: &'a [u8], encoding: &str) -> Cow<'a, [u8]> {
     Cow::Owned(out)
 }
 
-/// The index of the token with the encoding, if the tokens start with a command or call that sets
-/// it.
+/// Returns the index of the token with the encoding, if the tokens start with a command or call
+/// that sets the client encoding.
 fn value_position(tokens: &[(usize, SqlToken<'_>)], begins: bool) -> Option<usize> {
     let text = |at: usize| tokens.get(at).map_or(&b""[..], |(_, token)| token.text);
     let is = |at: usize, word: &str| text(at).eq_ignore_ascii_case(word.as_bytes());
@@ -209,7 +209,7 @@ fn value_position(tokens: &[(usize, SqlToken<'_>)], begins: bool) -> Option<usiz
     (sets && is_name && !is(value, "default")).then_some(value)
 }
 
-/// The contents of a string constant, without quotes or a prefix such as `E`.
+/// Returns the contents of a string constant, without quotes or a prefix such as `E`.
 fn unquoted(text: &[u8]) -> &[u8] {
     let is_quote = |byte: &u8| matches!(byte, b'\'' | b'"');
     match (text.iter().position(is_quote), text.iter().rposition(is_quote)) {

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, str::FromStr};
 
 /// Maps the captured role and database of a session to those it uses on the target.
 ///
-/// By default both are unchanged. Where the capture lacks them, the target's own are used.
+/// By default both are unchanged. If the capture lacks them, those of the target are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentityMap {
     /// Mapped roles, captured to target.
@@ -18,29 +18,30 @@ pub struct IdentityMap {
 }
 
 impl IdentityMap {
-    /// The role for a session captured as `user`; empty stands for the target's own.
+    /// Returns the role for a session captured as `user`; empty stands for the target's own role.
     pub fn user<'a>(&'a self, user: &'a str) -> &'a str {
         select(self.as_user.as_deref(), &self.users, user)
     }
 
-    /// Whether the role for a session captured as `user` is set here.
+    /// Whether the map determines the role for a session captured as `user`.
     pub(crate) fn names_user(&self, user: &str) -> bool {
         self.as_user.is_some() || self.users.contains_key(user)
     }
 
-    /// The roles set here, each with the captured role it replaces, or `None` if it replaces all.
+    /// Returns the roles set here, each with the captured role it replaces; `None` if it replaces
+    /// all.
     pub(crate) fn named_users(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
         let only = self.as_user.iter().map(|user| (None, user.as_str()));
         let renamed = self.users.iter().filter(|_| self.as_user.is_none());
         only.chain(renamed.map(|(from, to)| (Some(from.as_str()), to.as_str())))
     }
 
-    /// Whether the database for a session captured in `database` is set here.
+    /// Whether the map determines the database for a session captured in `database`.
     pub(crate) fn names_database(&self, database: &str) -> bool {
         self.as_database.is_some() || self.databases.contains_key(database)
     }
 
-    /// The databases set here, each with the captured database it replaces, or `None` if it
+    /// Returns the databases set here, each with the captured database it replaces; `None` if it
     /// replaces all.
     pub(crate) fn named_databases(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
         let only = self.as_database.iter().map(|database| (None, database.as_str()));
@@ -48,7 +49,8 @@ impl IdentityMap {
         only.chain(renamed.map(|(from, to)| (Some(from.as_str()), to.as_str())))
     }
 
-    /// The database for a session captured in `database`; empty stands for the target's own.
+    /// Returns the database for a session captured in `database`; empty stands for the target's own
+    /// database.
     pub fn database<'a>(&'a self, database: &'a str) -> &'a str {
         select(self.as_database.as_deref(), &self.databases, database)
     }

@@ -12,19 +12,19 @@ pub(crate) struct QueuedEvent {
     pub(crate) event: Event,
     /// Approximate memory that the event holds, in bytes.
     pub(crate) bytes: usize,
-    /// Number of this worker's sessions that were open in the capture at this point, including this
-    /// one. A replay at the highest speed opens no more than that at once.
+    /// Number of this worker's sessions that were open in the capture at this point, including the
+    /// session of this event. A replay at the highest speed opens at most this many at once.
     pub(crate) open_sessions: usize,
     /// When the dispatcher read the event.
     pub(crate) read_at: Instant,
-    /// When the dispatcher last waited for room in an inbox. Until then, delays are not the
-    /// source's fault.
+    /// When the dispatcher last waited for room in an inbox. Delays before that are not caused by
+    /// the source.
     pub(crate) last_blocked: Option<Instant>,
 }
 
 impl QueuedEvent {
-    /// Time at which an event with due time `due` could have been sent: when due, or when the
-    /// source delivered it.
+    /// Returns when an event with due time `due` could have been sent: at `due`, or when the source
+    /// delivered it, if that was later.
     pub(crate) fn available_at(&self, due: Instant) -> Instant {
         match self.last_blocked {
             Some(held_up) if held_up > due => due,
@@ -79,8 +79,8 @@ impl Inbox {
         if state.is_closed {
             return SendResult::Closed;
         }
-        // If the queue was not empty, the worker already knows of an event and will fetch the
-        // following ones, too.
+        // If the queue was not empty, the worker has been woken for an earlier event and will fetch
+        // this one, too.
         let was_empty = state.queue.is_empty();
         state.bytes += arrival.bytes;
         state.queue.push_back(arrival);
@@ -97,8 +97,8 @@ impl Inbox {
         self.waker.wake();
     }
 
-    /// Moves events from the front into `out` while `wanted` returns true, and returns the state of
-    /// the queue after that.
+    /// Moves events from the front into `out` while `wanted` returns true. Returns the state of the
+    /// queue afterwards.
     pub(crate) fn pop_while(
         &self,
         mut wanted: impl FnMut(&QueuedEvent) -> bool,
@@ -135,19 +135,19 @@ impl Inbox {
     }
 }
 
-/// The state of an inbox after popping.
+/// The state of an inbox after [`Inbox::pop_while`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueState {
     /// The next event was captured at this time.
     Next(Timestamp),
-    /// Empty for now.
+    /// The queue is empty, but more events may follow.
     Empty,
-    /// Empty, and the events have ended. Contains the captured time of the latest event of all
-    /// workers.
+    /// The queue is empty, and no more events will follow. Contains the captured time of the latest
+    /// event of all workers.
     Finished(Timestamp),
 }
 
-/// Approximate memory that an event holds, in bytes; precise enough to bound queues.
+/// Returns the approximate memory that an event holds, in bytes; precise enough to bound queues.
 pub(crate) fn event_bytes(event: &Event) -> usize {
     use howdah_traffic::{Action, Parameter};
     let text = event.action.sql().map_or(0, howdah_traffic::Text::len);

@@ -16,11 +16,11 @@
 //!
 //! # Two clocks
 //!
-//! *Schedule error* is how late a statement was sent although its session was free: the replay's
-//! fault. *Dependency lag* is how long a statement was due while the session's previous statement
-//! or login was still running: the database's response. The two are measured separately and never
-//! added up. Delay caused by the source of the events, such as a live log, is neither: it is *input
-//! delay*.
+//! *Schedule error* is how late a statement was sent although its session was free: a delay caused
+//! by the replay. *Dependency lag* is how long a statement was due while the session's previous
+//! statement or login was still running: a delay caused by the database. The two are measured
+//! separately and never added up. Delay caused by the source of the events, such as a live log, is
+//! the third kind: *input delay*.
 //!
 //! # The machine
 //!

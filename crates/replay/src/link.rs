@@ -13,15 +13,15 @@ use crate::target::Logins;
 pub(crate) struct Link {
     stream: Stream,
     phase: LinkPhase,
-    /// The server has closed its side. The end of the stream must be read without a readiness
-    /// event, because no further one will come.
+    /// The server has closed its side. The rest of the stream must be read without waiting for
+    /// readiness, because no further event will come.
     is_hung_up: bool,
-    /// The last error not followed by ReadyForQuery; FATAL errors arrive right before the end.
+    /// The last error not followed by ReadyForQuery: a FATAL error arrives right before the end.
     last_error: Option<ReplayFailure>,
 }
 
 enum LinkPhase {
-    /// The socket, and TLS if used, is not ready; the login is kept until it is.
+    /// The socket, or TLS if used, is not ready. The login is stored until it is.
     Connecting(Option<Box<Login>>),
     Connected(Box<ProtocolState>),
 }
@@ -54,15 +54,15 @@ pub(crate) struct ReplayFailure {
 }
 
 impl ReplayFailure {
-    /// Whether the same attempt may succeed later: the target is starting, stopping, full or
-    /// unreachable. Refusal of a role, password or database is permanent.
+    /// Whether the same attempt may succeed later, because the target is starting, stopping, full
+    /// or unreachable. Refusal of a role, password or database is permanent.
     pub(crate) fn is_transient(&self) -> bool {
         self.sqlstate.is_none_or(|code| {
             ["08006", "53", "57"].iter().any(|class| code.as_str().starts_with(class))
         })
     }
 
-    /// Whether the target has no connection left: 53300 too_many_connections.
+    /// Whether the target has no free connection slot: 53300 too_many_connections.
     pub(crate) fn is_too_many_connections(&self) -> bool {
         self.sqlstate == SqlState::new(b"53300")
     }
@@ -73,15 +73,15 @@ impl ReplayFailure {
 pub(crate) enum PumpResult {
     /// The socket is drained; the next readiness event continues.
     Drained,
-    /// More can be read without another readiness event: call again after other connections had
-    /// their turn.
+    /// More can be read without another readiness event: call again after other connections have
+    /// had their turn.
     More,
 }
 
-/// Maximum reads from one connection before others get their turn.
+/// Maximum number of reads from one connection before other connections get their turn.
 const READS_MAX: u32 = 16;
 
-/// Why a connection was lost.
+/// The reason why a connection was lost.
 #[derive(Debug)]
 pub(crate) enum ConnectionLoss {
     /// The server closed the connection.
@@ -107,7 +107,7 @@ impl Link {
         &self.stream
     }
 
-    /// The protocol side, once the socket is open.
+    /// Returns the protocol side, once the socket is open.
     pub(crate) fn client(&mut self) -> Option<&mut ClientSession> {
         match &mut self.phase {
             LinkPhase::Connected(connected) => Some(&mut connected.client),
@@ -140,7 +140,7 @@ impl Link {
         let ProtocolState { client, input } = &mut **connected;
         for _ in 0..READS_MAX {
             // A server that hangs up may have sent an error first, so read it even if sending
-            // fails.
+            // failed.
             let sent = flush(&mut self.stream, client);
             let received = self.stream.receive(buffer).map_err(ConnectionLoss::Io)?;
             if let Received::Bytes(some) | Received::Drained(some) = received {
@@ -160,8 +160,8 @@ impl Link {
                 // The peer has hung up: read on until the end, since no further readiness event
                 // will come.
                 Received::Drained(1..) if self.is_hung_up => {}
-                // All bytes are read, so an error of sending is now the cause. The replies may have
-                // allowed further messages: send those, too.
+                // All bytes are read, so a send error is now the cause. The replies may have
+                // allowed further messages, so send those too.
                 Received::Drained(_) => {
                     sent?;
                     flush(&mut self.stream, client)?;
@@ -173,7 +173,7 @@ impl Link {
         Ok(PumpResult::More)
     }
 
-    /// Sends what the protocol side has queued, as far as the socket accepts it now.
+    /// Sends as much of the queued messages as the socket accepts now.
     pub(crate) fn flush(&mut self) -> Result<(), ConnectionLoss> {
         match &mut self.phase {
             LinkPhase::Connected(connected) => flush(&mut self.stream, &mut connected.client),
@@ -181,7 +181,7 @@ impl Link {
         }
     }
 
-    /// The error with which the server ended the connection, if it sent one.
+    /// Returns the error with which the server ended the connection, if it sent one.
     pub(crate) fn into_last_error(self) -> Option<ReplayFailure> {
         self.last_error
     }
@@ -215,7 +215,7 @@ fn handle_events(
             SessionEvent::ParameterDescription(types) => Reply::ParameterTypes(types.collect()),
             SessionEvent::BindComplete => Reply::Bound,
             SessionEvent::CommandComplete(tag) => Reply::Rows(tag.rows().unwrap_or(0)),
-            // These complete an Execute, too.
+            // These messages complete an Execute, too.
             SessionEvent::PortalSuspended | SessionEvent::EmptyQuery => Reply::Rows(0),
             SessionEvent::CopyIn => Reply::CopyIn,
             SessionEvent::Error(error) => Reply::Failed(ReplayFailure {

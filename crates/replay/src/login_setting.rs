@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr};
 
 /// A startup parameter for some or all sessions, from `--set [USER@DATABASE:]NAME=VALUE`. `RESET`
-/// returns to its value.
+/// restores this value.
 ///
 /// ```
 /// use howdah_replay::LoginSetting;
@@ -35,7 +35,7 @@ pub struct ParseLoginSettingError {
     reason: &'static str,
 }
 
-/// Startup parameters that are not settings; other options of the replay control them.
+/// Startup parameters that are not settings. Other options of the replay control them.
 const NOT_SETTINGS: [&str; 3] = ["user", "database", "replication"];
 
 impl LoginSetting {
@@ -68,8 +68,8 @@ impl FromStr for LoginSetting {
         let some = |name: &str| (!name.is_empty()).then(|| name.to_owned());
         let (user, database) = match scope {
             None => (None, None),
-            // Role names may contain @, as some cloud providers use it; database names hardly ever
-            // do.
+            // Role names may contain `@`, for example at some cloud providers; database names
+            // rarely do.
             Some(scope) => match scope.rsplit_once('@') {
                 Some((user, database)) => (some(user), some(database)),
                 None => {

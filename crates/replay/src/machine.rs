@@ -1,4 +1,4 @@
-//! Measures the machine while a replay runs, so that noise is not mistaken for the database.
+//! Measures the machine while a replay runs, so that noise is not attributed to the database.
 //!
 //! ```text
 //! sampler      wakes every 10 ms   how late it woke up; each second: pressure, processor time
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Both are threads that write into the buckets of a [`MachineSeries`], one per second since the
-//! start of the replay. Their cost is below one percent of a processor. Figures of statements per
-//! second are not stored here, because the outcomes have them.
+//! start of the replay. They cost less than one percent of a processor. Statements per second are
+//! not stored here, because they can be computed from the outcomes.
 
 mod calibration;
 mod control;
@@ -38,7 +38,7 @@ use sampler::Sampler;
 /// Maximum time to wait for the calibration to close its connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The running measurements of a replay. Dropping it stops them.
+/// The running measurements of a replay, which are stopped on drop.
 #[derive(Debug)]
 pub(crate) struct MachineMonitor {
     control: Arc<CalibrationControl>,
@@ -71,7 +71,7 @@ impl MachineMonitor {
                 connections,
                 buckets: buckets.clone(),
             };
-            // Not joined: a statement may still be running at the end of the replay.
+            // The thread is not joined: a statement may still be running at the end of the replay.
             thread::Builder::new()
                 .name("calibration".to_owned())
                 .spawn(move || calibration.run())?;
@@ -86,7 +86,7 @@ impl MachineMonitor {
         self.control.wait_until_closed(CLOSE_TIMEOUT);
         MachineSeries {
             bucket_us: MachineSeries::BUCKET_US,
-            // Here, because a name may have to be resolved, which would delay the start.
+            // Computed here rather than at the start, because resolving a name may take time.
             is_server_local: is_local(&self.endpoint),
             processors: self.processors,
             calibration: CalibrationInfo {
@@ -104,12 +104,12 @@ impl Drop for MachineMonitor {
     }
 }
 
-/// The buckets of a series in the making, shared by the threads that measure.
+/// The buckets of the series being recorded, shared by the threads that measure.
 #[derive(Clone, Debug, Default)]
 struct SharedBuckets(Arc<Mutex<Vec<MachineBucket>>>);
 
 impl SharedBuckets {
-    /// Changes the bucket with this index; does nothing beyond the longest series.
+    /// Changes the bucket with this index. Does nothing beyond the maximum length of a series.
     fn update(&self, index: usize, change: impl FnOnce(&mut MachineBucket)) {
         if index >= MachineSeries::BUCKETS_MAX {
             return;
@@ -126,7 +126,7 @@ impl SharedBuckets {
     }
 }
 
-/// Index of the bucket that contains this time since the start.
+/// Returns the index of the bucket that contains this time since the start.
 fn bucket_index(since_start: Duration) -> usize {
     usize::try_from(micros(since_start) / MachineSeries::BUCKET_US).unwrap_or(usize::MAX)
 }
@@ -135,7 +135,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Whether a server with this endpoint runs on this host, as far as addresses show it.
+/// Whether a server with this endpoint runs on this host, judging by its address.
 fn is_local(endpoint: &Endpoint) -> bool {
     match endpoint {
         Endpoint::Unix { .. } => true,

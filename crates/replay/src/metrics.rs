@@ -1,4 +1,4 @@
-//! Prometheus metrics of a running replay: the table and the handles.
+//! Prometheus metrics of a running replay: their descriptions and handles.
 
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ pub struct ReplayProgress {
     pub failed: u64,
     /// Connections open to the target.
     pub connections: u64,
-    /// How late the newest execution was sent.
+    /// How late the most recent execution was sent.
     pub lag: Duration,
 }
 
@@ -163,7 +163,7 @@ impl ProgressReader {
         Self { metrics: Metrics::new(registry) }
     }
 
-    /// The progress so far.
+    /// Returns the progress so far.
     pub fn read(&self) -> ReplayProgress {
         let ended = |kind: &Kind, end| self.metrics.ended(kind.as_str(), end).value();
         let executions = Kind::ALL.iter().filter(|kind| kind.is_execution());

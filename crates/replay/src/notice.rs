@@ -11,19 +11,19 @@ use crate::capacity::Capacity;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// The capture has reached a point where more sessions were open at once than the target has
+    /// At this point of the capture, more sessions were open at once than the target has
     /// connections for.
     TooManySessions {
-        /// Sessions open at that point: one more than there is room for.
+        /// Number of sessions open at that point: one more than there is room for.
         sessions: usize,
         /// The target's connection slots.
         capacity: Capacity,
     },
-    /// The target refused a connection because it has none left.
+    /// The target refused a connection because none is free.
     NoConnectionsLeft {
         /// The target's error message.
         message: String,
-        /// Our connections at that moment.
+        /// Number of the replay's connections at that moment.
         open: usize,
         /// Whether the session's events fail when they are due; otherwise they wait for a
         /// connection.
@@ -32,7 +32,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Advice for the user.
+    /// Returns advice for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::TooManySessions { .. } | Self::NoConnectionsLeft { .. } => {

@@ -1,7 +1,7 @@
 //! Counts the outcomes of events and writes them to the run.
 //!
-//! This runs on its own thread: computing fingerprints and writing files would delay the next
-//! statement if a worker did it.
+//! A separate thread does this: if a worker computed fingerprints and wrote files, its next
+//! statement would be late.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -21,8 +21,8 @@ use crate::{
     player::{EventEnd, FinishedEvent, SkipCause},
 };
 
-/// Maximum number of statements that a run describes. A workload with more has values in its texts
-/// that normalization cannot detect; further statements get no example.
+/// Maximum number of statements that a run describes. A workload with more contains values that
+/// normalization cannot detect; the statements beyond this limit are not described.
 const STATEMENTS_MAX: usize = 100_000;
 
 /// Maximum number of statements with deduced types that a report lists.
@@ -54,7 +54,7 @@ pub struct ReplayTotals {
     /// Executions sent with parameter types deduced from values, because the statement needs types
     /// and the capture has none.
     pub types_deduced: u64,
-    /// Statements of those executions, up to [`TYPED_STATEMENTS_MAX`].
+    /// Statements of these executions, up to [`TYPED_STATEMENTS_MAX`].
     pub typed_statements: BTreeSet<Fingerprint>,
     /// Rows returned or changed, summed over all executions.
     pub rows: u64,
@@ -92,12 +92,12 @@ impl EndCounts {
 }
 
 impl ReplayTotals {
-    /// Outcomes of all events.
+    /// Returns the counts over all events.
     pub fn total(&self) -> EndCounts {
         self.sum(|_| true)
     }
 
-    /// Outcomes of executions, which a client would call statements.
+    /// Returns the counts over executions, which a client would call statements.
     pub fn executions(&self) -> EndCounts {
         self.sum(Kind::is_execution)
     }
@@ -120,7 +120,7 @@ pub(crate) struct OutcomeWriter {
     fingerprinter: Fingerprinter,
     described: HashSet<u64>,
     tally: ReplayTotals,
-    /// The first write error. The replay continues; the run ends before this point.
+    /// The first write error. The replay continues, but the run contains nothing after it.
     failure: Option<WriteError>,
 }
 
@@ -212,7 +212,7 @@ impl OutcomeWriter {
     fn count_failure(&mut self, failure: &ReplayFailure, captured: &CapturedOutcome) {
         let code = failure.sqlstate.map(|code| code.to_string()).unwrap_or_default();
         self.metrics.error(&code).add(1);
-        // Logs may lack SQLSTATEs; then any captured failure counts as the same one.
+        // Logs may lack SQLSTATEs; then any captured failure counts as the same failure.
         let too = match captured.sqlstate {
             Some(sqlstate) => Some(sqlstate) == failure.sqlstate,
             None => captured.failed(),
@@ -230,8 +230,8 @@ impl OutcomeWriter {
         let since_start =
             |at: Instant| micros(at.saturating_duration_since(self.schedule.start())).cast_signed();
         let paced = self.schedule.is_paced();
-        // Each delay has one cause: a statement that is late although the event was available and
-        // the session free is our fault; one that waited for its session is due to the database.
+        // Each delay has one cause. If the event was available and the session free, the replay is
+        // the cause; if the statement waited for its session, the database is.
         let ready = one.item.available.max(one.free_since);
         let late = |sent: Instant| micros(sent.saturating_duration_since(ready));
         let lag = micros(one.free_since.saturating_duration_since(one.item.available));
@@ -320,7 +320,7 @@ impl OutcomeWriter {
     }
 }
 
-/// The values of an example; `None` if some are binary, which is not readable.
+/// Returns the values of an example; `None` if some are in binary format, which is not readable.
 fn parameters(event: &Event) -> Option<Vec<howdah_traffic::Parameter>> {
     let is_text = |wire: &howdah_traffic::WireDetail| wire.formats.iter().all(|code| *code == 0);
     match &event.action {

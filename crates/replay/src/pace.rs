@@ -18,7 +18,8 @@ pub enum Rate {
 }
 
 impl Rate {
-    /// Accepted factors: from a second of traffic in a microsecond to a second in eleven days.
+    /// Accepted factors: at one end a second of traffic takes a microsecond, at the other eleven
+    /// days.
     pub const RANGE: std::ops::RangeInclusive<f64> = 0.000_001..=1_000_000.0;
 }
 
@@ -70,7 +71,7 @@ impl FromStr for Rate {
 pub(crate) struct Schedule {
     /// Captured time of the first event.
     origin: Timestamp,
-    /// The due time of that event.
+    /// Time at which the first event is due.
     start: Instant,
     rate: Rate,
 }
@@ -81,7 +82,8 @@ impl Schedule {
         Self { origin, start, rate }
     }
 
-    /// The due time of an event captured at `time`. Events before the origin are due at the start.
+    /// Returns when an event captured at `time` is due. Events before the origin are due at the
+    /// start.
     pub(crate) fn due(&self, time: Timestamp) -> Instant {
         match self.rate {
             Rate::Max => self.start,
@@ -94,12 +96,12 @@ impl Schedule {
         }
     }
 
-    /// When the replay started.
+    /// Returns when the replay started.
     pub(crate) fn start(&self) -> Instant {
         self.start
     }
 
-    /// Whether due times are meaningful: at the highest speed they are not.
+    /// Whether due times are meaningful, which is not the case at the highest speed.
     pub(crate) fn is_paced(&self) -> bool {
         matches!(self.rate, Rate::Times(_))
     }

@@ -1,4 +1,4 @@
-//! One captured session on the target: decides which of its events comes next and what to send.
+//! One captured session on the target: decides which event comes next and what to send.
 //!
 //! A player owns no socket and no clock. The worker passes in events, the time and the server's
 //! replies, and the player returns what to do, so its decisions can be tested without a server.
@@ -68,8 +68,8 @@ pub(crate) struct Outage {
     pub(crate) failure: ReplayFailure,
     /// Time of the next attempt.
     pub(crate) retry: Instant,
-    /// The outage has lasted so long that events no longer wait for its end, even without a due
-    /// time.
+    /// Whether the outage has lasted so long that events no longer wait for its end, even if they
+    /// have no due time.
     pub(crate) is_long: bool,
 }
 
@@ -85,12 +85,13 @@ pub(crate) struct Player {
     statements: HashMap<Text, PreparedText>,
     /// Portals opened on the current connection, by name.
     portals: HashSet<Text>,
-    /// The capture has this session's Parse messages, so an Execute needs none of its own.
+    /// Whether the capture has this session's Parse messages, so that no Parse needs to be added.
     has_captured_parses: bool,
     transaction: TransactionStatus,
-    /// The connection was lost inside a transaction whose end has not been reached yet.
+    /// Whether the connection was lost inside a transaction that the captured session has not ended
+    /// yet.
     is_transaction_lost: bool,
-    /// The last event was a Disconnect.
+    /// Whether the last event was a Disconnect.
     has_disconnected: bool,
     fetch_rows: u32,
     /// Startup parameters of the session's login, if captured.
@@ -109,7 +110,7 @@ struct PreparedText {
 }
 
 impl PreparedText {
-    /// The text and types that a Parse for this event prepares.
+    /// Returns the text and types that a Parse for this event prepares.
     fn for_event(item: &ScheduledEvent) -> Self {
         let sql = item.event.action.sql().cloned().unwrap_or_default();
         Self { sql, types: item.types().to_vec() }
@@ -146,7 +147,7 @@ impl Player {
         }
     }
 
-    /// Startup parameters of the session's login, if captured.
+    /// Returns the startup parameters of the session's login, if captured.
     pub(crate) fn settings(&self) -> &[(Text, Text)] {
         &self.settings
     }
@@ -194,13 +195,13 @@ impl Player {
         self.has_disconnected && self.queue.is_empty()
     }
 
-    /// The event at the front of the queue, which is sent next.
+    /// Returns the event at the front of the queue, which is sent next.
     pub(crate) fn next_event(&self) -> Option<&Event> {
         self.queue.front().map(|next| &next.event)
     }
 
     /// Decides what to do at `now`. For [`PlayerStep::Send`], the messages are queued in `client`,
-    /// which must be given while the state is [`LinkState::Connected`].
+    /// which must be given if the state is [`LinkState::Connected`].
     pub(crate) fn step(
         &mut self,
         now: Instant,
@@ -266,10 +267,10 @@ impl Player {
         }
     }
 
-    /// The reason why this event cannot be sent, or must not be, if any.
+    /// Returns the reason why this event cannot or must not be sent, if there is one.
     fn reason_to_skip(&self, event: &Event) -> Option<SkipCause> {
         // A prepared statement belongs to the session, so a Parse is sent even if its transaction
-        // is lost.
+        // was lost.
         let kind = event.action.kind();
         let runs = kind.is_execution() || kind == Kind::Bind;
         if self.is_transaction_lost && runs && !begins_transaction(&event.action) {
@@ -333,8 +334,8 @@ impl Player {
                 Some(InFlightBatch { trial: Some((probe, TrialResult::default())), ..flight });
             return PlayerStep::Send;
         }
-        // If an event cannot be encoded, it fails, as do the following events of its batch. Those
-        // before it are already queued and need a Sync to get a reply.
+        // If an event cannot be encoded, it fails, and so do the following events of its batch.
+        // Earlier events are already queued and need a Sync to get a reply.
         let failure = self.queue_messages(&mut parts, client).err().map(|reason| {
             client.sync();
             encode_failure(&reason)
@@ -395,7 +396,8 @@ impl Player {
                 if client.pending_ready_count() > 0
                     && let Some(flight) = &mut self.in_flight
                 {
-                    // This completes an earlier pipeline in the batch, not the batch.
+                    // This ReadyForQuery completes an earlier pipeline within the batch, not the
+                    // whole batch.
                     flight.failure = None;
                     return Vec::new();
                 }
@@ -478,8 +480,8 @@ impl Player {
     fn finish_batch(&mut self, now: Instant) -> Vec<FinishedEvent> {
         let Some(flight) = self.in_flight.take() else { return Vec::new() };
         if flight.failure.is_some() {
-            // Statements that were prepared before remain prepared. Whether the failed batch
-            // prepared any is not tracked, so those are prepared again.
+            // Statements prepared earlier remain prepared. It is unknown whether the failed batch
+            // prepared any, so those are prepared again.
             for part in flight.parts.iter().filter(|part| part.completed.is_none()) {
                 match &part.item.event.action {
                     Action::Parse { statement, .. } => drop(self.statements.remove(statement)),
@@ -515,7 +517,7 @@ impl Player {
         finished
     }
 
-    /// Fails the next event with the attempt to connect for it.
+    /// Fails the next event with the error of the connection attempt made for it.
     pub(crate) fn fail_next(
         &mut self,
         failure: &ReplayFailure,
@@ -530,7 +532,7 @@ impl Player {
         self.queue.push_front(item);
     }
 
-    /// Records that the connection was closed, as in the capture.
+    /// Records that the connection was closed because the captured session disconnected.
     pub(crate) fn on_disconnected(&mut self, now: Instant) {
         self.link_state = LinkState::Disconnected { outage: None };
         self.transaction = TransactionStatus::Idle;
@@ -539,7 +541,7 @@ impl Player {
         self.free_since = now;
     }
 
-    /// Time at which the session became free to send its next event.
+    /// Returns when the session became free to send its next event.
     pub(crate) fn free_since(&self) -> Instant {
         self.free_since
     }
@@ -577,7 +579,7 @@ fn has_copy_data(event: &Event) -> bool {
 /// Maximum bytes of one CopyData message.
 const COPY_CHUNK_BYTES: usize = 64 << 10;
 
-/// The reason why these values cannot be bound, if any.
+/// Returns the reason why these values cannot be bound, if there is one.
 fn parameters_skip_reason(parameters: Option<&[Parameter]>) -> Option<SkipCause> {
     match parameters {
         None => Some(SkipCause::UnknownParameters),

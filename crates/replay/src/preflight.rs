@@ -1,4 +1,4 @@
-//! Checks before a replay whether its sessions will be able to log in.
+//! Checks before a replay whether the captured sessions will be able to log in.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{concurrency::ConcurrencyEstimate, identity::IdentityMap};
 /// Maximum number of logins that are tried; those with the most sessions come first.
 const LOGINS_MAX: usize = 16;
 
-/// Timeout of each login. They run in parallel, so all together take no longer.
+/// Timeout of each login. Logins run in parallel, so this also limits all of them together.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A login that the target refuses.
@@ -59,8 +59,8 @@ impl RequiredLogin {
     }
 }
 
-/// Tries the logins that sessions will use, as far as the estimate and the mapping show them.
-/// Returns those that are refused permanently: no such role or database, wrong password, a rule in
+/// Tries the logins that sessions will use, according to the estimate and the mapping. Returns
+/// those that are refused permanently: no such role or database, wrong password, a rule in
 /// `pg_hba.conf`. Transient failures, such as a full server, are not returned.
 ///
 /// The target's own login is not tried, because it has succeeded before.
@@ -107,7 +107,7 @@ fn required_logins(
             need.captured_databases.push(captured_database.clone());
         }
     }
-    // Mapped names that do not occur in the estimate.
+    // Mapped names are checked even if they do not occur in the estimate.
     let default = or(identities.database(""), target.database());
     for (captured, user) in identities.named_users() {
         let is_known = needs.iter().any(|((known, _), need)| known == user && need.is_mapped);

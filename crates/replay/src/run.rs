@@ -41,7 +41,7 @@ const INBOX_BYTES: usize = 4 << 20;
 /// other events that are due at the same time.
 const START_DELAY: Duration = Duration::from_millis(20);
 
-/// The event source failed. Boxed, because sources have different error types.
+/// An error of the event source. Boxed, because sources have different error types.
 pub type EventSourceError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Everything a replay needs besides its events.
@@ -50,17 +50,17 @@ pub struct Replay {
     pub target: ConnectTarget,
     /// The endpoint of the target that accepted the first connection.
     pub endpoint: Endpoint,
-    /// Whether the first connection uses TLS. All connections do the same.
+    /// Whether the first connection uses TLS; all other connections then do the same.
     pub is_encrypted: bool,
     /// Pace, identities and limits.
     pub settings: ReplaySettings,
     /// Receives the outcomes; with `None`, only totals are kept.
     pub writer: Option<RunWriter>,
-    /// Whether events carry their captured outcome. A log that is replayed while it is read does
-    /// not have them, because a statement's end is logged after its start.
+    /// Whether events have their captured outcome. A log that is replayed while it is being read
+    /// does not provide it, because the end of a statement is logged after its start.
     pub has_outcomes: bool,
-    /// Number of connections that the target has room for. If set, a notice is reported when the
-    /// capture needs more.
+    /// The connection slots of the target. If set, a notice is reported when the capture needs
+    /// more.
     pub capacity: Option<Capacity>,
     /// Whether a fixed statement measures the speed of the target.
     pub calibration: CalibrationPlan,
@@ -68,7 +68,7 @@ pub struct Replay {
     pub notices: NoticeSink,
     /// Receives the live metrics.
     pub registry: Registry,
-    /// Set to true to stop the replay shortly; any thread may do so.
+    /// Stops the replay soon after it is set to true; may be set from any thread.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -93,8 +93,8 @@ pub struct ReplayReport {
     pub connections: u64,
     /// Connections that the target closed or refused.
     pub connections_lost: u64,
-    /// Sessions whose transaction was still open where the capture ends. They were closed, which
-    /// rolled it back.
+    /// Number of sessions whose transaction was still open at the end of the capture. They were
+    /// closed, which rolled it back.
     pub closed_in_transaction: u64,
     /// Whether captured outcomes are known; see [`Replay::has_outcomes`].
     pub has_outcomes: bool,
@@ -109,8 +109,8 @@ pub struct ReplayReport {
 }
 
 impl ReplayReport {
-    /// The reason why no session could log in, taken from one of the errors; `None` if a session
-    /// could log in or none needed to.
+    /// Returns the reason why no session could log in, taken from one of the errors; `None` if a
+    /// session could log in, or if none needed to.
     pub fn login_failure(&self) -> Option<&str> {
         let is_refused = self.connections == 0 && self.connections_lost > 0 && !self.is_interrupted;
         let failures = self.tally.errors.values().max_by_key(|failures| failures.count);
@@ -118,7 +118,7 @@ impl ReplayReport {
     }
 }
 
-/// The replay could not start.
+/// The reason why a replay could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -142,14 +142,14 @@ pub enum StartError {
 impl Replay {
     /// Replays `events`, which must be in the order of their time, through to the last reply.
     ///
-    /// The first event starts the clock, so this function waits for it, regardless of `stop`. The
-    /// others are pulled on a separate thread, only as far ahead as the schedule needs, so a slow
+    /// The first event starts the clock, so this function waits for it, regardless of `stop`. A
+    /// separate thread pulls the other events, only as far ahead as the schedule needs, so a slow
     /// or endless source is fine. Failed statements, lost connections and a source that fails
-    /// midway are results, found in the [`ReplayReport`].
+    /// midway are not errors; the [`ReplayReport`] contains them.
     ///
     /// # Errors
     ///
-    /// See [`StartError`]: in all these cases nothing has been sent.
+    /// See [`StartError`]. In each case, nothing has been sent.
     pub fn run<E: Into<EventSourceError>>(
         self,
         mut events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
@@ -230,7 +230,7 @@ fn play<E: Into<EventSourceError>>(
         notices,
         error: error.clone(),
     };
-    // Not joined: after a stop it may still be blocked in a read from an endless pipe.
+    // The thread is not joined: after a stop it may still be reading from an endless pipe.
     thread::Builder::new()
         .name("replay-reader".to_owned())
         .spawn(move || dispatcher.run(opening, events))
@@ -278,7 +278,7 @@ struct Dispatcher {
     inboxes: Vec<Arc<Inbox>>,
     /// Captured time of the latest event so far.
     last: Timestamp,
-    /// Per worker: its sessions that are open at this point of the capture.
+    /// For each worker, its sessions that are open at this point of the capture.
     open: Vec<HashSet<SessionId>>,
     hash: RandomState,
     /// When the dispatcher last waited for room in an inbox.
@@ -315,7 +315,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns false when the workers accept no more events.
+    /// Dispatches an event. Returns false if the workers accept no more events.
     fn dispatch(&mut self, event: Event) -> bool {
         self.last = self.last.max(event.time);
         let worker = (self.hash.hash_one(&event.session) % self.inboxes.len() as u64) as usize;

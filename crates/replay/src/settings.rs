@@ -13,14 +13,15 @@ pub struct ReplaySettings {
     pub identities: IdentityMap,
     /// Encodings of the captured texts.
     pub encodings: EncodingMap,
-    /// Settings that sessions start with; if several match with the same name, the last one
+    /// Settings that sessions start with. If several with the same name match, the last one
     /// applies.
     pub login_settings: Vec<LoginSetting>,
-    /// Start every session with `default_transaction_read_only` on, whatever else sets it.
+    /// Whether every session starts with `default_transaction_read_only` on, whatever else sets it.
     pub is_read_only: bool,
-    /// Bounds on memory and rows.
+    /// Limits on memory and rows.
     pub limits: ReplayLimits,
-    /// Threads that run sessions. One is enough for tens of thousands of statements per second.
+    /// Number of threads that run sessions. One is enough for tens of thousands of statements per
+    /// second.
     pub workers: usize,
 }
 
@@ -38,10 +39,11 @@ impl Default for ReplaySettings {
     }
 }
 
-/// Bounds on memory, and values that captures leave open. Memory is per worker.
+/// Limits on memory, and values that captures do not contain. Memory is per worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayLimits {
-    /// Rows per Execute of a portal that is fetched from, because logs do not contain the number.
+    /// Rows per Execute of a portal that is fetched in parts, because logs do not contain this
+    /// number.
     pub fetch_rows: u32,
     /// At the highest speed, reading pauses while this many bytes are queued.
     pub read_ahead_bytes: usize,

@@ -19,8 +19,8 @@ use crate::{
 const REPORT_VERSION: u32 = 1;
 
 impl ReplayReport {
-    /// All figures. Durations are in microseconds unless the key says otherwise; a distribution
-    /// without values is null.
+    /// Returns all figures. Durations are in microseconds unless the key says otherwise; a
+    /// distribution without values is null.
     pub fn json(&self, rate: Rate) -> Value {
         let ReplayTotals { latency, schedule_error, dependency_lag, input_late, .. } = &self.tally;
         let by_code = |count: fn(&FailureSummary) -> u64| -> serde_json::Map<_, _> {
@@ -70,7 +70,7 @@ impl ReplayReport {
         })
     }
 
-    /// The most important figures as aligned text; each line ends with a newline.
+    /// Returns the most important figures as aligned text; each line ends with a newline.
     pub fn lines(&self, rate: Rate) -> String {
         let mut out = String::new();
         // Writing to a string cannot fail.
@@ -148,13 +148,13 @@ impl ReplayReport {
         json
     }
 
-    /// Captured time from the first event to the last; for an interrupted replay, to the last event
-    /// that was replayed.
+    /// Returns the captured time from the first event to the last; for an interrupted replay, to
+    /// the last event that was replayed.
     pub fn played_span(&self) -> Duration {
         self.tally.played.map_or(Duration::ZERO, |(first, last)| last.saturating_since(first))
     }
 
-    /// Time from the first execution sent to the last; `None` if nothing was sent.
+    /// Returns the time from the first execution sent to the last; `None` if nothing was sent.
     pub fn send_span(&self) -> Option<Duration> {
         self.tally.sends.map(|(first, last)| last - first)
     }
@@ -183,8 +183,8 @@ fn describe_failures(code: &str, failures: &FailureSummary, outcomes_known: bool
     format!("{count}  {code}{compared}, such as: {sample}")
 }
 
-/// `calibration p50 1.10 ms (900 µs to 3.40 ms), CPU pressure 12 %, …`; what was not measured is
-/// left out.
+/// Formats `calibration p50 1.10 ms (900 µs to 3.40 ms), CPU pressure 12 %, …`, without figures
+/// that were not measured.
 fn describe_machine(machine: &MachineSeries) -> String {
     let summary = machine.summary();
     let short = |us| ShortDuration(Duration::from_micros(us));

@@ -46,8 +46,8 @@ impl Logins {
         }
     }
 
-    /// Starts a login on a connection whose server presented `certificate`, under the same
-    /// conditions (`channel_binding`, `require_auth`) as the first connection.
+    /// Starts a login on a connection whose server presented `certificate`. The same
+    /// `channel_binding` and `require_auth` apply as for the first connection.
     pub(crate) fn start_login(
         &self,
         mut login: Login,
@@ -56,16 +56,16 @@ impl Logins {
         login.channel_binding = self.target.tls().binding(certificate);
         let guard = self.target.auth_policy(&login);
         let mut nonce = [0; 18];
-        // If the random source fails, a SCRAM login fails on its own.
+        // If the random source fails, a SCRAM login fails by itself.
         let _ = self.random.fill(&mut nonce);
         let mut client = ClientSession::new(login, nonce);
         client.share_scram_keys(self.scram_keys.clone());
         (client, AuthFilter::new(guard))
     }
 
-    /// Builds the login of a session that was captured with these names. Its client encoding is
-    /// that of the captured text unless the target sets another. Parameters come from `settings`
-    /// (by name and value) first, then from those configured for the replay.
+    /// Builds the login of a session that was captured with these names. The client encoding is
+    /// that of the captured text unless the target sets another. Parameters come first from
+    /// `settings` (by name and value), then from those configured for the replay.
     pub(crate) fn login(
         &self,
         [user, database, application]: [&str; 3],
@@ -93,7 +93,7 @@ impl Logins {
             login.parameters.push((CLIENT_ENCODING.to_owned(), encoding.to_owned()));
         }
         for (name, value) in settings {
-            // A name or value that a login cannot express cannot come from a captured one.
+            // A captured name or value always fits into a login, so skip any other.
             let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
             if is_chosen && name.eq_ignore_ascii_case(CLIENT_ENCODING) {
                 continue;
@@ -106,7 +106,7 @@ impl Logins {
             }
         }
         if self.is_read_only {
-            // Added last, and a parameter takes precedence over the same setting within `options`.
+            // Added last. A parameter takes precedence over the same setting within `options`.
             set_parameter(&mut login, READ_ONLY, "on");
         }
         login
@@ -118,8 +118,8 @@ fn set_parameter(login: &mut Login, name: &str, value: &str) {
     login.parameters.push((name.to_owned(), value.to_owned()));
 }
 
-/// The setting that makes a server refuse writes. As a startup parameter it is the value that
-/// `RESET ALL` and `DISCARD ALL` return to.
+/// The setting that makes a server refuse writes. `RESET ALL` and `DISCARD ALL` return to the value
+/// of a startup parameter.
 const READ_ONLY: &str = "default_transaction_read_only";
 
 /// The setting for the encoding that a client uses.

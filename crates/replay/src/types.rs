@@ -1,10 +1,10 @@
 //! Deduces parameter types that a log does not contain.
 //!
-//! A driver's Parse specifies types for its parameters, which no log shows. Without them PostgreSQL
-//! refuses some statements (`select $1 + $2`) and compares others as text (`select $1 < $2`). For
-//! these, the types are deduced from the values: first from those of the current execution, then
-//! also from those of later executions, so that the types widen with the values. A capture of the
-//! wire contains the types, and nothing is deduced.
+//! A driver's Parse specifies types for its parameters, which logs do not contain. Without them
+//! PostgreSQL refuses some statements (`select $1 + $2`) and compares others as text (`select $1 <
+//! $2`). For these, the types are deduced from the values: first from those of the current
+//! execution, then also from those of later executions, so that the types widen with the values. A
+//! capture of the wire protocol contains the types, so nothing is deduced.
 //!
 //! Whether a statement needs types is determined once per fingerprint:
 //!
@@ -58,7 +58,7 @@ const STATEMENTS_MAX: usize = 64 << 10;
 /// Bytes of texts whose fingerprints are cached.
 const FINGERPRINTS_BYTES: usize = 8 << 20;
 
-/// How to send a statement, as far as that has been determined.
+/// How to send a statement, according to what is known so far.
 #[derive(Clone, Debug)]
 enum TypingState {
     /// The text was analyzed, but no trial was made.
@@ -86,8 +86,8 @@ struct TypeVariant {
 const VARIANTS_MAX: usize = 8;
 
 impl TypeVariant {
-    /// The types for these values, after widening the variant's shapes to cover them; `None` if the
-    /// values are of another kind.
+    /// Returns the types for these values, after widening the variant's shapes to cover them;
+    /// `None` if the values are of another kind.
     fn types_for(&mut self, values: &[Parameter]) -> Option<Option<Arc<[u32]>>> {
         let text = ValueShape::One(Scalar::Text);
         let mut widened = self.shapes.clone();
@@ -107,7 +107,7 @@ impl TypeVariant {
 /// How types are derived from shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TypeGuess {
-    /// The parameters to give types to; all if `None`.
+    /// For each parameter, whether to give it a type; `None` for all.
     only: Option<Vec<bool>>,
     /// Declare text values as `text` instead of leaving their type to the server.
     names_texts: bool,
@@ -148,7 +148,7 @@ enum TrialStage {
     },
 }
 
-/// The result of a trial: the types of all parameters, or the error.
+/// The result of a trial: the types of all parameters, or the server's error.
 #[derive(Debug, Default)]
 pub(crate) struct TrialResult {
     pub(crate) types: Vec<u32>,
@@ -164,9 +164,9 @@ impl Default for ParameterTypes {
 }
 
 impl ParameterTypes {
-    /// Decides how to send an execution of `event` with `values`. `is_fragile`: a refusal would
-    /// abort more than the statement itself. `can_try` is false where the server would refuse any
-    /// trial.
+    /// Decides how to send an execution of `event` with `values`. `is_fragile` means that a refusal
+    /// would abort more than the statement itself. `can_try` is false if the server would refuse
+    /// any trial.
     pub(crate) fn decide(
         &self,
         event: &Event,
@@ -202,7 +202,7 @@ impl ParameterTypes {
         Decision::Try(Box::new(TypeTrial::new(key, sql.clone(), values.to_vec())))
     }
 
-    /// The cached types for a Parse whose values are not known yet.
+    /// Returns the cached types for a Parse whose values are not known yet.
     pub(crate) fn known_types(&self, event: &Event) -> Option<Arc<[u32]>> {
         let sql = event.action.sql()?;
         let count = usize::from(placeholder_count(sql.as_bytes()));
@@ -273,7 +273,8 @@ impl TypeCache {
         let Some(TypingState::Typed(variants)) = self.statements.get_mut(&key) else {
             return self.insert(key, statement);
         };
-        // The statement needs types for other values, so add a variant without types for these.
+        // The statement needs types only for other values, so add a variant without types for
+        // these.
         let variant = match statement {
             TypingState::Typed(mut new) => new.pop(),
             _ => Some(TypeVariant { shapes, guess: TypeGuess::untyped() }),
@@ -310,7 +311,7 @@ impl TypeTrial {
         Self { key, sql, values, shapes, stage: TrialStage::Untyped, guesses: VecDeque::new() }
     }
 
-    /// The types to try.
+    /// Returns the types to try.
     pub(crate) fn types(&self) -> Arc<[u32]> {
         let guess = self.guesses.front().filter(|_| self.stage != TrialStage::Untyped);
         guess.and_then(|guess| guess.types(&self.shapes)).unwrap_or_default()
@@ -329,7 +330,7 @@ impl TypeTrial {
                     matches!(result.types.get(at), Some(25 | 1043 | 705)) && shape.is_measure()
                 };
                 let only: Vec<bool> = self.shapes.iter().enumerate().map(is_text).collect();
-                // Without a comparison as text elsewhere in the statement, the guess is harmless.
+                // The guess is harmless unless another part of the statement compares as text.
                 if !only.contains(&true)
                     || PlaceholderContext::from_sql(self.sql.as_bytes())
                         != PlaceholderContext::Textual
@@ -387,7 +388,7 @@ impl TypeGuess {
         }
     }
 
-    /// Guesses that differ for these shapes, the most likely first.
+    /// Returns the guesses that differ for these shapes, the most likely first.
     fn all(only: Option<&Vec<bool>>, shapes: &[ValueShape]) -> VecDeque<Self> {
         let mut guesses: VecDeque<Self> = VecDeque::new();
         let mut tried = Vec::new();
@@ -407,7 +408,7 @@ impl TypeGuess {
         guesses
     }
 
-    /// The types; `None` if all are left to the server.
+    /// Returns the types; `None` if all are left to the server.
     fn types(&self, shapes: &[ValueShape]) -> Option<Arc<[u32]>> {
         // 25 is text.
         let oid = |(at, shape): (usize, &ValueShape)| match shape {
@@ -427,7 +428,7 @@ impl TypeGuess {
 }
 
 impl ValueShape {
-    /// Whether values of this kind are ordered differently from their texts.
+    /// Whether values of this kind sort differently from their text form.
     fn is_measure(self) -> bool {
         use Scalar::{Date, Float8, Int4, Int8, Interval, Numeric, Time, Timestamp, TimestampTz};
         let is_measure = |scalar| {

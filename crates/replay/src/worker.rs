@@ -1,8 +1,8 @@
 //! The event loop: sends each session's next event when it is due and its session is free.
 //!
 //! One worker is one thread with one [`Poller`]. Sessions never move between workers and no worker
-//! waits for another, so a slow statement delays only its own session. A statement costs here: an
-//! event popped from the inbox, one timer, one write, one read, and its share of an `epoll_wait`.
+//! waits for another, so a slow statement delays only its own session. Each statement costs one
+//! event popped from the inbox, one timer, one write, one read, and a share of an `epoll_wait`.
 
 mod admission;
 mod end_of_capture;
@@ -48,14 +48,14 @@ use session_slot::{SessionSlot, SlotId};
 /// Interval at which the stop flag is checked and gauges are set.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Delays between attempts to connect: the first one, which doubles up to the second one.
+/// Delays between connection attempts: the first value, doubled each time up to the second value.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Number of failed attempts to connect, about twenty seconds of them, after which an outage counts
+/// Number of failed connection attempts, about twenty seconds of them, after which an outage counts
 /// as long.
 const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 
-/// Maximum outcomes per batch sent to the outcome writer.
+/// Maximum number of outcomes sent to the outcome writer at once.
 const BATCH_MAX: usize = 512;
 
 /// Settings, channels and counters that all workers share.
@@ -88,11 +88,11 @@ pub(crate) struct ReplayWorker {
     /// Outcomes not yet sent to the outcome writer.
     finished: Vec<FinishedEvent>,
     backlog_bytes: usize,
-    /// Time at which an event last ended.
+    /// Time at which the most recent event ended.
     progress: Instant,
     /// Next time to check for sessions without further events, once the events have ended.
     finish_check: Instant,
-    /// Set once the replay has been interrupted.
+    /// The state of the interruption; set once the replay has been interrupted.
     interruption: Option<Interruption>,
     stats: WorkerStats,
     buffer: Box<[u8]>,
@@ -186,7 +186,7 @@ impl ReplayWorker {
     fn play(&mut self, slot: SlotId) {
         let paced = self.shared.schedule.is_paced();
         loop {
-            // Read for each step, because the work of earlier steps takes time.
+            // The clock is read for each step, because earlier steps take time.
             let now = Instant::now();
             let slot_entry = &mut self.slots[slot.index as usize];
             // A step may have ended the session, and the slot may now belong to another one.
@@ -295,7 +295,7 @@ impl ReplayWorker {
         let index = (ready.token.0 & 0xffff_ffff) as u32;
         let Some(slot_entry) = self.slots.get_mut(index as usize) else { return };
         let slot = SlotId { index, generation: slot_entry.generation };
-        // The event is late, of a connection that this slot had before.
+        // The readiness event belongs to an earlier connection of this slot.
         if slot.token() != ready.token {
             return;
         }
@@ -320,7 +320,7 @@ impl ReplayWorker {
         let was_busy = player.is_busy();
         let pumped = link.pump(&mut self.buffer, &self.shared.logins, |client, reply| {
             has_logged_in |= matches!(reply, Reply::LoggedIn);
-            // Read for each reply, because a large one may take long to arrive.
+            // The clock is read for each reply, because a large reply may take long to arrive.
             ended.extend(player.handle_reply(reply, Instant::now(), client));
         });
         let now = Instant::now();
@@ -357,8 +357,8 @@ impl ReplayWorker {
         }
     }
 
-    /// Handles the loss or refusal of a slot's connection: events in flight on it fail, the rest
-    /// continues.
+    /// Handles the loss or refusal of a slot's connection. Events in flight on it fail; the other
+    /// events continue.
     fn on_connection_lost(&mut self, slot: SlotId, lost: ConnectionLoss, now: Instant) {
         let slot_entry = &mut self.slots[slot.index as usize];
         // The server's last error is more specific than the hangup.
@@ -370,10 +370,10 @@ impl ReplayWorker {
         let wait =
             RETRY_DELAYS.0.saturating_mul(1 << slot_entry.retries.min(16)).min(RETRY_DELAYS.1);
         slot_entry.retries += 1;
-        // The first attempt after a loss is immediate; delays start when that fails too.
+        // The first attempt after a loss is immediate; delays start if it fails too.
         let retry = if was_connected { now } else { now + wait };
-        // At the highest speed no due time can be missed, so a restart of the target is waited for,
-        // unlike a refusal that would be repeated.
+        // At the highest speed there are no due times to miss, so events wait for a restart of the
+        // target, but not for a refusal that would be repeated.
         let is_long = !failure.is_transient() || slot_entry.retries > RETRIES_OF_LONG_OUTAGE;
         let can_wait = !self.shared.schedule.is_paced() && !is_long;
         let mut ended =
@@ -485,7 +485,7 @@ fn unsent(item: ScheduledEvent, end: EventEnd, now: Instant, free: Instant) -> F
     FinishedEvent { item, sent: None, started: None, ended: now, free_since: free, rows: None, end }
 }
 
-/// The outcome of an event without rows that was sent as soon as possible.
+/// Creates the outcome of an event that returns no rows and was sent as soon as possible.
 fn answered(item: ScheduledEvent, sent: Instant, ended: Instant, end: EventEnd) -> FinishedEvent {
     FinishedEvent {
         item,
@@ -498,7 +498,8 @@ fn answered(item: ScheduledEvent, sent: Instant, ended: Instant, end: EventEnd) 
     }
 }
 
-/// The cancel request for the statement that a slot is running, if its server sent a cancel key.
+/// Returns the cancel request for the statement that a slot is running, if its server sent a cancel
+/// key.
 fn cancel_request_for(slot_entry: &mut SessionSlot) -> Option<Vec<u8>> {
     let key = slot_entry.link.as_mut()?.client()?.cancel_key()?;
     let mut request = Vec::new();

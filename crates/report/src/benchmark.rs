@@ -1,7 +1,7 @@
 //! Draws the results of a benchmark of cache warming: a table for terminals, a page with a chart,
 //! and a document and CSV for programs.
 //!
-//! Measured by [`howdah_warm::benchmark`].
+//! [`howdah_warm::benchmark`] measures them.
 
 mod document;
 mod page;

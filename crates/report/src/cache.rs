@@ -1,4 +1,4 @@
-//! Draws cache images, and advice on the size of a cache: tables for terminals, documents for
+//! Renders cache images, and advice on the size of a cache: tables for terminals, documents for
 //! programs.
 
 pub mod advice;
@@ -8,7 +8,7 @@ use howdah_warm::image::{CacheImage, Relation};
 
 use crate::text;
 
-/// The size of an image and of its cache: `512 pages, 4.00 MiB of 128.00 MiB buffers`.
+/// Formats the size of an image and of its cache: `512 pages, 4.00 MiB of 128.00 MiB buffers`.
 pub fn image_size(image: &CacheImage) -> String {
     let pages = image.page_count();
     let of = match image.origin.buffers {
@@ -18,12 +18,12 @@ pub fn image_size(image: &CacheImage) -> String {
     format!("{pages} pages, {}{of}", page_bytes(image, pages))
 }
 
-/// Size of this number of pages.
+/// Formats the size of this number of pages.
 fn page_bytes(image: &CacheImage, pages: u64) -> String {
     text::bytes(pages * u64::from(image.origin.page_bytes))
 }
 
-/// A relation's database and name, or placeholders for them.
+/// Returns the database and name of a relation, or placeholders if they are not known.
 fn relation_names(image: &CacheImage, relation: &Relation) -> (String, String) {
     let file = relation.file;
     let database = match (file.database, image.database_name(file.database)) {

@@ -1,7 +1,7 @@
 //! Shared parts of charts: axes with round ticks, SVG elements, escaped text.
 //!
-//! A chart is self-contained: it loads nothing and runs nothing. Content and colours are up to the
-//! caller.
+//! A chart is self-contained: it loads no resources and runs no scripts. The caller decides on
+//! content and colours.
 
 mod axis;
 

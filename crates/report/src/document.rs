@@ -14,7 +14,7 @@ use crate::headline;
 /// Version of [`ComparisonDocument`], in its `version` field.
 pub const DOCUMENT_VERSION: u32 = 1;
 
-/// The document. It can be serialised with any serde format; only its JSON form is stable.
+/// A comparison as a document. Any serde format can serialise it, but only its JSON form is stable.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct ComparisonDocument {
@@ -26,7 +26,7 @@ pub struct ComparisonDocument {
     pub verdict: &'static str,
     /// The verdict in one line, for people.
     pub summary: String,
-    /// The most important results, one line each, for people.
+    /// The most important results for people, one line each.
     pub headlines: Vec<String>,
     base: SideDocument,
     run: SideDocument,
@@ -40,7 +40,7 @@ pub struct ComparisonDocument {
     machine: Option<f64>,
     caveats: Vec<CaveatDocument>,
     fail_on: Vec<ViolationDocument>,
-    /// All queries, including those not listed below.
+    /// Number of all queries, including those not listed in `queries`.
     queries_total: usize,
     queries: Vec<QueryDocument>,
 }
@@ -117,7 +117,7 @@ struct QueryDocument {
     mean_change: Option<IntervalDocument>,
     /// The factor by which the query differed between base and control.
     noise: Option<f64>,
-    /// The smallest factor that several runs a side would have shown to be a change.
+    /// The smallest factor that several runs on each side would have shown to be a change.
     detectable: Option<f64>,
     impact_us: f64,
     base: Option<MeasuresDocument>,
@@ -170,7 +170,7 @@ struct ErrorDocument {
     run: u64,
 }
 
-/// The document of a comparison and the violated conditions, with at most `queries_max` queries.
+/// Converts a comparison and the violated conditions, with at most `queries_max` queries.
 pub fn document(
     comparison: &Comparison,
     violations: &[Violation],

@@ -13,8 +13,8 @@ const QUERY_WIDTH: usize = 100;
 /// Maximum characters of an error message in a headline.
 const MESSAGE_WIDTH: usize = 80;
 
-/// The verdict in one line, such as `no change in 12 of 14 queries; 2 not executed often enough to
-/// say`.
+/// Returns the verdict in one line, such as `no change in 12 of 14 queries; 2 not executed often
+/// enough to say`.
 pub fn verdict_line(comparison: &Comparison) -> String {
     let count = |test: fn(&QueryComparison) -> bool| {
         comparison.queries.iter().filter(|query| test(query)).count() as u64
@@ -50,8 +50,8 @@ fn count_queries(count: u64) -> String {
     format!("{count} {}", if count == 1 { "query" } else { "queries" })
 }
 
-/// One line for each query that got slower, the worst first; then for each that got faster, the
-/// best first; then for new and vanished errors; then for caveats.
+/// Returns one line for each query that got slower, the worst first; then for each that got faster,
+/// the best first; then for new and vanished errors; then for caveats.
 ///
 /// ```text
 /// slower: select … where customer = ? 14.2× (p50 0.20 ms → 2.91 ms, 95 % CI 13.1–15.0), because
@@ -114,7 +114,7 @@ pub(crate) fn range(interval: Interval) -> String {
     format!("{}–{}", text::factor_digits(interval.low), text::factor_digits(interval.high))
 }
 
-/// New and vanished errors are headlines; changed numbers of errors are in the table.
+/// Describes new and vanished errors; changed numbers of errors appear only in the table.
 fn error_line(query: &QueryComparison, change: &ErrorChange) -> Option<String> {
     let (what, count) = match change {
         change if change.is_new() => ("errors", change.run),
@@ -129,7 +129,8 @@ fn error_line(query: &QueryComparison, change: &ErrorChange) -> Option<String> {
     ))
 }
 
-/// ` (duplicate key value …)`; empty if the message was removed because it may contain values.
+/// Formats an error message: ` (duplicate key value …)`; empty if the message was removed because
+/// it may contain values.
 pub(crate) fn message(change: &ErrorChange, width: usize) -> String {
     match text::one_line(&change.message, width) {
         message if message.is_empty() => message,
@@ -141,8 +142,8 @@ pub(crate) fn sqlstate(change: &ErrorChange) -> String {
     change.sqlstate.map_or_else(|| "no SQLSTATE".to_owned(), |code| code.to_string())
 }
 
-/// The query in one line of at most `width` characters, or its fingerprint if its text is not
-/// known.
+/// Returns the query in one line of at most `width` characters, or its fingerprint if its text is
+/// not known.
 pub fn query_text(query: &QueryComparison, width: usize) -> String {
     match query.text.query.as_str() {
         "" => format!("query {}", query.fingerprint),
@@ -158,7 +159,7 @@ pub(crate) fn caveat_text(caveat: &Caveat, comparison: &Comparison) -> String {
         Caveat::EverythingMoved => {
             let moved = "most queries changed by about the same factor, which may be the machine";
             match &comparison.control {
-                // A control run is as distant in time as any other run, so it proves nothing.
+                // A control run ran at another time like any other run, so it proves nothing.
                 Some(control) => format!(
                     "{moved}: the control run differs from the base by {} but shows only what the \
                      machine did while it ran; replay base and run again in turns",

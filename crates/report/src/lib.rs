@@ -1,9 +1,9 @@
-//! Draws results: lines and tables for terminals, documents for programs, pages and charts for
+//! Renders results: lines and tables for terminals, documents for programs, pages and charts for
 //! browsers.
 //!
-//! Nothing is measured or assessed here. Functions return text, and the caller decides where it
-//! goes and whether it may be coloured; what probes measure is written line by line to the caller's
-//! writer.
+//! This crate does not measure or assess anything. Functions return text, and the caller decides
+//! where it goes and whether it may be coloured. Measurements of probes are written line by line to
+//! the caller's writer.
 
 pub mod benchmark;
 pub mod cache;

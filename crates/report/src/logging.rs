@@ -1,4 +1,4 @@
-//! Draws diagnoses of logging settings: a table for terminals, a document for programs.
+//! Renders diagnoses of logging settings: a table for terminals, a document for programs.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::text;
 
-/// The diagnosis as text: findings by importance, lines to copy, and notes.
+/// Renders the diagnosis as text: findings by importance, lines to copy, and notes.
 pub fn table(diagnosis: &LoggingDiagnosis) -> String {
     let mut out = format!("{}\n", diagnosis.subject);
     if diagnosis.findings.is_empty() {
@@ -41,7 +41,7 @@ fn row(out: &mut String, finding: &Finding) {
     }
 }
 
-/// Appends the lines to copy.
+/// Appends the configuration lines that the user can copy.
 fn remedy(out: &mut String, diagnosis: &LoggingDiagnosis) {
     let lines = diagnosis.remedy_lines();
     if lines.is_empty() {
@@ -59,7 +59,7 @@ fn remedy(out: &mut String, diagnosis: &LoggingDiagnosis) {
     }
 }
 
-/// The diagnosis for programs. Fields are in alphabetical order.
+/// A diagnosis for programs. Fields are in alphabetical order.
 #[derive(Debug, Serialize)]
 pub struct DiagnosisDocument<'a> {
     findings: Vec<SettingDocument<'a>>,

@@ -1,7 +1,7 @@
 //! The frame of HTML pages: self-contained documents under a strict content security policy.
 //!
-//! A page loads nothing. Its policy allows exactly the styles and scripts that the page was built
-//! with, by their hashes, so that markup which got into it by mistake could not run anything.
+//! A page loads nothing. Its policy allows only the styles and scripts that the page was built
+//! with, by their hashes, so markup that gets into the page by mistake cannot run anything.
 
 use std::fmt::Write as _;
 
@@ -17,22 +17,22 @@ pub(crate) const BASE_STYLE: &str = include_str!("page/base.css");
 /// The parts of a page.
 #[derive(Debug, Default)]
 pub(crate) struct HtmlPage<'a> {
-    /// Its title, as text.
+    /// The title, as plain text.
     pub(crate) title: &'a str,
     /// Style sheets after [`BASE_STYLE`].
     pub(crate) styles: &'a [&'a str],
-    /// The content of `style` elements within the body, which must be allowed as well.
+    /// The content of `style` elements within the body, which the policy must allow as well.
     pub(crate) inner_styles: &'a [&'a str],
-    /// The content of its body, as HTML.
+    /// The content of the `body` element, as HTML.
     pub(crate) body: &'a str,
-    /// Data for the scripts, as JSON: see [`embedded_json`].
+    /// Data for the scripts, as JSON from [`embedded_json`].
     pub(crate) data: Option<&'a str>,
-    /// Scripts, which run in this order after the page was read.
+    /// Scripts, which run in this order after the page is loaded.
     pub(crate) scripts: &'a [&'a str],
 }
 
 impl HtmlPage<'_> {
-    /// The page.
+    /// Renders the whole page.
     pub(crate) fn render(&self) -> String {
         let mut html = String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n");
         html.push_str("<meta charset=\"utf-8\">\n");
@@ -66,7 +66,8 @@ impl HtmlPage<'_> {
         [BASE_STYLE].into_iter().chain(self.styles.iter().copied())
     }
 
-    /// The content security policy. Data blocks need no entry: they are not executed.
+    /// Returns the content security policy. Data blocks need no entry because they are not
+    /// executed.
     fn policy(&self) -> String {
         let styles = self.outer_styles().chain(self.inner_styles.iter().copied());
         let mut policy = format!("default-src 'none'; style-src{}", sources(styles));
@@ -78,18 +79,18 @@ impl HtmlPage<'_> {
     }
 }
 
-/// ` 'sha256-…'` for each text.
+/// Returns ` 'sha256-…'` for each text.
 fn sources<'a>(texts: impl Iterator<Item = &'a str>) -> String {
     let hash = |text: &str| BASE64_STANDARD.encode(digest(&SHA256, text.as_bytes()));
     texts.map(|text| format!(" 'sha256-{}'", hash(text))).collect()
 }
 
-/// A value as JSON that can stand in a `script` element.
+/// Serializes a value as JSON that is safe in a `script` element.
 ///
-/// `<`, `>` and `&` are escaped, so that no text in it can end the element or open a comment, and
-/// so are the two characters that are line ends in JavaScript but not in JSON.
+/// Escapes `<`, `>` and `&`, so that no text can end the element or open a comment, and the two
+/// characters that are line ends in JavaScript but not in JSON.
 pub(crate) fn embedded_json(value: &impl Serialize) -> String {
-    // These characters occur within JSON strings only.
+    // Outside of strings, JSON does not use these characters.
     serde_json::to_string(value)
         .expect("the page's own types have string keys and no failing serializers")
         .replace('<', "\\u003c")

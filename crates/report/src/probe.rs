@@ -1,8 +1,9 @@
-//! Draws what probes measure, as it is measured: lines for people, or rows for programs.
+//! Draws measurements of probes as they arrive: lines for people, or rows for programs.
 //!
-//! Each printer writes to the writer it is given, takes the updates of a probe's loop as its
-//! [`ProbeOutput`](howdah_probe::live::ProbeOutput), and draws the totals at the end. Remarks that
-//! do not belong to the data are returned as lines for the caller to report.
+//! Each printer takes the updates of a probe's loop as its
+//! [`ProbeOutput`](howdah_probe::live::ProbeOutput), draws them to a writer, and draws the totals
+//! at the end. Remarks that do not belong to the data are returned as lines for the caller to
+//! report.
 
 mod by_sql;
 mod calls;

@@ -1,8 +1,7 @@
-//! Draws a flight recording of a server: text for people, one SVG chart with everything on one time
+//! Draws a flight recording of a server: text for people, an SVG chart with everything on one time
 //! axis, and an HTML page with both.
 //!
-//! The recording is analysed by [`howdah_probe::analysis`], which also has the document for
-//! programs.
+//! [`howdah_probe::analysis`] analyses the recording, and also has the document for programs.
 
 mod page;
 mod svg;

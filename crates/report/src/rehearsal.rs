@@ -1,7 +1,7 @@
 //! The report of a rehearsal: one model, rendered as text, Markdown, JSON, JUnit XML and HTML.
 //!
-//! [`RehearsalReport`] is plain data that `howdah-rehearse` fills in. The functions here render it
-//! and decide nothing. Statements are normalized; captured values appear only in
+//! [`RehearsalReport`] is plain data that `howdah-rehearse` fills in. The functions here only
+//! render it. Statements are normalized; captured values appear only in
 //! [`RehearsalReport::examples`], which Markdown and JUnit omit.
 
 pub mod html;
@@ -37,7 +37,7 @@ pub use self::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RehearsalSide {
-    /// The server in its present state.
+    /// The server without the change.
     Base,
     /// The server with the change.
     Change,
@@ -47,7 +47,7 @@ impl RehearsalSide {
     /// Both sides.
     pub const ALL: [Self; 2] = [Self::Base, Self::Change];
 
-    /// The word in files and output.
+    /// Returns the name of the side in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -62,7 +62,7 @@ impl fmt::Display for RehearsalSide {
     }
 }
 
-/// The answer of a rehearsal, which determines the exit code.
+/// The result of a rehearsal, which determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RehearsalVerdict {
     /// No query is slower, and no condition of the user is violated.
@@ -74,7 +74,7 @@ pub enum RehearsalVerdict {
 }
 
 impl RehearsalVerdict {
-    /// The word in files and output.
+    /// Returns the name of the verdict in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Passed => "passed",
@@ -87,26 +87,26 @@ impl RehearsalVerdict {
 /// One replay of a rehearsal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
-    /// `a1`, `b1`, …: the name of its folder. `a` is the base.
+    /// Name of the run and of its folder: `a1`, `b1`, …; `a` is the base.
     pub name: String,
-    /// The server it ran against.
+    /// The side whose server was replayed against.
     pub side: RehearsalSide,
     /// When its first statement could be sent.
     #[serde(with = "rfc3339")]
     pub started: Timestamp,
-    /// When its last reply had arrived.
+    /// When the last reply arrived.
     #[serde(with = "rfc3339")]
     pub finished: Timestamp,
-    /// Statements sent.
+    /// Number of statements sent.
     pub executions: u64,
-    /// Those that failed.
+    /// Number of statements that failed.
     pub failed: u64,
-    /// Events that were never sent.
+    /// Number of events that were never sent.
     pub skipped: u64,
     /// 99th percentile of how late statements were sent although their session was free, in
     /// microseconds. A large value means that this machine was too slow, not the server.
     pub schedule_error_p99_us: Option<u64>,
-    /// The load of the machine that replayed, during the run.
+    /// State of the machine that replayed, during the run.
     pub machine: Option<RunMachine>,
 }
 
@@ -117,48 +117,48 @@ pub struct RunMachine {
     pub calibration_p50_us: Option<u64>,
     /// Share of processor time in use, 0 to 1.
     pub busy: f64,
-    /// Share of processor time that the hypervisor gave to other machines, 0 to 1.
+    /// Share of processor time that the hypervisor gave to other guests, 0 to 1.
     pub steal: f64,
-    /// Share of processor time in which this machine waited for its disks, 0 to 1.
+    /// Share of processor time that was idle while a task waited for a disk, 0 to 1.
     pub io_wait: f64,
 }
 
-/// How much a database grew over its runs, because they were not reset.
+/// Growth of a database over its runs, because it was not reset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DataGrowth {
     /// The server that has the database.
     pub side: RehearsalSide,
-    /// Its size before the first run.
+    /// Size before the first run, in bytes.
     pub bytes_before: u64,
-    /// Its size after the last run.
+    /// Size after the last run, in bytes.
     pub bytes_after: u64,
 }
 
-/// How the typical query changed from the first to the last run on one server, where nothing but
-/// time and the data of earlier runs differ.
+/// How the typical query changed from the first to the last run on one server. These runs differ
+/// only in time and in the data that earlier runs left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OrderEffect {
-    /// The server on which the runs were made.
+    /// The side of the runs.
     pub side: RehearsalSide,
-    /// The last run over the first.
+    /// Time in the last run divided by time in the first.
     pub factor: f64,
 }
 
-/// Everything that a rehearsal found out.
+/// The complete result of a rehearsal.
 #[derive(Clone, Debug)]
 pub struct RehearsalReport {
-    /// Version of the howdah that rehearsed.
+    /// Version of Howdah that ran the rehearsal.
     pub howdah: String,
     /// When the rehearsal started.
     pub started: Timestamp,
-    /// When it had compared the runs.
+    /// When the comparison of the runs was finished.
     pub finished: Timestamp,
-    /// The answer.
+    /// Whether the change passed, or the runs are not comparable.
     pub verdict: RehearsalVerdict,
-    /// Why the runs are not comparable; may also be set beside another verdict.
+    /// Why the runs are not comparable; may be set with any verdict.
     pub obstacles: Vec<Obstacle>,
-    /// The base's runs against those of the change. Error messages are empty unless values are
-    /// requested.
+    /// Compares the base's runs with those of the change. Error messages are empty unless values
+    /// are requested.
     pub comparison: Comparison,
     /// The user's conditions that are violated.
     pub violations: Vec<Violation>,
@@ -166,9 +166,9 @@ pub struct RehearsalReport {
     pub runs: Vec<RunSummary>,
     /// Figures over the time of the runs; drawn in HTML only.
     pub time_lines: TimeLines,
-    /// The servers, as their first run found them.
+    /// Facts of the servers as of their first runs.
     pub servers: BothSides<ServerFacts>,
-    /// How the servers differ.
+    /// Differences between the servers.
     pub differences: Vec<ServerDifference>,
     /// The differences that may explain the change of a query, as positions in `differences`.
     pub reasons: BTreeMap<Fingerprint, Vec<usize>>,
@@ -182,29 +182,30 @@ pub struct RehearsalReport {
     pub order_effects: Vec<OrderEffect>,
     /// The options, by name, without passwords.
     pub options: BTreeMap<String, String>,
-    /// Anything that limits what the result says, one sentence each.
+    /// Limitations of the result, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl RehearsalReport {
-    /// The differences that may explain the change of a query.
+    /// Returns the differences that may explain the change of a query.
     pub fn reasons_of(&self, query: &QueryComparison) -> impl Iterator<Item = &ServerDifference> {
         let positions = self.reasons.get(&query.fingerprint);
         positions.into_iter().flatten().filter_map(|position| self.differences.get(*position))
     }
 
-    /// The differences that concern the whole server, and so may explain any change.
+    /// Returns the differences that concern the whole server, and so may explain any change.
     pub fn global_differences(&self) -> impl Iterator<Item = &ServerDifference> {
         self.differences.iter().filter(|difference| difference.table().is_none())
     }
 
-    /// The changed queries: the slower ones, the largest loss first, then the faster ones.
+    /// Returns the changed queries: first the slower ones, the largest loss first, then the faster
+    /// ones.
     pub fn changed(&self) -> impl Iterator<Item = &QueryComparison> {
         let faster = self.comparison.faster().collect::<Vec<_>>().into_iter().rev();
         self.comparison.slower().chain(faster)
     }
 
-    /// The answer in one line: `failed: 1 of 14 queries slower`.
+    /// Returns the result in one line: `failed: 1 of 14 queries slower`.
     pub fn summary(&self) -> String {
         let mut line =
             format!("{}: {}", self.verdict.as_str(), crate::verdict_line(&self.comparison));
@@ -221,7 +222,7 @@ impl RehearsalReport {
     }
 }
 
-/// A time as RFC 3339 text.
+/// Serde module for a time as RFC 3339 text.
 mod rfc3339 {
     use howdah_traffic::Timestamp;
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};

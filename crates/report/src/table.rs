@@ -13,21 +13,22 @@ use crate::{headline, text};
 pub struct TableStyle {
     /// Whether verdicts are coloured with ANSI escapes.
     pub is_colored: bool,
-    /// Columns of the terminal; queries are truncated to fit. Below 86, measures are wrapped.
+    /// Width of the terminal in columns. Queries are truncated to fit; below 86, measures are
+    /// wrapped.
     pub width: usize,
     /// Maximum number of queries, the worst first; all if `None`.
     pub queries_max: Option<usize>,
 }
 
 impl Default for TableStyle {
-    /// No colour, 120 columns, all queries.
+    /// Returns a style without colour, 120 columns wide, with all queries.
     fn default() -> Self {
         Self { is_colored: false, width: 120, queries_max: None }
     }
 }
 
-/// The comparison as text: the two runs, the headlines, the violated conditions, then at least
-/// three lines for each query.
+/// Renders the comparison as text: the two runs, the headlines, the violated conditions, then at
+/// least three lines for each query.
 ///
 /// Ends with a line break.
 pub fn table(comparison: &Comparison, violations: &[Violation], style: &TableStyle) -> String {
@@ -53,7 +54,7 @@ pub fn table(comparison: &Comparison, violations: &[Violation], style: &TableSty
         let _ = writeln!(out, "\n{}", HEADER.trim_end());
     }
     let shown = style.queries_max.unwrap_or(usize::MAX).min(comparison.queries.len());
-    // Queries without a verdict come last, even if they differ much.
+    // Queries without a verdict come last, even if they differ a lot.
     let too_few = |query: &&QueryComparison| query.verdict == QueryVerdict::TooFew;
     let (without_verdict, with_verdict): (Vec<_>, Vec<_>) =
         comparison.queries.iter().partition(too_few);
@@ -179,7 +180,7 @@ fn measures(out: &mut String, label: &str, side: &Measures) {
     out.push('\n');
 }
 
-/// Measures for narrow terminals: each number with its name, as many per line as fit.
+/// Writes measures for narrow terminals: each number with its name, as many per line as fit.
 fn narrow_measures(out: &mut String, label: &str, side: &Measures, width: usize) {
     const INDENT: usize = 7;
     let mut fields = vec![format!("calls {}", side.calls), format!("errors {}", side.errors)];
@@ -225,7 +226,7 @@ fn color_of_overall(comparison: &Comparison) -> Option<&'static str> {
     slower.or_else(|| comparison.faster().next().map(|query| query.verdict)).and_then(color_of)
 }
 
-/// A headline with its first word coloured.
+/// Colours the first word of a headline.
 fn colored_headline(line: &str, style: &TableStyle) -> String {
     let Some((field, rest)) = line.split_once(':') else { return line.to_owned() };
     let color = match field {

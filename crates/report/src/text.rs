@@ -16,13 +16,13 @@ pub(crate) fn durations(before: f64, after: f64) -> String {
     format!("{} → {}", duration_in_unit_of(before, longer), duration_in_unit_of(after, longer))
 }
 
-/// A duration in the unit of another one, usually a longer one: `0.20 ms` beside `2.91 ms`.
+/// Formats a duration in the unit of another, usually longer one: `0.20 ms` next to `2.91 ms`.
 pub(crate) fn duration_in_unit_of(micros: f64, other: f64) -> String {
     let (unit, scale) = time_unit(other);
     format!("{} {unit}", digits(micros / scale, scale))
 }
 
-/// `2.88–2.94 ms`, in the unit of another duration.
+/// Formats a range in the unit of another duration: `2.88–2.94 ms`.
 pub(crate) fn duration_range(low: f64, high: f64, other: f64) -> String {
     let (unit, scale) = time_unit(other);
     format!("{}–{} {unit}", digits(low / scale, scale), digits(high / scale, scale))
@@ -55,7 +55,7 @@ fn time_unit(micros: f64) -> (&'static str, f64) {
 
 fn digits(value: f64, scale: f64) -> String {
     match value {
-        // Fractions of a microsecond, which means can have, are not shown.
+        // Means can have fractions of a microsecond, which are not shown.
         value if scale == 1.0 || value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
         value => format!("{value:.2}"),
@@ -82,8 +82,8 @@ pub fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// One line of at most `width` characters, at least 1. Control characters become spaces, because a
-/// query must not control the terminal on which it is printed.
+/// Shortens a text to one line of at most `width` characters, at least 1. Control characters become
+/// spaces, because a query must not control the terminal on which it is printed.
 pub(crate) fn one_line(text: &str, width: usize) -> String {
     let is_gap = |c: char| c.is_whitespace() || c.is_control();
     let mut line = String::new();

@@ -35,7 +35,7 @@ macro_rules! reasons {
             /// All reasons, in the order in which they are checked.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Returns a phrase for people, to follow a count.
+            /// Returns a phrase for people that follows a count.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
@@ -62,11 +62,11 @@ reasons! {
     Writes, "not read-only: change data, schema or server";
     /// The statement takes locks that can block other sessions.
     Locks, "not read-only: take locks";
-    /// The statement may make read-only transactions read-write.
+    /// The statement may turn read-only transactions into read-write ones.
     AllowsWrites, "not read-only: let transactions write, such as BEGIN READ WRITE";
     /// The statement calls a function with unknown effects.
     UnknownFunction, "not known to be read-only: call functions that are not PostgreSQL's own";
-    /// The statement uses a name whose creation is not in the log, or was excluded.
+    /// The statement uses a name whose creation is missing from the log, or was excluded.
     UnknownName, "not known to be read-only: use a statement or cursor whose creation was excluded";
     /// The grammar does not accept the statement.
     Unreadable, "not known to be read-only: PostgreSQL's grammar does not accept them";
@@ -78,7 +78,7 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// Returns the reason to exclude an event because of its time and names, if there is one.
+    /// Returns the reason to exclude an event because of its time or names, if there is one.
     pub(crate) fn exclusion_reason(&self, event: &Event) -> Option<ExclusionReason> {
         let is_excluded = |names: &[String], name: &str| {
             !names.is_empty() && !names.iter().any(|wanted| wanted == name)

@@ -18,12 +18,13 @@ pub type ExcludedCounts = BTreeMap<ExclusionReason, u64>;
 /// Keeps the events that match a [`Filter`].
 ///
 /// Push events in the order of time, and after each push fetch the events that [`Self::poll`]
-/// returns. The first matching event of a session is preceded by earlier events of the session that
-/// did not match but are needed: its login, named prepared statements and settings, at the time of
-/// that event and with the source [`Inferred`](howdah_traffic::Source::Inferred). From then on, the
-/// session's named statements, settings and end are kept too, whatever application name it sets.
+/// returns. The first matching event of a session is preceded by earlier events that did not match
+/// but that the session needs: its login, named prepared statements and settings. They get the time
+/// of the matching event and the source [`Inferred`](howdah_traffic::Source::Inferred). From then
+/// on, the session's named statements, settings and end are kept too, whatever application name it
+/// sets.
 ///
-/// The counts add up: every event that is pushed is either kept or counted by reason.
+/// The counts add up: every pushed event is either kept or counted by reason.
 ///
 /// ```text
 ///   filter: from 10:00          log                         kept
@@ -111,8 +112,8 @@ impl EventFilter {
 
     #[cfg(feature = "grammar")]
     fn can_pass_unchecked(&self, event: &Event) -> bool {
-        // The application is checked before the text, so a Parse was not checked for being
-        // read-only.
+        // The application is checked before the text, so it is not known whether an excluded Parse
+        // is read-only.
         !self.filter.read_only || !matches!(event.action, Action::Parse { .. })
     }
 
@@ -175,8 +176,7 @@ impl EventFilter {
         }
     }
 
-    /// Whether a later event of the same session may match: its names match as far as they are
-    /// known.
+    /// Whether a later event of the same session may match: the names that are known match.
     fn may_be_included_later(&self, event: &Event) -> bool {
         let may = |names: &[String], name: &str| {
             names.is_empty() || name.is_empty() || names.iter().any(|wanted| wanted == name)

@@ -1,4 +1,4 @@
-//! Preambles: the events of sessions that later statements depend on.
+//! Preambles: the events of a session that its later statements depend on.
 //!
 //! The later part of a session has the same effect only if the session is logged in and has its
 //! named statements and settings. Cursors and temporary tables are not included: recreating them
@@ -40,7 +40,7 @@ pub(crate) fn is_preamble(action: &Action) -> bool {
     }
 }
 
-/// Whether a text is `SET` or `RESET` for the session. A `SET LOCAL` ends with its transaction.
+/// Whether a text is a `SET` or `RESET` that outlasts its transaction, unlike `SET LOCAL`.
 fn is_setting(sql: &Text) -> bool {
     let sql = sql.as_bytes();
     if !matches!(SqlCommand::from_sql(sql), SqlCommand::Set | SqlCommand::Reset) {
@@ -75,7 +75,7 @@ impl<Tag> SessionPreambles<Tag> {
         }
         let start = self.sessions.entry(event.session.clone()).or_default();
         if let Action::Parse { statement: new, .. } = &event.action {
-            // A name can be prepared again after it was closed, which logs do not show.
+            // After a Close, which logs do not show, a name can be prepared again.
             let same = |(old, _): &(Event, Tag)| matches!(&old.action, Action::Parse { statement, .. } if statement == new);
             if let Some(at) = start.events.iter().position(same) {
                 let (old, _) = start.events.remove(at);
@@ -115,15 +115,15 @@ fn size(event: &Event) -> usize {
     EVENT_BYTES + event.action.sql().map_or(0, Text::len)
 }
 
-/// Returns the event repeated at the time of a later one, marked as inferred because the log of
-/// that time does not have it.
+/// Returns an event repeated at the time of a later one. It is marked as inferred, because the log
+/// does not have it at that time.
 pub(crate) fn repeat_at(mut event: Event, at: &Event) -> Event {
     event.time = at.time;
     event.source = howdah_traffic::Source::Inferred;
     event.outcome = howdah_traffic::CapturedOutcome::default();
     (event.vxid, event.query_id, event.pipeline) = (None, None, None);
     if matches!(event.action, Action::Connect) {
-        // These names are in the log only after the login.
+        // The log has these names only after the login.
         for (mine, theirs) in [
             (&mut event.user, &at.user),
             (&mut event.database, &at.database),

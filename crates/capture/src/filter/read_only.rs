@@ -26,7 +26,7 @@ impl ReadOnlyNames {
         match &event.action {
             Action::Connect | Action::Disconnect | Action::Cancel => None,
             Action::Call { function } => {
-                // The setting that set_config changes is one of its arguments, which are not known.
+                // `set_config` may change any setting, because its arguments are not known.
                 let known = |name: &str| is_side_effect_free_builtin(name) && name != "set_config";
                 (!function.to_str().is_some_and(known)).then_some(ExclusionReason::UnknownFunction)
             }

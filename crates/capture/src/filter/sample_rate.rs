@@ -8,10 +8,10 @@ use xxhash_rust::xxh3::xxh3_64;
 ///
 /// The hash is XXH3-64 (seed 0) of the session's name, as a fraction of 2⁶⁴. So a session belongs
 /// to the same share on every machine, a larger sample contains every smaller one, and `n` workers
-/// that take one part each process every session once.
+/// that each take one part together process every session once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleRate {
-    /// First hash in the share, and the first one after it; up to 2⁶⁴.
+    /// The first hash in the share, and the first one beyond it, which is up to 2⁶⁴.
     from: u128,
     to: u128,
 }

@@ -41,7 +41,7 @@ impl Slices {
     pub fn push(&mut self, event: &Event) -> (u64, Vec<Event>) {
         let first = *self.first.get_or_insert(event.time);
         let micros = event.time.saturating_since(first).as_micros() / self.length.as_micros();
-        // Never earlier than before: late events belong to the current slice.
+        // The number never decreases: late events belong to the current slice.
         let number = u64::try_from(micros).unwrap_or(u64::MAX).max(self.number);
         if number > self.number {
             self.number = number;
@@ -63,7 +63,7 @@ impl Slices {
         (self.number, repeated)
     }
 
-    /// Returns the start time of a slice, relative to the Unix epoch if no event has arrived.
+    /// Returns the start time of a slice. If no event has arrived, slices start at the Unix epoch.
     pub fn start_time(&self, number: u64) -> Timestamp {
         let micros = self.length.as_micros().saturating_mul(u128::from(number));
         let offset = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));

@@ -2,11 +2,11 @@
 //!
 //! # Cost
 //!
-//! Bytes from a client are copied once, in one record per read, with a header of 17 bytes; of the
+//! Bytes from a client are copied once, in one record per read, with a header of 17 bytes. Of the
 //! server's replies, only the ends of statements, errors and ReadyForQuery are recorded, about 20
 //! bytes each. The copy goes to the worker's own memory. A full chunk is handed over with one
 //! atomic addition and one message to the recorder's thread; if too much is queued there, the chunk
-//! is dropped and counted as missing. So nothing here ever blocks.
+//! is dropped and counted as missing. Recording therefore never blocks the worker.
 
 use std::{
     collections::HashSet,
@@ -22,13 +22,13 @@ use parking_lot::Mutex;
 
 use crate::live::record::{RecordKind, write_bytes};
 
-/// Size in bytes of a chunk, the unit that is handed over.
+/// Size in bytes of a chunk, the unit in which records are handed over.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 
 /// Maximum time that records stay in the worker's buffer, in nanoseconds.
 const FLUSH_INTERVAL_NANOS: u64 = 500_000_000;
 
-/// Maximum length of a record before the payload: 13 bytes of every record, and seven of backend
+/// Maximum length of a record before the payload: 13 bytes for every record, plus seven for backend
 /// messages.
 const PREFIX_BYTES_MAX: usize = 20;
 
@@ -45,8 +45,8 @@ pub struct CaptureBuffer {
     bytes: Vec<u8>,
     /// Time at which the first record in `bytes` was written.
     oldest_nanos: u64,
-    /// Incremented at each gap. Clients recorded before a gap are not recorded after it until their
-    /// session is started again.
+    /// Incremented at each gap. A client that was recorded before a gap is recorded again only
+    /// after its session has been started again.
     epoch: u32,
     sessions: u32,
     /// Ids of the statement texts that have been written already.
@@ -64,7 +64,7 @@ pub struct BufferQueue {
     queued_max: usize,
     /// Whether the recorder has stopped reading.
     closed: AtomicBool,
-    /// Bytes of clients, and of records, that were dropped.
+    /// Number of bytes, of clients and of records, that were dropped.
     lost_bytes: AtomicU64,
     /// Number of gaps.
     gaps: AtomicU64,
@@ -85,7 +85,8 @@ pub struct ClientMark {
     capture: u32,
     session: u32,
     epoch: u32,
-    /// Position in the client's stream: remaining bytes of a body, and whether the body is omitted.
+    /// Position in the client's stream: the remaining bytes of a body, and whether they are
+    /// omitted.
     body_left: u32,
     is_omitted: bool,
     /// The bytes of an incomplete message header.
@@ -95,17 +96,17 @@ pub struct ClientMark {
     completed_requests: u16,
 }
 
-/// The state of a session when its recording starts.
+/// The state of a session when recording starts.
 #[derive(Debug)]
 pub struct SessionStart<'a, Settings, Statements> {
-    /// Whether the client has just logged in; otherwise the session was open before.
+    /// Whether the client has just logged in; false for a session that was already open.
     pub is_new: bool,
-    /// Number of the client's pool, which identifies role and database.
+    /// Number of the client's pool, which determines role and database.
     pub pool: u32,
     /// The client's settings, by name and value.
     pub settings: Settings,
-    /// The client's prepared statements: name, a permanent id of the text, and the text with the
-    /// types of parameters, as in a Parse message.
+    /// The client's prepared statements: the name, a permanent id of the text, and the text with
+    /// its parameter types as in a Parse message.
     pub statements: Statements,
     /// The client's unnamed statement, as in a Parse message; empty if there is none.
     pub unnamed: &'a [u8],
@@ -146,7 +147,7 @@ impl BufferQueue {
         self.lost_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns a processed chunk's memory to the worker.
+    /// Returns the memory of a processed chunk to the worker.
     fn recycle(&self, mut bytes: Vec<u8>) {
         self.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
         bytes.clear();
@@ -158,7 +159,7 @@ impl BufferQueue {
         }
     }
 
-    /// Makes the queue full until [`BufferQueue::unblock`].
+    /// Makes the queue appear full until [`BufferQueue::unblock`].
     pub(crate) fn block(&self) {
         self.queued.fetch_add(self.queued_max, Ordering::Relaxed);
     }
@@ -228,7 +229,7 @@ impl CaptureBuffer {
         client.epoch == self.epoch && client.capture == self.capture
     }
 
-    /// Whether recording of a client can start now; if not, the bytes that it sent count as lost.
+    /// Whether recording of a client can start now. If not, `bytes`, which it sent, count as lost.
     pub fn has_room(&self, bytes: usize) -> bool {
         let has_room = !self.queue.is_full();
         if !has_room {
@@ -237,15 +238,15 @@ impl CaptureBuffer {
         has_room
     }
 
-    /// Counts bytes of a client that are not recorded because it is inside a transaction.
+    /// Counts bytes of a client that are not recorded because the client is inside a transaction.
     pub fn count_skipped(&self, client: &ClientMark, bytes: usize) {
         if client.capture == self.capture && client.session != 0 {
             self.queue.lost_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
 
-    /// Starts recording a client, which must be between two transactions without outstanding
-    /// requests.
+    /// Starts recording a client. The client must be between two transactions and have no
+    /// outstanding requests.
     pub fn start_session<'e>(
         &mut self,
         client: &mut ClientMark,
@@ -292,7 +293,7 @@ impl CaptureBuffer {
     }
 
     /// Records bytes from a client, in pieces of any size. Omits passwords, and rows of COPY unless
-    /// they are captured.
+    /// they are to be captured.
     pub fn record_frontend(&mut self, client: &mut ClientMark, bytes: &[u8], now: u64) {
         let (mut from, mut at) = (0, 0);
         while at < bytes.len() {
@@ -331,7 +332,7 @@ impl CaptureBuffer {
                 }
             };
             let Ok(Some(header)) = header else {
-                // Nothing more of the stream can be parsed; the pooler disconnects the client.
+                // The rest of the stream cannot be parsed; the pooler disconnects the client.
                 self.write_frontend(client.session, &bytes[from..at], now);
                 client.epoch = 0;
                 return;
@@ -347,7 +348,7 @@ impl CaptureBuffer {
         self.flush_if_full();
     }
 
-    /// Records a message to a client, with its body if that is needed and complete.
+    /// Records a message to a client, including its body if that is needed and complete.
     #[inline]
     pub fn record_backend(
         &mut self,
@@ -377,7 +378,7 @@ impl CaptureBuffer {
         }
     }
 
-    /// Records that a client that was waiting for a server connection has one now.
+    /// Records that a waiting client has got a server connection.
     pub fn record_server_assigned(&mut self, client: &ClientMark, now: u64) {
         self.start_record(RecordKind::ServerAssigned, client.session, now);
     }
@@ -407,7 +408,7 @@ impl CaptureBuffer {
         }
     }
 
-    /// Hands over the buffered records and ends the buffer.
+    /// Hands over the buffered records and closes the buffer.
     pub fn finish(mut self) {
         self.send(true);
     }

@@ -17,7 +17,7 @@ pub struct RecorderCounts {
     pub gaps: u64,
     /// Number of bytes lost in gaps.
     pub lost_bytes: u64,
-    /// Number of statements that were pending at a gap, whose end is unknown.
+    /// Number of statements that were pending at a gap, so that their end is unknown.
     pub cut_short: u64,
     /// Number of executions of statements that were prepared before recording started and are
     /// unknown.
@@ -105,7 +105,7 @@ impl RecorderCounts {
     }
 
     /// Returns the report for the capture's manifest. `withheld` is the number of texts that
-    /// redaction removed as a whole, `error` the failure that ended the recording.
+    /// redaction removed as a whole; `error` is the failure that ended the recording.
     pub fn report(&self, hash: &EventHash, withheld: Option<u64>, error: Option<&str>) -> Value {
         let mut report = json!({
             "recorder": self,

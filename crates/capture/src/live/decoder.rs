@@ -21,7 +21,8 @@ use crate::live::{
     statement_cache::StatementCache,
 };
 
-/// Looks up role and database of a pool by its number; returns `None` if the pool no longer exists.
+/// Looks up the role and database of a pool by its number; returns `None` if the pool no longer
+/// exists.
 pub type PoolLookup = Box<dyn Fn(u32) -> Option<(Arc<str>, Arc<str>)> + Send>;
 
 /// Decodes the chunks of all workers into events, without threads or files.
@@ -31,7 +32,7 @@ pub struct TrafficDecoder {
     texts: StatementCache,
     pool_lookup: PoolLookup,
     rows: CopyRowLimits,
-    /// The wall-clock time of time 0 of the records.
+    /// The wall-clock time of time 0 in the records.
     clock_origin: Timestamp,
     /// Prefix of session names, so that two captures of one pooler can be merged.
     prefix: String,
@@ -51,8 +52,8 @@ struct WorkerState {
     texts: HashMap<u64, Arc<ParsedStatement>>,
 }
 
-/// Hashes numbers that a buffer has counted: clients cannot choose them, so they cannot cause
-/// collisions.
+/// Hashes numbers that a buffer has assigned. A simple hash is safe, because clients cannot choose
+/// these numbers to cause collisions.
 #[derive(Debug, Default)]
 struct CounterHasher(u64);
 
@@ -182,12 +183,12 @@ impl TrafficDecoder {
         Some(())
     }
 
-    /// Returns the counts of the records decoded so far; those of queues and files are 0.
+    /// Returns the counts of the records decoded so far. Counts of queues and files are 0.
     pub fn counts(&self) -> RecorderCounts {
         self.tally
     }
 
-    /// Ends decoding: pending requests remain without an outcome.
+    /// Ends decoding. Pending requests get no outcome.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&Event)) {
         let mut tally = self.tally;
         for session in self.workers.iter_mut().flat_map(|worker| worker.sessions.values_mut()) {

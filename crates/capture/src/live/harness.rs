@@ -22,7 +22,8 @@ pub struct CaptureHarness {
 }
 
 impl CaptureHarness {
-    /// Creates a harness with this queue size, and this limit on the rows of one message's COPYs.
+    /// Creates a harness. `buffer_bytes` is the queue size; `rows_bytes_max` limits the COPY rows
+    /// of one message.
     pub fn new(buffer_bytes: usize, rows_bytes_max: usize) -> Self {
         let (to, pieces) = mpsc::channel();
         let lane = BufferQueue::new(0, buffer_bytes);
@@ -40,13 +41,13 @@ impl CaptureHarness {
     ///
     /// # Panics
     ///
-    /// After [`CaptureHarness::finish`].
+    /// Panics after [`CaptureHarness::finish`].
     #[expect(clippy::expect_used, reason = "the caller guarantees it")]
     pub fn buffer(&mut self) -> &mut CaptureBuffer {
         self.buffer.as_mut().expect("the buffer has not ended")
     }
 
-    /// Drops the records that were written and not read yet, as if the queue were full.
+    /// Drops the written records that were not read yet, as if the queue were full.
     pub fn drop_unread(&mut self) {
         self.queue.block();
         self.buffer().flush();

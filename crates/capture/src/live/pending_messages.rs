@@ -1,4 +1,4 @@
-//! [`PendingMessages`]: the client messages around events, in the form of
+//! [`PendingMessages`]: client messages before and with events, in the form of
 //! [`ClientMessage`](howdah_traffic::ClientMessage).
 
 use howdah_traffic::{Event, Text};
@@ -8,7 +8,7 @@ const BYTES_MAX: usize = 64 << 10;
 
 const FEW_BYTES: usize = 64;
 
-/// Messages that were sent and do not belong to an event yet.
+/// Messages that were sent and are not yet assigned to an event.
 #[derive(Debug, Default)]
 pub(crate) struct PendingMessages {
     messages: Vec<u8>,
@@ -45,7 +45,7 @@ impl PendingMessages {
     }
 
     /// Discards the messages of the current pipeline up to its Sync, because one of them was not
-    /// recorded. Later ones may depend on it, and would fail without it.
+    /// recorded. Later messages may depend on it, and would fail without it.
     pub(crate) fn discard_pipeline(&mut self) {
         self.is_discarding = true;
         self.messages.truncate(self.pipeline_at);
@@ -77,12 +77,12 @@ impl PendingMessages {
         !std::mem::take(&mut self.has_overflown)
     }
 
-    /// Takes the messages up to and including the event's own. `None` if the event's own message is
-    /// the only one and implied by its kind, or if the messages are unknown.
+    /// Takes the messages up to and including the event's own message. `None` if that is the only
+    /// one and the event's kind implies it, or if the messages are unknown.
     pub(crate) fn take_through(&mut self, own: u8) -> Option<Text> {
         let stands_for_itself = matches!(own, b'Q' | b'F');
         if stands_for_itself {
-            // This message ends the pipeline before it.
+            // The event's own message ends the previous pipeline.
             self.is_discarding = false;
         }
         if self.is_discarding || stands_for_itself && self.messages.is_empty() {
@@ -105,12 +105,12 @@ impl PendingMessages {
     }
 }
 
-/// The last event of a pipeline, when its Sync arrives.
+/// The last event of a pipeline at the time when its Sync arrives.
 #[derive(Debug)]
 pub(crate) enum LastEvent<'a> {
-    /// The event exists.
+    /// The event, which already exists.
     Event(&'a mut Event),
-    /// The messages of the event of a Bind, which is created later.
+    /// The event of a Bind, which is created later; these are its messages.
     Bind(&'a mut Option<Text>),
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn add_sync(event: &mut Event) {
 }
 
 fn append(event: &mut Event, messages: &[u8]) {
-    // Nothing can be appended to an event whose messages are not known.
+    // Messages cannot be added to an event whose messages are unknown.
     let Some(existing) = event.wire.as_mut().and_then(|wire| wire.messages.as_mut()) else {
         return;
     };
@@ -130,7 +130,7 @@ fn append(event: &mut Event, messages: &[u8]) {
         return;
     }
     let all = before.len() + messages.len();
-    // The messages of a statement are about seven bytes, which need no allocation.
+    // A statement has about seven bytes of messages, which fit into a buffer on the stack.
     let all = match few.get_mut(..all) {
         Some(few) => {
             few[..before.len()].copy_from_slice(before);

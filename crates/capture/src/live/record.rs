@@ -51,7 +51,7 @@ kinds! {
     Gap = 9,
 }
 
-/// The header of a record; the rest is read by [`RecordReader`].
+/// The header of a record; [`RecordReader`] reads the rest.
 #[derive(Debug)]
 pub(crate) struct BufferRecord {
     pub(crate) kind: RecordKind,
@@ -68,8 +68,8 @@ impl<'a> RecordReader<'a> {
         Self(bytes)
     }
 
-    /// Reads the next record's header, whose rest must be read by the other methods; `None` at the
-    /// end or at an invalid record.
+    /// Reads the next record's header; the caller must read the rest with the other methods. `None`
+    /// at the end or at an invalid record.
     pub(crate) fn record(&mut self) -> Option<BufferRecord> {
         let kind = RecordKind::from_number(self.byte()?)?;
         Some(BufferRecord { kind, session: self.u32()?, time: self.u64()? })
@@ -105,7 +105,7 @@ impl<'a> RecordReader<'a> {
     }
 }
 
-/// Appends bytes, preceded by their length. They come from a single read, so they are few.
+/// Appends bytes, preceded by their length. They come from a single read, so the length fits.
 #[inline]
 pub(crate) fn write_bytes(buf: &mut Vec<u8>, bytes: &[u8]) {
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);

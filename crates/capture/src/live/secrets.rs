@@ -1,8 +1,8 @@
-//! Removes passwords of roles and servers, which a capture never contains: in `PASSWORD '…'` of
+//! Removes passwords of roles and servers, which a capture must never contain: in `PASSWORD '…'` of
 //! statements about roles and user mappings, and in the connection strings of subscriptions and
 //! functions.
 //!
-//! Secrets of the application (`where password = '…'`) are not removed; use redaction for those.
+//! Secrets of the application (`where password = '…'`) are not removed; redaction removes those.
 
 use std::sync::LazyLock;
 
@@ -44,7 +44,7 @@ pub(crate) fn redact_secrets(sql: &[u8]) -> Option<Vec<u8>> {
             TokenKind::String => out.extend_from_slice(&redact_constant(token.text)),
             _ => out.extend_from_slice(token.text),
         }
-        // A second string is a syntax error, but may contain the secret.
+        // A second string is a syntax error, but may contain the secret too.
         is_after_password = token.kind == TokenKind::Word
             && token.text.eq_ignore_ascii_case(PASSWORD)
             || token.kind == TokenKind::String && is_after_password;
@@ -55,7 +55,7 @@ pub(crate) fn redact_secrets(sql: &[u8]) -> Option<Vec<u8>> {
 const PASSWORD: &[u8] = b"password";
 const SCHEME_END: &[u8] = b"://";
 
-/// Created once, because that takes longer than searching a statement.
+/// Created once, because creation takes longer than searching a statement.
 static SCHEME_END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(SCHEME_END));
 
 /// Whether a text contains a word, ignoring case. The word must have a `w` at index 4.
@@ -82,8 +82,8 @@ fn redact_constant(constant: &[u8]) -> Vec<u8> {
     without_user_info(&without_passwords(constant))
 }
 
-/// Replaces `password=…` in a connection string: up to a space, or in quotes, which are doubled
-/// here.
+/// Replaces `password=…` in a connection string: up to a space, or between quotes, which are
+/// doubled within the constant.
 fn without_passwords(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

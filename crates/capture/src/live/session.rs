@@ -1,8 +1,8 @@
 //! [`SessionDecoder`]: decodes the messages of one client and its server into events.
 //!
-//! Replies carry no numbers: the request that a reply belongs to follows from its position alone.
-//! So a session keeps a queue of pending requests, as the client itself must. An event is emitted
-//! when its outcome is known, with the arrival time of its message.
+//! Replies have no numbers: only the position of a reply tells which request it belongs to. So a
+//! session keeps a queue of pending requests, as the client itself must. An event is emitted when
+//! its outcome is known; its time is the arrival of its message.
 
 mod backend;
 mod frontend;
@@ -27,7 +27,7 @@ use crate::live::{
 
 const SYNC: Tag = Frontend::Sync.tag();
 
-/// Maximum number of events whose memory a session reuses: those of Parse and Execute.
+/// Maximum number of events whose memory a session retains: one for Parse and one for Execute.
 const SPARE_MAX: usize = 2;
 
 /// The names and addresses that identify a session.
@@ -56,7 +56,7 @@ pub enum CopyRows {
     },
     /// Only the size of the rows in bytes.
     Length,
-    /// Nothing.
+    /// No information about the rows.
     Off,
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct SessionDecoder {
     pipeline: u32,
     /// Whether a message of the current pipeline was sent.
     has_begun_pipeline: bool,
-    /// Messages that were sent and do not belong to an event yet.
+    /// Messages that were sent and are not yet assigned to an event.
     messages: PendingMessages,
     /// The last event of the current pipeline, held until its later messages are known.
     held_event: Option<Box<Event>>,
@@ -140,13 +140,13 @@ struct Portal {
     pipeline: u32,
 }
 
-/// A request without a complete reply.
+/// A request whose reply is missing or incomplete.
 #[derive(Debug)]
 struct PendingRequest {
     kind: AwaitedReply,
     event: Option<Box<Event>>,
     arrived: u64,
-    /// The messages of the event, for a Bind without Execute.
+    /// The messages of the event, for a Bind without an Execute.
     messages: Option<Text>,
 }
 
@@ -154,9 +154,9 @@ struct PendingRequest {
 enum AwaitedReply {
     Query,
     Call,
-    /// A Parse, with the previous statement of that name.
+    /// A Parse, with the statement that previously had the name.
     Parse(Text, Option<Arc<ParsedStatement>>),
-    /// A Bind, with its portal, and whether that is executed.
+    /// A Bind, with its portal, and whether the portal is executed.
     Bind(Text, bool),
     /// A Describe or a Close.
     Other,
@@ -171,7 +171,7 @@ struct CopyInProgress {
     data: Vec<u8>,
     /// Whether part of the data was not recorded.
     is_incomplete: bool,
-    /// Whether the server has requested the rows.
+    /// Whether the server has asked for the rows.
     is_requested: bool,
 }
 
@@ -238,7 +238,7 @@ impl SessionDecoder {
         self.pipeline += 1;
     }
 
-    /// Ends pending requests without an outcome, because records are missing.
+    /// Ends pending requests without an outcome, because records are missing after them.
     pub(crate) fn interrupt(&mut self, context: &mut DecodeContext<'_>) {
         self.emit_held(context);
         self.messages.clear();
@@ -379,8 +379,8 @@ impl SessionDecoder {
         self.held_event = Some(event);
     }
 
-    /// Called when a portal is closed or replaced. If it was not executed and its Bind has no
-    /// reply yet, the event of the Bind must be created now.
+    /// Called when a portal is closed or replaced. If the portal was not executed and its Bind has
+    /// no reply yet, creates the event of the Bind.
     fn before_portal_closed(&mut self, portal: &Text, context: &DecodeContext<'_>) {
         let is_its_bind = |request: &&mut PendingRequest| {
             request.event.is_none()
@@ -395,7 +395,7 @@ impl SessionDecoder {
         }
     }
 
-    /// Creates the event of a Bind, which has one only if its portal is not executed.
+    /// Creates the event of a Bind. A Bind has its own event only if its portal is not executed.
     fn bind_event(
         &mut self,
         portal: &Text,

@@ -1,7 +1,7 @@
 //! [`StatementCache`]: recently prepared statements, shared by all sessions that prepare them.
 //!
 //! Applications send the same few statements again and again, many with a Parse for each execution.
-//! A cached text need not be searched for secrets or copied.
+//! A cached text is neither searched for secrets nor copied again.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use howdah_wire::frontend::Parse;
 
 use crate::live::parsed_statement::ParsedStatement;
 
-/// Number of cache entries; texts that map to the same entry replace each other.
+/// Number of cache entries. Texts that map to the same entry replace each other.
 const CACHE_ENTRIES: usize = 1024;
 
 /// Maximum length of a cached text, so that all of them together take at most 4 MB.
@@ -34,8 +34,8 @@ impl StatementCache {
         }
         let hash = Hashed::new(parse.sql).hash() as usize;
         let Some(entry) = self.0.get_mut(hash % CACHE_ENTRIES) else { return parsed() };
-        // The text of an entry whose secrets were removed never equals a text that has one, and a
-        // text without secrets is unchanged, so comparing is safe.
+        // Comparing is safe: an entry whose secrets were removed never equals a text with secrets,
+        // and a text without secrets is stored unchanged.
         match entry {
             Some(prepared) if prepared.matches(parse) => Arc::clone(prepared),
             _ => Arc::clone(entry.insert(parsed())),

@@ -2,11 +2,11 @@
 
 use howdah_wire::{Header, Tag};
 
-/// Maximum length of a body that is recorded, which is sufficient for a value of 64 MiB; of longer
-/// messages only the start is recorded.
+/// Maximum length of a body that is recorded, sufficient for a value of 64 MiB. Of longer messages,
+/// only the start is recorded.
 pub(crate) const BODY_BYTES_MAX: u32 = 65 << 20;
 
-/// Number of bytes recorded of a longer message, for the name at its start.
+/// Number of bytes that are recorded of a longer message, to include the name at its start.
 const FRONT_BYTES_MAX: usize = 1 << 10;
 
 /// A complete or omitted message.
@@ -14,8 +14,8 @@ const FRONT_BYTES_MAX: usize = 1 << 10;
 pub(crate) enum ClientItem<'a> {
     /// A complete message.
     Message { tag: Tag, body: &'a [u8] },
-    /// A message whose body was omitted, at least in part. If it was too long, its start is
-    /// available.
+    /// A message with a body that was omitted at least in part. If the body was too long, `front`
+    /// is its start.
     Omitted { tag: Tag, body_bytes: u32, front: &'a [u8] },
 }
 
@@ -35,7 +35,7 @@ struct PartialBody {
     is_omitted: bool,
 }
 
-/// The error after which the rest of the stream cannot be parsed.
+/// An error after which the rest of the stream cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -50,8 +50,8 @@ impl MessageStream {
             if let Some(body) = &mut self.body {
                 let (now, later) = bytes.split_at(bytes.len().min(body.bytes_left as usize));
                 body.bytes_left -= now.len() as u32;
-                // A body that is too long is cut: only its front is recorded, with the name of the
-                // statement or portal that the message replaces.
+                // A body that is too long is cut. Only its front is recorded, because it contains
+                // the name of the statement or portal that the message replaces.
                 match body.header.body_bytes > BODY_BYTES_MAX {
                     _ if !body.is_omitted => body.bytes.extend_from_slice(now),
                     true => {
@@ -98,7 +98,7 @@ impl MessageStream {
         Ok(())
     }
 
-    /// Skips bytes of the current body that were omitted.
+    /// Skips omitted bytes of the current body.
     pub(crate) fn omit(
         &mut self,
         bytes: u32,

@@ -1,4 +1,4 @@
-//! Dialogues of a client with a scripted server, from the capture buffer to events.
+//! Tests capturing with a client and a scripted server, from the capture buffer to events.
 
 use std::sync::mpsc;
 
@@ -15,7 +15,7 @@ use crate::live::{
     session::CopyRows,
 };
 
-/// One client of one worker, and the decoder.
+/// A recorded client of one worker, with the decoder of its records.
 struct SessionFixture {
     buffer: Option<CaptureBuffer>,
     chunks: mpsc::Receiver<BufferChunk>,
@@ -93,7 +93,7 @@ impl SessionFixture {
         }
     }
 
-    /// The events so far, as a short text each.
+    /// Returns the events so far, each as a short text.
     fn read(&mut self) -> Vec<String> {
         let replies = |event: Event| {
             let sql = event.action.sql().map(|sql| format!(" {}", sql.to_str_lossy()));
@@ -111,7 +111,7 @@ impl SessionFixture {
         self.take_events().into_iter().map(replies).collect()
     }
 
-    /// The messages of all events so far, with their kinds and pipelines.
+    /// Returns the messages of all events so far, with the kind and pipeline of each event.
     fn read_messages(&mut self) -> Vec<(Kind, Option<u32>, Option<String>)> {
         let messages = |event: &Event| event.messages().map(ToString::to_string);
         let messages_by_kind =
@@ -278,8 +278,8 @@ fn query_ends_pipeline_without_sync() {
     );
 }
 
-/// A Bind that is not kept leaves nothing to describe or execute, not even the previous portal of
-/// that name.
+/// A Bind that is not recorded leaves no portal to describe or execute, not even the previous
+/// portal of that name.
 #[test]
 fn requests_for_omitted_bind_have_no_events() {
     let mut fixture = SessionFixture::new();

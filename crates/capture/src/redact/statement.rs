@@ -4,16 +4,15 @@ use howdah_sql::{Lexer, SqlToken, TokenKind};
 
 use super::value::{ValueRedactor, hide_exponent};
 
-/// Returns the text with its constants replaced and its comments removed; `None` if it is not
-/// certain which parts of it are constants.
+/// Returns the text with its constants replaced and its comments removed; `None` if the constants
+/// cannot be identified with certainty.
 pub(super) fn redact(sql: &[u8], values: &ValueRedactor) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(sql.len());
     let mut context = StatementContext::default();
     for token in Lexer::new(sql) {
         match token.kind {
             TokenKind::Comment => out.push(b' '),
-            // This is the escape character of the previous constant. A longer string is not an
-            // escape character.
+            // The escape character of the previous constant. A longer string cannot be one.
             TokenKind::String if context.follows("uescape") && token.text.len() == 3 => {
                 out.extend(token.text);
             }
@@ -88,12 +87,12 @@ fn redact_word(word: &[u8], values: &ValueRedactor) -> Vec<u8> {
         return word.to_vec();
     }
     let mut redacted = values.redact(word);
-    // The underscore prevents that the result is a keyword by chance.
+    // The underscore prevents the result from being a keyword by chance.
     redacted.extend(b"_");
     redacted
 }
 
-/// Redacts a quoted constant, and writes it as a plain one, without escapes.
+/// Redacts a quoted constant, and writes it without escapes.
 fn redact_string(text: &[u8], values: &ValueRedactor, out: &mut Vec<u8>) -> Option<()> {
     if text.first() == Some(&b'$') {
         let tag = 2 + text[1..].iter().position(|byte| *byte == b'$')?;
@@ -110,7 +109,8 @@ fn redact_string(text: &[u8], values: &ValueRedactor, out: &mut Vec<u8>) -> Opti
             write_plain(prefix, &values.redact_digits(&content, binary), out);
         }
         b"u&" | b"U&" => {
-            // The escape character can be any; alphabetic characters and spaces need no escapes.
+            // The escape character is not known here, so the result has only alphanumeric
+            // characters and spaces, which are hardly ever used as one.
             let redacted = values.redact(&content);
             let plain = redacted.iter().map(|byte| match byte {
                 b if b.is_ascii_alphanumeric() || *b == b' ' => *b,
@@ -170,7 +170,7 @@ fn write_plain(prefix: &[u8], content: &[u8], out: &mut Vec<u8>) {
 /// exponent if it is valid for a type.
 fn redact_number(text: &[u8], values: &ValueRedactor, out: &mut Vec<u8>) {
     if let [b'0', radix @ (b'x' | b'X' | b'o' | b'O' | b'b' | b'B'), digits @ ..] = text {
-        // A digit that is valid in every radix, repeated.
+        // A digit that is valid in every radix (0 or 1), repeated.
         let digit = b'1' - (values.token(digits) % 2) as u8;
         out.extend([b'0', *radix]);
         out.extend(digits.iter().map(|byte| if *byte == b'_' { b'_' } else { digit }));

@@ -1,4 +1,4 @@
-//! Tests of the values that are removed, and of the parts of a statement that are kept.
+//! Tests which values are removed, and which parts of a statement are kept.
 
 #[cfg(feature = "grammar")]
 use howdah_sql::grammar::{Effect, classify};
@@ -208,12 +208,13 @@ fn short_keys_are_rejected() {
     assert!(RedactionKey::random().is_ok());
 }
 
-/// A value of at least twelve alphanumeric characters, which does not appear elsewhere by chance.
+/// Generates a value of at least twelve alphanumeric characters, which does not occur elsewhere by
+/// chance.
 fn secret() -> impl Strategy<Value = String> {
     "[a-z0-9]{4}[A-Z]{3}[a-z0-9]{5,20}"
 }
 
-/// A statement with two secrets, in one of many spellings.
+/// Generates a statement with two secrets, in one of many spellings.
 fn statement() -> impl Strategy<Value = (String, [String; 2])> {
     let templates = prop::sample::select(vec![
         "select 'A', 'B'",

@@ -47,9 +47,9 @@ impl ValueRedactor {
         out
     }
 
-    /// Returns the replacement of a value in binary form, whose type is unknown: redacted as text
-    /// if it reads like words, otherwise replaced by random bytes of the same length. A number
-    /// keeps its sign, and a single byte becomes a bool.
+    /// Returns the replacement of a value in binary form, whose type is unknown. It is redacted as
+    /// text if it looks like text, otherwise replaced with random bytes of the same length. A
+    /// number keeps its sign, and a single byte becomes a bool.
     pub(super) fn redact_binary(&self, value: &[u8]) -> Vec<u8> {
         let is_text = std::str::from_utf8(value).is_ok_and(|text| {
             !text.chars().any(char::is_control) && text.chars().any(char::is_alphanumeric)
@@ -118,9 +118,9 @@ fn date_len(value: &[u8]) -> usize {
         .map_or(0, <[u8]>::len)
 }
 
-/// Preserves an exponent if it is valid for a type (`1e308`, `1e-324`). More digits are part of
-/// another number that contains an `e`; they are replaced by zeros, with which the text remains a
-/// valid number.
+/// Preserves an exponent if it is valid for a type (`1e308`, `1e-324`). More digits belong to
+/// another number that contains an `e`; zeros replace them, so that the text remains a valid
+/// number.
 pub(super) fn hide_exponent(digits: &mut [u8]) {
     if digits.len() > EXPONENT_DIGITS_MAX {
         digits.iter_mut().filter(|byte| byte.is_ascii_digit()).for_each(|byte| *byte = b'0');
@@ -160,7 +160,7 @@ impl KeyedStream {
         }
     }
 
-    /// Writes a valid date, in the years that all servers support.
+    /// Writes a valid date, in a year that all servers support.
     fn date(&mut self, out: &mut [u8]) {
         let parts = [(1970, 2037), (1, 12), (1, 28), (0, 23), (0, 59), (0, 59)];
         let mut at = 0;
@@ -189,7 +189,7 @@ impl KeyedStream {
                     self.number(&mut out[at..at + len]);
                     len
                 }
-                // The exponent of a number keeps its magnitude, if it is one.
+                // An exponent keeps its magnitude.
                 b'e' | b'E'
                     if json
                         && exponent_end != Some(at)
@@ -230,8 +230,8 @@ impl KeyedStream {
         if byte.is_ascii_uppercase() { b'A' + letter } else { b'a' + letter }
     }
 
-    /// Redacts a run of digits: the same number of digits, without a leading zero if there was
-    /// none, and within the smallest integer type that holds the original.
+    /// Redacts a run of digits. The result has the same number of digits, no leading zero unless
+    /// the original had one, and fits into the smallest integer type that holds the original.
     fn number(&mut self, out: &mut [u8]) {
         let highest = match std::str::from_utf8(out).ok().and_then(|text| text.parse::<u64>().ok())
         {

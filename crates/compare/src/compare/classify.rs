@@ -1,23 +1,23 @@
-//! Classifies one query.
+//! Decides the verdict on one query from its statistics.
 
 use crate::{
     Change, ChangedPart, CompareSettings, Interval, QueryVerdict, samples::Query,
     statistics::bootstrap::ratio_interval,
 };
 
-/// The statistics of one query, taken from those of all queries.
+/// The statistics of one query on which its verdict is based.
 pub(super) struct Evidence {
     /// The shift, if there were enough executions.
     pub(super) change: Option<Change>,
-    /// The larger of the noise measured with a control run and the shift of the calibration
-    /// statement, in logarithms.
+    /// The larger of the query's noise in the control run and the shift of the calibration
+    /// statement, in logarithms; `None` if neither was measured.
     pub(super) noise: Option<f64>,
-    /// Whether there is a control run.
+    /// Whether a control run was compared too.
     pub(super) has_control: bool,
 }
 
-/// Minimum executions in both runs for a verdict on the tail: with fewer, only a handful would be
-/// in it.
+/// Minimum executions in both runs for a verdict on the tail. With fewer, the tail would consist of
+/// only a handful of executions.
 pub(super) const TAIL_EXECUTIONS_MIN: u64 = 200;
 
 /// Minimum factor of the mean for a verdict on the tail. A tail is noisier than the median.
@@ -30,8 +30,8 @@ pub(super) const TAIL_FLOORS_MIN: f64 = 10.0;
 /// Confidence level of the interval of the means' ratio.
 pub(super) const TAIL_CONFIDENCE: f64 = 0.99;
 
-/// Fraction to which the floor is lowered with a control run, which measures the noise that the
-/// floor guards against.
+/// Factor applied to the floor when there is a control run: the control measures the noise that the
+/// floor otherwise guards against.
 const FLOOR_SHARE_WITH_CONTROL: f64 = 0.2;
 
 /// Classifies a query that both runs executed; also returns the interval of the means' ratio if it
@@ -85,7 +85,8 @@ fn is_beyond(interval: Interval, large: f64) -> bool {
     interval.low.ln() >= large || interval.high.ln() <= -large
 }
 
-/// The change of the mean, if it is large enough to be examined.
+/// Returns the change of the mean with its confidence interval, or `None` if the change is too
+/// small to examine.
 fn tail_change(base: &Query, run: &Query, floor_us: f64, seed: u64) -> Option<Interval> {
     let estimate = run.mean_us() / base.mean_us().max(f64::MIN_POSITIVE);
     let moved_us = (run.mean_us() - base.mean_us()).abs();

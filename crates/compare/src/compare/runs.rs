@@ -1,4 +1,4 @@
-//! Several runs on each side.
+//! Compares several runs on each side.
 //!
 //! Computes the typical service time ([`Query::run_level`]) and the mean of each query in each run,
 //! and from these the shifts between the sides with the variance between runs: see
@@ -43,24 +43,25 @@ struct QueryShift {
     mean: Option<ShiftEstimate>,
 }
 
-/// The verdict on a query and the figures it is based on.
+/// The verdict on a query and the figures that support it.
 pub(super) struct RunsVerdict {
     pub(super) verdict: QueryVerdict,
     pub(super) change: Option<Change>,
     pub(super) mean_change: Option<Interval>,
-    /// The smallest factor that would have been found.
+    /// The smallest factor that these runs would have shown to be a change.
     pub(super) detectable: Option<f64>,
 }
 
 impl RunsVerdict {
-    /// A verdict that no figures support.
+    /// Creates a verdict without supporting figures.
     pub(super) fn without_change(verdict: QueryVerdict) -> Self {
         Self { verdict, change: None, mean_change: None, detectable: None }
     }
 }
 
 impl ShiftsBetweenRuns {
-    /// `machine` is the shift of the calibration statement, if it was measured.
+    /// Measures the shifts. `machine` is the shift of the calibration statement, if it was
+    /// measured.
     pub(super) fn measure(
         base: &[Samples],
         run: &[Samples],
@@ -150,8 +151,8 @@ impl ShiftsBetweenRuns {
         }
     }
 
-    /// Whether the interval of the shift, widened by what the machine changed, excludes a change by
-    /// [`CompareSettings::no_change_max`] or one that would be too small to matter.
+    /// Whether the interval of the shift, widened by the shift of the machine, excludes a change by
+    /// [`CompareSettings::no_change_max`] or one too small to matter.
     fn excludes_change(
         &self,
         shift: ShiftEstimate,
@@ -185,14 +186,14 @@ impl ShiftsBetweenRuns {
     }
 }
 
-/// Half of the smallest change, plus twice the shift of the machine: a statement may suffer more
-/// from a busy machine than the calibration statement does.
+/// Returns the margin: half of the smallest change, plus twice the shift of the machine, because a
+/// busy machine may slow a statement more than the calibration statement.
 fn margin(machine: f64, settings: &CompareSettings) -> f64 {
     settings.change_min.get().ln() / 2.0 + 2.0 * machine
 }
 
-/// The shift that is taken for the machine's if nothing measured the machine: the median over the
-/// queries, if there are enough of them and most moved alike or little.
+/// Estimates the shift of the machine if no calibration measured it: the median over the queries,
+/// if there are enough queries and most moved by a similar or a small amount.
 fn common_shift(shifts: &[Option<RunShift>], settings: &CompareSettings) -> f64 {
     let estimates: Vec<f64> =
         shifts.iter().flatten().map(|shift| shift.absolute.estimate).collect();

@@ -49,8 +49,8 @@ fn large_change_of_rare_query_is_found() {
     assert_eq!(comparison.slower().map(|query| query.fingerprint.0).collect::<Vec<_>>(), [7]);
 }
 
-/// A run without changes: random differences per execution, slow periods that last for dozens of
-/// executions, and a machine that is up to a tenth slower as a whole.
+/// Generates a run without changes: random differences per execution, slow periods that last for
+/// dozens of executions, and a machine that is up to a tenth slower overall.
 fn unchanged(seed: u64, queries: u64, executions: usize) -> RunBuilder {
     let mut maker = RunBuilder::new(seed);
     let pace = 1.0 + 0.1 * maker.random.unit();
@@ -309,8 +309,8 @@ fn long_run_keeps_percentiles_in_bounded_memory() {
     assert_eq!(base.calls, 50_000);
 }
 
-/// Several runs of one setup: single slow periods inside a run, and runs that differ as a whole by
-/// a log-normal factor with this spread.
+/// Generates several runs of one setup. Each has slow periods, and the runs differ overall by a
+/// log-normal factor with this spread.
 fn setup(seed: u64, count: u64, spread: f64, factor_of: impl Fn(u64) -> f64) -> Vec<Samples> {
     let one = |run: u64| {
         let mut builder = RunBuilder::new(1_000 * seed + run);

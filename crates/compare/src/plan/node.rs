@@ -1,4 +1,4 @@
-//! A node of a plan, as `EXPLAIN (FORMAT JSON)` writes it.
+//! One node of a plan, as `EXPLAIN (FORMAT JSON)` writes it.
 //!
 //! Source of the keys: `ExplainNode` in `src/backend/commands/explain.c`.
 
@@ -68,7 +68,7 @@ impl<'a> PlanNode<'a> {
         matches!(self.kind, "Bitmap Index Scan" | "BitmapAnd" | "BitmapOr")
     }
 
-    /// How the node scans a relation, if it does.
+    /// Returns how the node scans a relation; `None` if it scans none.
     pub(super) fn scan(self) -> Option<Scan> {
         if !self.kind.ends_with("Scan") || self.kind == "Bitmap Index Scan" {
             return None;
@@ -93,7 +93,8 @@ impl<'a> PlanNode<'a> {
         })
     }
 
-    /// Collects the index of an index scan, or those of the bitmaps below a bitmap heap scan.
+    /// Collects the index names of an index scan, or of the bitmap index scans below a bitmap heap
+    /// scan.
     fn collect_indexes(self, into: &mut BTreeSet<String>) {
         into.extend(self.text("Index Name").map(str::to_owned));
         for child in self.children().filter(|child| child.is_bitmap()) {
@@ -101,7 +102,7 @@ impl<'a> PlanNode<'a> {
         }
     }
 
-    /// The method and type of a join, as in EXPLAIN's text format; `None` for other nodes.
+    /// Returns the method and type of a join, as in EXPLAIN's text format; `None` for other nodes.
     pub(super) fn join(self) -> Option<String> {
         let method = match self.kind {
             "Nested Loop" => "Nested Loop",
@@ -116,9 +117,10 @@ impl<'a> PlanNode<'a> {
         })
     }
 
-    /// The name of a step worth reporting when it appears or disappears.
+    /// Returns the name of a step that is reported when it appears or disappears.
     ///
-    /// Hash, Gather and Append depend on other nodes, which are reported themselves.
+    /// Hash, Gather and Append are left out: they follow from other nodes, which are reported
+    /// themselves.
     pub(super) fn step(self) -> Option<String> {
         match self.kind {
             "Sort" | "Incremental Sort" | "Materialize" | "Memoize" | "Unique" | "WindowAgg"

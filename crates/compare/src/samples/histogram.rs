@@ -1,11 +1,11 @@
-//! A histogram of durations, for percentiles of more values than are stored individually.
+//! A histogram of durations. It gives percentiles without storing each value.
 
 use std::collections::BTreeMap;
 
-/// Counts of values in buckets that are exact below 128 and at most 1/64 wide relative to their
-/// values above, so a percentile is off by less than 1 %.
+/// Counts of values in buckets. Buckets are exact below 128; above, they are at most 1/64 as wide
+/// as their values, so a percentile is off by less than 1 %.
 ///
-/// Only buckets in use take memory: at most 3,776, in practice a few hundred.
+/// Only used buckets take memory: at most 3,776, in practice a few hundred.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PercentileHistogram {
     buckets: BTreeMap<u16, u64>,
@@ -29,8 +29,8 @@ impl PercentileHistogram {
         self.count += other.count;
     }
 
-    /// The middle of the bucket that contains the `rank`th smallest value, counting from 1; 0 if
-    /// there are not as many values.
+    /// Returns the middle of the bucket that contains the `rank`th smallest value, counting from 1;
+    /// 0 if there are fewer values.
     pub(crate) fn at_rank(&self, rank: u64) -> u64 {
         let mut below = 0;
         for (&bucket, &count) in &self.buckets {

@@ -1,4 +1,4 @@
-//! All executions of one query in one run.
+//! The summary of one query's executions in one run.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::statistics::{BLOCKS, between_runs::RunLevel, blocks, median, shift::p
 
 use super::{histogram::PercentileHistogram, reservoir::Reservoir};
 
-/// Failures by error code; `None` if no server reported one, as for lost connections.
+/// Failures by error code. The code is `None` if no server reported one, as for lost connections.
 pub type Errors = BTreeMap<Option<SqlState>, ErrorCount>;
 
 /// Failures with one error code.
@@ -30,8 +30,8 @@ const MESSAGE_MAX: usize = 500;
 
 /// The summary of the executions of one query in one run.
 ///
-/// Durations are those of successful executions: how long an error took says nothing about the
-/// query.
+/// Durations cover only successful executions: the time until an error says nothing about the speed
+/// of the query.
 #[derive(Clone, Debug)]
 pub(crate) struct Query {
     pub(crate) done: u64,
@@ -145,8 +145,8 @@ impl Query {
         if self.timed == 0 { 0.0 } else { self.total_us as f64 / self.timed as f64 }
     }
 
-    /// Percentiles by nearest rank, for `shares` such as 0.95: exact if all executions were stored,
-    /// otherwise within 1 %.
+    /// Returns percentiles by nearest rank, for `shares` such as 0.95. They are exact if all
+    /// executions were stored, otherwise within 1 %.
     pub(crate) fn percentiles_us<const N: usize>(&self, shares: [f64; N]) -> [u64; N] {
         let rank = |share: f64| ((share * self.timed as f64).ceil() as u64).max(1);
         if !self.reservoir.is_complete() || self.max_us > u64::from(u32::MAX) {
@@ -161,8 +161,8 @@ impl Query {
         self.reservoir.in_time_order()
     }
 
-    /// The typical logarithm of the service time in this run, which has timed executions, with the
-    /// variance that blocks of time show.
+    /// Returns the typical logarithm of the service time in this run, with the variance computed
+    /// over blocks of time. The run must have timed executions.
     pub(crate) fn run_level(&self) -> RunLevel {
         let logarithms: Vec<f64> =
             self.durations_us().into_iter().map(|duration| duration.max(1.0).ln()).collect();
@@ -171,8 +171,8 @@ impl Query {
         RunLevel { level: pseudo_median(&logarithms), variance: variance_of_mean(&blocks) }
     }
 
-    /// The logarithm of the mean service time in this run, which has timed executions, with the
-    /// variance that blocks of time show.
+    /// Returns the logarithm of the mean service time in this run, with the variance computed over
+    /// blocks of time. The run must have timed executions.
     pub(crate) fn run_mean(&self) -> RunLevel {
         let durations = self.durations_us();
         let mean = self.mean_us().max(1.0);
@@ -188,7 +188,7 @@ impl Query {
     }
 }
 
-/// Variance of the mean of `values`, if these are independent; 0 for a single value.
+/// Returns the variance of the mean of `values`, assuming they are independent; 0 for one value.
 fn variance_of_mean(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;

@@ -17,18 +17,18 @@ pub(crate) struct Reservoir {
     random: SeededRandom,
 }
 
-/// An execution's time and duration. Eight bytes, because a run may have tens of thousands of
-/// queries.
+/// The time and duration of an execution. It takes only eight bytes, because a run may have tens of
+/// thousands of queries.
 #[derive(Clone, Copy, Debug)]
 struct DurationSample {
     /// Time since the start of the run, in ms. The range is 24 days in either direction.
     at_ms: i32,
-    /// Duration in µs. The range is 71 minutes; longer executions are stored as that.
+    /// Duration in µs. The range is 71 minutes; longer durations are stored as the maximum.
     service_us: u32,
 }
 
 impl Reservoir {
-    /// Creates an empty sample. The executions it will store depend only on `seed` and their order.
+    /// Creates an empty sample. `seed` and the order of the executions determine which are stored.
     pub(crate) fn new(seed: u64) -> Self {
         Self { samples: Vec::new(), recorded: 0, random: SeededRandom::new(seed) }
     }
@@ -53,8 +53,8 @@ impl Reservoir {
 
     /// Adds the sample of a later run, as if it had begun right after this one.
     ///
-    /// If both do not fit, each keeps a share of the places that corresponds to its recorded
-    /// values, so the result is still a uniform sample of all.
+    /// If the two do not fit, each keeps a share of the places proportional to the number of values
+    /// it recorded, so the result is still a uniform sample of all of them.
     pub(crate) fn append(&mut self, other: &Self) {
         let end = self.samples.iter().map(|sample| sample.at_ms).max();
         let start = other.samples.iter().map(|sample| sample.at_ms).min();

@@ -29,14 +29,14 @@ use crate::statistics::{
     median, student,
 };
 
-/// Minimum number of queries to tell the effect of a run from the rest. With fewer, each query's
-/// variance between runs stands for itself.
+/// Minimum number of queries to separate the effect of a run from the rest. With fewer queries, the
+/// whole variance of a query between runs is attributed to that query.
 const QUERIES_MIN: usize = 5;
 
-/// The share of variance between runs that even long runs on an idle machine have: 1 % in time.
+/// Standard deviation between runs that even long runs on an idle machine show: 1 % of the time.
 const REST_MIN: f64 = 0.01;
 
-/// One query in the runs of both sides. A run in which it was executed too rarely is missing.
+/// One query in the runs of both sides. Runs with too few executions of the query are missing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueryRuns {
     pub(crate) base: Vec<Option<RunLevel>>,
@@ -47,7 +47,7 @@ pub(crate) struct QueryRuns {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunLevel {
     pub(crate) level: f64,
-    /// Variance of `level` as far as the executions of this run show it.
+    /// Variance of `level`, estimated from the executions of this run.
     pub(crate) variance: f64,
 }
 
@@ -55,8 +55,8 @@ pub(crate) struct RunLevel {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunShift {
     pub(crate) absolute: ShiftEstimate,
-    /// The shift against the typical query, which is free of what runs do to all queries alike.
-    /// `None` with fewer than [`QUERIES_MIN`] queries.
+    /// The shift relative to the typical query, which cancels the effects that a run has on all
+    /// queries. `None` with fewer than [`QUERIES_MIN`] queries.
     pub(crate) relative: Option<ShiftEstimate>,
 }
 
@@ -71,9 +71,9 @@ pub(crate) struct ShiftEstimate {
 impl RunShift {
     /// p-value of a shift within `margin` of zero.
     ///
-    /// The smaller of the absolute and the relative one, doubled because there are two
-    /// (Bonferroni). A single changed query is found by the relative shift even when runs differ as
-    /// a whole; a change of most queries only by the absolute one.
+    /// This is the smaller of the absolute and the relative p-value, doubled because there are two
+    /// (Bonferroni). The relative shift detects a single changed query even when runs differ as a
+    /// whole; only the absolute shift detects a change of most queries.
     pub(crate) fn p_beyond(&self, margin: f64) -> f64 {
         let absolute = self.absolute.p_beyond(margin);
         match self.relative {
@@ -84,7 +84,7 @@ impl RunShift {
 }
 
 impl ShiftEstimate {
-    /// Half the width of the interval that contains the shift with this confidence.
+    /// Returns half the width of the confidence interval at this level.
     pub(crate) fn half_width(&self, confidence: f64) -> f64 {
         student::critical(1.0 - confidence, self.df) * self.standard_error
     }
@@ -99,9 +99,9 @@ impl ShiftEstimate {
     }
 }
 
-/// The shift of each query; `None` for a query that is missing in too many runs.
+/// Computes the shift of each query; `None` for a query that is missing in too many runs.
 ///
-/// A query needs at least one run on each side and four altogether: fewer cannot show how much runs
+/// A query needs at least one run on each side and four in total: fewer cannot show how much runs
 /// differ.
 pub(crate) fn run_shifts(queries: &[QueryRuns]) -> Vec<Option<RunShift>> {
     let fits: Vec<Option<QueryFit>> = queries.iter().map(QueryFit::new).collect();
@@ -158,7 +158,7 @@ impl QueryFit {
         })
     }
 
-    /// `typical` is the median shift of all queries.
+    /// Computes the shift. `typical` is the median shift of all queries.
     fn shift(
         &self,
         rest: &Rest,
@@ -195,7 +195,7 @@ impl QueryFit {
 /// The effect of each run, which all queries have in common.
 struct RunEffects {
     by_run: Vec<f64>,
-    /// Number of queries that it is the median of.
+    /// Number of queries from which the median is taken.
     queries: usize,
     variance: f64,
     df: f64,
@@ -218,8 +218,8 @@ impl RunEffects {
         Some(Self { by_run, queries: fits.len(), variance, df })
     }
 
-    /// By how much the variance of a difference from the median query exceeds that of the query:
-    /// a median of n values has π / 2n of the variance of one.
+    /// Returns the factor by which the variance of the difference from the median query exceeds
+    /// that of the query: the median of n values has π / 2n of the variance of one value.
     fn median_share(&self) -> f64 {
         1.0 + std::f64::consts::FRAC_PI_2 / self.queries as f64
     }
@@ -229,7 +229,8 @@ impl RunEffects {
 struct Rest {
     variance: f64,
     df: f64,
-    /// The variance expected of this query: that within its runs, and [`REST_MIN`].
+    /// The variance expected of this query: the variance within its runs, plus [`REST_MIN`]
+    /// squared.
     scale: f64,
 }
 
@@ -251,7 +252,7 @@ impl Rest {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Prior {
     variance: f64,
-    /// How many degrees of freedom the typical variance is worth: infinite if queries do not
+    /// Degrees of freedom of the typical variance: infinite if the variances of queries do not
     /// differ.
     df: f64,
 }
@@ -280,8 +281,7 @@ impl Prior {
         Some(Self { variance, df })
     }
 
-    /// The moderated variance and its degrees of freedom. These never exceed those of all queries
-    /// together, and 100: nothing here is known better than that.
+    /// Returns the moderated variance and its degrees of freedom, which are at most 100.
     fn moderate(self, variance: f64, df: f64) -> (f64, f64) {
         const DF_MAX: f64 = 100.0;
         let prior_df = self.df.min(DF_MAX);

@@ -1,4 +1,4 @@
-//! How far one sample is shifted against another, by ranks.
+//! Estimates the shift of one sample against another by ranks.
 
 use crate::statistics::{BLOCKS, blocks, student};
 
@@ -14,14 +14,14 @@ pub(crate) struct Shift {
     pub(crate) high: f64,
     /// Two-sided p-value of the Mann–Whitney statistic under no shift.
     pub(crate) p: f64,
-    /// The p-value under a shift by the margin, in the direction of the estimate: the probability
-    /// of such samples if the true shift were no further from zero than the margin.
+    /// The p-value of a shift no larger than the margin, in the direction of the estimate: the
+    /// probability of such samples if the true shift is within the margin.
     pub(crate) p_beyond_margin: f64,
 }
 
 /// The shift of `run` against `base`, both in order of time and not empty.
 ///
-/// `margin` is a shift, in either direction, that would not matter.
+/// `margin` is the largest shift, in either direction, that does not matter.
 ///
 /// The statistic is Mann and Whitney's: the probability θ that a value of `run` exceeds one of
 /// `base`, ties counting half. Its textbook variance assumes independent values with equal spread;
@@ -52,8 +52,9 @@ pub(crate) fn shift(base: &[f64], run: &[f64], confidence: f64, margin: f64) -> 
     }
 }
 
-/// The Hodges–Lehmann estimate of the center of `values`, which must not be empty: the median of
-/// the means of all pairs. As robust as needed against the tail, and nearly as precise as the mean.
+/// Returns the Hodges–Lehmann estimate of the center of `values`, which must not be empty: the
+/// median of the means of all pairs. Unlike the mean, it resists outliers in the tail, and it is
+/// nearly as precise.
 pub(crate) fn pseudo_median(values: &[f64]) -> f64 {
     let negative: Vec<f64> = values.iter().map(|value| -value).collect();
     Differences::new(&negative, values).median() / 2.0
@@ -74,7 +75,8 @@ fn standard_error(base: &[f64], run: &[f64], shift: f64, sorted: &Differences) -
     (variance.sqrt(), df)
 }
 
-/// For each of `values` plus `offset`, the share of `others` (sorted) below it, ties counting half.
+/// For each of `values` plus `offset`, returns the share of `others` (sorted) below it; ties count
+/// half.
 fn placements(values: &[f64], others: &[f64], offset: f64) -> Vec<f64> {
     // Alignment separates equal values by rounding errors.
     const TIE: f64 = 1e-9;
@@ -87,8 +89,8 @@ fn placements(values: &[f64], others: &[f64], offset: f64) -> Vec<f64> {
     values.iter().map(placement).collect()
 }
 
-/// Variance of the mean of `values` when blocks, not values, are independent, with its degrees of
-/// freedom.
+/// Returns the variance of the mean of `values` when blocks, not single values, are independent,
+/// and its degrees of freedom.
 ///
 /// If there are enough values, a few long blocks are tried too, and the larger variance is used:
 /// slow periods that outlast a block make the variance over blocks too small.
@@ -120,7 +122,7 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// All differences of two samples, without storing them.
+/// All differences between the values of two samples, computed when needed instead of stored.
 struct Differences {
     base: Vec<f64>,
     run: Vec<f64>,
@@ -151,9 +153,9 @@ impl Differences {
         self.smallest(rank as usize)
     }
 
-    /// The `rank`th smallest difference, counting from 1, to within rounding.
+    /// Returns the `rank`th smallest difference, counting from 1, up to rounding errors.
     ///
-    /// Bisects the value; counting the differences up to a value takes one pass.
+    /// Bisects the range of values; each step counts the differences up to a value in one pass.
     fn smallest(&self, rank: usize) -> f64 {
         let [base, run] = [&self.base, &self.run];
         let (mut low, mut high) = (run[0] - base[base.len() - 1], run[run.len() - 1] - base[0]);

@@ -9,7 +9,7 @@ pub(crate) fn p_two_sided(t: f64, df: f64) -> f64 {
     incomplete_beta(df / 2.0, 0.5, df / (df + t * t)).clamp(0.0, 1.0)
 }
 
-/// The t that is exceeded in either direction with probability `p`.
+/// Returns the t whose absolute value is exceeded with probability `p`.
 pub(crate) fn critical(p: f64, df: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     while p_two_sided(high, df) > p && high < 1e9 {

@@ -11,16 +11,16 @@ use super::{AuthPolicy, LoginRefused};
 /// Maximum size of a message before the login is complete, when nothing has been authenticated yet.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Passes a server's bytes to a session, each authentication request only after an [`AuthPolicy`]
-/// has checked it.
+/// Passes the server's bytes to a session; each authentication request only after an [`AuthPolicy`]
+/// has accepted it.
 ///
-/// A session answers every request that it receives, so the policy must be applied before it. Once
-/// the server has accepted the login, bytes pass through unchecked.
+/// A session answers every request that it receives, so the policy must be applied first. Once the
+/// server has accepted the login, bytes pass through unchecked.
 #[derive(Debug)]
 pub struct AuthFilter {
     /// The policy; `None` once the server has accepted the login.
     policy: Option<AuthPolicy>,
-    /// The incomplete message at the end of the input.
+    /// An incomplete message from the end of the input so far.
     buffer: Vec<u8>,
 }
 
@@ -42,12 +42,12 @@ impl AuthFilter {
         Self { policy: Some(policy), buffer: Vec::new() }
     }
 
-    /// Handles bytes from the server, and passes on those that were checked.
+    /// Handles bytes from the server and passes on the messages that were checked.
     ///
     /// # Errors
     ///
-    /// The login must be aborted: close the connection without sending anything. Bytes before the
-    /// offending message have been passed on.
+    /// The login must be aborted: close the connection without sending anything. Messages before
+    /// the offending one have already been passed on.
     pub fn handle(
         &mut self,
         bytes: &[u8],
@@ -91,7 +91,7 @@ struct AllowedMessage {
     is_in: bool,
 }
 
-/// Checks the first message; `None` while it is incomplete.
+/// Checks the first message; returns `None` while the message is incomplete.
 fn check_message(
     bytes: &[u8],
     policy: &mut AuthPolicy,

@@ -277,10 +277,10 @@ fn allows_fallback(
     }
 }
 
-/// Whether the next endpoint would most likely fail in the same way, or the failure must not be
-/// skipped. libpq continues only after an endpoint that cannot be reached, is starting up or has
-/// the wrong kind of session; an endpoint that disconnects during the login is skipped here as
-/// well.
+/// Whether the search ends with this failure, because the next endpoint would most likely fail in
+/// the same way or the failure must not be hidden. libpq continues only after an endpoint that
+/// cannot be reached, is starting up or has the wrong kind of session; this client also continues
+/// after an endpoint that disconnects during the login.
 fn is_final(cause: &ConnectFailure) -> bool {
     match cause {
         ConnectFailure::Lookup { .. }

@@ -29,7 +29,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns the SQLSTATE of the last attempt that a server refused with one.
+    /// Returns the SQLSTATE with which a server refused the last attempt that got one.
     pub fn sqlstate(&self) -> Option<&str> {
         let Self::Failed { failures } = self else { return None };
         failures.iter().rev().find_map(|failure| match &failure.cause {
@@ -76,8 +76,8 @@ impl fmt::Display for AttemptFailure {
     }
 }
 
-/// The reason why an attempt to connect failed. The message is complete and has no source, because
-/// [`ConnectError`] joins several.
+/// The reason why an attempt to connect failed. The message includes the cause, and `source`
+/// returns nothing, because [`ConnectError`] joins the messages of several attempts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
@@ -93,7 +93,7 @@ pub enum ConnectFailure {
     /// Connecting and logging in took longer than [`crate::ConnectTarget::connect_timeout`].
     #[error("no connection within {} s", .after.as_secs())]
     TimedOut {
-        /// The timeout.
+        /// The timeout that was exceeded.
         after: Duration,
     },
     /// The connection was lost before the login was complete.
@@ -166,8 +166,8 @@ pub enum QueryError {
     /// The server reported an error.
     #[error(transparent)]
     Sql(Box<SqlError>),
-    /// The statement is a `COPY` that needs data from the client, or returns data to a call that
-    /// cannot take it. It was ended; nothing was copied in.
+    /// The statement is a `COPY` that needs data from the client, or that returns data to a call
+    /// that cannot take any. The `COPY` was ended; nothing was copied in.
     #[error("the statement is a COPY from or to the client, which is not possible here")]
     Copy,
     /// The statement is not a `COPY … TO STDOUT`.
@@ -186,13 +186,13 @@ pub enum QueryError {
     /// The result is larger than the limit for results in memory. The connection is closed.
     #[error("the result has more than {bytes_max} bytes")]
     TooLarge {
-        /// The limit, [`crate::client::RESULT_BYTES_MAX`].
+        /// The limit in bytes, [`crate::client::RESULT_BYTES_MAX`].
         bytes_max: usize,
     },
     /// The call exceeded its timeout. The connection is closed; the server may continue its work.
     #[error("no response within {after:?}")]
     TimedOut {
-        /// The timeout.
+        /// The timeout that was exceeded.
         after: Duration,
     },
     /// The connection is lost.

@@ -84,12 +84,13 @@ impl Client {
                             error.get_or_insert(cause);
                         }
                     },
-                    // Only replication commands start it, which this client does not support.
+                    // Only replication commands start COPY BOTH; this client does not support them.
                     SessionEvent::CopyBoth => {
                         error.get_or_insert(QueryError::Copy);
                         self.refuse_copy()?;
                     }
-                    // The protocol cannot decline COPY TO STDOUT: read its data, and drop it.
+                    // The protocol cannot decline COPY TO STDOUT, so its data is read and
+                    // discarded.
                     SessionEvent::CopyOut if !S::ACCEPTS_COPY => {
                         error.get_or_insert(QueryError::Copy);
                         self.session.discard_rows(true);
@@ -97,16 +98,16 @@ impl Client {
                     other => sink.handle_event(other)?,
                 }
             }
-            // Events above may have queued messages: send those before waiting for the server.
+            // The events above may have queued messages: send them before waiting for the server.
             if self.session.transmit().is_empty() {
                 self.receive(&mut buffer)?;
             }
         }
     }
 
-    /// Sends the client's COPY data, one piece at a time so that little of it is buffered. The
-    /// inner error is set if there was no data or reading it failed: the COPY was then failed, and
-    /// the server's reply is still expected.
+    /// Sends the client's COPY data in pieces, so that little of it is buffered. The inner error is
+    /// set if there was no data or reading it failed: then a CopyFail was sent, and the server's
+    /// reply is still expected.
     ///
     /// A server that has failed in the meantime reads to the end of the data and discards it
     /// (`CopyData` in `PostgresMain`), so sending never blocks on a reply.
@@ -149,7 +150,7 @@ impl Client {
     fn send(&mut self) -> Result<(), QueryError> {
         let bytes = self.session.transmit();
         match self.socket.send(bytes) {
-            // A server that closed the connection has probably sent an error before.
+            // A server that closed the connection has probably sent an error first.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(self.connection_error(error))
             }

@@ -1,8 +1,8 @@
 //! Server versions as text and as comparable numbers.
 
-/// Converts `server_version` to one number, like `server_version_num`: `17.2` is 170002, `9.6.24`
-/// is 90624, `18beta1` is 180000. Text after the numbers is the packager's. `None` if there are no
-/// numbers.
+/// Converts `server_version` to one number, like `server_version_num`: `17.2` becomes 170002,
+/// `9.6.24` 90624, `18beta1` 180000. Text after the numbers, which packagers add, is ignored.
+/// `None` if the text does not start with a number.
 pub(super) fn number(version: &str) -> Option<u32> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
     let mut parts = version[..end].split('.').filter(|part| !part.is_empty()).map(str::parse);

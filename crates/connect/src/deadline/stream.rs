@@ -31,8 +31,8 @@ impl DeadlineStream {
     ///
     /// # Errors
     ///
-    /// No addresses are given, or none accepted by the deadline; then the error is that of the last
-    /// one.
+    /// `addresses` is empty, or none of them accepted by the deadline; in the latter case the error
+    /// is that of the last address.
     pub fn connect(
         addresses: impl IntoIterator<Item = SocketAddr>,
         deadline: Instant,
@@ -55,7 +55,7 @@ impl DeadlineStream {
         self.deadline = deadline;
     }
 
-    /// Whether the peer is known to have closed the connection. Discards data received so far.
+    /// Whether the peer is known to have closed the connection. Discards any data received so far.
     pub fn is_closed(&mut self) -> bool {
         let mut buffer = [0; 512];
         if self.stream.set_nonblocking(true).is_err() {

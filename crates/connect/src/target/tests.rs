@@ -1,4 +1,4 @@
-//! Resolution of connection parameters, in a constructed environment for each case.
+//! Tests the resolution of connection parameters, with a constructed environment for each case.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
@@ -38,7 +38,7 @@ fn password(target: &ConnectTarget) -> Option<String> {
     login.password.map(|password| String::from_utf8(password.expose().to_vec()).unwrap())
 }
 
-/// A home directory with these files, each with mode 0600.
+/// Creates a home directory with these files, each with mode 0600.
 fn home(files: &[(&str, &str)]) -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
     for (name, text) in files {
@@ -350,7 +350,7 @@ fn output_never_contains_password() {
     }
 }
 
-/// Text for a connection string, with characters that need escapes.
+/// Generates text for a connection string, with characters that need escapes.
 fn text() -> impl Strategy<Value = String> {
     proptest::string::string_regex("[a-z%@:/?&=#',\\\\ü +\\[\\]]{1,12}").unwrap()
 }

@@ -50,11 +50,11 @@ pub fn client_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>, TlsErr
     Ok(Arc::new(config))
 }
 
-/// Returns the name that a server's certificate must be for, and that is sent as SNI.
+/// Returns the name that the server's certificate must match, which is also sent as SNI.
 ///
 /// # Errors
 ///
-/// The host is neither a DNS name nor an address; a unix socket has no name at all.
+/// The host is neither a DNS name nor an IP address, or the endpoint is a unix socket.
 pub fn server_name(endpoint: &Endpoint) -> Result<ServerName<'static>, TlsError> {
     let host = endpoint.host();
     ServerName::try_from(host.as_ref())
@@ -104,14 +104,15 @@ fn trust_anchors(
     Ok(TrustAnchors::Authorities(Authorities { webpki, certificates, has_revocations }))
 }
 
-/// Returns the certificates of a file, and those that rustls accepts as authorities; at least one.
+/// Returns all certificates of a file, and the store of those that rustls accepts as authorities;
+/// at least one.
 fn roots(path: &Path) -> Result<(Vec<CertificateDer<'static>>, RootCertStore), TlsError> {
     let certificates = files::certificates(path)?;
     let mut roots = RootCertStore::empty();
     let mut first_error = None;
     for certificate in &certificates {
-        // A large bundle may contain a few that rustls cannot parse; one valid certificate is
-        // sufficient.
+        // A large bundle may contain a few certificates that rustls cannot parse; one valid
+        // certificate is sufficient.
         if let Err(error) = roots.add(certificate.clone()) {
             first_error.get_or_insert(error);
         }
@@ -149,7 +150,7 @@ fn revocations(
     Ok(lists)
 }
 
-/// Returns the client's certificate and key, if it has them.
+/// Returns the client's certificate chain and private key, if a certificate file exists.
 fn identity(
     settings: &TlsSettings,
     provider: &CryptoProvider,

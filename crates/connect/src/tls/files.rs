@@ -47,7 +47,7 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
 ///
 /// # Errors
 ///
-/// Also if users other than its owner may read the file, or the key is encrypted.
+/// As for [`private_key_unchecked`], or if users other than the owner may access the file.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     check_permissions(path)?;
     private_key_unchecked(path)

@@ -1,4 +1,4 @@
-//! The start of a connection: with or without TLS, and the attempts after a failure.
+//! The start of a connection, with or without TLS, and the alternatives after a failed attempt.
 //!
 //! ```text
 //!             send SSLRequest          'S'
@@ -86,7 +86,7 @@ pub enum NegotiationError {
     /// network path could have written it (CVE-2024-10977).
     #[error("the server answered the request for TLS with an error")]
     ServerError,
-    /// A byte that the protocol does not define: the server is not PostgreSQL.
+    /// The server replied with a byte that the protocol does not define: it is not PostgreSQL.
     #[error("the server answered the request for TLS with byte {byte:#04x}: it is not PostgreSQL")]
     NotPostgres {
         /// The byte that the server sent.
@@ -96,7 +96,7 @@ pub enum NegotiationError {
     /// accepted as if they had been encrypted (CVE-2021-23222).
     #[error("the server sent unencrypted data after its answer to the request for TLS")]
     UnencryptedData,
-    /// A server with direct TLS did not select the ALPN protocol `postgresql`.
+    /// With direct TLS, the server did not select the ALPN protocol `postgresql`.
     #[error("the server accepted direct TLS, but did not select the ALPN protocol \"postgresql\"")]
     NoAlpn,
 }

@@ -81,7 +81,7 @@ pub enum RootCertificates {
     /// The authorities in a PEM file. A file that was set explicitly need not exist unless the mode
     /// is a verifying one.
     File(PathBuf),
-    /// None: no file was set, and the default file does not exist.
+    /// No authorities: no file was set, and the default file does not exist.
     None,
 }
 
@@ -117,7 +117,8 @@ pub struct TlsSettings {
 }
 
 impl Default for TlsSettings {
-    /// Returns libpq's defaults without settings or files: TLS if the server offers it, unverified.
+    /// Returns libpq's defaults when no settings or files exist: TLS if the server offers it,
+    /// unverified.
     fn default() -> Self {
         Self {
             mode: SslMode::Prefer,
@@ -165,7 +166,7 @@ impl TlsSettings {
         let revocation_directory = settings.value("sslcrldir").map(PathBuf::from);
         let revocations = match (settings.value("sslcrl"), &revocation_directory) {
             (Some(path), _) => Some(PathBuf::from(path)),
-            // The default list belongs to the default authority.
+            // The default list contains revocations of the default authority only.
             (None, None) if root_certificates != RootCertificates::System => usual("root.crl"),
             (None, _) => None,
         };

@@ -1,15 +1,16 @@
 //! Verifies peers' certificates: a server's by the rules that libpq users rely on, a client's by
 //! PostgreSQL's rules.
 //!
-//! webpki verifies, but rejects three things that OpenSSL accepts and that PostgreSQL installations
-//! use:
+//! webpki verifies certificates, but rejects three kinds that OpenSSL accepts and that PostgreSQL
+//! installations use:
 //!
 //! - a name that is only in the subject's common name;
 //! - a self-signed certificate that is both the server's and the trusted root;
-//! - a certificate of version 1, as `openssl x509 -req` created them before OpenSSL 3.2, and hence
-//!   the instructions in PostgreSQL's manual.
+//! - a certificate of version 1, which `openssl x509 -req` created before OpenSSL 3.2 if one
+//!   followed the instructions in PostgreSQL's manual.
 //!
-//! Those are verified here, each after webpki has rejected it for just that reason.
+//! This module verifies such certificates itself, but only after webpki has rejected them for
+//! exactly that reason.
 
 use std::sync::Arc;
 
@@ -85,7 +86,7 @@ impl ServerCertVerifier for ServerVerifier {
         let verified =
             verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         let named = match (verified, &self.trust) {
-            // The name is checked last: everything else is valid.
+            // The name is checked last, so everything else in the certificate is valid here.
             (verified, _) if verified.as_ref().err().is_none_or(is_wrong_name) => {
                 verified.map(drop)
             }
@@ -295,8 +296,8 @@ fn is_wrong_name(error: &Error) -> bool {
     )
 }
 
-/// Whether the common name matches the server's name, in a certificate without alternative names of
-/// that kind. Source: PostgreSQL manual, "Client Verification of Server Certificates".
+/// Whether the common name matches the server's name, provided the certificate has no alternative
+/// names of the same kind. Source: PostgreSQL manual, "Client Verification of Server Certificates".
 fn common_name_matches(end_entity: &CertificateDer<'_>, server_name: &ServerName<'_>) -> bool {
     let Some(certificate) = Certificate::parse(end_entity) else { return false };
     let is_address = matches!(server_name, ServerName::IpAddress(_));

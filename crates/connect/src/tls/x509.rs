@@ -1,4 +1,4 @@
-//! The few fields of a certificate that rustls does not expose: its signature algorithm, names,
+//! The few fields of a certificate that rustls does not expose: signature algorithm, names,
 //! validity and version.
 //!
 //! The crate `der` reads the encoding; this module knows which field comes where. It keeps slices
@@ -156,7 +156,8 @@ impl<'a> Certificate<'a> {
     }
 
     /// Returns the first and last second of validity, since the Unix epoch; `None` if one of them
-    /// is not a time since then. Parsed here, because channel binding does not need them.
+    /// is not a valid time or is before 1970. Not parsed earlier, because channel binding does not
+    /// need it.
     pub(super) fn validity(&self) -> Option<(u64, u64)> {
         let seconds = |time: AnyRef<'_>| {
             let since_epoch = match time.tag() {
@@ -185,8 +186,8 @@ impl<'a> Certificate<'a> {
         None
     }
 
-    /// Whether the subject has alternative names of the kind under which this kind of host would be
-    /// listed; `None` if they cannot be parsed.
+    /// Whether the subject has alternative names of the kind that applies to this host, address or
+    /// DNS name; `None` if the names cannot be parsed.
     pub(super) fn has_alternative_name(&self, host_is_address: bool) -> Option<bool> {
         let tag = primitive(if host_is_address { 7 } else { 2 });
         let mut extensions = SliceReader::new(self.extensions).ok()?;
@@ -239,7 +240,7 @@ fn contents_if<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> der::Result<Option
     contents(reader, tag).map(Some)
 }
 
-/// Reads an identifier and compares it. Others may be longer than `der` supports.
+/// Reads an object identifier and compares it. Works for identifiers too long for `der`, too.
 fn is_identifier(reader: &mut SliceReader<'_>, identifier: ObjectIdentifier) -> der::Result<bool> {
     Ok(contents(reader, Tag::ObjectIdentifier)? == identifier.as_bytes())
 }

@@ -1,5 +1,5 @@
-//! Expected values from libpq: each row was checked with `PQconninfoParse`, except for the errors
-//! that are marked as our own.
+//! Expected values are those of libpq: each row was checked with `PQconninfoParse`, except for
+//! errors that are marked as our own.
 
 use super::*;
 use crate::conninfo;
@@ -107,7 +107,8 @@ fn errors_name_the_uri_part() {
     }
 }
 
-/// Our own: libpq accepts some of these, and looks up a host that is a part of the password.
+/// Our own errors: libpq accepts some of these URIs, and looks up a host that is part of the
+/// password.
 #[test]
 fn errors_never_contain_password_parts() {
     let table = [

@@ -1,7 +1,7 @@
 //! [`EventColumns`]: events buffered for a file, by column.
 //!
-//! An event is split into columns when it arrives: repeated values, such as statement texts and
-//! names, are stored once, and fields that an event does not have take no space. So a file is
+//! An event is split into columns when it arrives. Repeated values, such as statement texts and
+//! names, are stored once, and fields that an event does not have take no space. A file can then be
 //! written in one pass over each column that has values.
 
 use std::{fmt, sync::Arc};
@@ -256,7 +256,7 @@ impl EventColumns {
         self.text_bytes[row as usize] as usize
     }
 
-    /// Removes all rows; the numbers of later ones continue.
+    /// Removes all rows. Sequence numbers of later rows continue.
     pub(super) fn clear(&mut self) {
         self.first_sequence += i64::try_from(self.times.len()).unwrap_or(0);
         self.times.clear();
@@ -417,7 +417,7 @@ struct SessionIdentities {
 }
 
 struct IdentityEntry {
-    /// The names, which are held so that their addresses identify them.
+    /// The names. Holding them keeps their addresses unique.
     names: [Arc<str>; 4],
     indexes: [DictionaryIndex; 4],
 }

@@ -1,4 +1,4 @@
-//! An event as a row: the columns of `events-*.parquet`.
+//! Stores an event as a row, with the columns of `events-*.parquet`.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use crate::{
 /// An event with its sequence number.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StoredEvent {
-    /// Number of the event in its capture, from 0, in order of arrival. Orders events with the same
-    /// time.
+    /// Number of the event in its capture, from 0, in order of arrival. It orders events with the
+    /// same time.
     pub(crate) sequence: i64,
-    /// The event. Boxed, so that sorting and moving rows is cheap.
+    /// The event, boxed to make sorting and moving rows cheap.
     pub(crate) event: Box<Event>,
 }
 

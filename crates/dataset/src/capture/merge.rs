@@ -2,9 +2,9 @@
 //!
 //! Every row group is sorted. A heap contains the files not yet opened (keyed by their first time),
 //! the row groups not yet opened (likewise), and the open row groups (keyed by their next event).
-//! The smallest is opened or yielded, so nothing is opened before its first event is due, and
-//! exhausted row groups are closed. It makes no difference whether the files belong to one capture
-//! or to several: the number of its capture is a part of each source.
+//! The smallest entry is opened or yielded. So nothing is opened before its first event is due, and
+//! exhausted row groups are closed. The files may belong to one capture or to several, because each
+//! source stores the number of its capture.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -35,8 +35,8 @@ pub struct Events {
     range: Option<Range<Timestamp>>,
 }
 
-/// A k-way merge of the files of captures: events with the number of their capture, ordered by
-/// time, then by capture, then by arrival. It ends after an error.
+/// A k-way merge of the files of captures. Yields events with the number of their capture, ordered
+/// by time, then by capture, then by arrival. Ends after an error.
 pub(super) struct EventMerge {
     sources: BinaryHeap<Reverse<MergeSource>>,
     /// Row groups outside of this range are not read.
@@ -101,7 +101,7 @@ impl EventMerge {
         }
     }
 
-    /// Takes the next event of a row group, and returns the row group to the heap.
+    /// Takes the next event of a row group, and puts the row group back into the heap.
     fn step(&mut self, mut open: Box<OpenGroup>) -> StoredEvent {
         match open.rest.next() {
             Some(Ok(after)) => {
@@ -192,8 +192,8 @@ fn overlaps(range: Option<&Range<Timestamp>>, (first, last): (Timestamp, Timesta
 }
 
 impl MergeSource {
-    /// Returns the sort key. A source that is not open yet sorts before the events of its first
-    /// time, whatever their capture.
+    /// Returns the sort key. A source that is not open sorts before all events of its first time,
+    /// whatever their capture.
     fn key(&self) -> (Timestamp, Option<(u32, i64)>) {
         match self {
             Self::File { first, .. } | Self::Group { first, .. } => (*first, None),

@@ -5,38 +5,39 @@ use howdah_traffic::Event;
 use super::{Capture, merge::EventMerge};
 use crate::{error::ReadError, manifest::CaptureOrigin};
 
-/// Several captures that are read as one.
+/// Several captures, read as one.
 #[derive(Clone, Debug, Default)]
 pub struct MergedCaptures {
     captures: Vec<Capture>,
     origin: CaptureOrigin,
 }
 
-/// How sessions of different captures that have the same name are related.
+/// Whether sessions of different captures with the same name are the same session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SameNameSessions {
-    /// They are different. All names get the number of their capture, from 1, as in `2/65e1.4d2`.
+    /// They are different sessions. The number of the capture, from 1, is added to every name, as
+    /// in `2/65e1.4d2`.
     Separate,
     /// They are one session: the captures are parts of one.
     Joined,
 }
 
-/// Captures that cannot be read as one.
+/// The reason why captures cannot be read as one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureMergeError {
     /// The texts of a database are in different encodings.
     #[error("database {database:?} is in {encoding}, but in {earlier} in an earlier capture")]
     Encodings {
-        /// The database; empty for all that are not named.
+        /// The database; empty for all databases without an explicit encoding.
         database: String,
-        /// Its encoding in the capture that was to be added.
+        /// The encoding in the capture that was to be added.
         encoding: String,
-        /// Its encoding in the captures that were added before.
+        /// The encoding in the captures added before.
         earlier: String,
     },
-    /// There are [`MergedCaptures::CAPTURES_MAX`] captures already. Each has open files and a few
-    /// megabytes in memory.
+    /// There are [`MergedCaptures::CAPTURES_MAX`] captures already. The number is limited because
+    /// each has open files and a few megabytes in memory.
     #[error(
         "more than {} captures cannot be merged at once: merge some of them first, then the results",
         MergedCaptures::CAPTURES_MAX
@@ -52,7 +53,7 @@ impl MergedCaptures {
     ///
     /// # Errors
     ///
-    /// The capture does not fit those that were added before, which stay as they are.
+    /// The capture cannot be combined with those added before, which are unchanged.
     pub fn add(&mut self, capture: Capture) -> Result<(), CaptureMergeError> {
         if self.captures.len() >= Self::CAPTURES_MAX {
             return Err(CaptureMergeError::TooMany);
@@ -74,20 +75,20 @@ impl MergedCaptures {
         Ok(())
     }
 
-    /// The input files and encodings of all captures.
+    /// Returns the input files and encodings of all captures.
     pub fn origin(&self) -> &CaptureOrigin {
         &self.origin
     }
 
-    /// Number of events, as far as the manifests know.
+    /// Returns the number of events, according to the manifests.
     pub fn event_count(&self) -> u64 {
         self.captures.iter().map(|capture| capture.manifest().events).sum()
     }
 
-    /// All events ordered by time. Those of the same time are in the order of their captures, then
-    /// in the order in which the writer received them.
+    /// Returns all events ordered by time. Events with the same time are in the order of their
+    /// captures, and within a capture in the order in which the writer received them.
     ///
-    /// Files are opened when their first event is due, as by [`Capture::events`].
+    /// Files are opened when their first event is due, as in [`Capture::events`].
     pub fn events(&self, same_name: SameNameSessions) -> MergedEvents {
         let mut merge = EventMerge::new(None);
         for (number, capture) in (1..).zip(&self.captures) {

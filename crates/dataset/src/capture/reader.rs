@@ -103,7 +103,7 @@ pub(super) fn time_range(file: &TableFile<StoredEvent>, group: usize) -> (Timest
     (Timestamp::from_micros(first), Timestamp::from_micros(last))
 }
 
-/// Adds the rows of a file to a manifest that was written before it.
+/// Adds the rows of a file to a manifest that was written before the file.
 fn count_rows(
     file: &TableFile<StoredEvent>,
     manifest: &mut CaptureManifest,

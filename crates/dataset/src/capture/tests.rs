@@ -1,4 +1,4 @@
-//! Captures that are written, damaged, truncated and read back.
+//! Tests that write, damage, truncate and read captures.
 
 mod support;
 
@@ -150,7 +150,7 @@ fn too_many_captures_are_not_merged() {
     assert_eq!(captures.add(capture), Err(CaptureMergeError::TooMany));
 }
 
-/// Texts that fill pages and exceed a dictionary, next to repeated ones.
+/// Generates texts that fill pages and exceed a dictionary, mixed with repeated texts.
 #[test]
 fn full_pages_and_dictionaries_round_trip() {
     let scratch = tempfile::tempdir().unwrap();
@@ -227,7 +227,7 @@ fn empty_capture_is_valid() {
     assert!(capture.events().next().is_none());
 }
 
-/// Leaves a folder as a killed writer does: 16 of 20 events in two files.
+/// Leaves a folder in the state in which a killed writer leaves it: 16 of 20 events, in two files.
 fn write_and_crash(dir: &Path) {
     let mut writer = CaptureWriter::with_limits(dir, CaptureSettings::default(), SMALL).unwrap();
     for time in 0..20 {
@@ -461,8 +461,8 @@ fn event_stream_is_send() {
     is_send::<CaptureWriter>();
 }
 
-/// Runs in a separate process, whose files the shell limits to 64 KiB: a full disk for that process
-/// only.
+/// Runs in a separate process. The shell limits the size of its files to 64 KiB, which acts like a
+/// full disk for this process only.
 #[test]
 fn full_disk_keeps_finished_files() {
     let scratch = tempfile::tempdir().unwrap();

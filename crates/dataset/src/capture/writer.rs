@@ -40,12 +40,12 @@ pub struct CaptureSettings {
 ///                  capture.json            counts of the files above it
 /// ```
 ///
-/// Within a file, events that are older than the latest event of earlier files, such as those of
-/// long statements, get separate row groups. So the other row groups never overlap, and a merge has
-/// few of them open at a time however long the longest statement ran.
+/// Within a file, events that are older than the latest event of earlier files (such as the ends of
+/// long statements) get separate row groups. The other row groups then never overlap, and a merge
+/// has few of them open at a time however long the longest statement ran.
 ///
-/// Dropping the writer without [`Self::finish`] has the same effect as a crash: files stay and make
-/// a valid capture, events of the last five seconds are lost.
+/// Dropping the writer without [`Self::finish`] has the same effect as a crash: finished files
+/// remain and form a valid capture, but events of the last five seconds are lost.
 #[derive(Debug)]
 pub struct CaptureWriter {
     folder: Folder,
@@ -88,8 +88,8 @@ impl CaptureWriter {
         })
     }
 
-    /// Sets the origin of the events once it is known. The manifest includes it from the next file
-    /// on.
+    /// Sets the origin of the events once it is known. The manifest contains it from the next file
+    /// onwards.
     pub fn set_origin(&mut self, origin: CaptureOrigin) {
         self.manifest.origin = origin;
     }
@@ -129,22 +129,22 @@ impl CaptureWriter {
         text_bytes(event) <= crate::ROW_BYTES_MAX
     }
 
-    /// Limits files, and so the memory for buffered events, to about this many bytes of text. For
-    /// callers that write many captures at once.
+    /// Limits the text in a file, and thereby the memory for buffered events, to about this many
+    /// bytes. For callers that write many captures at once.
     pub fn limit_memory(&mut self, bytes: usize) {
         self.fill.limit_bytes(bytes);
     }
 
     /// Finishes a file after this many bytes of text, or when its first event has waited for this
-    /// long. Events that are not in a finished file are not safe from a crash then, and nothing is
-    /// written twice.
+    /// long. Events are then written only once, but a crash loses those that are not in a finished
+    /// file.
     pub fn limit_files(&mut self, bytes: usize, time: Duration) {
         self.fill.limit_bytes(bytes);
         self.file_time = Some(time);
     }
 
-    /// Finishes a file if that is due by time, see [`Self::limit_files`]. Must also be called while
-    /// no events arrive.
+    /// Finishes a file if its first event has waited too long, see [`Self::limit_files`]. Must also
+    /// be called while no events arrive.
     ///
     /// # Errors
     ///
@@ -156,7 +156,8 @@ impl CaptureWriter {
         }
     }
 
-    /// Sets the manifest's `report` from the next file on, in case the capture is never finished.
+    /// Sets the `report` that the manifest has from the next file onwards, in case the capture is
+    /// never finished.
     pub fn set_report(&mut self, report: serde_json::Value) {
         self.manifest.report = report;
     }
@@ -166,11 +167,12 @@ impl CaptureWriter {
         self.manifest.files
     }
 
-    /// Protects the events written so far from a crash if this was last done five seconds ago.
-    /// Every [`Self::write`] does so; call it while no events arrive.
+    /// Writes the buffered events to disk if this was last done at least five seconds ago.
+    /// [`Self::write`] always does so; call this function while no events arrive.
     ///
-    /// The buffered events become a file. It is replaced, with later events added, until there are
-    /// enough for a file: so a capture that grows slowly does not become thousands of small files.
+    /// The buffered events become a file, which is replaced by a larger one until there are enough
+    /// events for a finished file. So a capture that grows slowly does not become thousands of
+    /// small files.
     ///
     /// # Errors
     ///
@@ -181,13 +183,13 @@ impl CaptureWriter {
         }
         let sorted = self.rows.sorted();
         let groups = self.groups(&sorted);
-        // The manifest does not count this file: after a crash, readers look for such files.
+        // The manifest does not count this file; after a crash, readers look for uncounted files.
         self.table.write_columns(&self.folder, &self.rows, groups, self.manifest.files)?;
         self.fill.mark_saved();
         Ok(())
     }
 
-    /// Writes the buffered events, and the manifest with `report`: the producer's statements about
+    /// Writes the buffered events and the manifest. `report` is the producer's information about
     /// the events.
     ///
     /// # Errors
@@ -197,7 +199,7 @@ impl CaptureWriter {
         self.close(report, true)
     }
 
-    /// Like [`Self::finish`], for a capture whose source failed: the events so far are stored, and
+    /// Like [`Self::finish`], for a capture whose source failed. The events so far are stored, and
     /// the manifest says `finished: false`.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! DELTA_BINARY_PACKED: numbers as differences, each miniblock with as many bits as its largest
-//! needs.
+//! DELTA_BINARY_PACKED: stores numbers as differences. Each miniblock uses as many bits as its
+//! largest difference needs.
 //!
 //! ```text
 //! page      = varint(values per block), varint(miniblocks per block), varint(values), zigzag(first), block …
@@ -23,7 +23,7 @@ pub(super) fn encode(out: &mut Vec<u8>, values: &[i64]) {
     let mut from = 0;
     while values.len() - from > 1 {
         let count = (values.len() - from - 1).min(BLOCK);
-        // The differences may overflow, and so do the reader's sums: the overflows cancel out.
+        // The differences may overflow; the reader's sums overflow likewise, which cancels out.
         let pairs = values[from..].iter().zip(&values[from + 1..]);
         for (delta, (before, after)) in deltas.iter_mut().zip(pairs) {
             *delta = after.wrapping_sub(*before);

@@ -24,14 +24,14 @@ use crate::{
 /// Page size in bytes: a reader holds one page of each column of each row group that it merges.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// Maximum size of a dictionary in bytes, since a reader also holds one per column. Texts that
-/// exceed this hardly repeat.
+/// Maximum size of a dictionary in bytes; a reader holds one per column, too. Texts that exceed
+/// this size hardly repeat.
 const DICTIONARY_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum length of a string in statistics, in bytes: longer ones are useless for finding rows.
 const STATISTIC_BYTES_MAX: usize = 64;
 
-/// Writes the columns of a row group, in their order.
+/// Writes the columns of a row group, in the order of the schema.
 pub(crate) struct GroupWriter<'a> {
     columns: slice::Iter<'a, Column>,
     leaves: slice::Iter<'a, ColumnDescPtr>,
@@ -40,11 +40,11 @@ pub(crate) struct GroupWriter<'a> {
     append: Append<'a>,
 }
 
-/// Receives column chunks: their bytes, and their metadata for the footer.
+/// A function that receives each column chunk: its bytes, and its metadata for the footer.
 pub(crate) type Append<'a> =
     &'a mut dyn FnMut(Vec<u8>, ColumnCloseResult) -> Result<(), ParquetError>;
 
-/// The levels of a column, one for each value and each null, and their maxima.
+/// The levels of a column, one for each value and each null, and the maximum levels.
 struct Levels {
     repetition: Vec<u8>,
     /// Definition levels; empty if no row is null.
@@ -205,7 +205,8 @@ impl<'a> GroupWriter<'a> {
         if indices.len() <= words.len() {
             indices.resize(words.len() + 1, 0);
         }
-        // The dictionary entries in order of first use, and the position of each string among them.
+        // The used dictionary entries in order of first use, and the position of each string in
+        // them.
         let is_one = slots.first().is_some_and(|first| slots.iter().all(|slot| slot == first));
         for slot in if is_one { &slots[..1] } else { &slots[..] } {
             if let Some(index @ 0) = indices.get_mut(*slot as usize) {
@@ -325,8 +326,8 @@ impl Levels {
         PageBoundary { levels: self.definition.len().max(values), values }
     }
 
-    /// Returns the ends of pages: each before the start of a row, after about [`PAGE_BYTES`]. All
-    /// values together have `all_bytes`.
+    /// Returns the ends of pages. A page ends before the start of a row, after about
+    /// [`PAGE_BYTES`]. `all_bytes` is the size of all values together.
     fn page_boundaries(
         &self,
         values: usize,
@@ -371,7 +372,7 @@ impl Levels {
     }
 }
 
-/// Appends levels that are all the same, if the column has any.
+/// Appends a number of equal levels, if the column has such levels.
 fn write_level_run(out: &mut Vec<u8>, max: u32, level: u32, count: usize) {
     if max > 0 {
         write_levels(out, |out| hybrid::encode_run(out, level, count, bit_width(max)));

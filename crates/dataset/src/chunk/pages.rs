@@ -20,7 +20,7 @@ use parquet::{
 
 use crate::dictionary::DictionaryIndex;
 
-/// Compresses pages and retains its buffers for the next column chunk.
+/// Compresses pages. Its buffers are reused for the next column chunk.
 pub(crate) struct PageCompressor {
     zstd: zstd::bulk::Compressor<'static>,
     /// For each dictionary index, the position in the page's dictionary, from 1. All are 0 between
@@ -31,7 +31,7 @@ pub(crate) struct PageCompressor {
 }
 
 impl PageCompressor {
-    /// Creates a compressor with the compression level of the other tables' files.
+    /// Creates a compressor with the same compression level as the files of other tables.
     pub(crate) fn new() -> Result<Self, ParquetError> {
         let level = ZstdLevel::default().compression_level();
         let zstd = zstd::bulk::Compressor::new(level).map_err(external)?;

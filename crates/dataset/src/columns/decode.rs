@@ -1,7 +1,7 @@
 //! Decodes arrays to rows.
 //!
-//! The file was opened with the schema that the columns declare, so every batch has a column with
-//! that name and type. Values are checked here.
+//! Files are opened with the schema that the columns declare, so every batch has a column with the
+//! expected name and type. The values are checked here.
 
 use arrow_array::{
     Array, ArrayRef, BinaryArray, DictionaryArray, Int64Array, ListArray, RecordBatch, StringArray,
@@ -102,7 +102,7 @@ impl<'a, T: Clone + From<&'a str>> StringReader<'a, T> {
         Some(self.values.value(self.keys.key(row)?))
     }
 
-    /// Parses a code from a fixed list.
+    /// Parses a code from a fixed list; `None` if the row has none.
     pub(crate) fn parse_code<W>(
         &self,
         row: usize,

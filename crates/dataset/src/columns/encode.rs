@@ -42,8 +42,8 @@ fn count_if_all_null<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize
     Some(rows)
 }
 
-/// Encodes a column of counts or microseconds. Values beyond `i64::MAX` are stored as that: common
-/// tools can subtract signed numbers without surprises, and 292 thousand years are sufficient.
+/// Encodes a column of counts or microseconds. Values above `i64::MAX` are stored as `i64::MAX`:
+/// signed numbers can be subtracted safely by common tools, and 292 thousand years are sufficient.
 pub(crate) fn unsigned_numbers(values: impl Iterator<Item = Option<u64>> + Clone) -> ArrayRef {
     numbers(values.map(|value| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX))))
 }
@@ -62,13 +62,13 @@ pub(crate) fn non_empty(text: &Arc<str>) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Encodes the two columns of a text: readable, and exact where that differs.
+/// Encodes the two columns of a text: readable UTF-8, and the exact bytes where these differ.
 pub(crate) fn texts<'a>(values: impl Iterator<Item = Option<&'a Text>> + Clone) -> [ArrayRef; 2] {
     if let Some(rows) = count_if_all_null(values.clone()) {
         return [DataType::Utf8, DataType::Binary].map(|it| new_null_array(&it, rows));
     }
     let mut readable = StringBuilder::new();
-    // Nearly all texts are UTF-8, so the other column is created with the first that is not.
+    // Nearly all texts are UTF-8, so the column of exact bytes is created only when needed.
     let mut exact: Option<BinaryBuilder> = None;
     let mut rows = 0;
     for value in values {
@@ -183,7 +183,7 @@ fn parameter_text(parameter: &Parameter) -> Option<&Text> {
     }
 }
 
-/// Returns the bytes of a value that is not valid UTF-8.
+/// Returns the bytes of a value if they are not valid UTF-8.
 fn inexact_bytes(parameter: &Parameter) -> Option<&[u8]> {
     parameter_text(parameter).filter(|text| text.to_str().is_none()).map(Text::as_bytes)
 }

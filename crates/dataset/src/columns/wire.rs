@@ -1,6 +1,6 @@
-//! The columns for details that only captures of the wire have.
+//! The columns for details that only captures from the wire protocol have.
 //!
-//! An event has all of these details or none: `rows_max` is null if and only if it has none.
+//! An event has all of these details or none. `rows_max` is null if and only if it has none.
 
 use arrow_array::{
     Array, ArrayRef, BinaryArray, ListArray, RecordBatch, cast::AsArray, types::Int32Type,

@@ -1,7 +1,7 @@
-//! [`MachineSeries`]: what a replay measured of the machine while it ran, second by second.
+//! [`MachineSeries`]: measurements of the machine during a replay, in buckets of a second.
 //!
-//! It is stored as `machine.json` beside the run's manifest, one array per column. Figures of
-//! statements are not in it: they can be computed from the outcomes.
+//! The series is stored in `machine.json`, next to the run's manifest, with one array per column.
+//! It has no figures of statements, because they can be computed from the outcomes.
 
 mod summary;
 
@@ -35,19 +35,19 @@ const FORMAT: &str = "howdah-machine";
 /// Version of the file's format.
 const VERSION: u32 = 1;
 
-/// Maximum size of the file. The longest series has about half of this.
+/// Maximum size of the file in bytes, about twice the size of the longest series.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Measurements of the machine during a run.
 ///
-/// Times are those of the run: microseconds since its start, like
+/// Times are microseconds since the start of the run, like
 /// [`ReplayOutcome::due_us`](super::ReplayOutcome::due_us).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineSeries {
     /// Length of a bucket in microseconds. At least 1.
     pub bucket_us: u64,
-    /// Whether the server was reached by a unix socket or a loopback address, so that the figures
-    /// of the host are those of the server's host, too. A tunnel has such an address as well.
+    /// Whether the server was reached by a unix socket or a loopback address. If so, the figures of
+    /// this host are also those of the server's host, except when the address belongs to a tunnel.
     pub is_server_local: bool,
     /// Number of processors of the host, if known.
     pub processors: Option<u32>,
@@ -58,12 +58,12 @@ pub struct MachineSeries {
     pub buckets: Vec<MachineBucket>,
 }
 
-/// How the target's speed was measured: a fixed statement, executed again and again.
+/// How the target's speed was measured: by executing a fixed statement at regular intervals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibrationInfo {
     /// Time from the start of one execution to that of the next, in microseconds.
     pub interval_us: u64,
-    /// Why it was not executed until the end of the run; `None` if it was.
+    /// Why executions stopped before the end of the run; `None` if they did not.
     pub end: Option<CalibrationEnd>,
 }
 
@@ -72,9 +72,9 @@ pub struct CalibrationInfo {
 pub struct CalibrationEnd {
     /// The cause, for programs.
     pub reason: CalibrationEndReason,
-    /// The cause in words.
+    /// The cause as a message for people.
     pub message: String,
-    /// When it ended, in microseconds since the start; `None` if it was never executed.
+    /// When executions stopped, in microseconds since the start; `None` if there were none.
     pub at_us: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ pub struct CalibrationEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CalibrationEndReason {
-    /// It was switched off.
+    /// The user switched calibration off.
     Disabled,
     /// The captured sessions need the connection slot, or the number of slots is unknown.
     NoFreeSlot,
@@ -99,41 +99,41 @@ pub enum CalibrationEndReason {
 pub struct MachineBucket {
     /// Median duration of the calibration statement in microseconds, as its client saw it.
     pub calibration_p50_us: Option<u64>,
-    /// Its longest duration.
+    /// Maximum duration of the calibration statement, in microseconds.
     pub calibration_max_us: Option<u64>,
-    /// Number of its executions that started in the bucket and ended without an error.
+    /// Number of executions of the calibration statement that started in the bucket and succeeded.
     pub calibration_count: Option<u64>,
-    /// How late a thread woke up that sleeps until a fixed time every 10 ms, on average, in
-    /// microseconds.
+    /// Mean delay, in microseconds, with which a thread wakes up that sleeps until a fixed time
+    /// every 10 ms.
     pub wakeup_delay_mean_us: Option<u64>,
-    /// How late it woke up at most.
+    /// Maximum of these wake-up delays, in microseconds.
     pub wakeup_delay_max_us: Option<u64>,
-    /// Number of its wake-ups.
+    /// Number of wake-ups of this thread.
     pub wakeup_count: Option<u64>,
     /// Time covered by the figures that follow, in microseconds: more or less than the bucket's
     /// length if the counters were not read exactly at its boundaries.
     pub interval_us: Option<u64>,
     /// Time during which some task waited for a processor, in microseconds.
     pub cpu_some_us: Option<u64>,
-    /// Time during which all tasks waited for a processor: 0 for a whole host.
+    /// Time during which all tasks waited for a processor, in microseconds; 0 for a whole host.
     pub cpu_full_us: Option<u64>,
-    /// Time during which some task waited for a disk.
+    /// Time during which some task waited for a disk, in microseconds.
     pub io_some_us: Option<u64>,
-    /// Time during which all tasks that were not idle waited for a disk.
+    /// Time during which all non-idle tasks waited for a disk, in microseconds.
     pub io_full_us: Option<u64>,
-    /// Time during which some task waited for memory.
+    /// Time during which some task waited for memory, in microseconds.
     pub memory_some_us: Option<u64>,
-    /// Time during which all tasks that were not idle waited for memory.
+    /// Time during which all non-idle tasks waited for memory, in microseconds.
     pub memory_full_us: Option<u64>,
-    /// Time of all processors together, in microseconds.
+    /// Total time of all processors, in microseconds.
     pub cpu_total_us: Option<u64>,
-    /// Time in which they ran tasks, handled interrupts, or ran guests.
+    /// Time in which processors ran tasks, handled interrupts or ran guests, in microseconds.
     pub cpu_busy_us: Option<u64>,
-    /// Time in which a hypervisor ran something else.
+    /// Time in which a hypervisor ran other guests, in microseconds.
     pub cpu_steal_us: Option<u64>,
-    /// Time in which they were idle while a task waited for a disk.
+    /// Time in which processors were idle while a task waited for a disk, in microseconds.
     pub cpu_iowait_us: Option<u64>,
-    /// Processor time that the process of the replay used.
+    /// Processor time that the replay's process used, in microseconds.
     pub replay_cpu_us: Option<u64>,
 }
 
@@ -168,15 +168,15 @@ impl MachineSeries {
     /// Length of the buckets that replays write: one second.
     pub const BUCKET_US: u64 = 1_000_000;
 
-    /// Maximum number of buckets: two days. A longer run has no figures for the time after that.
+    /// Maximum number of buckets, which is two days. Later times of a longer run have no figures.
     pub const BUCKETS_MAX: usize = 172_800;
 
-    /// Figures of the whole run.
+    /// Computes the figures of the whole run.
     pub fn summary(&self) -> MachineSummary {
         MachineSummary::new(&self.buckets)
     }
 
-    /// The file's content.
+    /// Serializes the series as the content of the file.
     pub(crate) fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(&MachineDocument {
             format: FORMAT,
@@ -303,7 +303,8 @@ impl<'a> JsonObject<'a> {
 
     fn column(&self, key: &str) -> Result<Vec<Option<u64>>, Corruption> {
         let text = self.raw(key)?.get();
-        // Checked before parsing: in memory an entry is eight times as long as its shortest text.
+        // The length is checked before parsing: a parsed entry takes eight times the memory of its
+        // shortest text.
         let limit = MachineSeries::BUCKETS_MAX;
         if text.bytes().filter(|byte| *byte == b',').count() >= limit {
             return Err(Corruption::TooLong { key: self.path(key), limit });
@@ -324,7 +325,7 @@ impl<'a> JsonObject<'a> {
     }
 }
 
-/// The content of a file of at most [`FILE_BYTES_MAX`]; `None` if it does not exist.
+/// Reads a file of at most [`FILE_BYTES_MAX`]; `None` if it does not exist.
 fn read_bounded(path: &Path) -> Result<Option<Vec<u8>>, ReadError> {
     let failed = |source| ReadError::Io { path: path.to_owned(), source };
     let file = match fs::File::open(path) {

@@ -1,4 +1,4 @@
-//! An outcome as a row: the columns of `outcomes-*.parquet`.
+//! Stores an outcome as a row, with the columns of `outcomes-*.parquet`.
 
 use std::sync::Arc;
 

@@ -69,8 +69,8 @@ impl ReplayRun {
         TableRows::new(DatasetKind::Run, self.statements.clone()).collect()
     }
 
-    /// Measurements of the machine; `None` if nothing was stored: in runs of earlier versions,
-    /// and if the writer was killed. At most about 50 MB in memory.
+    /// Returns the measurements of the machine, which take at most about 50 MB in memory. `None` if
+    /// none were stored, as in runs of earlier versions or after the writer was killed.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A statement as a row: the columns of `statements-*.parquet`.
+//! Stores a statement as a row, with the columns of `statements-*.parquet`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Runs that are written and read back.
+//! Tests that write and read runs.
 
 use std::{fs, path::Path};
 

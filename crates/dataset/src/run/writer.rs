@@ -19,7 +19,7 @@ use crate::{
 pub struct RunSettings {
     /// The capture or log that is replayed, as the user named it.
     pub capture: String,
-    /// The server that it is replayed against. The caller must remove the password.
+    /// The server that the capture is replayed against. The caller must remove the password.
     pub target: String,
     /// The pace: a factor such as `1.5`, or `max`.
     pub rate: String,
@@ -33,7 +33,7 @@ pub struct RunSettings {
 
 /// Writes a run as a sequence of files, each of which appears complete or not at all.
 ///
-/// Outcomes are stored in the order of arrival. A file of outcomes never appears before the
+/// Outcomes are stored in the order of arrival. A file of outcomes is written only after the
 /// statements that were added before them, so after a crash every outcome has its statement.
 /// Dropping the writer without [`Self::finish`] has the same effect as a crash.
 #[derive(Debug)]
@@ -92,10 +92,9 @@ impl RunWriter {
         self.outcomes.push(outcome.clone())
     }
 
-    /// Protects the outcomes written so far from a crash if this was last done five seconds ago:
-    /// writes them to a file that is replaced when later ones follow, as
-    /// [`CaptureWriter`](crate::CaptureWriter) does. Statements are written first, so that every
-    /// outcome has its statement.
+    /// Writes the outcomes to disk if this was last done at least five seconds ago. Like
+    /// [`CaptureWriter`](crate::CaptureWriter), it writes a file that is replaced when later
+    /// outcomes follow. Statements are written first, so that every outcome has its statement.
     fn save_if_due(&mut self) -> Result<(), WriteError> {
         if !self.outcomes.is_overdue() {
             return Ok(());
@@ -127,8 +126,8 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Stores what was measured of the machine, replacing what was stored before. A series of
-    /// more than [`MachineSeries::BUCKETS_MAX`] buckets could not be read again.
+    /// Stores measurements of the machine, replacing any stored before. `series` must have at most
+    /// [`MachineSeries::BUCKETS_MAX`] buckets; a longer one could not be read again.
     ///
     /// # Errors
     ///
@@ -137,7 +136,7 @@ impl RunWriter {
         self.folder.write_document(MACHINE_FILE_NAME, series.to_json(), self.files_kept())
     }
 
-    /// Writes the buffered rows, and the manifest with the replay's `summary`; `complete` is false
+    /// Writes the buffered rows, and the manifest with the replay's `summary`. `complete` is false
     /// if the replay was stopped before its end.
     ///
     /// # Errors

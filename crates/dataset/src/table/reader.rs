@@ -27,8 +27,8 @@ use crate::{
 
 /// A file of a table, with its footer read and checked.
 ///
-/// The file is not kept open: each row group opens it while it is being read, so the number of open
-/// files is the number of row groups being merged.
+/// The file is not kept open: each row group opens it while it is read, so the number of open files
+/// is that of the row groups being merged.
 #[derive(Clone, Debug)]
 pub(crate) struct TableFile<R> {
     path: Arc<Path>,
@@ -128,7 +128,7 @@ fn recorded_range(group: &RowGroupMetaData, column: &str) -> Option<(i64, i64)> 
 pub(crate) struct GroupRows<R> {
     path: Arc<Path>,
     rows_left: usize,
-    /// The decoder. Dropped, which closes the file, as soon as the last batch is decoded.
+    /// The decoder. Dropped as soon as the last batch is decoded, which closes the file.
     reader: Option<ParquetRecordBatchReader>,
     decoded: vec::IntoIter<R>,
 }

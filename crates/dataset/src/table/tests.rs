@@ -1,11 +1,12 @@
-//! Checks the tables against the page that describes them.
+//! Checks the tables against their documentation.
 
 use super::TableRecord;
 use crate::{ReplayOutcome, StatementInfo, capture::StoredEvent, columns::StoredType};
 
 const PAGE: &str = include_str!("../../../../docs/src/reference/capture-format.md");
 
-/// `column`, `type` and `null` of each row of the table after the line that names the files.
+/// Returns `column`, `type` and `null` of each row of the documented table that follows the line
+/// with the file names.
 fn described(files: &str) -> Vec<(String, String, bool)> {
     let (_, after) = PAGE.split_once(&format!("\n`{files}`: ")).expect("the page names the files");
     after

@@ -126,7 +126,7 @@ impl<R: TableRecord> TableWriter<R> {
     {
         let options = ArrowWriterOptions::new()
             .with_properties(self.properties.clone())
-            // The Parquet types are sufficient; a second description could contradict them.
+            // The Parquet types suffice; an Arrow schema could contradict them.
             .with_skip_arrow_metadata(true);
         let (sink, schema) = (ErrorTrackingFile { file, failure: None }, Arc::clone(&self.schema));
         let mut writer = ArrowWriter::try_new_with_options(sink, schema, options)
@@ -216,11 +216,11 @@ impl Write for ErrorTrackingFile<'_> {
 
 /// Returns the settings for encoding columns.
 ///
-/// zstd at its fastest level costs less time than writing the bytes that it saves. A dictionary
+/// zstd at its fastest level takes less time than writing the bytes that it saves. A dictionary
 /// helps texts, which repeat, but not numbers, which are close to their neighbors. `events_between`
-/// and other readers select row groups by statistics; pages are too small for that here. Statements
-/// and values have no statistics, because no reader selects rows by their order and each value
-/// would be compared twice.
+/// and other readers select row groups by their statistics; pages are too small for that.
+/// Statements and values have no statistics: readers never select rows by them, and computing the
+/// statistics would compare each value twice.
 fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {
     let pair = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
     let sorted_by = R::SORTED_BY.iter().filter_map(|name| {
@@ -255,8 +255,8 @@ fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {
     properties.build()
 }
 
-/// Number of rows encoded at once: each column visits all of them, so they should fit into the
-/// processor's caches.
+/// Number of rows encoded at once. Each column visits all of these rows, so they should fit into
+/// the processor's caches.
 const BATCH_ROWS: usize = 1024;
 
 /// Page size in bytes: a reader holds one page of each column of each row group that it merges.

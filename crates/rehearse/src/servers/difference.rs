@@ -1,4 +1,4 @@
-//! How two servers differ, as far as it may explain a change of speed.
+//! Finds differences between two servers that may explain a change of speed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +7,19 @@ use howdah_report::rehearsal::{
     TableFacts, TableName,
 };
 
-/// Tables that differ in size by less are equal: vacuum and fill factors have such effects.
+/// Minimum factor between two table sizes to report: vacuum and fill factors cause smaller
+/// differences.
 const SIZE_FACTOR_MIN: f64 = 1.2;
 const SIZE_BYTES_MIN: u64 = 1 << 20;
 
-/// Statistics are older if their last ANALYZE is this much longer ago, in seconds.
+/// Minimum difference between the times of the last ANALYZE to report, in seconds.
 const STATISTICS_AGE_MIN_S: u64 = 86_400;
 
-/// The share of dead rows has grown if it is larger by this much.
+/// Minimum increase of the share of dead rows to report.
 const DEAD_SHARE_MIN: f64 = 0.1;
 
-/// The differences between the base and the server with the change: those of whole servers first,
-/// then those of tables, sorted by table.
+/// Returns the differences between the base and the server with the change: first those of whole
+/// servers, then those of tables, sorted by table.
 pub(crate) fn differences(base: &ServerFacts, change: &ServerFacts) -> Vec<ServerDifference> {
     let mut found = Vec::new();
     if base.version != change.version {
@@ -26,7 +27,7 @@ pub(crate) fn differences(base: &ServerFacts, change: &ServerFacts) -> Vec<Serve
         found.push(ServerDifference::Version(versions));
     }
     for (name, before) in &base.settings {
-        // A setting that only one version has says no more than the version.
+        // A setting that only one version has is not reported, because the version is.
         let Some(after) = change.settings.get(name).filter(|after| after.value != before.value)
         else {
             continue;
@@ -47,7 +48,7 @@ pub(crate) fn differences(base: &ServerFacts, change: &ServerFacts) -> Vec<Serve
     for name in names {
         let differences = match (before.get(name), after.get(name)) {
             (Some(before), Some(after)) => table_differences(before, after),
-            // A table that is not listed may be too small for the list.
+            // A table that is missing from a truncated list may just be small.
             (Some(_), None) if !change.is_truncated => vec![TableDifference::DroppedTable],
             (None, Some(_)) if !base.is_truncated => vec![TableDifference::NewTable],
             _ => Vec::new(),
@@ -62,7 +63,8 @@ pub(crate) fn differences(base: &ServerFacts, change: &ServerFacts) -> Vec<Serve
     found
 }
 
-/// The settings that a report shows: those that are not at their default, and those that differ.
+/// Returns the settings that a report shows: those that are not at their default, and those that
+/// differ.
 pub(crate) fn relevant_settings(
     own: &ServerFacts,
     other: &ServerFacts,
@@ -108,7 +110,7 @@ fn table_differences(base: &TableFacts, change: &TableFacts) -> Vec<TableDiffere
     found
 }
 
-/// A renamed index is not a difference: an index of any name serves the same queries.
+/// Indexes are compared by definition: renaming an index does not change any plan.
 fn index_differences(base: &TableFacts, change: &TableFacts) -> Vec<TableDifference> {
     let named = |table: &TableFacts, name: &str| -> Option<IndexFacts> {
         table.indexes.iter().find(|index| index.name == name).cloned()

@@ -1,4 +1,4 @@
-//! Executes a fixed statement on the target again and again.
+//! Executes a fixed statement on the target at regular intervals.
 
 use std::{
     sync::Arc,
@@ -14,8 +14,8 @@ use super::{CLOSE_TIMEOUT, SharedBuckets, bucket_index, control::CalibrationCont
 /// The `application_name` of the connection.
 const APPLICATION_NAME: &str = "howdah-calibration";
 
-/// About a millisecond of one processor. It reads no table and, unlike a function in `FROM`,
-/// materializes no rows, so the buffer cache and `work_mem` do not matter.
+/// Takes about a millisecond of one processor. It reads no table and, unlike a function in `FROM`,
+/// materializes no rows, so it does not depend on the buffer cache or `work_mem`.
 const CALIBRATION_SQL: &str = "\
 select pg_catalog.count(*) from (select pg_catalog.generate_series(1, 10000)) as numbers";
 
@@ -32,15 +32,15 @@ pub(super) struct Calibration {
     /// Start of the replay.
     pub(super) start: Instant,
     pub(super) control: Arc<CalibrationControl>,
-    /// Connections that the replay has open.
+    /// Number of connections that the replay has open.
     pub(super) connections: Gauge,
     pub(super) buckets: SharedBuckets,
 }
 
 impl Calibration {
-    /// Executes the statement until the calibration ends, first one interval after the start: by
-    /// then it is known how many sessions log in at once, and a replay that is over by then is not
-    /// disturbed.
+    /// Executes the statement until the calibration ends. The first execution is one interval after
+    /// the start: then it is known how many sessions log in at once, and a replay that has already
+    /// ended is not disturbed.
     pub(super) fn run(self) {
         let may_start = self.wait_until(self.start + self.control.interval());
         if !may_start || !self.control.start_connection() {
@@ -70,7 +70,7 @@ impl Calibration {
             durations.record(index, micros(ended - started));
             self.buckets.update(index, |bucket| durations.write(bucket));
             self.control.record_execution(ended.saturating_duration_since(self.start));
-            // Executions that were missed are not made up for: that would keep a busy target busy.
+            // Missed executions are skipped: making up for them would keep a busy target busy.
             while next <= ended {
                 next += self.control.interval();
             }
@@ -84,7 +84,7 @@ impl Calibration {
         if !self.control.wait_until(deadline) {
             return false;
         }
-        // Sessions that have ended in the capture may still be connected here.
+        // Sessions that have ended in the capture may still be connected in the replay.
         let has_room = self.control.has_room_for(self.connections.value() as usize);
         if !has_room {
             self.control.release_slot();
@@ -117,7 +117,7 @@ impl BucketDurations {
     }
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two middle values; `None` if there are none.
 fn median(sorted: &[u64]) -> Option<u64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     let lower = sorted[(sorted.len() - 1) / 2];

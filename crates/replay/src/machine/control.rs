@@ -1,4 +1,5 @@
-//! When the calibration statement may be executed: never at the expense of captured sessions.
+//! Decides when the calibration statement may be executed: never at the expense of captured
+//! sessions.
 
 use std::time::{Duration, Instant};
 
@@ -9,39 +10,40 @@ use parking_lot::{Condvar, Mutex};
 use super::CLOSE_TIMEOUT;
 use crate::capacity::Capacity;
 
-/// Whether the calibration statement is executed: a fixed statement that touches no table, on a
-/// connection of its own, whose duration shows how fast the target is at the moment.
+/// Whether the calibration statement is executed. It is a fixed statement that touches no table,
+/// and its duration, on a connection of its own, shows how fast the target is at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalibrationPlan {
-    /// It is executed as long as few enough captured sessions are open.
+    /// The statement is executed as long as few enough captured sessions are open.
     Run {
         /// Time from the start of one execution to that of the next.
         interval: Duration,
-        /// Maximum number of captured sessions that are open at once.
+        /// Maximum number of captured sessions that may be open at once.
         sessions_max: usize,
     },
-    /// It is not executed.
+    /// The statement is not executed.
     Omit {
         /// The cause, for programs.
         reason: CalibrationEndReason,
-        /// The cause in words.
+        /// The cause as a message for people.
         message: String,
     },
 }
 
-/// Connection slots that must be free beside those of the captured sessions and the calibration's
-/// own, in addition to a tenth of all. In the time it takes the calibration to free its slot, a few
-/// more sessions may log in.
+/// Connection slots that must stay free in addition to a tenth of all slots, those of the captured
+/// sessions and the calibration's own. A few more sessions may log in while the calibration frees
+/// its slot.
 const SPARE_SLOTS: usize = 5;
 
 impl CalibrationPlan {
-    /// Default for the time between executions.
+    /// Default time between executions.
     pub const INTERVAL: Duration = Duration::from_millis(250);
 
-    /// Executes it if a target with this capacity has a slot to spare while `sessions` captured
-    /// sessions are open at once. If their number is not known, 0 will do: more are noticed later.
+    /// Plans to execute the statement if a target with this capacity has a free slot while
+    /// `sessions` captured sessions are open at once. Pass 0 if their number is not known: more are
+    /// noticed later.
     ///
-    /// `client` is a connection with the login of the calibration. It is not executed
+    /// `client` is a connection with the login of the calibration. The statement is not executed
     /// through a pooler, which may have fewer connections than the server, nor for a role or
     /// database with a connection limit.
     pub fn new(client: &mut Client, capacity: Option<Capacity>, sessions: usize) -> Self {
@@ -68,7 +70,7 @@ impl CalibrationPlan {
         }
     }
 
-    /// Does not execute it, because the user said so.
+    /// Plans not to execute the statement, because the user disabled it.
     pub fn disabled() -> Self {
         Self::Omit {
             reason: CalibrationEndReason::Disabled,
@@ -77,14 +79,15 @@ impl CalibrationPlan {
     }
 }
 
-/// The session's process id, and the connection limits that apply to it; -1 is none.
+/// Selects the session's process id and the connection limits that apply to it; -1 means no limit.
 const SESSION_SQL: &str = "\
 select pg_catalog.pg_backend_pid(),
        (select rolconnlimit from pg_catalog.pg_roles where rolname = session_user),
        (select datconnlimit from pg_catalog.pg_database
         where datname = pg_catalog.current_database())";
 
-/// Why a connection like this one may take a slot that is not the server's.
+/// Returns why the calibration must not use a connection like this one: it goes through a pooler,
+/// or its role or database has a connection limit.
 fn find_obstacle(client: &mut Client) -> Option<(CalibrationEndReason, String)> {
     let results = match client.query(SESSION_SQL) {
         Ok(results) => results,
@@ -92,7 +95,7 @@ fn find_obstacle(client: &mut Client) -> Option<(CalibrationEndReason, String)> 
     };
     let row = results.first().and_then(|result| result.rows.first());
     let number = |column| row.and_then(|row| row.text(column)?.parse::<i32>().ok());
-    // A pooler gives its clients process ids of its own.
+    // A pooler gives its clients process ids that are not those of backends.
     if number(0).is_none() || number(0) != client.process_id() {
         let message = "the connection goes through a pooler".to_owned();
         return Some((CalibrationEndReason::Pooler, message));
@@ -104,7 +107,7 @@ fn find_obstacle(client: &mut Client) -> Option<(CalibrationEndReason, String)> 
     })
 }
 
-/// Ends the calibration when the captured sessions need its connection slot, or the replay is over.
+/// Ends the calibration when the captured sessions need its connection slot, or the replay ends.
 #[derive(Debug)]
 pub(crate) struct CalibrationControl {
     interval: Duration,
@@ -115,7 +118,7 @@ pub(crate) struct CalibrationControl {
 
 #[derive(Debug, Default)]
 struct CalibrationState {
-    /// Time since the start of the replay until the end of the last execution.
+    /// End of the last execution, as time since the start of the replay.
     executed: Option<Duration>,
     end: Option<CalibrationEnd>,
     is_replay_over: bool,
@@ -135,12 +138,12 @@ impl CalibrationControl {
         Self { interval, sessions_max, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Time from the start of one execution to that of the next.
+    /// Returns the time from the start of one execution to that of the next.
     pub(crate) fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// Whether so many captured sessions leave room for the calibration.
+    /// Whether this number of captured sessions leaves room for the calibration.
     pub(super) fn has_room_for(&self, sessions: usize) -> bool {
         sessions <= self.sessions_max
     }
@@ -148,20 +151,20 @@ impl CalibrationControl {
     /// Reports how many captured sessions are about to be open. If they need the calibration's
     /// slot, this ends the calibration, and returns once the slot is free.
     pub(crate) fn make_room_for(&self, sessions: usize) {
-        // Waiting again would not help: the server does not respond.
+        // Waiting again would not help if the server does not respond.
         if !self.has_room_for(sessions) && self.release_slot() {
             self.wait_until_closed(CLOSE_TIMEOUT);
         }
     }
 
     /// Ends the calibration for good, because the captured sessions need its slot. Returns whether
-    /// it was running.
+    /// it was running until now.
     pub(crate) fn release_slot(&self) -> bool {
         let message = "the captured sessions need its connection slot";
         self.finish(CalibrationEndReason::NoFreeSlot, message.to_owned())
     }
 
-    /// Ends the calibration for good, and returns true; if it has ended before, returns false.
+    /// Ends the calibration for good. Returns false if it has already ended.
     pub(super) fn finish(&self, reason: CalibrationEndReason, message: String) -> bool {
         let mut state = self.state.lock();
         let was_running = state.is_running();
@@ -173,7 +176,7 @@ impl CalibrationControl {
         was_running
     }
 
-    /// Stops it at the end of the replay.
+    /// Stops the calibration at the end of the replay.
     pub(super) fn stop(&self) {
         self.state.lock().is_replay_over = true;
         self.changed.notify_all();
@@ -200,22 +203,22 @@ impl CalibrationControl {
         self.state.lock().executed = Some(at);
     }
 
-    /// Records that the calibration connects from now on; returns false if it must not. Both are
-    /// one step, so that [`Self::make_room_for`] waits for every connection that it did not
-    /// prevent.
+    /// Records that the calibration is about to connect; returns false if it must not. Checking and
+    /// recording are one step, so that [`Self::make_room_for`] waits for every connection that it
+    /// did not prevent.
     pub(super) fn start_connection(&self) -> bool {
         let mut state = self.state.lock();
         state.has_connection = state.is_running();
         state.has_connection
     }
 
-    /// Records that its connection is closed.
+    /// Records that the calibration's connection is closed.
     pub(super) fn end_connection(&self) {
         self.state.lock().has_connection = false;
         self.changed.notify_all();
     }
 
-    /// Waits until the connection is closed, but no longer than this.
+    /// Waits until the connection is closed, for at most `timeout`.
     pub(super) fn wait_until_closed(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();
@@ -226,7 +229,7 @@ impl CalibrationControl {
         }
     }
 
-    /// Why it ended before the replay.
+    /// Returns why the calibration ended before the replay; `None` if it did not.
     pub(super) fn end(&self) -> Option<CalibrationEnd> {
         self.state.lock().end.clone()
     }

@@ -1,8 +1,8 @@
-//! The host's counters from `/proc`: pressure, and the time of its processors.
+//! Reads the host's counters from `/proc`: pressure stall information, and processor time.
 //!
-//! Sources: Documentation/accounting/psi.rst of the kernel, proc_stat(5). In a container they are
-//! the host's. A file that is missing or not of the expected form, as `/proc/pressure` in many
-//! containers, leaves its figures out.
+//! Sources: Documentation/accounting/psi.rst of the kernel, proc_stat(5). In a container, the
+//! counters are those of the host. If a file is missing or has an unexpected form, as
+//! `/proc/pressure` in many containers, its figures are left out.
 
 use std::{
     fs::File,
@@ -16,11 +16,12 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::micros;
 
-/// Bytes read of each file. The lines that matter come first, those of processors have at most 120.
+/// Maximum bytes read of each file. The relevant lines come first; a processor's line has at most
+/// 120.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Microseconds of a clock tick: `USER_HZ` is 100 on every Linux architecture that PostgreSQL
-/// supports, independent of the kernel's `CONFIG_HZ`.
+/// Length of a clock tick in microseconds: `USER_HZ` is 100 on every Linux architecture that
+/// PostgreSQL supports, independent of the kernel's `CONFIG_HZ`.
 const TICK_US: u64 = 10_000;
 
 /// Reads the counters, and computes their differences.
@@ -37,27 +38,27 @@ struct ProcCounters {
     io_pressure: Pressure,
     memory_pressure: Pressure,
     processors: Option<ProcessorTime>,
-    /// Processor time of this process.
+    /// Processor time of this process, in microseconds.
     own: u64,
 }
 
-/// Time during which tasks waited for a resource.
+/// Time during which tasks waited for a resource, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pressure {
-    /// At least one task waited.
+    /// Time during which at least one task waited.
     some: Option<u64>,
-    /// All tasks that were not idle waited.
+    /// Time during which all non-idle tasks waited.
     full: Option<u64>,
 }
 
-/// Time of all processors together.
+/// Total time of all processors, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProcessorTime {
     total: u64,
     busy: u64,
-    /// Not reported by kernels before 2.6.11.
+    /// Time in which a hypervisor ran other guests; not reported by kernels before 2.6.11.
     steal: Option<u64>,
-    /// Not reported by kernels before 2.5.41.
+    /// Idle time while a task waited for a disk; not reported by kernels before 2.5.41.
     iowait: Option<u64>,
 }
 
@@ -67,12 +68,12 @@ impl HostSampler {
         Self { proc: proc.as_ref().to_owned(), before: None }
     }
 
-    /// Number of processors of the host.
+    /// Returns the number of processors of the host.
     pub(super) fn processors(&self) -> Option<u32> {
         count_processors(&self.read("stat"))
     }
 
-    /// Reads the counters from which the first sample is computed.
+    /// Reads the counters that the first sample is compared with.
     pub(super) fn start(&mut self) {
         self.before = Some((Instant::now(), self.counters()));
     }
@@ -97,7 +98,7 @@ impl HostSampler {
         }
     }
 
-    /// The start of a file; empty if it cannot be read.
+    /// Returns the start of a file; empty if the file cannot be read.
     fn read(&self, name: &str) -> String {
         let mut text = String::new();
         let read = File::open(self.proc.join(name))
@@ -112,7 +113,7 @@ fn write_differences(
     after: &ProcCounters,
     bucket: &mut MachineBucket,
 ) {
-    // A counter that has decreased was reset, or is not reliable (iowait): no figure.
+    // A counter that decreased was reset or is unreliable (iowait), so there is then no figure.
     let difference = |get: fn(&ProcCounters) -> Option<u64>| get(after)?.checked_sub(get(before)?);
     *bucket = MachineBucket {
         interval_us: Some(micros(interval)),
@@ -165,7 +166,7 @@ fn parse_processor_time(text: &str) -> Option<ProcessorTime> {
     })
 }
 
-/// The number of lines of processors in `/proc/stat`: `cpu0`, `cpu1`, …
+/// Counts the lines of processors in `/proc/stat`: `cpu0`, `cpu1`, …
 fn count_processors(text: &str) -> Option<u32> {
     let is_processor = |line: &&str| {
         line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))

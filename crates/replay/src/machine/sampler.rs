@@ -17,7 +17,7 @@ use super::{
     wakeup::{WakeupClock, WakeupDelays},
 };
 
-/// The running thread. Dropping it stops the thread.
+/// The running sampler thread, which is stopped on drop.
 #[derive(Debug)]
 pub(super) struct Sampler {
     is_over: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Sampler {
         Ok(Self { is_over, thread: Some(thread) })
     }
 
-    /// Stops the thread after its next deadline, and waits for that.
+    /// Stops the thread after its next deadline, and waits for its end.
     pub(super) fn stop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -55,8 +55,8 @@ impl Drop for Sampler {
 }
 
 fn run(start: Instant, mut host: HostSampler, buckets: &SharedBuckets, is_over: &AtomicBool) {
-    // The kernel delays wake-ups by up to 50 µs to combine them; that says nothing about load. If
-    // it refuses, the delays are that much longer.
+    // The kernel delays wake-ups by up to 50 µs to combine them, which says nothing about load. If
+    // it refuses this setting, the measured delays include those 50 µs.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     sleep_until(start);
     host.start();

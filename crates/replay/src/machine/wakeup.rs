@@ -1,4 +1,5 @@
-//! How late a thread wakes up: what the scheduler adds to each wait of the replay.
+//! Measures how late a thread wakes up: the delay that the scheduler adds to each wait of the
+//! replay.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use super::micros;
 /// Time between two deadlines.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// The deadlines at which the thread should wake up: absolute, so that delays do not accumulate.
+/// The deadlines at which the thread should wake up. They are absolute, so delays do not
+/// accumulate.
 #[derive(Debug)]
 pub(super) struct WakeupClock {
     start: Instant,
@@ -25,15 +27,15 @@ impl WakeupClock {
         self.deadline
     }
 
-    /// Index of the bucket that the deadline belongs to. The deadline at the end of a bucket is its
-    /// last one.
+    /// Returns the index of the bucket that the deadline belongs to. A deadline at the end of a
+    /// bucket is the last one of that bucket.
     pub(super) fn bucket(&self) -> usize {
         let since_start = micros(self.deadline.saturating_duration_since(self.start));
         let index = since_start.saturating_sub(1) / MachineSeries::BUCKET_US;
         usize::try_from(index).unwrap_or(usize::MAX)
     }
 
-    /// Moves on to the first deadline after `now`. Those that were missed are left out: they would
+    /// Moves on to the first deadline after `now`. Missed deadlines are skipped, because they would
     /// count one delay several times.
     pub(super) fn advance(&mut self, now: Instant) {
         let since_start = micros(now.saturating_duration_since(self.start));
@@ -42,7 +44,7 @@ impl WakeupClock {
     }
 }
 
-/// Delays of the wake-ups of one bucket.
+/// Delays of the wake-ups in one bucket.
 #[derive(Debug, Default)]
 pub(super) struct WakeupDelays {
     count: u64,

@@ -5,9 +5,9 @@ use std::time::Duration;
 use howdah_sql::{SqlCommand, TransactionBlock};
 use howdah_traffic::{Action, Event, Kind, Text};
 
-/// Maximum time in the capture between a Parse, its Bind and its Execute that were sent in one
-/// batch. Logs have no Sync, so this is a heuristic: drivers that send them together have them
-/// logged within microseconds, drivers that prepare first add a round trip.
+/// Maximum captured time between a Parse, its Bind and its Execute if they were sent in one batch.
+/// This is a heuristic, because logs have no Sync: drivers that send the three together have them
+/// logged within microseconds, while drivers that prepare first need another round trip.
 const BATCH_GAP_MAX: Duration = Duration::from_millis(2);
 
 /// Whether `next` belongs to the same batch of messages as `last`, as far as the capture shows
@@ -19,14 +19,14 @@ pub(super) fn continues_batch(last: &Event, next: &Event) -> bool {
         return next.wire.is_some();
     }
     if let (Some(pipeline), Some(next_pipeline)) = (last.pipeline, next.pipeline) {
-        // While a server waits for the rows of a COPY, it ignores the Sync after it.
+        // While a server waits for the rows of a COPY, it ignores a Sync that follows the COPY.
         let copies = |event: &Event| {
             event
                 .action
                 .sql()
                 .is_some_and(|sql| SqlCommand::from_sql(sql.as_bytes()) == SqlCommand::Copy)
         };
-        // Where the captured messages include each Sync, a COPY may be the last of a batch.
+        // If the captured messages include each Sync, a COPY may be the last of a batch.
         let fits = if last.messages().is_some() && next.messages().is_some() {
             !(last.action.kind().is_execution() && copies(last))
         } else {
@@ -45,7 +45,7 @@ pub(super) fn continues_batch(last: &Event, next: &Event) -> bool {
     );
     let worked = Duration::from_micros(last.outcome.duration_us.unwrap_or(0));
     let gap = next.time.saturating_since(last.time).saturating_sub(worked);
-    // A Bind alone has no effect, so it waits for its Execute however late that is.
+    // A Bind alone has no effect, so it waits for its Execute, however late the Execute is.
     is_order_kept
         && name == next_name
         && last.action.sql() == next.action.sql()

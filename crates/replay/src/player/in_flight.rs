@@ -11,16 +11,16 @@ use crate::{
     types::{TrialResult, TypeTrial},
 };
 
-/// Minimum time between a statement and its cancel request. A server ignores a request that arrives
-/// before the statement, and the times in a log may be whole seconds.
+/// Minimum time between a statement and its cancel request: a server ignores a request that arrives
+/// before the statement, and a log may have times in whole seconds.
 const CANCEL_GAP_MIN: Duration = Duration::from_millis(50);
 
-/// Sent messages up to one Sync, whose replies have not all arrived.
+/// Messages sent up to a Sync whose replies have not all arrived.
 pub(super) struct InFlightBatch {
     pub(super) parts: Vec<BatchPart>,
     pub(super) sent: Instant,
     pub(super) failure: Option<ReplayFailure>,
-    /// A trial of types that is sent first; the parts remain queued until its result.
+    /// A trial of types that is sent first. The parts remain queued until its result is known.
     pub(super) trial: Option<(Box<TypeTrial>, TrialResult)>,
 }
 
@@ -28,17 +28,17 @@ pub(super) struct BatchPart {
     pub(super) item: ScheduledEvent,
     /// The message whose reply completes the event.
     pub(super) request: Option<RequestId>,
-    /// When that reply arrived.
+    /// When the reply to `request` arrived.
     pub(super) completed: Option<Instant>,
     pub(super) rows: u64,
     /// Number of COPYs whose rows were sent.
     pub(super) copies: usize,
     /// Whether the Bind of the event's portal was sent.
     pub(super) is_bound: bool,
-    /// The Bind of the event's Execute, and whether its reply has arrived.
+    /// The Bind sent for the event's Execute; `is_bind_done` is set when its reply arrives.
     pub(super) bind: Option<RequestId>,
     pub(super) is_bind_done: bool,
-    /// Whether a Parse was sent first for which the capture has no event.
+    /// Whether a Parse was sent first that has no event in the capture.
     pub(super) is_prepared: bool,
 }
 
@@ -51,8 +51,8 @@ impl InFlightBatch {
         Self { parts, sent, failure, trial: None }
     }
 
-    /// Time to send the request that cancels this batch. A statement that was sent late gets as
-    /// much time as it had when captured.
+    /// Returns when to send the request that cancels this batch. A statement that was sent late
+    /// gets as much time as it had when captured.
     pub(super) fn cancel_at(&self, cancel: &ScheduledEvent, paced: bool) -> Instant {
         let Some(BatchPart { item: cancelled, .. }) = self.parts.first() else { return cancel.due };
         let gap = if paced {
@@ -68,8 +68,7 @@ impl InFlightBatch {
         let matches_request = |part: &&mut BatchPart| part.request == request && request.is_some();
         if let Some(part) = self.parts.iter_mut().find(matches_request) {
             part.rows += rows;
-            // For a Query this may be one of several statements: only ReadyForQuery shows that all
-            // are done.
+            // A Query may contain several statements: only ReadyForQuery shows that all are done.
             if !matches!(part.item.event.action.kind(), Kind::Simple | Kind::Copy) {
                 part.completed = Some(now);
             }

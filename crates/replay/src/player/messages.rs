@@ -1,4 +1,4 @@
-//! Builds the messages of a batch that make the target do what the captured server did.
+//! Builds the messages of a batch, which make the target do what the captured server did.
 
 use std::borrow::Cow;
 
@@ -64,8 +64,8 @@ impl Player {
                     let request = client.execute(bound.portal.as_bytes(), rows_max)?;
                     self.drop_deallocated(&bound.sql);
                     if rest_of_batch.next().is_some() {
-                        // The reply then arrives when the statement is done, which measures its
-                        // duration.
+                        // With a Flush, the reply arrives when the statement is done, and its
+                        // duration can be measured.
                         client.flush();
                     }
                     request
@@ -158,7 +158,7 @@ impl Player {
         }
     }
 
-    /// Queues the Bind of a portal, for the first event of the batch that uses it and has none yet.
+    /// Queues the Bind of a portal for the first event of the batch that uses the portal.
     fn bind_as_captured(
         &mut self,
         portal: &[u8],
@@ -187,7 +187,7 @@ impl Player {
         Ok(())
     }
 
-    /// Forgets statements after DEALLOCATE and DISCARD, so that they are prepared again when used:
+    /// Forgets statements after DEALLOCATE and DISCARD, so that they are prepared again before use:
     /// only the server knows which names remain.
     fn drop_deallocated(&mut self, sql: &Text) {
         let deallocates =
@@ -220,8 +220,8 @@ impl Player {
         Ok(request)
     }
 
-    /// Queues a Bind, preceded by a Parse unless the server has this text under this name. Also
-    /// returns whether it queued a Parse.
+    /// Queues a Bind, preceded by a Parse unless the server has this text under this name. Returns
+    /// whether it queued a Parse.
     fn bind(
         &mut self,
         bound: &Bound,
@@ -230,8 +230,8 @@ impl Player {
     ) -> Result<(RequestId, bool), EncodeError> {
         let is_same = |prepared: &PreparedText| prepared.matches(item);
         let known = self.statements.get(&bound.statement).is_some_and(is_same);
-        // A client that uses the unnamed statement parses it each time. The exception is a capture
-        // that has Parse messages, but none here.
+        // A client parses the unnamed statement before each use. The exception is a capture that
+        // has Parse messages, but none here.
         let must_parse_again = bound.statement.is_empty() && !self.has_captured_parses;
         let prepares = !known || must_parse_again;
         if prepares {
@@ -269,8 +269,8 @@ impl Player {
     }
 
     /// Whether the client will fetch the rows of this portal in parts. Logs do not contain the row
-    /// limit of an Execute. A named portal inside a transaction is assumed to be fetched from; for
-    /// the unnamed one, the next event in `rest_of_batch` or after it decides.
+    /// limit of an Execute. A named portal inside a transaction is assumed to be fetched in parts;
+    /// for the unnamed portal, the next event decides.
     fn will_fetch<'a>(
         &self,
         bound: &Bound,
@@ -305,14 +305,15 @@ fn call(
     )
 }
 
-/// The OID of a called function, which captures of the wire protocol store as its name.
+/// Returns the OID of a called function. Captures of the wire protocol store it as the function's
+/// name.
 pub(super) fn function_oid(function: &Text) -> Option<u32> {
     function.to_str()?.parse().ok()
 }
 
-/// The text to send. Text captured on the wire is in the encoding that its session chose, and is
-/// sent unchanged. Text from a log is in the encoding of the database: if it would set another
-/// client encoding, that is replaced by the session's.
+/// Returns the text to send. Text captured on the wire is in the encoding that its session chose,
+/// and is sent unchanged. Text from a log is in the encoding of the database; if it would set
+/// another client encoding, the session's encoding replaces that.
 pub(super) fn statement_text<'a>(
     event: &Event,
     sql: &'a Text,
@@ -324,8 +325,8 @@ pub(super) fn statement_text<'a>(
     }
 }
 
-/// Converts a format code. Codes other than 0 and 1 do not occur in captures, because the captured
-/// server rejected them, too.
+/// Converts a format code. A capture contains only the codes 0 and 1, because the captured server
+/// rejected any other.
 fn value_format(code: u16) -> ValueFormat {
     if code == ValueFormat::Binary.code() { ValueFormat::Binary } else { ValueFormat::Text }
 }

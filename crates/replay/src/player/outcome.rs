@@ -11,12 +11,12 @@ use crate::link::ReplayFailure;
 pub(crate) struct ScheduledEvent {
     pub(crate) event: Event,
     pub(crate) due: Instant,
-    /// Time at which the event could be sent: when due, or later if its source was late.
+    /// When the event could be sent: when due, or later if its source was late.
     pub(crate) available: Instant,
     pub(crate) bytes: usize,
     /// Deduced types of the parameters, if the capture has none and the statement needs some.
     pub(crate) types: Option<Arc<[u32]>>,
-    /// Whether the event was refused without types and is now sent a second time.
+    /// Whether the event was refused without types and is being sent again.
     pub(crate) is_retried: bool,
 }
 
@@ -25,7 +25,7 @@ impl ScheduledEvent {
         Self { event, due, available: here, bytes, types: None, is_retried: false }
     }
 
-    /// Types for the event's Parse: captured ones, or those deduced.
+    /// Returns the types for the event's Parse: captured or deduced ones.
     pub(super) fn types(&self) -> &[u32] {
         match &self.event.wire {
             Some(wire) => &wire.types,
@@ -40,19 +40,19 @@ pub(crate) struct FinishedEvent {
     pub(crate) item: ScheduledEvent,
     /// Time of sending; `None` if the event was not sent.
     pub(crate) sent: Option<Instant>,
-    /// Time at which the server could start on the event: when it was sent, or when the preceding
-    /// statement in its pipeline was done.
+    /// When the server could start on the event: when it was sent, or when the previous statement
+    /// in its pipeline was done.
     pub(crate) started: Option<Instant>,
-    /// Time of the last reply.
+    /// When the last reply arrived.
     pub(crate) ended: Instant,
-    /// Time at which the session became free to send the event.
+    /// When the session became free to send the event.
     pub(crate) free_since: Instant,
     pub(crate) rows: Option<u64>,
     pub(crate) end: EventEnd,
 }
 
 impl FinishedEvent {
-    /// An event that ended at `now` but was not sent.
+    /// Creates the outcome of an event that ended at `now` without being sent.
     pub(super) fn unsent(item: ScheduledEvent, now: Instant, free: Instant, end: EventEnd) -> Self {
         Self { item, sent: None, started: None, ended: now, free_since: free, rows: None, end }
     }

@@ -1,4 +1,4 @@
-//! Dialogues of a player with a scripted server, on a fake clock.
+//! Tests a player with a scripted server and a fake clock.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use howdah_wire::{
 
 use super::*;
 
-/// A player, its client, and the time.
+/// A player with its client and the current time.
 struct PlayerFixture {
     player: Player,
     client: ClientSession,
@@ -21,7 +21,7 @@ struct PlayerFixture {
 }
 
 impl PlayerFixture {
-    /// A player that is logged in and idle.
+    /// Creates a player that is logged in and idle.
     fn connected() -> Self {
         let start = Instant::now();
         let login = Login {
@@ -48,12 +48,12 @@ impl PlayerFixture {
         self.event_of(None, millis, action);
     }
 
-    /// The same, in a pipeline.
+    /// Queues an event as part of a pipeline.
     fn event_of(&mut self, pipeline: Option<u32>, millis: u64, action: Action) {
         self.event_with(pipeline, millis, action, None);
     }
 
-    /// The same, with details captured on the wire.
+    /// Queues an event with details captured on the wire.
     fn event_with(
         &mut self,
         pipeline: Option<u32>,
@@ -98,7 +98,7 @@ impl PlayerFixture {
         words.join(" ")
     }
 
-    /// Passes these bytes to the client as the server's.
+    /// Passes bytes to the client as if the server had sent them.
     fn server(&mut self, bytes: &[u8]) -> Vec<FinishedEvent> {
         self.client.handle_input(bytes);
         let mut finished = Vec::new();
@@ -156,7 +156,7 @@ fn describe_message(frame: Frame<'_>) -> String {
     }
 }
 
-/// The formats, each after a slash; empty if there are none.
+/// Formats the format codes, each after a slash; empty if there are none.
 fn codes(formats: &howdah_wire::Formats<'_>) -> String {
     formats.clone().map(|format| format!("/{format:?}")).collect()
 }

@@ -34,7 +34,7 @@ impl Player {
         match self.queue_trial(&probe, parts, client) {
             Ok(()) => Some(probe),
             Err(_) => {
-                // The messages queued so far get replies that belong to no event.
+                // The replies to the messages queued so far belong to no event.
                 client.sync();
                 self.types.mark_untypable(&probe);
                 None
@@ -104,8 +104,8 @@ impl Player {
         });
         client.bind_with_formats(name, name, &[], values, &[])?;
         client.sync();
-        // Sent after a separate Sync, so that the statement is closed even if one of the previous
-        // messages failed.
+        // Sent after a separate Sync, so that the statement is closed even if a previous message
+        // failed.
         client.close_statement(name)?;
         client.sync();
         if is_in_block {
@@ -149,7 +149,7 @@ impl Player {
     /// that it is sent again with types. Otherwise, or if it is already the second attempt, returns
     /// the batch to the caller.
     pub(super) fn retry_with_types(&mut self, flight: InFlightBatch) -> Option<InFlightBatch> {
-        // In a transaction block, the refusal has aborted it.
+        // In a transaction block, the refusal has already aborted the transaction.
         let Some(failure) = flight.failure.as_ref().filter(|_| !self.is_in_transaction()) else {
             return Some(flight);
         };
@@ -167,7 +167,7 @@ impl Player {
         let has_values =
             matches!(&event.action, Action::Execute(bound) if parameter_values(bound).is_some());
         let was_sent_without = event.wire.is_none() && types.is_none() && has_values;
-        // A statement that failed in production too does not fail because of missing types.
+        // A statement that also failed when captured does not fail because of missing types.
         let is_new = !*is_retried && !first.is_bind_done && !event.outcome.failed();
         if !was_sent_without || !is_new || !self.types.record_refusal(event, failure) {
             return Some(flight);
@@ -193,7 +193,7 @@ fn parameter_values(bound: &Bound) -> Option<&[Parameter]> {
     bound.parameters.as_deref().filter(|values| !values.is_empty())
 }
 
-/// The values with which the event executes this prepared statement, if it does.
+/// Returns the values with which the event executes this prepared statement, if it does.
 fn values_for<'a>(
     item: &'a ScheduledEvent,
     name: &Text,

@@ -2,17 +2,17 @@
 
 use howdah_sql::{Lexer, SqlToken, TokenKind};
 
-/// Information in a statement's text about the types of its placeholders, without the help of
-/// system catalogs.
+/// Information in a statement's text about the types of its placeholders, found without system
+/// catalogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceholderContext {
     /// Each placeholder is next to a column, a cast or a keyword that determines its type.
     Typed,
-    /// Some placeholders may have no type, or several, so the statement may be refused without
-    /// types.
+    /// Some placeholders may have no type or an ambiguous one, so the server may refuse the
+    /// statement without types.
     Open,
-    /// Some placeholders are compared with one another or with string constants, which PostgreSQL
-    /// does as text if no types are given.
+    /// Some placeholders are compared with one another or with string constants. Without types,
+    /// PostgreSQL compares these as text.
     Textual,
 }
 
@@ -91,7 +91,7 @@ impl Tokens<'_> {
             {
                 return true;
             }
-            // IS [NOT] DISTINCT FROM.
+            // Matches IS [NOT] DISTINCT FROM.
             let is_not = usize::from(self.is_word(at + 2, &["not"]));
             let distinct = at + 2 + is_not;
             return self.is_word(at + 1, &["is"])

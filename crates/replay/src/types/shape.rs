@@ -8,7 +8,7 @@ pub(crate) enum ValueShape {
     /// No evidence yet: all values are NULL or empty arrays.
     Unknown,
     One(Scalar),
-    /// An array with any number of dimensions; `None` while all of its elements are NULL.
+    /// An array with any number of dimensions; `None` if all elements so far are NULL.
     Array(Option<Scalar>),
 }
 
@@ -38,8 +38,8 @@ use Scalar::{
     TimestampTz, Uuid,
 };
 
-/// Maximum length of a value that is parsed; longer ones count as text, because parsing them would
-/// cost more than it reveals.
+/// Maximum length in bytes of a value that is parsed. Longer values count as text, because parsing
+/// them would cost more than it reveals.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
 impl ValueShape {
@@ -66,7 +66,7 @@ impl ValueShape {
         }
     }
 
-    /// The smallest shape that covers both.
+    /// Returns the smallest shape that covers both.
     pub(crate) fn join(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, known) | (known, Self::Unknown) => known,
@@ -80,7 +80,7 @@ impl ValueShape {
         }
     }
 
-    /// The scalar of a value or of an array's elements.
+    /// Returns the scalar of a value or of an array's elements; `None` if not known yet.
     pub(crate) fn scalar(self) -> Option<Scalar> {
         match self {
             Self::Unknown | Self::Array(None) => None,
@@ -88,7 +88,7 @@ impl ValueShape {
         }
     }
 
-    /// The same shape with its scalar replaced.
+    /// Returns the same shape with its scalar replaced.
     pub(crate) fn with_scalar(self, change: impl Fn(Scalar) -> Scalar) -> Self {
         match self {
             Self::One(scalar) => Self::One(change(scalar)),
@@ -97,8 +97,8 @@ impl ValueShape {
         }
     }
 
-    /// The OID of the shape's type in `pg_type.dat`; 0 where the server should decide. Plain text
-    /// is left to the server, since it can represent any type.
+    /// Returns the OID of the shape's type in `pg_type.dat`; 0 if the server should decide. The
+    /// type of plain text is left to the server, because text can represent any type.
     pub(crate) fn oid(self) -> u32 {
         match self {
             Self::Unknown | Self::Array(None) | Self::One(Text) => 0,
@@ -142,7 +142,7 @@ impl Scalar {
         }
     }
 
-    /// OIDs of the type and of its array type.
+    /// Returns the OIDs of the type and of its array type.
     fn oids(self) -> (u32, u32) {
         match self {
             Int4 => (23, 1007),
@@ -281,7 +281,7 @@ fn is_interval(text: &str) -> bool {
     any
 }
 
-/// The common shape of an array's elements; `None` if the text is not an array.
+/// Returns the common shape of an array's elements; `None` if the text is not an array.
 fn array(text: &str) -> Option<Option<Scalar>> {
     let mut rest = text;
     let mut depth = 0_u32;
@@ -311,7 +311,7 @@ fn array(text: &str) -> Option<Option<Scalar>> {
     }
 }
 
-/// Splits off one element; returns it, whether it was quoted, and the rest of the text.
+/// Splits off one element. Returns the element, whether it was quoted, and the rest of the text.
 fn element(text: &str) -> Option<(String, bool, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', '}', '{', '"'])?;

@@ -1,4 +1,4 @@
-//! Statements and a server's results of trials.
+//! Tests which types are deduced from statements, values and the results of trials.
 
 use howdah_traffic::{Action, Bound, CapturedOutcome, Source, SqlState, Timestamp};
 

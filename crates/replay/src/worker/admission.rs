@@ -1,13 +1,13 @@
 //! Admission: decides which events a worker pops from its inbox, and how far it reads ahead.
 //!
-//! When paced, it pops events that are due within [`LOOKAHEAD`]; if more are queued than the limits
-//! allow, events of sessions that lag are skipped. So a slow session cannot keep the events of
+//! When paced, a worker pops events that are due within [`LOOKAHEAD`]. If more are queued than the
+//! limits allow, it skips events of sessions that lag, so a slow session cannot keep the events of
 //! other sessions from being read.
 //!
-//! At the highest speed it stops reading while many events are queued. But a queued event may wait
-//! for a row lock that is released by an event not yet read, for example a COMMIT that follows a
+//! At the highest speed, a worker stops reading while many events are queued. But a queued event
+//! may wait for a row lock that an event not yet read releases, for example a COMMIT that follows a
 //! thousand statements of the session that is blocked by the lock. Therefore, if no event has ended
-//! for a while, it reads on:
+//! for a while, the worker reads on:
 //!
 //! ```text
 //! no event ended for    reads on
@@ -18,7 +18,7 @@
 //!                       sessions that lag are skipped and counted, as when paced
 //! ```
 //!
-//! So memory stays bounded, and the session that holds the lock gets its event.
+//! Memory stays bounded, and the session that holds the lock gets its event.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ use crate::{
     settings::ReplayLimits,
 };
 
-/// How far ahead of their due time events are popped, so that the messages of a batch are together
+/// How far ahead of their due time events are popped, so that all messages of a batch are available
 /// and a session's connection can be opened in time.
 const LOOKAHEAD: Duration = Duration::from_secs(1);
 
@@ -88,7 +88,8 @@ impl ReplayWorker {
                 return false;
             }
             if queued.event.action.kind() == Kind::Connect {
-                // A session that has disconnected in the capture may not have got that far here.
+                // A session that has already disconnected in the capture may still be busy in the
+                // replay.
                 if present >= queued.open_sessions.max(1) {
                     if !is_stalled || extra_sessions == SESSIONS_PER_STALL {
                         return false;
@@ -173,8 +174,8 @@ impl ReplayWorker {
     }
 }
 
-/// How far ahead of their due time events are popped: not at all while the backlog is full, so that
-/// there is room for events of sessions that do not lag.
+/// Returns how far ahead of their due time events are popped: zero while the backlog is full, to
+/// leave room for events of sessions that do not lag.
 pub(super) fn lookahead(backlog_bytes: usize, limits: ReplayLimits) -> Duration {
     if backlog_bytes >= limits.backlog_bytes { Duration::ZERO } else { LOOKAHEAD }
 }

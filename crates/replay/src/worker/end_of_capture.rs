@@ -23,8 +23,9 @@ impl ReplayWorker {
     /// of all workers. Returns true when there is nothing left to do.
     pub(super) fn finish_sessions(&mut self, last: Timestamp, now: Instant) -> bool {
         let schedule = self.shared.schedule;
-        // Paced, a session stays open until the capture ends even if this worker has nothing more
-        // to send: sessions of other workers may wait for its locks, as they did in production.
+        // When paced, a session stays open until the capture ends, even if this worker has nothing
+        // more to send: sessions of other workers may wait for its locks, as they did in
+        // production.
         let is_end_reached = !schedule.is_paced() || schedule.due(last) <= now;
         if is_end_reached && self.is_idle() {
             return true;

@@ -2,7 +2,7 @@
 //!
 //! Queued events are dropped immediately. Statements running on the target are cancelled, because
 //! their results are not needed and they may hold locks or run for hours. A cancel request that
-//! arrives before its statement has no effect, so requests are repeated; the wait for replies is
+//! arrives before its statement has no effect, so requests are repeated. The wait for replies is
 //! bounded.
 
 use std::{
@@ -24,7 +24,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a cancel request without effect is repeated.
 const CANCEL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of cancel requests in progress at once. Each is a connection, for which the
+/// Maximum number of cancel requests in progress at once. Each uses a connection, for which the
 /// server forks a process.
 const REQUESTS_MAX: usize = 32;
 
@@ -65,8 +65,8 @@ impl ReplayWorker {
         }
     }
 
-    /// Continues the interruption, and returns the deadline of the next call; `None` when no
-    /// statement is running or the time is up.
+    /// Continues the interruption, and returns the deadline of the next call; `None` when all
+    /// statements have ended or the time is up.
     pub(super) fn wind_down(&mut self, now: Instant) -> Option<Instant> {
         let ending = self.interruption.as_mut()?;
         if self.stats.in_flight == 0 || now >= ending.deadline {
@@ -98,7 +98,7 @@ impl ReplayWorker {
         Some(ending.deadline.min(now + HOUSEKEEPING_INTERVAL))
     }
 
-    /// Closes the open connections and abandons what is still running.
+    /// Closes the open connections and abandons statements that are still running.
     pub(super) fn close_all(&mut self) {
         let now = Instant::now();
         let is_end_of_capture = self.interruption.is_none();
@@ -118,7 +118,7 @@ impl ReplayWorker {
     }
 }
 
-/// Marks a statement that failed because of our cancel request as cancelled rather than failed.
+/// Marks a statement as cancelled, not failed, if our cancel request caused its failure.
 pub(super) fn mark_cancelled(one: &mut FinishedEvent) {
     if let EventEnd::Failed(failure) = &one.end
         && failure.sqlstate == Some(SqlState::QUERY_CANCELED)

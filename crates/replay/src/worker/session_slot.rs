@@ -9,16 +9,16 @@ use crate::{
     player::{Player, ScheduledEvent},
 };
 
-/// A slot for one session. Slots are reused; the generation distinguishes old ids from new ones.
+/// A slot for one session. Slots are reused; the generation tells old ids from new ones.
 #[derive(Default)]
 pub(super) struct SessionSlot {
     pub(super) generation: u32,
     pub(super) player: Option<Player>,
     pub(super) link: Option<Link>,
-    /// The Connect event for the connection being opened, if any, and when the attempt started.
+    /// The Connect event of the connection being opened, if any, and the start of the attempt.
     pub(super) connecting: Option<(Option<ScheduledEvent>, Instant)>,
     pub(super) retries: u32,
-    /// The due time of the timer, if one is set.
+    /// The deadline of the timer, if one is set.
     pub(super) timer: Option<Instant>,
 }
 

@@ -1,10 +1,10 @@
-//! Counters of a worker, besides the outcomes of events.
+//! Counters of a worker, in addition to the outcomes of events.
 
 /// Counters of a worker's sessions and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WorkerStats {
-    /// Events popped from the inbox: each has an outcome, unlike those that a stop leaves in the
-    /// inbox.
+    /// Number of events popped from the inbox. Each of them has an outcome, unlike events that a
+    /// stop leaves in the inbox.
     pub(crate) events: u64,
     pub(crate) sessions: u64,
     pub(crate) connections: u64,

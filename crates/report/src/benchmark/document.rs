@@ -8,8 +8,8 @@ use serde::Serialize;
 /// Version of [`BenchmarkDocument`], in its `version` field.
 pub const VERSION: u32 = 1;
 
-/// The results as a JSON document. Times are in seconds unless the name says otherwise; unknown
-/// values are `null`.
+/// The results as a JSON document. Times are in seconds unless the field's name says otherwise;
+/// unknown values are `null`.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct BenchmarkDocument {
@@ -38,7 +38,7 @@ struct RunDocument {
     transactions: u64,
     p99_us: u64,
     max_us: u64,
-    /// Throughput after a tenth of the pages was loaded, as a share of the steady rate.
+    /// Throughput after a tenth of the pages was loaded, as a share of the steady rate, 0 to 1.
     share_after_a_tenth: Option<f64>,
     warming: Option<WarmingDocument>,
     steps: Vec<u64>,
@@ -104,8 +104,8 @@ impl WarmingDocument {
     }
 }
 
-/// One CSV line per step of each method: the method, the end of the step in seconds, reads per
-/// second, and p99 in microseconds.
+/// Returns one CSV line per step of each method: the method, the end of the step in seconds, reads
+/// per second, and p99 in microseconds.
 pub fn steps_csv(results: &BenchmarkResults) -> String {
     let step_seconds = results.step.as_secs_f64();
     let mut text = String::from("method,seconds,transactions_per_second,p99_us\n");

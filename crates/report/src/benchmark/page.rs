@@ -1,4 +1,4 @@
-//! Results as one self-contained HTML page: headline, chart, table, and how they were measured.
+//! Results as one self-contained HTML page: headline, chart, table, and the method of measurement.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -34,7 +34,7 @@ pub fn page(results: &BenchmarkResults) -> String {
     .render()
 }
 
-/// The main result in one sentence.
+/// Returns the main result in one sentence.
 fn headline(results: &BenchmarkResults) -> String {
     let find = |method| results.runs.iter().find(|run| run.method == method);
     let time = |run: &BenchmarkRun| match run.summary.time_to_90 {

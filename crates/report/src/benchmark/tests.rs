@@ -1,4 +1,4 @@
-//! Results of a small benchmark.
+//! Tests the renderings of a small benchmark.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use howdah_warm::benchmark::{
     BenchmarkResults, BenchmarkRun, ThroughputStep, ThroughputSummary, WarmMethod, WarmingCost,
 };
 
-/// Results like those of a small benchmark.
+/// Returns results like those of a small benchmark.
 pub(super) fn results() -> BenchmarkResults {
     let run = |method, counts: &[u64], warming| {
         let steps: Vec<_> = counts

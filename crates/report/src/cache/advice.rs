@@ -1,4 +1,4 @@
-//! Advice on the size of a cache, as made by [`howdah_warm::advise`].
+//! Advice on the size of a cache, computed by [`howdah_warm::advise`].
 
 use std::fmt::Write as _;
 
@@ -120,8 +120,8 @@ pub fn document(advice: &CacheAdvice, limit: usize) -> AdviceDocument {
     }
 }
 
-/// Renders the cache, its relations, other sizes of it, up to `limit` candidates of `database`, and
-/// the cost of its memory.
+/// Renders the cache, its relations, alternative cache sizes, up to `limit` candidates of
+/// `database`, and the cost of the cache's memory.
 pub fn table(advice: &CacheAdvice, database: &str, limit: usize) -> String {
     let mut table = String::new();
     // Writing to a String cannot fail, here and below.

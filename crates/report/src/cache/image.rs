@@ -42,7 +42,7 @@ struct ImageInfoRow {
     dirty: u64,
 }
 
-/// Describes an image, with the `limit` relations that have most pages.
+/// Describes an image, with the `limit` relations that have the most pages.
 pub fn document(image: &CacheImage, limit: usize) -> ImageInfoDocument {
     let mut relations = rows(image);
     let dirty = relations.iter().map(|row| row.dirty).sum();
@@ -63,8 +63,8 @@ pub fn document(image: &CacheImage, limit: usize) -> ImageInfoDocument {
     }
 }
 
-/// Renders the server, the usage counts, and the `limit` relations that have most pages. `path` is
-/// where the image is.
+/// Renders the server, the usage counts, and the `limit` relations that have the most pages. `path`
+/// is the location of the image.
 pub fn table(image: &CacheImage, path: &Path, limit: usize) -> String {
     let rows = rows(image);
     let mut table = String::new();
@@ -120,7 +120,7 @@ pub fn table(image: &CacheImage, path: &Path, limit: usize) -> String {
     table
 }
 
-/// All relations, those with most pages first.
+/// Returns all relations, those with the most pages first.
 fn rows(image: &CacheImage) -> Vec<ImageInfoRow> {
     let mut rows: Vec<_> = image.relations.iter().map(|relation| row(image, relation)).collect();
     rows.sort_by(|a, b| b.pages.cmp(&a.pages).then_with(|| a.relation.cmp(&b.relation)));

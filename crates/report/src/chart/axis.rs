@@ -10,45 +10,45 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// Creates an axis. If all values are equal, the range is extended by one.
+    /// Creates an axis. If the range is a single value, it is extended by one.
     pub(crate) fn new((from, to): (f64, f64), (begin, end): (f64, f64)) -> Self {
         let to = if to > from { to } else { from + 1.0 };
         Self { from, to, begin, end }
     }
 
-    /// Length of a difference of values.
+    /// Returns the length on the axis that corresponds to a difference of values.
     pub(crate) fn length(&self, difference: f64) -> f64 {
         (difference / (self.to - self.from) * (self.end - self.begin)).abs()
     }
 
-    /// Position of a value. Values outside the range are clamped to its ends.
+    /// Returns the position of a value. Values outside the range are clamped to its ends.
     pub(crate) fn position(&self, value: f64) -> f64 {
         let share = ((value - self.from) / (self.to - self.from)).clamp(0.0, 1.0);
         self.begin + share * (self.end - self.begin)
     }
 }
 
-/// About `count` round numbers from 0 to `end`.
+/// Returns about `count` round numbers from 0 to `end`.
 pub(crate) fn ticks(end: f64, count: f64) -> Vec<f64> {
     let rough = end / count;
     let power = 10_f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
     let step = step.into_iter().find(|step| *step >= rough).unwrap_or(power * 10.0);
-    // NaN or an empty range: an empty chart has no ticks.
+    // NaN, or an empty range: a chart without data has no ticks.
     if !step.is_normal() {
         return vec![0.0];
     }
     (0..100).map(|number| f64::from(number) * step).take_while(|tick| *tick <= end).collect()
 }
 
-/// Powers of ten from at most `from` to at least `to`: ends and ticks of a logarithmic axis.
+/// Returns powers of ten that cover `from` to `to`: the ends and ticks of a logarithmic axis.
 pub(crate) fn decade_ticks(from: f64, to: f64) -> Vec<f64> {
     let power = |value: f64| value.max(1e-12).log10();
     let (first, last) = (power(from).floor() as i32, power(to).ceil() as i32);
     (first..=last.max(first + 1)).map(|power| 10_f64.powi(power)).collect()
 }
 
-/// About ten ticks in seconds since midnight, at steps usual for clocks.
+/// Returns about ten ticks in seconds since midnight, at steps that are usual for clocks.
 pub(crate) fn time_ticks(from: f64, to: f64) -> Vec<f64> {
     const STEPS: [f64; 16] = [
         1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,

@@ -1,6 +1,7 @@
-//! Draws the probes by SQL of [`howdah_probe::by_sql`].
+//! Draws the probes of [`howdah_probe::by_sql`], which use SQL.
 //!
-//! Every row has its source and limitation. Values that SQL does not provide are omitted.
+//! Every row names its source and the limitation of the source. Values that SQL does not provide
+//! are omitted.
 
 mod counters;
 mod locks;
@@ -19,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::rows::{self, Cell, RowFormat, RowWriter};
 
-/// A probe by SQL that can be drawn.
+/// A probe that uses SQL and can be drawn.
 pub trait SqlReport: SqlProbe {
     /// Columns of the rows.
     const COLUMNS: &'static [&'static str];
@@ -28,18 +29,18 @@ pub trait SqlReport: SqlProbe {
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The writer fails.
     fn write_interval(&mut self, rows: &mut SqlPrinter<impl Write>) -> io::Result<()>;
 
     /// Draws the totals at the end.
     ///
     /// # Errors
     ///
-    /// They cannot be written.
+    /// The writer fails.
     fn write_totals(&mut self, rows: &mut SqlPrinter<impl Write>) -> io::Result<()>;
 }
 
-/// Draws rows of a fallback source, with its limitation.
+/// Draws rows of a fallback source, each with the source's limitation.
 #[derive(Debug)]
 pub struct SqlPrinter<W> {
     rows: RowWriter<W>,
@@ -48,19 +49,19 @@ pub struct SqlPrinter<W> {
 }
 
 impl<W: Write> SqlPrinter<W> {
-    /// Draws samples by SQL.
+    /// Creates a printer for samples from SQL.
     pub fn new<P: SqlReport>(out: W, format: RowFormat) -> Self {
         let rows = RowWriter::new(out, format, P::COLUMNS);
         Self { rows, source: "sql", limitation: P::LIMITATION }
     }
 
-    /// Draws samples of lightweight locks in memory.
+    /// Creates a printer for samples of lightweight locks from memory.
     pub fn for_memory(out: W, format: RowFormat) -> Self {
         let rows = RowWriter::new(out, format, LwLockSamples::COLUMNS);
         Self { rows, source: "memory", limitation: LWLOCK_SAMPLES_LIMITATION }
     }
 
-    /// Writes a row; in a table only the cells with values.
+    /// Writes a row. A table omits cells without values.
     fn row(&mut self, kind: Option<&str>, mut cells: Vec<Cell>) -> io::Result<()> {
         if self.rows.is_table() {
             let has_value = |(_, value): &&Cell| !value.is_null();

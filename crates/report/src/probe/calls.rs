@@ -38,10 +38,10 @@ pub(super) const COLUMNS: &[&str] = &[
     "limitation",
 ];
 
-/// Number of subjects in the table at the end.
+/// Maximum number of subjects in the final table.
 pub const SUBJECTS_PRINTED: usize = 20;
 
-/// Lines between two headers of the table.
+/// Number of lines between two headers of the table.
 const HEAD_EVERY: u64 = 30;
 const HEAD: &str = "     calls        min       mean        p50        p99        max";
 
@@ -53,7 +53,7 @@ pub struct CallPrinter<W> {
 }
 
 impl<W: Write> CallPrinter<W> {
-    /// Draws to a writer.
+    /// Creates a printer that draws to a writer.
     pub fn new(out: W, format: RowFormat) -> Self {
         Self { rows: RowWriter::new(out, format, COLUMNS), lines: 0 }
     }
@@ -83,7 +83,7 @@ impl<W: Write> CallPrinter<W> {
         ])
     }
 
-    /// Writes a line per operation, and per subject if the interval has subjects.
+    /// Writes a line per operation, and per subject if the interval has any.
     fn interval(&mut self, interval: Vec<OperationStats>) -> io::Result<()> {
         let time = rows::time(SystemTime::now());
         for OperationStats { operation, subject, stats } in interval {
@@ -104,11 +104,11 @@ impl<W: Write> CallPrinter<W> {
         Ok(())
     }
 
-    /// Draws the totals, and returns remarks. `overhead` is a share of all CPUs.
+    /// Draws the totals, and returns remarks. `overhead` is a share of all CPUs, 0 to 1.
     ///
     /// # Errors
     ///
-    /// They cannot be written.
+    /// The writer fails.
     pub fn totals(&mut self, totals: &CallTotals, overhead: f64) -> io::Result<Vec<String>> {
         if self.rows.is_table() {
             self.totals_table(totals)?;
@@ -195,7 +195,7 @@ fn cells(kind: &str, operation: &str, stats: &DurationStats) -> Vec<Cell> {
     row
 }
 
-/// Cells of the durations of calls.
+/// Returns cells for the durations of calls.
 pub(super) fn times(stats: &DurationStats) -> [Cell; 6] {
     [
         ("min_ms", rows::ms(stats.min)),

@@ -10,11 +10,11 @@ use super::rows::{Cell, RowFormat, RowWriter};
 const COLUMNS: &[&str] =
     &["probe", "description", "sources", "points", "cost", "source_here", "cost_here", "missing"];
 
-/// Draws probes with the points where they attach, and what a server supports of them.
+/// Draws probes with the points where they attach, and which of these a server supports.
 ///
 /// # Errors
 ///
-/// The list cannot be written.
+/// The writer fails.
 pub fn write_catalogue(
     out: impl Write,
     format: RowFormat,

@@ -28,7 +28,7 @@ pub(super) const COLUMNS: &[&str] = &[
     "limitation",
 ];
 
-/// Draws phases: for people as they start and finish, for programs when they are finished.
+/// Draws phases: for people when they start and finish, for programs only when they finish.
 #[derive(Debug)]
 pub struct PhasePrinter<W> {
     rows: RowWriter<W>,
@@ -36,7 +36,7 @@ pub struct PhasePrinter<W> {
 }
 
 impl<W: Write> PhasePrinter<W> {
-    /// Draws phases of a source to a writer.
+    /// Creates a printer that draws phases of a source to a writer.
     pub fn new(out: W, format: RowFormat, source: ProbeSource) -> Self {
         Self { rows: RowWriter::new(out, format, COLUMNS), source }
     }
@@ -58,7 +58,7 @@ impl<W: Write> ProbeOutput<PhaseUpdate> for PhasePrinter<W> {
     }
 }
 
-/// `2026-11-21T20:00:01.000000Z    write done in 12.3 ms: 372 of 372 buffers`
+/// Formats a line: `2026-11-21T20:00:01.000000Z    write done in 12.3 ms: 372 of 372 buffers`.
 fn line(update: &PhaseUpdate) -> String {
     match update {
         PhaseUpdate::Started { phase, pid, at, depth } => {

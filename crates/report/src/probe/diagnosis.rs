@@ -1,4 +1,4 @@
-//! Draws what can be measured on a server.
+//! Draws which metrics can be measured on a server.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use howdah_probe::doctor::{DiagnosedServer, ProbeDiagnosis};
 /// Maximum number of patched symbols to list.
 const NAMED_MAX: usize = 8;
 
-/// The server, the privileges, and the source of each metric.
+/// Renders the server, the privileges, and the source of each metric.
 pub fn diagnosis(server: &DiagnosedServer, diagnosis: &ProbeDiagnosis) -> String {
     let ProbeDiagnosis { kernel, capabilities, metrics, .. } = diagnosis;
     let DiagnosedServer { major, postmaster, data_dir, executable, usdt_probes, .. } = server;

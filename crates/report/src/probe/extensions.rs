@@ -44,9 +44,9 @@ pub(super) const COLUMNS: &[&str] = &[
 ];
 
 const SOURCE: &str = "bpf";
-/// Lines between two headers of the table.
+/// Number of lines between two headers of the table.
 const HEAD_EVERY: u64 = 30;
-/// Number of relations in the table at the end.
+/// Maximum number of relations in the final table.
 const RELATIONS_SHOWN: usize = 20;
 
 /// Draws relation extension locks.
@@ -57,7 +57,7 @@ pub struct ExtensionPrinter<W> {
 }
 
 impl<W: Write> ExtensionPrinter<W> {
-    /// Draws to a writer.
+    /// Creates a printer that draws to a writer.
     pub fn new(out: W, format: RowFormat) -> Self {
         Self { rows: RowWriter::new(out, format, COLUMNS), lines: 0 }
     }
@@ -85,7 +85,7 @@ impl<W: Write> ExtensionPrinter<W> {
         ])
     }
 
-    /// Writes a line for every interval, also for one without locks.
+    /// Writes a line for every interval, even for one without locks.
     fn interval(&mut self, interval: ExtensionInterval) -> io::Result<()> {
         let ExtensionInterval { summary, most_waited: relation } = interval;
         let time = rows::time(SystemTime::now());
@@ -116,11 +116,11 @@ impl<W: Write> ExtensionPrinter<W> {
         )
     }
 
-    /// Draws the totals, and returns remarks. `overhead` is a share of all CPUs.
+    /// Draws the totals, and returns remarks. `overhead` is a share of all CPUs, 0 to 1.
     ///
     /// # Errors
     ///
-    /// They cannot be written.
+    /// The writer fails.
     pub fn totals(
         &mut self,
         totals: &ExtensionLockTotals,
@@ -233,7 +233,7 @@ fn summary_cells(kind: &str, summary: &ExtensionSummary) -> Vec<Cell> {
     row
 }
 
-/// Cells of the durations of waits.
+/// Returns cells for the durations of waits.
 pub(super) fn wait_times(waits: &DurationStats) -> [Cell; 6] {
     [
         ("wait_min_ms", rows::ms(waits.min)),

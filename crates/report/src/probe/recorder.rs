@@ -1,4 +1,4 @@
-//! Draws what a flight recorder does while it records.
+//! Draws the activity of a flight recorder.
 
 use std::{
     fmt::Write as _,
@@ -16,7 +16,7 @@ use howdah_probe::{
 
 use super::rows;
 
-/// The file, the triggers, and the source of each metric.
+/// Renders the output file, the triggers, and the source of each metric.
 pub fn started(output: &Path, thresholds: &Thresholds, metrics: &[RecordedSource]) -> String {
     let triggers: Vec<_> = thresholds.settings().map(|setting| setting.to_string()).collect();
     let triggers = if triggers.is_empty() { "none".to_owned() } else { triggers.join(", ") };
@@ -36,7 +36,7 @@ pub fn started(output: &Path, thresholds: &Thresholds, metrics: &[RecordedSource
     out
 }
 
-/// The line of an event; `None` for events that people need not see.
+/// Renders an event as a line; `None` for events that people need not see.
 pub fn event_line(event: &RecorderEvent) -> Option<String> {
     let (at_us, line) = match event {
         RecorderEvent::ThresholdCrossed(crossed) => (crossed.at_us, format!("trigger {crossed}")),
@@ -50,7 +50,7 @@ pub fn event_line(event: &RecorderEvent) -> Option<String> {
     Some(format!("{}  {line}\n", rows::time(at)))
 }
 
-/// Why recording ended, and how much was recorded.
+/// Renders the reason why recording ended, and how much was recorded.
 pub fn totals(totals: &RecordingTotals, reason: RecordingStop) -> String {
     let RecordingTotals { elapsed, recorded, samples, triggered, suppressed, cpu, .. } = totals;
     let mut out = format!("{}  {reason}\n", rows::time(SystemTime::now()));
@@ -68,7 +68,7 @@ pub fn totals(totals: &RecordingTotals, reason: RecordingStop) -> String {
     out
 }
 
-/// A remark for each kind of data that is missing from the recording.
+/// Returns a remark for each kind of data that is missing from the recording.
 pub fn totals_remarks(totals: &RecordingTotals) -> Vec<String> {
     let lost = totals.lost.descriptions().into_iter();
     let mut remarks: Vec<_> = lost.map(|(number, what)| format!("{number} {what}")).collect();

@@ -23,8 +23,8 @@ pub enum RowFormat {
 /// A cell: the name of its column, and its value.
 pub(super) type Cell = (&'static str, Value);
 
-/// Writes rows for programs: all have the same columns, `null` or empty where a row has no value.
-/// For people, a probe writes lines of its own to [`Self::out`].
+/// Writes rows for programs. All rows have the same columns; missing values are `null` or empty.
+/// For people, a probe writes its own lines to [`Self::out`].
 #[derive(Debug)]
 pub(super) struct RowWriter<W> {
     pub(super) out: W,
@@ -70,7 +70,7 @@ impl<W: Write> RowWriter<W> {
     }
 }
 
-/// A CSV field, quoted as in RFC 4180.
+/// Formats a CSV field, quoted as in RFC 4180.
 fn in_csv(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -82,19 +82,19 @@ fn in_csv(value: &Value) -> String {
     }
 }
 
-/// A time as RFC 3339 in UTC, with microseconds.
+/// Formats a time as RFC 3339 in UTC, with microseconds.
 pub(super) fn time(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX)).to_string()
 }
 
-/// Milliseconds, rounded up to microseconds.
+/// Converts a duration to milliseconds, rounded up to whole microseconds.
 pub(super) fn ms(duration: Duration) -> Value {
     let micros = duration.as_nanos().div_ceil(1000);
     Value::from(micros as f64 / 1000.0)
 }
 
-/// A duration for people: `1.234 ms`, `12.3 s`.
+/// Formats a duration for people: `1.234 ms`, `12.3 s`.
 pub(super) fn duration(duration: Duration) -> String {
     match duration.as_secs_f64() {
         seconds if seconds >= 10.0 => format!("{seconds:.1} s"),

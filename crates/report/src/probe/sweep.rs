@@ -31,7 +31,7 @@ pub(super) const COLUMNS: &[&str] = &[
     "limitation",
 ];
 
-/// Lines between two headers of the table.
+/// Number of lines between two headers of the table.
 const HEAD_EVERY: u64 = 30;
 
 /// Draws samples of the clock sweep.
@@ -42,7 +42,7 @@ pub struct SweepPrinter<W> {
 }
 
 impl<W: Write> SweepPrinter<W> {
-    /// Draws to a writer.
+    /// Creates a printer that draws to a writer.
     pub fn new(out: W, format: RowFormat) -> Self {
         Self { rows: RowWriter::new(out, format, COLUMNS), lines: 0 }
     }
@@ -72,11 +72,11 @@ impl<W: Write> SweepPrinter<W> {
         )
     }
 
-    /// Draws the totals.
+    /// Draws the totals of the whole measurement.
     ///
     /// # Errors
     ///
-    /// They cannot be written.
+    /// The writer fails.
     pub fn totals(&mut self, summary: &SweepSummary) -> io::Result<()> {
         if !self.rows.is_table() {
             return self.rows.write(&summary_cells(summary));

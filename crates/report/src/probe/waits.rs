@@ -29,9 +29,9 @@ const COLUMNS: &[&str] = &[
     "limitation",
 ];
 
-/// Number of events in the line of an interval.
+/// Maximum number of wait events in the line of an interval.
 const TOP: usize = 4;
-/// Number of rows in the table at the end.
+/// Maximum number of rows in the final table.
 const ROWS_SHOWN: usize = 40;
 
 /// Draws profiles of waits.
@@ -44,8 +44,8 @@ pub struct WaitPrinter<W> {
 }
 
 impl<W: Write> WaitPrinter<W> {
-    /// Draws waits of a source to a writer; with `has_all`, also those of the server's own
-    /// processes and of idle connections.
+    /// Creates a printer that draws waits of a source to a writer. With `has_all`, it also draws
+    /// those of the server's own processes and of idle connections.
     pub fn new(
         out: W,
         (format, has_all): (RowFormat, bool),
@@ -66,11 +66,11 @@ impl<W: Write> WaitPrinter<W> {
         writeln!(self.rows.out, "{time}  {busy:>6.2} active  {}", top.join(", "))
     }
 
-    /// Draws the totals.
+    /// Draws the totals of the whole measurement.
     ///
     /// # Errors
     ///
-    /// They cannot be written.
+    /// The writer fails.
     pub fn totals(&mut self, report: &WaitReport, source: &dyn WaitSource) -> io::Result<()> {
         if !self.rows.is_table() {
             return self.write_rows("end", report, source);
@@ -152,7 +152,7 @@ impl<W: Write> ProbeOutput<WaitInterval<'_>> for WaitPrinter<W> {
     }
 }
 
-/// How many samples were taken from memory, and what they cost.
+/// Describes how many samples were taken from memory, and their cost.
 pub fn sampling_remark(cost: &SamplingCost, missed: u64) -> String {
     let SamplingCost { rounds, cpu, .. } = *cost;
     format!("{rounds} samples, {missed} missed; {} of CPU time", rows::duration(cpu))
@@ -166,7 +166,7 @@ fn group(group: TimeCategory) -> &'static str {
     }
 }
 
-/// A statement on one line, without control characters, because it is client text.
+/// Returns a statement on one line. Control characters are removed because clients choose the text.
 fn text(query: Option<QueryId>, source: &dyn WaitSource) -> Option<String> {
     let text = source.query(query?)?;
     Some(text.split(|c: char| c.is_whitespace() || c.is_control()).collect::<Vec<_>>().join(" "))

@@ -1,4 +1,4 @@
-//! The chart: one time axis from left to right, with all lanes below each other.
+//! The chart: all lanes, one below the other, share a time axis from left to right.
 //!
 //! Lanes from top to bottom: checkpoints with nested phases; waits to extend relations, on a
 //! logarithmic scale; the clock sweep; wait events of clients, stacked; idle and background
@@ -58,7 +58,7 @@ pub fn svg(window: &RecordingWindow) -> String {
     svg.into_string()
 }
 
-/// Drawing state of the lanes.
+/// State while the lanes are drawn.
 struct Canvas {
     svg: Svg,
     x: Axis,
@@ -72,7 +72,7 @@ impl Canvas {
         self.x.position(at_us as f64 / 1e6)
     }
 
-    /// Left and right edge of a bucket.
+    /// Returns the left and right edge of a bucket.
     fn column(&self, bucket: &TimeBucket) -> (f64, f64) {
         (self.at(bucket.at_us), self.at(bucket.at_us + self.bucket_us))
     }
@@ -101,7 +101,7 @@ impl Canvas {
         (top, bottom)
     }
 
-    /// Draws an empty lane with the reason.
+    /// Draws an empty lane that states the reason.
     fn empty_lane(&mut self, name: &str, why: &str) {
         self.lane(name, 16.0, &[]);
         let y = self.y - GAP + 2.0;
@@ -214,7 +214,7 @@ fn threshold_flags(svg: &mut Svg, window: &RecordingWindow, x: Axis, bottom: f64
     }
 }
 
-/// Draws an invisible column per bucket whose tooltip has the bucket's figures.
+/// Draws an invisible column per bucket, with the bucket's figures as its tooltip.
 fn hover_columns(
     svg: &mut Svg,
     window: &RecordingWindow,

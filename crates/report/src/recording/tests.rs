@@ -1,4 +1,4 @@
-//! A recording to draw.
+//! A recording for tests of its renderings.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use howdah_probe::{
 
 const START_US: i64 = 1_414_072_716_000_000;
 
-/// A minute in which waits to extend relations rise while a checkpoint syncs files, from second 30
-/// to 40.
+/// Returns a minute in which waits to extend relations increase while a checkpoint syncs files,
+/// from second 30 to 40.
 pub(super) fn stall() -> FlightRecording {
     let mut records = vec![FlightRecord::NamedRelation(NamedRelation {
         database: 5,
@@ -34,8 +34,8 @@ pub(super) fn stall() -> FlightRecording {
     FlightRecording { records, ..FlightRecording::default() }
 }
 
-/// A second with 100 sampling rounds. `waits` are pairs of a count and microseconds, `events` pairs
-/// of a name and a number of samples.
+/// Returns a second with 100 sampling rounds. `waits` are pairs of a count and microseconds,
+/// `events` pairs of a name and a number of samples.
 fn second(index: i64, waits: &[(u64, u64)], events: &[(&str, u64)]) -> RecordedSecond {
     let mut extension = ExtensionTotals::default();
     for (count, us) in waits {

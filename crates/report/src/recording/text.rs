@@ -28,7 +28,7 @@ pub fn text(window: &RecordingWindow) -> String {
     text
 }
 
-/// Renders everything but the summary.
+/// Renders everything except the summary.
 pub(super) fn details(window: &RecordingWindow) -> String {
     let mut text = String::new();
     write_overview(&mut text, window);

@@ -1,9 +1,9 @@
-//! The report as one HTML page that opens offline: the verdict first, then query by query, time
-//! lines of all runs on one clock, fidelity, the servers, and how it was run.
+//! The report as one HTML page that works offline: the verdict first, then the queries, time lines
+//! of all runs on one clock, fidelity, the servers, and the method.
 //!
-//! Everything but the time lines is in the HTML itself, so that the page can be read without
-//! scripts, printed, and searched. The scripts sort and filter the queries and draw the time lines.
-//! Writing the file, readable by its owner only, is up to the caller.
+//! Everything except the time lines is in the HTML itself, so the page can be read without scripts,
+//! printed, and searched. Scripts sort and filter the queries and draw the time lines. The caller
+//! writes the file, which only its owner should be able to read.
 
 mod data;
 mod figures;
@@ -30,13 +30,13 @@ const CHART_STYLE: &str = include_str!("../../../../third_party/uplot/uPlot.min.
 const PAGE_STYLE: &str = include_str!("html/page.css");
 const PAGE_SCRIPT: &str = include_str!("html/page.js");
 
-/// The report as a page.
+/// Renders the report as a page.
 pub fn html(report: &RehearsalReport) -> String {
     Page::from_report(report).to_html()
 }
 
 impl Page {
-    /// The page as HTML.
+    /// Renders the page as HTML.
     pub fn to_html(&self) -> String {
         let mut body = String::new();
         sections::top(&mut body, self);

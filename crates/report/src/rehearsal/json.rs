@@ -12,7 +12,7 @@ use crate::{ComparisonDocument, document as comparison_document};
 /// Version of [`RehearsalDocument`], in its `version` field.
 pub const REHEARSAL_VERSION: u32 = 1;
 
-/// The document. It can be serialised with any serde format; only its JSON form is stable.
+/// A report as a document. Any serde format can serialise it, but only its JSON form is stable.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct RehearsalDocument<'a> {
@@ -20,11 +20,11 @@ pub struct RehearsalDocument<'a> {
     pub format: &'static str,
     /// See [`REHEARSAL_VERSION`].
     pub version: u32,
-    /// Version of the howdah that rehearsed.
+    /// Version of Howdah that ran the rehearsal.
     pub howdah: &'a str,
     /// `passed`, `failed` or `not comparable`.
     pub verdict: &'static str,
-    /// The answer in one line, for people.
+    /// The result in one line, for people.
     pub summary: String,
     started: String,
     finished: String,
@@ -62,26 +62,26 @@ struct GrowthRow {
 #[derive(Debug, Serialize)]
 struct DifferenceRow {
     kind: &'static str,
-    /// `null` if it concerns the whole server.
+    /// The table that differs; `null` if the difference concerns the whole server.
     table: Option<String>,
     text: String,
 }
 
-/// A changed query, with what may explain its change. Its figures are in `comparison`.
+/// A changed query, with possible reasons for its change. Its figures are in `comparison`.
 #[derive(Debug, Serialize)]
 struct ChangedQueryRow<'a> {
     fingerprint: String,
     verdict: &'static str,
-    /// Positions in `differences`.
+    /// Positions of the reasons in `differences`.
     reasons: Vec<usize>,
     plan_change: Option<&'a str>,
-    /// Why its plans could not be compared.
+    /// Why the query's plans could not be compared.
     plan_failure: Option<&'a str>,
     /// One captured execution with its values, if requested.
     example: Option<&'a str>,
 }
 
-/// All of a report, for `--format json` and `report.json`.
+/// Converts a whole report, for `--format json` and `report.json`.
 pub fn document(report: &RehearsalReport) -> RehearsalDocument<'_> {
     let obstacle = |obstacle: &super::Obstacle| ObstacleRow {
         kind: obstacle.kind(),

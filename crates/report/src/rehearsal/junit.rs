@@ -7,11 +7,11 @@ use howdah_compare::QueryVerdict;
 use super::{RehearsalReport, RehearsalVerdict};
 use crate::{headline, text};
 
-/// Characters of a query's text in the name of its test.
+/// Maximum number of characters of a query's text in the name of its test.
 const QUERY_WIDTH: usize = 120;
 
-/// The report as JUnit XML: one test for each query, which fails if the query is slower or violates
-/// a condition, and one for the rehearsal itself. Ends with a line break.
+/// Renders the report as JUnit XML: one test for each query, which fails if the query is slower or
+/// violates a condition, and one test for the rehearsal itself. Ends with a line break.
 pub fn junit(report: &RehearsalReport) -> String {
     let mut tests = String::new();
     let (mut count, mut failures, mut skipped) = (1, 0, 0);
@@ -23,7 +23,7 @@ pub fn junit(report: &RehearsalReport) -> String {
     }
     for query in &report.comparison.queries {
         count += 1;
-        // Equal texts can have different fingerprints where they are truncated.
+        // Truncated texts may be equal although their fingerprints differ.
         let name = headline::query_text(query, QUERY_WIDTH);
         let name = format!("{name} [{}]", query.fingerprint);
         let violated: Vec<String> = report
@@ -59,7 +59,7 @@ pub fn junit(report: &RehearsalReport) -> String {
     )
 }
 
-/// One test, with an element in it that says why it failed or was skipped.
+/// Writes one test, with an element that states why it failed or was skipped.
 fn test(out: &mut String, name: &str, result: Option<(&str, &str, &str)>) {
     let name = escape(name);
     // Writing to a string cannot fail.
@@ -75,7 +75,8 @@ fn test(out: &mut String, name: &str, result: Option<(&str, &str, &str)>) {
     };
 }
 
-/// Text for an attribute or an element. Characters that XML 1.0 cannot contain become spaces.
+/// Escapes text for an attribute or an element. Characters that XML 1.0 cannot contain become
+/// spaces.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {

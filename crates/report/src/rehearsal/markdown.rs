@@ -7,16 +7,16 @@ use howdah_compare::QueryComparison;
 use super::{RehearsalReport, text::warning_lines};
 use crate::{headline, text};
 
-/// Maximum number of queries in the table: comments of forges are limited to some 60 kB.
+/// Maximum number of queries in the table: GitHub and similar sites limit comments to some 60 kB.
 const QUERIES_MAX: usize = 30;
 
-/// Maximum number of differences of the servers.
+/// Maximum number of listed differences between the servers.
 const DIFFERENCES_MAX: usize = 50;
 
-/// Characters of a query's text.
+/// Maximum number of characters of a query's text.
 const QUERY_WIDTH: usize = 120;
 
-/// The report as Markdown. Ends with a line break.
+/// Renders the report as Markdown. Ends with a line break.
 pub fn markdown(report: &RehearsalReport) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -103,13 +103,14 @@ fn list(out: &mut String, title: &str, lines: &[String], lines_max: usize) {
     }
 }
 
-/// A query as inline code. Backticks and bars would end the code or the cell.
+/// Formats a query as inline code. Backticks and bars are replaced: they would end the code or the
+/// cell.
 fn code(query: &QueryComparison) -> String {
     let text = headline::query_text(query, QUERY_WIDTH);
     format!("`{}`", text.replace('`', "'").replace('|', "\\|"))
 }
 
-/// Text of one line whose characters have no meaning in Markdown or HTML.
+/// Escapes a text on one line so that no character has a meaning in Markdown or HTML.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for char in text::one_line(text, usize::MAX).chars() {

@@ -1,11 +1,11 @@
-//! [`Obstacle`]: why runs do not show whether a change matters.
+//! [`Obstacle`]: a reason why runs do not show whether a change matters.
 
 use std::fmt;
 
 use super::RehearsalSide;
 use crate::text;
 
-/// The smallest difference of the calibration statement that is named as the cause.
+/// Minimum factor between calibration times for the machine to be named as the cause.
 const MACHINE_CHANGE_MIN: f64 = 1.1;
 
 /// A reason why the runs of a rehearsal are not comparable.
@@ -14,11 +14,11 @@ const MACHINE_CHANGE_MIN: f64 = 1.1;
 pub enum Obstacle {
     /// No query was executed often enough on both sides.
     TooFewExecutions,
-    /// Some queries may have changed: the runs of one side differ too much, or the machine did.
+    /// Some queries may have changed: the runs of one side differ too much, or the machine changed.
     Undecided {
-        /// How many queries.
+        /// Number of undecided queries.
         queries: usize,
-        /// By what factor the calibration statement differs between the sides, at least 1.
+        /// Factor by which the calibration statement differs between the sides, at least 1.
         machine: f64,
     },
     /// Runs on the base differ among themselves by as much as counts as a change.
@@ -32,13 +32,13 @@ pub enum Obstacle {
     Failures {
         /// The server with the failures.
         side: RehearsalSide,
-        /// Share of its executions, 0 to 1.
+        /// Share of failed or unsent executions on this server, 0 to 1.
         share: f64,
     },
 }
 
 impl Obstacle {
-    /// The word in JSON.
+    /// Returns the name of the obstacle in JSON.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::TooFewExecutions => "too_few_executions",

@@ -1,4 +1,4 @@
-//! The facts of a server of a rehearsal, and the ways in which two servers differ.
+//! The facts of a server in a rehearsal, and the ways in which two servers can differ.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -9,13 +9,13 @@ use crate::text;
 /// Schema and name of a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TableName {
-    /// Such as `public`.
+    /// Name of the schema, such as `public`.
     pub schema: String,
-    /// Without quotes.
+    /// Name of the table, without quotes.
     pub name: String,
 }
 
-/// `orders`, or `sales.orders` outside of the schema `public`.
+/// Writes `orders`, or `sales.orders` outside of the schema `public`.
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.schema.as_str() {
@@ -25,16 +25,16 @@ impl fmt::Display for TableName {
     }
 }
 
-/// The facts of one server, and of the database that is rehearsed with.
+/// The facts of one server, and of the rehearsed database.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerFacts {
-    /// Its address, without a password.
+    /// Address of the server, without a password.
     pub target: String,
-    /// The one that is rehearsed with.
+    /// Name of the rehearsed database.
     pub database: String,
-    /// `server_version`.
+    /// The server's `server_version`.
     pub version: String,
-    /// Identifies the cluster; `None` if the role may not read it.
+    /// System identifier of the cluster; `None` if the role may not read it.
     pub system_identifier: Option<String>,
     /// The WAL timeline; `None` if the role may not read it.
     pub timeline: Option<u32>,
@@ -48,7 +48,7 @@ pub struct ServerFacts {
     pub tables: Vec<TableFacts>,
     /// Whether there are more tables than listed.
     pub is_truncated: bool,
-    /// Sessions of other clients that were active within the last minute, in any database.
+    /// Number of other clients' sessions that were active within the last minute, in any database.
     pub active_clients: u64,
 }
 
@@ -64,24 +64,24 @@ pub struct SettingValue {
 /// A table with its indexes and triggers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableFacts {
-    /// Where its name is unique: within the database.
+    /// Name of the table, unique within the database.
     pub name: TableName,
-    /// Size of its heap and TOAST, without indexes.
+    /// Size of the heap and TOAST, without indexes, in bytes.
     pub bytes: u64,
-    /// As of the first run.
+    /// Statistics as of the first run.
     pub statistics: TableStatistics,
-    /// Its valid indexes.
+    /// The valid indexes of the table.
     pub indexes: Vec<IndexFacts>,
-    /// Names of its enabled triggers, without those of constraints.
+    /// Names of the enabled triggers, without those of constraints.
     pub triggers: Vec<String>,
 }
 
 /// Counts of rows, and the age of the planner's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TableStatistics {
-    /// `n_live_tup`.
+    /// Number of live rows, `n_live_tup`.
     pub live_rows: u64,
-    /// `n_dead_tup`.
+    /// Number of dead rows, `n_dead_tup`.
     pub dead_rows: u64,
     /// Seconds since the last ANALYZE; `None` if there was none.
     pub analyzed_s: Option<u64>,
@@ -90,20 +90,20 @@ pub struct TableStatistics {
 /// An index of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IndexFacts {
-    /// Without its schema, which is that of the table.
+    /// Name without the schema, which is that of the table.
     pub name: String,
-    /// Its definition without its name: two indexes with equal definitions serve equal queries.
+    /// Definition without the name: indexes with equal definitions serve the same queries.
     pub definition: String,
-    /// Its size.
+    /// Size of the index in bytes.
     pub bytes: u64,
 }
 
-/// A value of each of two servers.
+/// One value for each of the two servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BothSides<T> {
-    /// The value without the change.
+    /// The value on the base.
     pub base: T,
-    /// The value with it.
+    /// The value on the server with the change.
     pub change: T,
 }
 
@@ -111,60 +111,60 @@ pub struct BothSides<T> {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ServerDifference {
-    /// Another version of PostgreSQL.
+    /// The servers run different versions of PostgreSQL.
     Version(BothSides<String>),
-    /// A setting has another value.
+    /// A setting has different values.
     SettingDiffers {
-        /// As in `pg_settings`.
+        /// Name of the setting, as in `pg_settings`.
         name: String,
-        /// With units.
+        /// The values, with units.
         values: BothSides<String>,
     },
-    /// An extension has another version, or is missing on one server.
+    /// An extension has different versions, or is missing on one server.
     ExtensionDiffers {
-        /// As in `pg_extension`.
+        /// Name of the extension, as in `pg_extension`.
         name: String,
-        /// `None` where it is not installed.
+        /// The versions; `None` where the extension is not installed.
         versions: BothSides<Option<String>>,
     },
-    /// Tables of one name are not alike.
+    /// A table differs, or exists on one server only.
     TableDiffers {
         /// The table, which may exist on one server only.
         table: TableName,
-        /// How it differs.
+        /// The kind of difference.
         difference: TableDifference,
     },
 }
 
-/// How a table of the server with the change differs from that of the base. Indexes and triggers
-/// are given by their names.
+/// How a table on the server with the change differs from that on the base. Indexes and triggers
+/// are identified by name.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TableDifference {
-    /// The base lacks it.
+    /// The table does not exist on the base.
     NewTable,
-    /// Only the base has it.
+    /// The table exists on the base only.
     DroppedTable,
-    /// The base lacks this index.
+    /// The index does not exist on the base.
     NewIndex(String),
-    /// Only the base has this index.
+    /// The index exists on the base only.
     DroppedIndex(String),
-    /// This index has another definition.
+    /// The index has another definition.
     ChangedIndex(String),
-    /// The base lacks this trigger.
+    /// The trigger does not exist on the base.
     NewTrigger(String),
-    /// Only the base has this trigger enabled.
+    /// The trigger is enabled on the base only.
     DroppedTrigger(String),
-    /// It has another size, in bytes.
+    /// The table has another size, in bytes.
     SizeChanged(BothSides<u64>),
     /// The planner's statistics are missing, or much older than on the base.
     StatisticsOlder,
-    /// A larger share of its rows is dead; shares from 0 to 1.
+    /// A larger share of the rows is dead; shares from 0 to 1.
     BloatGrew(BothSides<f64>),
 }
 
 impl ServerDifference {
-    /// The table it concerns; `None` if it concerns the whole server.
+    /// Returns the table that differs; `None` if the difference concerns the whole server.
     pub fn table(&self) -> Option<&TableName> {
         match self {
             Self::TableDiffers { table, .. } => Some(table),
@@ -172,7 +172,7 @@ impl ServerDifference {
         }
     }
 
-    /// Its name in JSON.
+    /// Returns the name of the difference in JSON.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Version(_) => "version",
@@ -184,7 +184,7 @@ impl ServerDifference {
 }
 
 impl TableDifference {
-    /// Its name in JSON.
+    /// Returns the name of the difference in JSON.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::NewTable => "new_table",
@@ -201,7 +201,8 @@ impl TableDifference {
     }
 }
 
-/// From the base to the change: `index orders_customer_idx on orders is missing`.
+/// Describes the step from the base to the change: `index orders_customer_idx on orders is
+/// missing`.
 impl fmt::Display for ServerDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! The renderings of a rehearsal with all kinds of results.
+//! Tests the renderings of a rehearsal with all kinds of results.
 
 use std::slice::from_ref;
 

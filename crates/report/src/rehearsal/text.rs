@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use super::{DataGrowth, RehearsalReport, RunSummary};
 use crate::{TableStyle, headline, table, text};
 
-/// Width of a query's text in the list of reasons.
+/// Maximum width of a query's text in the list of reasons.
 const QUERY_WIDTH: usize = 100;
 
-/// The report as text: the answer, what explains it, the comparison query by query, then the runs
-/// and the servers. Ends with a line break.
+/// Renders the report as text: the result, its reasons, the comparison query by query, then the
+/// runs and the servers. Ends with a line break.
 pub fn text(report: &RehearsalReport, style: &TableStyle) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -35,7 +35,7 @@ pub fn text(report: &RehearsalReport, style: &TableStyle) -> String {
     out
 }
 
-/// One line for each difference that may explain the change of a query.
+/// Appends one line for each difference that may explain the change of a query.
 fn reasons(out: &mut String, report: &RehearsalReport) {
     for query in report.changed() {
         let reasons: Vec<String> = report.reasons_of(query).map(ToString::to_string).collect();
@@ -50,7 +50,8 @@ fn reasons(out: &mut String, report: &RehearsalReport) {
     }
 }
 
-/// `a1 base    2026-11-20 12:43:19, 60.2 s, 12034 executions, 2 failed; machine 34 % busy`.
+/// Formats a run: `a1 base    2026-11-20 12:43:19, 60.2 s, 12034 executions, 2 failed; machine 34 %
+/// busy`.
 fn run_line(run: &RunSummary) -> String {
     let elapsed = run.finished.saturating_since(run.started).as_secs_f64();
     let started = run.started.to_string();
@@ -75,10 +76,10 @@ fn run_line(run: &RunSummary) -> String {
     line
 }
 
-/// The warnings, including those that follow from growth and order effects.
+/// Returns the warnings, including those about growth and order effects.
 pub(super) fn warning_lines(report: &RehearsalReport) -> Vec<String> {
     let mut lines = report.warnings.clone();
-    // Less is due to the free space maps and statistics of the server itself.
+    // Smaller growth comes from free space maps and the server's own statistics.
     let has_grown =
         |growth: &&DataGrowth| growth.bytes_after > growth.bytes_before + growth.bytes_before / 100;
     for growth in report.growth.iter().filter(has_grown) {

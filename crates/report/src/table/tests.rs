@@ -1,4 +1,4 @@
-//! The renderings of a comparison with all kinds of results.
+//! Tests the renderings of a comparison with all kinds of results.
 
 use std::slice::from_ref;
 
@@ -61,7 +61,7 @@ fn samples(name: &str, version: &str, execute: impl Fn(&mut Samples)) -> Samples
     samples
 }
 
-/// Durations spread evenly from 80 % to 120 % of `middle_us`, in shuffled order.
+/// Returns durations spread evenly from 80 % to 120 % of `middle_us`, in shuffled order.
 fn spread(middle_us: u64, number: u64) -> u64 {
     middle_us * (80 + number * 37 % 41) / 100
 }
@@ -177,7 +177,7 @@ fn queries_with_deduced_types_are_marked_in_table_and_notes() {
     assert!(shown.contains("note: parameter types of 1 query were deduced"), "{shown}");
 }
 
-/// The page that documents the document's keys.
+/// The page that documents the keys of the JSON document.
 const PAGE: &str = include_str!("../../../../docs/src/reference/comparison.md");
 
 #[test]
@@ -238,7 +238,7 @@ fn a_document_of_everything() {
     insta::assert_snapshot!(serde_json::to_string_pretty(&rounded(value)).expect("plain data"));
 }
 
-/// Rounded to four digits: the last digits differ between machines.
+/// Rounds to four digits, because the last digits differ between machines.
 fn rounded(value: serde_json::Value) -> serde_json::Value {
     use serde_json::Value;
     match value {

@@ -1,4 +1,4 @@
-//! Tests of the events that are kept, and of the counts.
+//! Tests which events are kept, and the counts of excluded events.
 
 use howdah_traffic::{Bound, CapturedOutcome, Source, Text, Timestamp};
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn execute(seconds: i64, session: &str, name: &str, sql: &str) -> Event {
     event(seconds, session, Action::Execute(bound))
 }
 
-/// `second kind sql` of each kept event, and the counts.
+/// Returns `second kind sql` of each kept event, and the counts.
 fn run_filter(filter: Filter, events: Vec<Event>) -> (Vec<String>, ExcludedCounts) {
     let count = events.len() as u64;
     let mut filter_under_test = EventFilter::new(filter, None);

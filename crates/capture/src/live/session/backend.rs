@@ -1,4 +1,4 @@
-//! Handles messages to the client, and completes the requests that they reply to.
+//! Handles messages to the client, and completes the requests that they answer.
 
 use howdah_traffic::{Action, CapturedOutcome, CopyDirection, Event, SqlState, Text};
 use howdah_wire::{
@@ -10,8 +10,8 @@ use super::{AwaitedReply, DecodeContext, PendingRequest, SessionDecoder};
 use crate::live::{pending_messages::add_sync, secrets};
 
 impl SessionDecoder {
-    /// Handles a message to the client, after the replies to `completed` requests of the extended
-    /// protocol.
+    /// Handles a message to the client that follows the replies to `completed` requests of the
+    /// extended protocol.
     pub(crate) fn handle_backend(
         &mut self,
         kind: Backend,
@@ -26,7 +26,8 @@ impl SessionDecoder {
         let is_simple = |request: &PendingRequest| {
             matches!(request.kind, AwaitedReply::Query | AwaitedReply::Call)
         };
-        // In a simple Query the count is that of its own RowDescriptions, which complete nothing.
+        // In a simple Query, the count includes its own RowDescriptions, which do not complete any
+        // request.
         if !self.pending.front().is_some_and(is_simple) {
             self.complete_requests(completed, context);
         }
@@ -94,9 +95,9 @@ impl SessionDecoder {
         }
     }
 
-    /// Returns the messages of a Bind whose reply arrives before its Sync is sent. If a later
-    /// request, at or after this index of the pending ones, will have an event, the messages belong
-    /// to that one.
+    /// Returns the messages of a Bind whose reply arrives before its Sync is sent. If a pending
+    /// request at or after index `later` will have an event, the messages belong to that event
+    /// instead.
     fn messages_so_far(&mut self, later: usize) -> Option<Text> {
         let later = self.pending.iter().skip(later);
         let mut later = later.take_while(|request| !request.ends_pipeline());
@@ -167,7 +168,7 @@ impl SessionDecoder {
                     AwaitedReply::Parse(name, before) => {
                         self.statements.set(name.clone(), before.clone());
                     }
-                    // A failed Bind fails its statement.
+                    // If a Bind fails, its statement has failed.
                     AwaitedReply::Bind(portal, is_executed) => {
                         let (portal, is_executed) = (portal.clone(), *is_executed);
                         let time = context.at(front.arrived);
@@ -193,8 +194,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Handles the Sync after the first pending request, which has failed: if it was sent with an
-    /// event that the server will skip, it belongs to this event instead.
+    /// Moves the Sync after the failed first request to that request's event, if the Sync was sent
+    /// with an event that the server will skip.
     fn move_sync_to_front(&mut self) {
         let Some(sync) = self.pending.iter().position(PendingRequest::is_sync) else { return };
         let is_last = !self.pending.range(1..sync.max(1)).any(PendingRequest::will_be_event);
@@ -212,7 +213,7 @@ impl SessionDecoder {
         self.pending.iter_mut().find(is_execute)?.event.take()
     }
 
-    /// Skips the requests after a failure, up to Sync.
+    /// Skips the requests after a failure, up to the Sync.
     fn skip_to_sync(&mut self, context: &mut DecodeContext<'_>) {
         let sync = self.pending.iter().position(PendingRequest::is_sync);
         self.is_skipping = sync.is_none();
@@ -227,7 +228,7 @@ impl SessionDecoder {
         }
     }
 
-    /// Called when the server waits for rows, and ignores the Syncs sent after the COPY.
+    /// Called when the server waits for rows. It ignores Syncs that were sent after the COPY.
     fn copy_in(&mut self) {
         self.set_direction(CopyDirection::In);
         let copying = self.copy.get_or_insert_default();
@@ -271,7 +272,7 @@ impl SessionDecoder {
                 }
                 // The request has ended, whatever the reply was.
                 AwaitedReply::Execute => self.finish_front(None, now, context),
-                // The reply was not counted.
+                // The count does not include this reply.
                 _ => self.complete_front(context),
             }
         }

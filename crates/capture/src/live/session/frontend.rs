@@ -29,7 +29,7 @@ impl SessionDecoder {
                 return self.handle_omitted_message(tag, body_bytes, front, now, context);
             }
         };
-        // The most frequent message, which needs no parsing.
+        // Sync is the most frequent message and needs no parsing.
         if tag == SYNC && body.is_empty() && !self.is_copying {
             return self.sync(now, context);
         }
@@ -125,7 +125,7 @@ impl SessionDecoder {
         self.pending.push_back(PendingRequest { kind, event, arrived: now, messages: None });
     }
 
-    /// Handles a message whose body was not recorded, or only its start.
+    /// Handles a message of which no body or only the start was recorded.
     fn handle_omitted_message(
         &mut self,
         tag: Tag,
@@ -135,7 +135,7 @@ impl SessionDecoder {
         context: &mut DecodeContext<'_>,
     ) {
         let kind = match Frontend::from_tag(tag) {
-            // Data that no COPY waits for: the server discards it after a failed COPY.
+            // No COPY waits for this data: the server discards it after a failed COPY.
             Some(Frontend::CopyData) if self.pending.is_empty() => return,
             Some(Frontend::CopyData) => {
                 let rows = CopyRowLimits { bytes_max: 0, ..context.rows };
@@ -151,8 +151,8 @@ impl SessionDecoder {
         if self.is_skipping {
             return;
         }
-        // The name ends with a zero byte. If even the name is cut off, any name may have been
-        // replaced.
+        // The name ends with a zero byte. If the name itself is cut off, the message may have
+        // replaced any name.
         let name = memchr::memchr(0, front).and_then(|end| front.get(..end)).map(Text::from);
         let kind = match kind {
             Frontend::Query | Frontend::FunctionCall => {
@@ -163,7 +163,7 @@ impl SessionDecoder {
                     _ => AwaitedReply::Call,
                 }
             }
-            // The previous object of that name is gone, and the new one is unknown.
+            // The previous object of this name no longer exists, and the new one is unknown.
             Frontend::Bind => {
                 match &name {
                     Some(portal) => {
@@ -276,7 +276,7 @@ impl SessionDecoder {
             context.tally.unknown_statements += u64::from(!name.is_empty());
             return (AwaitedReply::Execute, None);
         };
-        // Without a limit no rows can remain.
+        // Without a row limit, no rows can remain.
         let bound = match rows_max {
             0 => Bound { parameters: portal.bound.parameters.take(), ..portal.bound.clone() },
             _ => portal.bound.clone(),

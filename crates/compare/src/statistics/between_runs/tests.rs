@@ -1,7 +1,7 @@
 use super::*;
 use crate::statistics::{fdr::benjamini_hochberg, random::SeededRandom};
 
-/// Queries of which none changed: `effect` and `rest` are the standard deviations of the model.
+/// Generates unchanged queries. `effect` and `rest` are the standard deviations of the model.
 fn unchanged(
     queries: usize,
     runs: usize,
@@ -19,7 +19,7 @@ fn unchanged(
         .collect()
 }
 
-/// The share of 500 comparisons in which any query is called changed, without a margin.
+/// Returns the share of 500 comparisons in which any query counts as changed, without a margin.
 fn false_alarms(queries: usize, runs: usize, spread: (f64, f64)) -> f64 {
     const ROUNDS: u32 = 500;
     let mut random = SeededRandom::new(9);
@@ -90,7 +90,7 @@ fn runs_without_the_query_are_left_out() {
     assert_eq!(shifts[1..], [None, None]);
 }
 
-/// Smyth's estimate recovers the parameters that variances were drawn with.
+/// Smyth's estimate recovers the parameters of the distribution from which variances are drawn.
 #[test]
 fn prior_is_recovered_from_drawn_variances() {
     let mut random = SeededRandom::new(5);

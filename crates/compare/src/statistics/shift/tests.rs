@@ -14,7 +14,7 @@ fn normal(random: &mut SeededRandom, count: usize, mean: f64, deviation: f64) ->
     (0..count).map(|_| mean + deviation * random.normal()).collect()
 }
 
-/// Each value depends on the one before it.
+/// Generates autocorrelated values: each depends on the previous one.
 fn autocorrelated(random: &mut SeededRandom, count: usize, memory: f64) -> Vec<f64> {
     let mut level = random.normal();
     let fresh = (1.0 - memory * memory).sqrt();
@@ -82,8 +82,8 @@ proptest! {
     }
 }
 
-/// For independent values without ties, the clustered variance estimates the textbook's (n + m + 1)
-/// / 12nm.
+/// For independent values without ties, the clustered variance estimates the textbook variance, (n
+/// + m + 1) / 12nm.
 #[test]
 fn variance_matches_mann_whitney_for_independent_values() {
     let mut random = SeededRandom::new(11);
@@ -98,7 +98,8 @@ fn variance_matches_mann_whitney_for_independent_values() {
     assert!((0.95..1.4).contains(&ratio), "{ratio}");
 }
 
-/// The shares of equal pairs with p < 0.05, and with zero outside the interval: about 5 % each.
+/// Returns the shares of equal pairs with p < 0.05, and with zero outside the interval: about 5 %
+/// each.
 fn false_alarms(mut pair: impl FnMut(&mut SeededRandom) -> (Vec<f64>, Vec<f64>)) -> (f64, f64) {
     const ROUNDS: usize = 1000;
     let mut random = SeededRandom::new(5);

@@ -1,5 +1,5 @@
-//! Certificates created by `openssl req -x509` (version 1: `openssl x509 -req`), each named after
-//! its signature algorithm; hashes by coreutils.
+//! The certificates were created by `openssl req -x509` (version 1: `openssl x509 -req`), and each
+//! is named after its signature algorithm. The hashes were computed by coreutils.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Events for tests: arbitrary ones for properties, plain ones for scenarios.
+//! Events for tests: arbitrary ones for property tests, simple ones for scenarios.
 
 use std::{path::Path, sync::Arc};
 
@@ -11,7 +11,7 @@ use proptest::{collection::vec, option, prelude::*};
 use super::super::{CaptureSettings, CaptureWriter};
 use crate::{CaptureManifest, ReadError, buffer::BufferLimits};
 
-/// Writes a finished capture.
+/// Writes a finished capture of these events.
 pub(super) fn write_all(dir: &Path, limits: BufferLimits, events: &[Event]) -> CaptureManifest {
     let mut writer = CaptureWriter::with_limits(dir, CaptureSettings::default(), limits).unwrap();
     for event in events {
@@ -20,17 +20,17 @@ pub(super) fn write_all(dir: &Path, limits: BufferLimits, events: &[Event]) -> C
     writer.finish(serde_json::json!({ "said": "by the test" })).unwrap()
 }
 
-/// The events of a stream without errors.
+/// Collects the events of a stream that must not have errors.
 pub(super) fn collect_events(stream: impl Iterator<Item = Result<Event, ReadError>>) -> Vec<Event> {
     stream.map(Result::unwrap).collect()
 }
 
-/// A query whose text is unique.
+/// Returns a query with a unique text.
 pub(super) fn simple_at(micros: i64) -> Event {
     Event { action: Action::Simple { sql: format!("select {micros}").into() }, ..connect(micros) }
 }
 
-/// The start of a session.
+/// Returns a Connect event.
 pub(super) fn connect(micros: i64) -> Event {
     Event {
         time: Timestamp::from_micros(micros),
@@ -48,7 +48,7 @@ pub(super) fn connect(micros: i64) -> Event {
     }
 }
 
-/// Any event that the model can express, with durations that fit into a signed number.
+/// Generates any event that the model can express, with durations that fit into `i64`.
 pub(super) fn any_event() -> impl Strategy<Value = Event> {
     let session = (any_time(), any_name(), any_name(), any_name(), any_name());
     let rest = (
@@ -81,7 +81,8 @@ pub(super) fn any_event() -> impl Strategy<Value = Event> {
     )
 }
 
-/// Often the same, so that the order of arrival matters; sometimes outside the range of RFC 3339.
+/// Generates times. Many are equal, so that the order of arrival matters; some are outside the
+/// range of RFC 3339.
 fn any_time() -> impl Strategy<Value = Timestamp> {
     prop_oneof![4 => 0_i64..10, 1 => any::<i64>()].prop_map(Timestamp::from_micros)
 }

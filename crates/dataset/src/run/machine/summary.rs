@@ -1,27 +1,27 @@
-//! [`MachineSummary`]: figures of the machine for a whole run.
+//! [`MachineSummary`]: figures of the machine over a whole run.
 
 use serde::Serialize;
 
 use super::MachineBucket;
 
-/// Figures of the machine for a whole run; `None` for what was not measured.
+/// Figures of the machine over a whole run; `None` for figures that were not measured.
 ///
-/// Shares are between 0 and 1. They are those of the time that was measured, not means of shares,
-/// so a long bucket counts more than a short one.
+/// Shares are between 0 and 1. They are relative to the measured time, so a long bucket counts more
+/// than a short one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct MachineSummary {
     /// Median over the buckets of their median calibration time, in microseconds.
     pub calibration_p50_us: Option<u64>,
-    /// The lowest of these medians.
+    /// The lowest of the buckets' median calibration times, in microseconds.
     pub calibration_low_us: Option<u64>,
-    /// The highest of these medians.
+    /// The highest of the buckets' median calibration times, in microseconds.
     pub calibration_high_us: Option<u64>,
-    /// Executions of the calibration statement.
+    /// Number of executions of the calibration statement.
     pub calibration_count: u64,
     /// 99th percentile over the buckets of their longest wake-up delay, in microseconds.
     pub wakeup_delay_p99_us: Option<u64>,
-    /// The longest wake-up delay.
+    /// The longest wake-up delay, in microseconds.
     pub wakeup_delay_max_us: Option<u64>,
     /// Share of the time in which some task waited for a processor.
     pub cpu_pressure: Option<f64>,
@@ -29,13 +29,13 @@ pub struct MachineSummary {
     pub io_pressure: Option<f64>,
     /// Share of the time in which some task waited for memory.
     pub memory_pressure: Option<f64>,
-    /// Share of processor time that a hypervisor gave to others.
+    /// Share of processor time that a hypervisor gave to other guests.
     pub steal: Option<f64>,
     /// Share of processor time in use.
     pub busy: Option<f64>,
     /// Share of processor time spent idle while a task waited for a disk.
     pub iowait: Option<f64>,
-    /// Processors used by the replay itself: 1 is one processor all the time.
+    /// Processor time used by the replay per elapsed time: 1 is one processor in use all the time.
     pub replay_processors: Option<f64>,
 }
 
@@ -70,13 +70,13 @@ fn sorted(buckets: &[MachineBucket], get: fn(&MachineBucket) -> Option<u64>) -> 
     values
 }
 
-/// The smallest value that at least this share of all values does not exceed.
+/// Returns the smallest value that at least this share of the values does not exceed.
 fn quantile(sorted: &[u64], share: f64) -> Option<u64> {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// The sum of one figure divided by that of another, over the buckets that have both.
+/// Returns the sum of one figure divided by that of another, over the buckets that have both.
 fn share(
     buckets: &[MachineBucket],
     part: fn(&MachineBucket) -> Option<u64>,

@@ -1,4 +1,4 @@
-//! Series that are written and read back, and files that are not series.
+//! Tests that write and read series, and read invalid files.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
@@ -28,7 +28,7 @@ fn any_bucket() -> impl Strategy<Value = MachineBucket> {
     })
 }
 
-/// The error of reading a file with this content, with its causes.
+/// Returns the error of reading a file with this content, including its causes.
 fn read_error(text: &[u8]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE_NAME);
@@ -44,7 +44,7 @@ fn read_error(text: &[u8]) -> String {
     text
 }
 
-/// The error after a change to a valid file.
+/// Returns the error of reading a valid file after a change to it.
 fn error_after(change: impl FnOnce(&mut Value)) -> String {
     let buckets = vec![MachineBucket::default(); 3];
     let mut document = serde_json::from_slice(&series(buckets).to_json().unwrap()).unwrap();

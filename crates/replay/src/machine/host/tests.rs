@@ -1,4 +1,4 @@
-//! Files of `/proc`: whole, missing and garbled.
+//! Tests parsing of `/proc` files that are complete, missing or garbled.
 
 use std::fs;
 
@@ -88,7 +88,7 @@ fn garbled_stat_is_absent() {
     assert_eq!(count_processors("cpu  1 2 3 4\ncpufreq 1\n"), None);
 }
 
-/// A folder like `/proc` with these files.
+/// Creates a folder like `/proc` with these files.
 fn proc_folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("pressure")).unwrap();

@@ -14,7 +14,7 @@ use crate::probe::{
     rows::{self, Cell},
 };
 
-/// Draws long waits, and returns the durations of all that ended.
+/// Draws long waits, and returns the durations of all waits that ended.
 fn write_ended(
     locks: &mut SqlLocks,
     rows: &mut SqlPrinter<impl Write>,

@@ -1,5 +1,5 @@
-//! Draws waits for lightweight locks as samples: how often processes were seen waiting. By SQL, or
-//! from memory where only BPF programs are not permitted.
+//! Draws waits for lightweight locks as samples: how often processes were seen waiting. Samples
+//! come from SQL, or from memory if BPF programs are not permitted but reading memory is.
 
 use std::io::{self, Write};
 

@@ -16,7 +16,8 @@ const EXTENSION: &str = "waits to extend relations: median to 99th percentile, l
 const EXTENSION_HEIGHT: f64 = 130.0;
 
 impl Canvas {
-    /// Draws median to 99th percentile as a band, the 99th as a line, and the maximum as a stroke.
+    /// Draws a band from the median to the 99th percentile, a line for the 99th, and a stroke for
+    /// the maximum.
     pub(super) fn extension_lane(&mut self, buckets: &[TimeBucket]) {
         let waits = |bucket: &'_ TimeBucket| {
             bucket
@@ -59,8 +60,8 @@ impl Canvas {
         self.line("middle", &line);
     }
 
-    /// Shades the time in which extension locks were not traced, because the absence of data there
-    /// does not mean the absence of waits.
+    /// Shades the time in which extension locks were not traced: missing data there does not mean
+    /// that there were no waits.
     fn shade_untraced(&mut self, buckets: &[TimeBucket]) {
         let (top, height) = (self.y - GAP - EXTENSION_HEIGHT, EXTENSION_HEIGHT);
         let away = |bucket: &TimeBucket| bucket.extension.is_none();
@@ -83,7 +84,7 @@ impl Canvas {
     /// Draws buffers examined per allocation.
     pub(super) fn sweep_lane(&mut self, buckets: &[TimeBucket]) {
         const NAME: &str = "clock sweep: buffers examined per allocation";
-        // With few allocations, counting errors would dominate the ratio.
+        // With few allocations, the counting error would dominate the ratio.
         let enough =
             |bucket: &&TimeBucket| bucket.sweep.is_some_and(|sweep| sweep.allocations >= 10);
         let each =
@@ -165,7 +166,7 @@ impl Canvas {
         self.svg.push(format_args!(r#"<path class="{class}" d="{path}"/>"#));
     }
 
-    /// Draws names with their colours, right-aligned.
+    /// Draws names in their colours, right-aligned.
     pub(super) fn legend(&mut self, names: &[(&str, &str)], y: f64) {
         let mut x = WIDTH - RIGHT;
         for (class, name) in names.iter().rev() {
@@ -183,7 +184,7 @@ impl Canvas {
     }
 }
 
-/// Figures of a bucket, one per line.
+/// Lists the figures of a bucket, one per line.
 pub(super) fn bucket_title(window: &RecordingWindow, bucket: &TimeBucket) -> String {
     let mut told = units::time_of_day(bucket.at_us);
     if let Some(extension) =

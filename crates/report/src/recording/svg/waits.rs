@@ -1,5 +1,5 @@
-//! Lanes of wait events: those of clients, stacked by class; and separately those of idle and
-//! background processes, so that they do not hide the others.
+//! Lanes of wait events: those of clients, stacked by class, and, in a separate lane, those of idle
+//! and background processes, which would hide the others.
 
 use howdah_probe::{analysis::TimeBucket, waits::TimeCategory};
 
@@ -17,7 +17,7 @@ const CLASSES: [(&str, &str); 7] = [
     ("other", "rest"),
 ];
 
-/// Average number of sessions in each of [`CLASSES`].
+/// Returns the average number of sessions in each of [`CLASSES`].
 fn sessions(bucket: &TimeBucket) -> [f64; CLASSES.len()] {
     let mut sessions = [0.0; CLASSES.len()];
     for (class, seconds) in bucket.classes(TimeCategory::Database) {

@@ -1,4 +1,4 @@
-//! The page's data for its scripts: values of time lines and keys for sorting and filtering.
+//! The data for the page's scripts: values of time lines, and keys for sorting and filtering.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ struct ScriptData<'a> {
     runs: Vec<ScriptRun<'a>>,
     panels: Vec<ScriptPanel<'a>>,
     checkpoints: Vec<ScriptCheckpoint>,
-    /// In the order of the page.
+    /// The queries, in the order of the page.
     queries: Vec<ScriptQuery<'a>>,
 }
 
@@ -36,11 +36,11 @@ struct ScriptCheckpoint {
     to: f64,
 }
 
-/// Sort keys and the searched text of a query. Missing values come last.
+/// Sort keys of a query, and the text to search. Missing values come last.
 #[derive(Serialize)]
 struct ScriptQuery<'a> {
     verdict: &'static str,
-    /// Position of its verdict in the order of verdicts.
+    /// Position of the query's verdict in the order of verdicts.
     rank: u8,
     text: &'a str,
     calls: u64,
@@ -51,7 +51,7 @@ struct ScriptQuery<'a> {
     impact: f64,
 }
 
-/// The data as JSON for a `script` element.
+/// Serializes the data as JSON for a `script` element.
 pub(super) fn json(page: &Page) -> String {
     let panels = page.time_lines.panels.iter().map(|panel| ScriptPanel {
         title: &panel.title,
@@ -89,8 +89,8 @@ fn query(query: &PageQuery) -> ScriptQuery<'_> {
     }
 }
 
-/// A value with five significant digits, which is more than a chart shows. Values that are not
-/// finite have no place in JSON.
+/// Rounds a value to five significant digits, which is more than a chart shows. Values that are not
+/// finite become `None`, because JSON cannot represent them.
 fn rounded(value: &Option<f64>) -> Option<f64> {
     let value = value.filter(|value| value.is_finite())?;
     if value == 0.0 {

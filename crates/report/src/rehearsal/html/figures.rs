@@ -1,5 +1,4 @@
-//! Small figures that are part of the HTML: factors with their intervals, and histograms of
-//! latencies.
+//! Small figures within the HTML: factors with their intervals, and histograms of latencies.
 
 use super::{FactorInterval, LatencyHistogram, Page, PageQuery, PageQueryVerdict};
 use crate::{
@@ -7,12 +6,12 @@ use crate::{
     text,
 };
 
-/// Width and height of a factor's figure.
+/// Width and height of the figure for a factor.
 const BAR: (f64, f64) = (170.0, 22.0);
-/// Space for a whisker's end at either side.
+/// Space at either side for the end of a whisker.
 const BAR_MARGIN: f64 = 4.0;
 
-/// The logarithmic axis that the factors of all queries share, symmetrical about 1.
+/// The logarithmic axis on which all queries draw their factors, symmetrical about 1.
 pub(super) struct FactorAxis {
     axis: Axis,
     limit: f64,
@@ -20,13 +19,13 @@ pub(super) struct FactorAxis {
 }
 
 impl FactorAxis {
-    /// An axis on which all factors fit, within a hundredfold in either direction.
+    /// Creates an axis for all factors of the page, limited to a hundredfold in either direction.
     pub(super) fn new(page: &Page) -> Self {
         let factors = page.queries.iter().filter_map(PageQuery::verdict_factor);
         let ends = factors.flat_map(|factor| [factor.low, factor.high, factor.estimate]);
         let logs = ends.filter(|end| *end > 0.0 && end.is_finite()).map(|end| end.ln().abs());
         let limit = logs.fold(2.5_f64.ln(), f64::max).min(100_f64.ln());
-        // A factor at the very end would be drawn half.
+        // Without this margin, only half of a factor at the very end would be visible.
         let limit = limit + 0.1;
         let axis = Axis::new((-limit, limit), (BAR_MARGIN, BAR.0 - BAR_MARGIN));
         Self { axis, limit, change_min: page.change_min.max(1.0) }
@@ -36,7 +35,7 @@ impl FactorAxis {
         self.axis.position(factor.max(1e-9).ln())
     }
 
-    /// The scale, for the head of the column.
+    /// Renders the scale, for the head of the column.
     pub(super) fn scale(&self) -> String {
         let limit = self.limit.exp();
         let steps: &[f64] = match limit {
@@ -63,8 +62,8 @@ impl FactorAxis {
         svg.into_string()
     }
 
-    /// A factor as a bar from 1, with its interval as a whisker. Factors that are no change are
-    /// within the shaded band.
+    /// Renders a factor as a bar from 1, with its interval as a whisker. The shaded band shows
+    /// which factors do not count as a change.
     pub(super) fn bar(&self, factor: FactorInterval, verdict: PageQueryVerdict) -> String {
         let (width, height) = BAR;
         let middle = height / 2.0;
@@ -100,13 +99,13 @@ impl FactorAxis {
 
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 168.0;
-/// Above the bars are the labels of the medians, one line each.
+/// Top of the plot. Above it are the labels of the medians, one line each.
 const PLOT_TOP: f64 = 34.0;
 const PLOT_BOTTOM: f64 = 142.0;
 const MARGIN: f64 = 8.0;
 
-/// Executions by latency on both sides. Each side is drawn as shares of its own executions, because
-/// the numbers of executions may differ.
+/// Renders the executions of both sides by latency. Each side is drawn as shares of its own
+/// executions, because the numbers of executions may differ.
 pub(super) fn histogram(latencies: &LatencyHistogram, query: &PageQuery) -> Option<String> {
     let edges = &latencies.edges_us;
     let (first, last) = (*edges.first()?, *edges.last()?);
@@ -126,7 +125,7 @@ pub(super) fn histogram(latencies: &LatencyHistogram, query: &PageQuery) -> Opti
     svg.push(format_args!(
         r#"<svg class="histogram" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Distribution of latencies; its percentiles are in the table beside it">"#
     ));
-    // Half of a tick's text must fit beside it.
+    // Half of a tick's text must fit on either side of it.
     let has_room = |at: &f64| (22.0..=WIDTH - 22.0).contains(at);
     let ticks = decade_ticks(first, last).into_iter();
     for (tick, at) in ticks.map(|tick| (tick, x.position(tick.ln()))).filter(|(_, at)| has_room(at))

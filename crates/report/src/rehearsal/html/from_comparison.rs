@@ -1,15 +1,15 @@
-//! Queries of the page from those of a comparison.
+//! Converts queries of a comparison to queries of the page.
 
 use howdah_compare::{ChangedPart, ErrorChange, Interval, Measures, QueryComparison, QueryVerdict};
 
 use super::{FactorInterval, PageQuery, PageQueryVerdict, QueryErrorCount, QueryMeasures};
 
 impl PageQuery {
-    /// The query with everything that the comparison knows. The caller adds what it does not know:
-    /// runs, latencies, plans, causes and an example.
+    /// Converts a query. The caller adds data that the comparison does not have: runs, latencies,
+    /// plans, causes and an example.
     ///
-    /// Messages of errors are taken over as they are, so the caller removes them first unless
-    /// values were requested.
+    /// Error messages are copied unchanged, so the caller must remove them first unless values were
+    /// requested.
     pub fn from_comparison(query: &QueryComparison) -> Self {
         Self {
             fingerprint: query.fingerprint.to_string(),
@@ -44,7 +44,7 @@ impl From<QueryVerdict> for PageQueryVerdict {
             QueryVerdict::TooFew => Self::TooFew,
             QueryVerdict::OnlyInBase => Self::OnlyInBase,
             QueryVerdict::OnlyInRun => Self::OnlyInChange,
-            // A verdict that this page does not know claims nothing.
+            // A verdict that is unknown here must not claim anything.
             _ => Self::Undecided,
         }
     }

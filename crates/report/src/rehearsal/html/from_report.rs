@@ -1,4 +1,4 @@
-//! The page's content from the report of a rehearsal.
+//! Converts the report of a rehearsal to the content of the page.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Page {
-    /// The page of a report.
+    /// Converts a report to a page.
     pub fn from_report(report: &RehearsalReport) -> Self {
         let database = &report.servers.base.database;
         let versions = [&report.servers.base.version, &report.servers.change.version];
@@ -68,7 +68,7 @@ fn verdict_headline(report: &RehearsalReport) -> String {
     }
 }
 
-/// Obstacles, violated conditions, changed queries and new errors, in this order.
+/// Lists obstacles, violated conditions, changed queries and new errors, in this order.
 fn reasons(report: &RehearsalReport) -> Vec<VerdictReason> {
     let queries = &report.comparison.queries;
     let position = |query: &QueryComparison| {
@@ -124,7 +124,7 @@ fn page_run(report: &RehearsalReport, run: &RunSummary) -> PageRun {
     }
 }
 
-/// How faithfully each run repeated the capture, one sentence each.
+/// Describes how faithfully each run repeated the capture, one sentence each.
 fn fidelity(report: &RehearsalReport) -> Vec<String> {
     let line = |run: &RunSummary| {
         let lateness = run.schedule_error_p99_us.map_or_else(String::new, |us| {
@@ -152,7 +152,7 @@ fn page_query(report: &RehearsalReport, query: &QueryComparison) -> PageQuery {
     }
 }
 
-/// The query in each run, in the order of the runs on the page.
+/// Returns the measures of the query in each run, in the order of the runs on the page.
 fn runs_of(report: &RehearsalReport, query: &QueryComparison) -> Vec<Option<QueryMeasures>> {
     let (mut base, mut change) = (query.base_runs.iter(), query.run_runs.iter());
     let measures = |run: &RunSummary| {
@@ -202,7 +202,7 @@ fn server_rows(base: &ServerFacts, change: &ServerFacts) -> Vec<ServerFactRow> {
     rows
 }
 
-/// `2026-11-20 12:43:19 UTC`.
+/// Formats a time: `2026-11-20 12:43:19 UTC`.
 fn time(time: Timestamp) -> String {
     let time = time.to_string();
     let seconds = time.split(['.', 'Z']).next().unwrap_or(&time);

@@ -4,25 +4,25 @@ use std::time::Duration;
 
 use crate::rehearsal::{RehearsalSide, RehearsalVerdict};
 
-/// Everything on the page of a rehearsal. Nothing in it is HTML: all texts are escaped when they
-/// are rendered.
+/// Everything on the page of a rehearsal. All texts are plain text, and are escaped when they are
+/// rendered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
-    /// Names the database and the change: `Rehearsal of shop: PostgreSQL 15.4 to 17.2`.
+    /// A title with the database and the change: `Rehearsal of shop: PostgreSQL 15.4 to 17.2`.
     pub title: String,
-    /// The answer.
+    /// Whether the change passed, or the runs are not comparable.
     pub verdict: RehearsalVerdict,
-    /// The answer in words, without its verdict: `1 of 14 queries is slower`.
+    /// The result in words, without the verdict: `1 of 14 queries is slower`.
     pub headline: String,
-    /// Reasons for the answer, the most important first.
+    /// Reasons for the verdict, the most important first.
     pub reasons: Vec<VerdictReason>,
-    /// Limitations of the answer, one sentence each.
+    /// Limitations of the verdict, one sentence each.
     pub notes: Vec<String>,
-    /// Confidence of the intervals of [`PageQuery::change`], 0 to 1.
+    /// Confidence level of the intervals of [`PageQuery::factor`], 0 to 1.
     pub confidence: f64,
     /// The smallest factor that counts as a change, above 1.
     pub change_min: f64,
-    /// The replays, in the order in which they ran. Lists of values by run have this order.
+    /// The replays, in the order in which they ran. Lists of values by run use this order.
     pub runs: Vec<PageRun>,
     /// The queries, the largest loss first.
     pub queries: Vec<PageQuery>,
@@ -36,11 +36,11 @@ pub struct Page {
     pub differences: Vec<PageDifference>,
     /// Options of the rehearsal by name, without passwords.
     pub options: Vec<(String, String)>,
-    /// Version of the howdah that rehearsed.
+    /// Version of Howdah that ran the rehearsal.
     pub howdah: String,
     /// When the rehearsal started, as text with its time zone.
     pub started: String,
-    /// When it had compared the runs.
+    /// When the comparison of the runs was finished, as text with its time zone.
     pub finished: String,
 }
 
@@ -51,26 +51,26 @@ pub struct VerdictReason {
     pub label: String,
     /// The reason, in a sentence or less.
     pub text: String,
-    /// Position in [`Page::queries`] of the query that it concerns.
+    /// Position in [`Page::queries`] of the query that the reason concerns.
     pub query: Option<usize>,
 }
 
 /// One replay.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PageRun {
-    /// `a1`, `b1`, …
+    /// Name of the run: `a1`, `b1`, …
     pub name: String,
-    /// The server that it ran against.
+    /// The side whose server was replayed against.
     pub side: RehearsalSide,
-    /// When it started, counted from the start of the rehearsal.
+    /// Time from the start of the rehearsal to that of the run.
     pub started: Duration,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
-    /// Statements sent.
+    /// Number of statements sent.
     pub executions: u64,
-    /// Those that failed.
+    /// Number of statements that failed.
     pub failed: u64,
-    /// Events that were never sent.
+    /// Number of events that were never sent.
     pub skipped: u64,
     /// 99th percentile of the schedule error, in microseconds.
     pub schedule_error_p99_us: Option<u64>,
@@ -78,70 +78,70 @@ pub struct PageRun {
     pub calibration_p50_us: Option<u64>,
     /// Share of processor time in use on the machine that replayed, 0 to 1.
     pub cpu_busy: Option<f64>,
-    /// Share of its processor time that its hypervisor gave to others, 0 to 1.
+    /// Share of processor time that the hypervisor gave to other guests, 0 to 1.
     pub cpu_steal: Option<f64>,
-    /// Share of its processor time that was idle because of a disk, 0 to 1.
+    /// Share of processor time that was idle while a task waited for a disk, 0 to 1.
     pub io_wait: Option<f64>,
 }
 
 /// One query on both servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PageQuery {
-    /// Identifies the query; part of its address within the page.
+    /// The fingerprint, which is also part of the query's anchor in the page.
     pub fingerprint: String,
-    /// Its normalised text; empty if not known.
+    /// The normalised text; empty if not known.
     pub text: String,
-    /// Whether it got slower or faster.
+    /// How the query changed, if it did.
     pub verdict: PageQueryVerdict,
-    /// Whether only its slow executions changed, not the typical ones.
+    /// Whether only slow executions changed, not the typical ones.
     pub is_tail_only: bool,
-    /// All runs on the base.
+    /// Measures over all runs on the base.
     pub base: Option<QueryMeasures>,
-    /// All runs with the change.
+    /// Measures over all runs with the change.
     pub change: Option<QueryMeasures>,
-    /// Each run, in the order of [`Page::runs`].
+    /// Measures in each run, in the order of [`Page::runs`].
     pub runs: Vec<Option<QueryMeasures>>,
-    /// By what factor typical executions changed.
+    /// Factor by which typical executions changed.
     pub factor: Option<FactorInterval>,
-    /// By what factor the mean changed, where only slow executions did.
+    /// Factor by which the mean changed, if only slow executions did.
     pub mean_factor: Option<FactorInterval>,
     /// The smallest factor that these runs would have shown to be a change.
     pub detectable: Option<f64>,
     /// Time that the change costs, or saves if negative, over the executions of the base, in
     /// microseconds.
     pub impact_us: f64,
-    /// How executions are distributed over latencies.
+    /// Distribution of the executions over latencies.
     pub latencies: Option<LatencyHistogram>,
     /// Failures by error code.
     pub errors: Vec<QueryErrorCount>,
-    /// The difference between its plans, in words.
+    /// The difference between the plans, in words.
     pub plan_change: Option<String>,
-    /// Its plans on both servers, if EXPLAIN was run on both.
+    /// The plans on both servers, if EXPLAIN was run on both.
     pub plans: Option<PlanPair>,
-    /// Why its plans could not be compared.
+    /// Why the plans could not be compared.
     pub plan_failure: Option<String>,
-    /// Differences between the servers that may explain its change, one sentence each.
+    /// Differences between the servers that may explain the change, one sentence each.
     pub causes: Vec<String>,
     /// One captured execution with its values; set only if values were requested.
     pub example: Option<String>,
 }
 
-/// The verdict on a query, in the order in which verdicts are sorted.
+/// The verdict on a query. Variants are in sort order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PageQueryVerdict {
-    /// It got slower.
+    /// The query got slower.
     Slower,
-    /// It got faster.
+    /// The query got faster.
     Faster,
     /// Neither a change nor its absence is certain.
     Undecided,
-    /// It did not change.
+    /// The query did not change.
     NoChange,
-    /// It was not executed often enough.
+    /// The query was not executed often enough.
     TooFew,
-    /// It was executed on the base only.
+    /// The query was executed on the base only.
     OnlyInBase,
-    /// It was executed with the change only.
+    /// The query was executed with the change only.
     OnlyInChange,
 }
 
@@ -156,7 +156,7 @@ impl PageQueryVerdict {
         Self::OnlyInChange,
     ];
 
-    /// The words on the page.
+    /// Returns the words for the page.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower => "slower",
@@ -170,16 +170,16 @@ impl PageQueryVerdict {
     }
 }
 
-/// The measures of one query, in microseconds and of successful executions.
+/// The measures of one query over its successful executions. Times are in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueryMeasures {
     /// Executions sent to the server.
     pub calls: u64,
-    /// Those that failed.
+    /// Executions that failed.
     pub errors: u64,
-    /// Mean of the latencies of all timed executions.
+    /// Mean time.
     pub mean_us: f64,
-    /// Median.
+    /// Median time.
     pub p50_us: f64,
     /// 90th percentile.
     pub p90_us: f64,
@@ -187,9 +187,9 @@ pub struct QueryMeasures {
     pub p95_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
-    /// The longest.
+    /// Maximum time.
     pub max_us: f64,
-    /// Sum of all.
+    /// Sum of all times.
     pub total_us: f64,
     /// Rows per execution, where the server reported them.
     pub rows_mean: Option<f64>,
@@ -198,18 +198,18 @@ pub struct QueryMeasures {
 /// A factor and its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FactorInterval {
-    /// The most likely factor: the run with the change over the base.
+    /// The most likely factor: time with the change divided by time on the base.
     pub estimate: f64,
-    /// Lower end.
+    /// Lower end of the confidence interval.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the confidence interval.
     pub high: f64,
 }
 
-/// Executions by latency, in bins that both sides share.
+/// Numbers of executions by latency, in bins that both sides share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyHistogram {
-    /// Edges of the bins in microseconds, ascending and above 0: one more than bins.
+    /// Edges of the bins in microseconds, ascending and above 0; one more than there are bins.
     pub edges_us: Vec<f64>,
     /// Executions on the base, bin by bin.
     pub base: Vec<u64>,
@@ -222,7 +222,8 @@ pub struct LatencyHistogram {
 pub struct QueryErrorCount {
     /// The SQLSTATE; empty if the server reported none.
     pub sqlstate: String,
-    /// The message of one failure; empty unless values were requested, because it may contain some.
+    /// The message of one failure; empty unless values were requested, because it may contain
+    /// values.
     pub message: String,
     /// Failures in all runs on the base.
     pub base: u64,
@@ -233,36 +234,36 @@ pub struct QueryErrorCount {
 /// The plans of a query as EXPLAIN prints them, without values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanPair {
-    /// Text of EXPLAIN on the base, indented by lines.
+    /// Text of EXPLAIN on the base, with line breaks and indentation.
     pub base: String,
     /// Text of EXPLAIN on the server with the change.
     pub change: String,
 }
 
-/// Figures over the time of the runs. All runs share one clock: time since the start of the run.
+/// Figures over time. All runs share a clock: the time since the start of the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimeLines {
     /// Length of a bucket in seconds.
     pub bucket_s: f64,
     /// The charts, from top to bottom. Neighbours with the same group share a heading.
     pub panels: Vec<TimePanel>,
-    /// Checkpoints while the runs lasted.
+    /// Checkpoints that occurred during the runs.
     pub checkpoints: Vec<CheckpointSpan>,
-    /// Measurements that are missing and why, one sentence each.
+    /// Measurements that are missing, and why, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// One chart.
+/// One chart over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimePanel {
-    /// The heading above this chart and its neighbours: `Workload`.
+    /// The heading that this chart and its neighbours share, such as `Workload`.
     pub group: String,
-    /// `Throughput`.
+    /// Title of the chart, such as `Throughput`.
     pub title: String,
     /// Unit of the values, which determines the axis.
     pub unit: PanelUnit,
-    /// Values per bucket, one list for each run, in the order of [`Page::runs`]. Empty for a run
-    /// that was not measured.
+    /// Values per bucket, one list for each run, in the order of [`Page::runs`]. The list of a run
+    /// without measurements is empty.
     pub values: Vec<Vec<Option<f64>>>,
 }
 
@@ -282,7 +283,7 @@ pub enum PanelUnit {
 }
 
 impl PanelUnit {
-    /// The word in the page's data.
+    /// Returns the name of the unit in the page's data.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::PerSecond => "per_second",
@@ -299,20 +300,20 @@ impl PanelUnit {
 pub struct CheckpointSpan {
     /// Position of the run in [`Page::runs`].
     pub run: usize,
-    /// Its start, in seconds since the start of the run.
+    /// Start of the checkpoint, in seconds since the start of the run.
     pub from_s: f64,
-    /// When it had written its buffers and began to sync files, if known.
+    /// When the checkpoint began to sync files, in seconds since the start of the run, if known.
     pub sync_s: Option<f64>,
-    /// Its end.
+    /// End of the checkpoint, in seconds since the start of the run.
     pub to_s: f64,
 }
 
-/// One fact of both servers.
+/// One property of both servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFactRow {
-    /// Its name: `PostgreSQL`, `size of the database`.
+    /// Name of the property: `PostgreSQL`, `size of the database`.
     pub name: String,
-    /// The value on the base; the row is highlighted if the other one differs.
+    /// The value on the base. The row is highlighted if the two values differ.
     pub base: String,
     /// The value on the server with the change.
     pub change: String,
@@ -321,8 +322,8 @@ pub struct ServerFactRow {
 /// A difference between the servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageDifference {
-    /// The table that it concerns; empty if it concerns the whole server.
+    /// The table that differs; empty if the difference concerns the whole server.
     pub table: String,
-    /// The difference: `index orders_customer_idx on orders is missing`.
+    /// The difference in words: `index orders_customer_idx on orders is missing`.
     pub text: String,
 }

@@ -1,4 +1,4 @@
-//! The queries: one table that can be sorted and filtered, with the details of each query below its
+//! The queries: a table that can be sorted and filtered, with the details of each query below its
 //! row.
 
 use std::fmt::Write as _;
@@ -9,13 +9,13 @@ use super::{
 };
 use crate::{chart::escaped, rehearsal::RehearsalSide, text};
 
-/// Maximum number of queries with details: they take some 10 kB each.
+/// Maximum number of queries with details, which take some 10 kB each.
 const DETAILS_MAX: usize = 400;
 
 /// Number of slower queries whose details are open from the start.
 const OPEN_MAX: usize = 2;
 
-/// The columns: the key by which a script sorts, if it can, and the words in the head.
+/// The columns: the key by which the script sorts, if the column is sortable, and the heading.
 const COLUMNS: [(&str, &str); 8] = [
     ("rank", "Verdict"),
     ("text", "Query"),
@@ -28,17 +28,17 @@ const COLUMNS: [(&str, &str); 8] = [
 ];
 
 impl PageQuery {
-    /// The factor on which its verdict is based.
+    /// Returns the factor on which the verdict is based.
     pub(super) fn verdict_factor(&self) -> Option<FactorInterval> {
         if self.is_tail_only { self.mean_factor.or(self.factor) } else { self.factor }
     }
 
-    /// Its address within the page.
+    /// Returns the query's anchor within the page.
     pub(super) fn anchor(&self) -> String {
         format!("query-{}", self.fingerprint)
     }
 
-    /// Its text, or a name if its text is not known.
+    /// Returns the query's text, or a placeholder name if the text is not known.
     pub(super) fn name(&self) -> String {
         match self.text.as_str() {
             "" => format!("query {}", self.fingerprint),
@@ -107,7 +107,7 @@ pub(super) fn section(html: &mut String, page: &Page) {
     html.push_str("</section>\n");
 }
 
-/// The form that filters. Without scripts the style hides it.
+/// Renders the form for filtering, which the style hides if scripts are off.
 fn controls(html: &mut String, page: &Page) {
     html.push_str(
         "<form class=\"toolbar\" id=\"query-filter\">\n\
@@ -155,7 +155,7 @@ fn row(html: &mut String, query: &PageQuery, axis: &FactorAxis, index: usize) {
         tags(query)
     );
     pair(html, "calls", "Calls", query, |side| grouped(side.calls));
-    // Both in the unit of the longer one, so that digits are below each other.
+    // Both values use the unit of the longer one, so that their digits line up.
     let longer = |get: fn(&QueryMeasures) -> f64| {
         [query.base, query.change].iter().flatten().map(get).fold(0.0, f64::max)
     };
@@ -197,7 +197,7 @@ fn row(html: &mut String, query: &PageQuery, axis: &FactorAxis, index: usize) {
     );
 }
 
-/// The time that a change costs; nothing for a query that one side lacks.
+/// Renders the time that a change costs; empty for a query that one side lacks.
 fn impact(query: &PageQuery) -> String {
     match (query.base, query.change) {
         (Some(_), Some(_)) if query.impact_us.abs() < 0.5 => "0".to_owned(),
@@ -206,7 +206,7 @@ fn impact(query: &PageQuery) -> String {
     }
 }
 
-/// A cell with the base above the change.
+/// Renders a cell with the value of the base above that of the change.
 fn pair(
     html: &mut String,
     class: &str,
@@ -225,7 +225,7 @@ fn pair(
     );
 }
 
-/// The verdict on a query, told apart by its sign as well as by its colour.
+/// Renders the verdict on a query. Verdicts differ in sign as well as in colour.
 pub(super) fn badge(verdict: PageQueryVerdict) -> String {
     let (class, sign) = match verdict {
         PageQueryVerdict::Slower => ("bad", "▲"),
@@ -238,7 +238,7 @@ pub(super) fn badge(verdict: PageQueryVerdict) -> String {
     format!("<span class=\"badge {class}\"><span aria-hidden=\"true\">{sign}</span> {word}</span>")
 }
 
-/// Remarkable facts about a query, as labels that stand out in the table.
+/// Renders remarkable facts about a query as labels in the table.
 fn tags(query: &PageQuery) -> String {
     let mut tags = Vec::new();
     let new_errors: Vec<&str> = query
@@ -307,7 +307,7 @@ fn details(html: &mut String, page: &Page, query: &PageQuery, is_open: bool) {
     html.push_str("</div></details></td></tr>\n");
 }
 
-/// The line that opens the details, with a list of their content.
+/// Renders the line that opens the details and lists what they contain.
 fn details_summary(query: &PageQuery) -> String {
     let mut words = vec!["latencies"];
     if query.plans.is_some() || query.plan_change.is_some() {
@@ -323,7 +323,7 @@ fn details_summary(query: &PageQuery) -> String {
     format!("Details <span class=\"soft\">{}</span>", words.join(", "))
 }
 
-/// Percentiles of both sides, with the range of the runs where a side has several.
+/// Renders percentiles of both sides, with the range over the runs if a side has several.
 fn percentiles(html: &mut String, page: &Page, query: &PageQuery) {
     type MeasureGetter = fn(&QueryMeasures) -> f64;
     const ROWS: [(&str, MeasureGetter); 7] = [
@@ -431,7 +431,7 @@ fn errors(html: &mut String, errors: &[QueryErrorCount]) {
     if errors.is_empty() {
         return;
     }
-    // Messages may contain values, so that they are often left out.
+    // Messages may contain values, so they are often omitted.
     let has_messages = errors.iter().any(|error| !error.message.is_empty());
     html.push_str(
         "<h4>Errors</h4>\n\
@@ -533,12 +533,12 @@ fn runs(html: &mut String, page: &Page, query: &PageQuery) {
     html.push_str("</tbody></table></div>\n");
 }
 
-/// The ends of an interval, as `13.1 to 15.0`.
+/// Formats the ends of an interval: `13.1 to 15.0`.
 pub(super) fn range(factor: FactorInterval) -> String {
     format!("{} to {}", text::factor_digits(factor.low), text::factor_digits(factor.high))
 }
 
-/// `12 034 551`, with narrow spaces that do not break.
+/// Formats a number in groups, with narrow no-break spaces: `12 034 551`.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();

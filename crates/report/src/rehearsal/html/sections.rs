@@ -1,5 +1,5 @@
-//! The parts of the page around the queries and the time lines: the verdict above them; fidelity,
-//! servers and method below them.
+//! The other sections of the page: the verdict above the queries and time lines; fidelity, servers
+//! and method below them.
 
 use std::fmt::Write as _;
 
@@ -13,10 +13,10 @@ use crate::{
     text,
 };
 
-/// Maximum number of reasons that are shown before the others are folded away.
+/// Maximum number of reasons that are visible; further ones are collapsed.
 const REASONS_MAX: usize = 5;
 
-/// The verdict as the page's first words.
+/// Returns the verdict as the heading of the page.
 pub(super) const fn verdict_title(verdict: RehearsalVerdict) -> &'static str {
     match verdict {
         RehearsalVerdict::Passed => "Passed",
@@ -25,7 +25,7 @@ pub(super) const fn verdict_title(verdict: RehearsalVerdict) -> &'static str {
     }
 }
 
-/// The verdict with its reasons, the numbers of queries, and links to the sections.
+/// Renders the verdict with its reasons, the numbers of queries, and links to the sections.
 pub(super) fn top(html: &mut String, page: &Page) {
     let (class, sign) = match page.verdict {
         RehearsalVerdict::Passed => ("good", "✓"),
@@ -92,7 +92,7 @@ fn reasons(html: &mut String, page: &Page) {
     }
 }
 
-/// Numbers of queries by verdict, and the time lost or won over all of them.
+/// Renders the numbers of queries by verdict, and the time lost or won over all of them.
 fn tiles(html: &mut String, page: &Page) {
     html.push_str("<dl class=\"tiles\">\n");
     for verdict in PageQueryVerdict::ALL {
@@ -126,7 +126,7 @@ fn tiles(html: &mut String, page: &Page) {
     );
 }
 
-/// How faithfully the runs repeated the capture.
+/// Renders how faithfully the runs repeated the capture.
 pub(super) fn fidelity(html: &mut String, page: &Page) {
     html.push_str("<section id=\"fidelity\">\n<h2>Fidelity</h2>\n");
     for sentence in &page.fidelity {
@@ -184,7 +184,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// How the servers differ, and what is known of them.
+/// Renders the differences between the servers, and their properties.
 pub(super) fn servers(html: &mut String, page: &Page) {
     html.push_str("<section id=\"servers\">\n<h2>Servers</h2>\n<h3>Differences</h3>\n");
     if page.differences.is_empty() {
@@ -226,7 +226,7 @@ pub(super) fn servers(html: &mut String, page: &Page) {
     html.push_str("</section>\n");
 }
 
-/// How it was run: the order of the runs, and the options.
+/// Renders the method: the order of the runs, and the options.
 pub(super) fn method(html: &mut String, page: &Page) {
     html.push_str("<section id=\"method\">\n<h2>How it was run</h2>\n");
     if !page.runs.is_empty() {
@@ -257,7 +257,7 @@ pub(super) fn method(html: &mut String, page: &Page) {
     html.push_str("</section>\n");
 }
 
-/// The runs on the time axis of the rehearsal.
+/// Renders the runs on the time axis of the rehearsal.
 fn order(page: &Page) -> String {
     const WIDTH: f64 = 400.0;
     const ROW: f64 = 20.0;

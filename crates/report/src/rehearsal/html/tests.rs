@@ -1,4 +1,4 @@
-//! Tests of what does not need a browser. The others are in `tests/page`.
+//! Tests that do not need a browser. The others are in `tests/page`.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use ring::digest::{SHA256, digest};
 use super::*;
 use crate::rehearsal::{RehearsalSide, RehearsalVerdict};
 
-/// Text that is markup in any place of a page that does not escape it.
+/// Text that acts as markup in any part of a page that does not escape it.
 const MARKUP: &str = "\"><i x='</script>&";
 
-/// A page of which every text is markup.
+/// Returns a page in which every text is markup.
 fn markup() -> Page {
     let text = || MARKUP.to_owned();
     let measures = Some(QueryMeasures { calls: 3, p50_us: 5.0, ..QueryMeasures::default() });
@@ -93,7 +93,7 @@ fn every_text_is_escaped() {
     assert_eq!(html.matches("\\\"\\u003e\\u003ci x='\\u003c/script\\u003e\\u0026").count(), 3);
 }
 
-/// A page without any content.
+/// Returns a page without any content.
 fn empty() -> Page {
     Page {
         title: "Rehearsal of <shop>".to_owned(),

@@ -1,12 +1,12 @@
-//! The time lines: places for the charts that scripts draw, and a table of their averages and
-//! peaks for readers without scripts or with a screen reader.
+//! The time lines: elements in which scripts draw the charts, and a table of averages and peaks for
+//! readers without scripts or with a screen reader.
 
 use std::fmt::Write as _;
 
 use super::{Page, PanelUnit, TimePanel};
 use crate::{chart::escaped, rehearsal::RehearsalSide, text};
 
-/// Renders the section; nothing if nothing was measured.
+/// Renders the section; empty if nothing was measured.
 pub(super) fn section(html: &mut String, page: &Page) {
     let time_lines = &page.time_lines;
     html.push_str("<section id=\"time\">\n<h2>Time lines</h2>\n");
@@ -35,7 +35,7 @@ fn toolbar(html: &mut String, page: &Page) {
         "<div class=\"toolbar\" id=\"time-tools\">\n<fieldset class=\"runs\"><legend>Runs</legend>",
     );
     for (index, run) in page.runs.iter().enumerate() {
-        // Runs of one side differ in how their lines are dashed, in the order of the script.
+        // Runs of one side have different dash patterns, in the same order as in the script.
         let others = page.runs[..index].iter().filter(|other| other.side == run.side).count();
         let dash = ["", " second", " third"][others % 3];
         let _ = write!(
@@ -91,7 +91,7 @@ fn unit_label(unit: PanelUnit) -> &'static str {
     match unit {
         PanelUnit::PerSecond => "per second",
         PanelUnit::Share => "%",
-        // Values have their units.
+        // The values already include their units.
         PanelUnit::Micros | PanelUnit::BytesPerSecond | PanelUnit::Number => "",
     }
 }
@@ -138,14 +138,14 @@ fn averages(html: &mut String, page: &Page) {
     html.push_str("</tbody></table></div>\n");
 }
 
-/// The values of one side's runs in short.
+/// A summary of the values in one side's runs.
 struct PanelSummary {
     mean: f64,
     peak: f64,
 }
 
 impl PanelSummary {
-    /// `None` if the side's runs have no values.
+    /// Returns `None` if the side's runs have no values.
     fn new(page: &Page, panel: &TimePanel, side: RehearsalSide) -> Option<Self> {
         let runs = page.runs.iter().zip(&panel.values).filter(|(run, _)| run.side == side);
         let values = runs.flat_map(|(_, values)| values.iter().flatten().copied());
@@ -165,7 +165,7 @@ fn value(unit: PanelUnit, value: f64) -> String {
     }
 }
 
-/// A number with about three significant digits.
+/// Formats a number with about three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
