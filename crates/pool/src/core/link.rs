@@ -4,8 +4,6 @@
 //!
 //! An idle server moves to a worker that needs one by a single message: a [`Transfer`], which owns
 //! the server's whole state, its permits included, together with the socket. Neither can be copied,
-//! An idle server moves to a worker that needs one by a single message: a [`Transfer`], which owns
-//! the server's whole state, its permits included, together with the socket. Neither can be copied,
 //! and the sender has removed both from its own tables before the message exists. So at every
 //! moment one worker, or one message, owns the server, and no order of events changes that. Workers
 //! also share [`crate::ConnectionLimit`]s, each one atomic number that guards nothing but itself,

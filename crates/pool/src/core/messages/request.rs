@@ -1,5 +1,6 @@
 //! Messages of a client that has a server. Each is a request to track, contains a statement name to
 //! rewrite, or is answered by the pooler itself.
+//!
 //! The meaning of a message may depend on replies that have not arrived: whether a Parse in an
 //! earlier batch failed, whether a batch is being skipped. Where a guess could be wrong, the
 //! client's bytes are held until those replies have arrived ([`LinkedHandler::wait_for_replies`]).
