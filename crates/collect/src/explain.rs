@@ -53,7 +53,7 @@ pub enum GenericPlanError {
     NotExact,
     /// This server version cannot plan without parameter values.
     #[error(
-        "parameter values are unknown, and PostgreSQL {version} has no generic plans: they need 12 or later"
+        "parameter values are unknown, and PostgreSQL {version} cannot be made to use a generic plan: that needs 12 or later"
     )]
     Parameters {
         /// Version of the server, which is below 12.

@@ -197,8 +197,8 @@ impl Rehearsal {
         }
     }
 
-    /// Returns the roles and databases of sessions on a side. Sessions that use the base's database
-    /// use its replacement on that side: the database of `--change`, or a copy.
+    /// Returns the mapping of captured roles and databases to those used on a side. The base's
+    /// database is mapped to that side's working database: its own, that of `--change`, or a copy.
     fn identities(&self, side: RehearsalSide) -> IdentityMap {
         let mut identities = self.options.identities.clone();
         let working = self.working_target(side).database().to_owned();

@@ -85,8 +85,8 @@ impl ParameterizedText {
     }
 
     /// Whether the text ends outside quotes and comments, and contains nothing that the scanner
-    /// rejects outright: a zero byte, a stray control character. If not, no result for it may be
-    /// cached.
+    /// rejects outright, such as a zero byte or a stray control character. If not, no result for it
+    /// may be cached.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }

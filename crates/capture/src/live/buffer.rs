@@ -229,7 +229,8 @@ impl CaptureBuffer {
         client.epoch == self.epoch && client.capture == self.capture
     }
 
-    /// Whether recording of a client can start now. If not, `bytes`, which it sent, count as lost.
+    /// Returns whether the recording of a client can start now. If not, adds `bytes`, the number
+    /// of bytes that the client has just sent, to the lost bytes.
     pub fn has_room(&self, bytes: usize) -> bool {
         let has_room = !self.queue.is_full();
         if !has_room {

@@ -157,7 +157,7 @@ impl Json {
         parse(line, 0, &mut self.keys, scratch)
     }
 
-    /// Whether a line is an object with the keys of every record.
+    /// Whether a line is an object with the keys that every record has: time and severity.
     pub(crate) fn is_record(&mut self, line: &[u8]) -> bool {
         self.parse(line, &mut Vec::new()).is_some()
             && [JsonLogKey::Time, JsonLogKey::Severity]

@@ -254,8 +254,8 @@ impl Core {
         }
     }
 
-    /// Aborts a fan-out request whose client has received an error: the remaining sub-requests are
-    /// not started, running ones are cancelled.
+    /// Aborts a fan-out request whose client has received an error: sub-requests that have not
+    /// started are dropped, and running ones are cancelled, except those of a COPY.
     fn abort_fan_out(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(fan_out) = self.clients.get_mut(id).and_then(|it| it.fan_out.as_mut()) else {
             return;

@@ -1,6 +1,7 @@
 //! The five BPF programs, the maps they share, and the event they send.
 //!
-//! An open lock is an entry in a map, by thread:
+//! A lock that has been requested and not yet released has an entry in a map, keyed by thread.
+//! When it is released, the programs send an event. The layouts are:
 //!
 //! | bytes | open lock | event |
 //! |---|---|---|

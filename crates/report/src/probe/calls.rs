@@ -53,7 +53,7 @@ pub struct CallPrinter<W> {
 }
 
 impl<W: Write> CallPrinter<W> {
-    /// Creates a printer that draws to a writer.
+    /// Creates a printer that writes calls to `out` in `format`.
     pub fn new(out: W, format: RowFormat) -> Self {
         Self { rows: RowWriter::new(out, format, COLUMNS), lines: 0 }
     }

@@ -25,7 +25,7 @@ pub enum CorruptFrame {
     #[error("data cannot be decompressed")]
     Packing,
     /// A later version wrote data of a kind that this version does not know.
-    #[error("unknown kind: written by a later version")]
+    #[error("data of an unknown kind, written by a later version")]
     Kind,
 }
 

@@ -111,8 +111,9 @@ fn server_value(rule: &AlertRule, snapshot: &ServerSnapshot) -> Option<f64> {
     }
 }
 
-/// Returns the value of one session. Parallel workers are excluded because their leader is
-/// reported, and walsenders because they run forever.
+/// Returns the value that a rule measures for one session; `None` if the rule does not apply to
+/// it. Rules about the durations of queries and transactions skip parallel workers, whose leader is
+/// reported, and walsenders, which run forever.
 fn session_value(
     rule: &AlertRule,
     snapshot: &ServerSnapshot,

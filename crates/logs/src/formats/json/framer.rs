@@ -1,6 +1,7 @@
-//! Frames the lines of a jsonlog that are records.
+//! Finds the records in chunks of a jsonlog.
 //!
-//! A newline always ends a line, so only lines that are not objects are ambiguous.
+//! A raw newline never occurs inside a record, so each line can be parsed on its own. Lines that
+//! are not valid records are left to the reader, which reports them.
 
 use super::{
     JsonLogKey, KeySpans, NO_KEYS, decode_frame, fast_path::ObjectFastPath, parse, session_fields,
