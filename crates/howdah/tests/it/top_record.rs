@@ -148,8 +148,14 @@ fn full_disk_stops_only_the_recording() {
     let messages = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
     assert!(child.wait().unwrap().success(), "{messages}");
     assert!(messages.contains("cannot record to shop.top"), "{messages}");
-    assert_eq!(fs::metadata(folder.path().join("shop.top")).unwrap().len(), 4 << 10);
-    let (samples, messages) = replay_recording(folder.path(), "shop.top");
+    let file = folder.path().join("shop.top");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 4 << 10);
+    let (mut samples, mut messages) = replay_recording(folder.path(), "shop.top");
+    if messages.is_empty() {
+        // The limit fell on the end of a frame. Cut the file, so that its last frame is partial.
+        fs::OpenOptions::new().write(true).open(&file).unwrap().set_len((4 << 10) - 1).unwrap();
+        (samples, messages) = replay_recording(folder.path(), "shop.top");
+    }
     assert!((1..60).contains(&samples.len()), "{}", samples.len());
     assert!(messages.contains("are not valid frames"), "{messages}");
 
