@@ -193,7 +193,8 @@ fn terminated_idle_servers_are_replaced() {
     for _ in 0..20 {
         raw.send_query("select 1");
         raw.read_until(b'Z');
-        assert_eq!(fixture.query_server(end), "1");
+        // A connection of `query_server` itself may still be closing, so it may be more than one.
+        assert_ne!(fixture.query_server(end), "0");
         wait_until("the backend to end", WAIT_TIMEOUT, || fixture.query_server(left) == "1");
         raw.send_query("select 2");
         assert!(
