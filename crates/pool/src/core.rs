@@ -89,7 +89,7 @@ pub use report::{
 /// - [`Core::drained`] for every peer for which a send returned [`crate::Backlog::Waiting`], once
 ///   its buffer is empty.
 /// - [`Core::tick`] at or soon after [`Core::deadline`], which may change with every call.
-/// - Ids of closed connections are ignored, so a late report does no harm.
+/// - Ids of closed connections are ignored, so a late report is harmless.
 ///
 /// ```text
 /// readable client ──► client_bytes ──► CoreIo::send(server, [slices of the input and our own])
@@ -110,15 +110,15 @@ pub struct Core {
     /// Maximum length of a message body, in either direction, in bytes.
     body_bytes_max: u32,
     next_sweep: Time,
-    /// Clients that came from another process, by the cancel key that it gave them.
+    /// Clients taken over from another process, by the cancel key that they got from it.
     takeover_keys: HashMap<CancelKey, ClientId>,
     /// Number of workers that share the pools.
     workers: u32,
-    /// Whether a pool has a [`PoolSpec::servers_min`], so that time matters even without clients.
+    /// Whether a pool has a [`PoolSpec::servers_min`]: timers must then run even without clients.
     has_min_pools: bool,
     /// Whether servers are closed as soon as no client waits for one.
     closes_idle_servers: bool,
-    /// Whether the worker is suspended, so that clients get no server; see [`Core::suspend`].
+    /// Whether the worker is suspended and assigns no servers to clients; see [`Core::suspend`].
     is_suspended: bool,
     /// The buffer of the running capture, if any.
     capture: Option<Box<CaptureBuffer>>,
@@ -126,33 +126,34 @@ pub struct Core {
     deferred: Vec<DeferredWork>,
     /// Transactions to run on mirrors, one queue for each client and mirror.
     mirror_queues: Slab<MirrorQueueId, MirrorQueue>,
-    /// Number of clients that are mirrored.
+    /// Number of clients whose transactions are sampled for a mirror.
     mirrored_clients: usize,
     /// Number of internal clients that replay transactions on mirrors.
     mirror_clients: usize,
     /// Pools whose mirrors changed, with their mirrors before the change.
     previous_mirrors: Vec<(PoolId, Arc<[MirrorTarget]>)>,
-    /// Whether client bytes are captured or mirrored.
+    /// Whether client bytes must be captured or mirrored; checked on every read.
     observes_clients: bool,
     /// Fan-out requests that wait for their [`crate::core::state::limits::AcquireGuard`], with
     /// their owner pools, in order of arrival.
     awaiting_fan_out: VecDeque<(PoolId, ClientId)>,
-    /// Pools that need a server and are at a limit.
+    /// Pools with waiting clients that cannot open a server because a limit is reached.
     starved_pools: Vec<PoolId>,
     /// Number of requests that were rerouted from servers that fail health checks, since the last
     /// [`Core::take_reads_rerouted`].
     reads_rerouted: u32,
-    /// The fault that the simulator has injected, to show that it would detect it.
+    /// The fault that a test has injected, to prove that the simulator detects it.
     #[cfg(test)]
     pub(crate) injected_fault: Option<InjectedFault>,
 }
 
-/// Work that is deferred to the end of a call.
+/// Work that the core runs at the end of a call; see `Core::run_deferred`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DeferredWork {
-    /// Work of a client with a fan-out request, or with mirrors.
+    /// A client's fan-out request advances, and its completed transaction is queued for its
+    /// mirrors.
     Client(ClientId),
-    /// Work of a client's queue of transactions for a mirror.
+    /// A client's queue of transactions for a mirror advances.
     MirrorQueue(MirrorQueueId),
 }
 
@@ -198,14 +199,14 @@ impl Core {
         }
     }
 
-    /// Sets the maximum length of a message, with its five header bytes. A peer that sends a longer
-    /// one is disconnected, because the core would need to read past it to find the next message.
+    /// Sets the maximum length of a message in bytes, including its five header bytes. A peer that
+    /// sends a longer one is disconnected.
     pub fn limit_message_size(&mut self, message_bytes: u32) {
         let header = u32::try_from(Header::BYTES).expect("a header has five bytes");
         self.body_bytes_max = message_bytes.saturating_sub(header);
     }
 
-    /// Sets the number of workers: each keeps its share of [`PoolSpec::servers_min`] open.
+    /// Sets the number of workers, among which [`PoolSpec::servers_min`] is divided.
     pub fn set_worker_count(&mut self, workers: u32) {
         self.workers = workers;
     }
@@ -218,8 +219,8 @@ impl Core {
         }
     }
 
-    /// Adds a pool, or replaces its settings. Settings with limits apply to connections opened from
-    /// now on; [`Core::pools_changed`] applies them to existing ones.
+    /// Adds a pool, or replaces its settings. New limits apply to connections opened from now on;
+    /// [`Core::pools_changed`] applies them to existing ones.
     pub fn set_pool(&mut self, id: PoolId, spec: Arc<PoolSpec>) {
         if self.pools.len() <= id.index() {
             self.pools.resize_with(id.index() + 1, || None);
@@ -289,8 +290,8 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Handles the end of a client's connection: end of file, an error, or a failed send. Its id is
-    /// free.
+    /// Handles the end of a client's connection: end of file, an error, or a failed send. The id
+    /// may then be reused.
     pub fn client_closed(&mut self, id: ClientId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_client_disconnect(id, io);
@@ -311,7 +312,7 @@ impl Core {
     }
 
     /// Called when a server requested by [`CoreIo::open_server`] could not be opened; the worker
-    /// has closed its socket, if there was one. Its id is free.
+    /// has closed its socket, if there was one. The id may then be reused.
     pub fn server_failed(
         &mut self,
         id: ServerId,
@@ -331,8 +332,8 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Handles the end of a server's connection: end of file, an error, or a failed send. Its id is
-    /// free.
+    /// Handles the end of a server's connection: end of file, an error, or a failed send. The id
+    /// may then be reused.
     pub fn server_closed(&mut self, id: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.suspect_member(id, io);
@@ -357,8 +358,7 @@ impl Core {
         is_known
     }
 
-    /// Called when a CancelRequest sent by [`CoreIo::send_cancel`] is done, whether or not it
-    /// succeeded.
+    /// Called when the attempt started by [`CoreIo::send_cancel`] has ended, successfully or not.
     pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.finish_cancel(server, io);
@@ -366,8 +366,8 @@ impl Core {
     }
 
     /// Handles another worker's request for a server; see [`CoreIo::request_server`]. That worker
-    /// gets an idle one at once, or the next one that becomes idle while no client here waits
-    /// longer.
+    /// gets an idle server at once, or the next one that becomes idle while no client here has
+    /// waited longer.
     pub fn server_requested(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_server_request(pool, by, io);
@@ -381,9 +381,9 @@ impl Core {
         self.insert_transferred(transfer)
     }
 
-    /// Assigns idle servers of a pool to waiting clients, and finishes pending logins. A server
-    /// that was handed over may have left its worker before an admin command that closes it: such
-    /// servers are closed.
+    /// Assigns idle servers of a pool to waiting clients, and finishes pending logins. Also closes
+    /// idle servers that must not be used: an admin command may have been issued while a server was
+    /// moving between workers.
     pub fn serve_waiting(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.close_unusable_idle(pool, io);
@@ -396,14 +396,16 @@ impl Core {
         self.next_deadline()
     }
 
-    /// Handles timers: enforces timeouts, retries logins whose pause is over, closes idle servers.
+    /// Handles timers: enforces timeouts, retries server logins whose delay has passed, and closes
+    /// idle servers.
     pub fn tick(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.sweep(io);
         self.run_deferred(io);
     }
 
-    /// Returns the number of connected clients, without the internal clients of mirrors.
+    /// Returns the number of connected clients, excluding the internal clients that replay on
+    /// mirrors.
     pub fn clients(&self) -> usize {
         self.clients.len() - self.mirror_clients
     }
@@ -413,7 +415,7 @@ impl Core {
         self.servers.len()
     }
 
-    /// Whether a client waits for a server; `false` if it is gone.
+    /// Whether a client waits for a server; `false` if the client has disconnected.
     pub fn is_waiting(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.state == ClientState::Waiting)
     }
@@ -453,7 +455,7 @@ impl Core {
         }
     }
 
-    /// Whether a client has a routing state of its own.
+    /// Whether a client has routing state of its own, because it has changed routing settings.
     pub(crate) fn has_routing(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.routing.is_some())
     }

@@ -16,7 +16,7 @@ use crate::{
 
 impl Core {
     /// Handles a changed [`crate::AdminState`]: closes idle servers that must not be used, and
-    /// serves clients that may have one now.
+    /// serves waiting clients that may now have a server.
     pub fn admin_state_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for pool in self.known_pools() {
@@ -40,9 +40,10 @@ impl Core {
         }
     }
 
-    /// Handles changes made by [`Core::set_pool`]. Closes servers that are useless or surplus,
-    /// those in use when they are released. Disconnects clients of removed databases, those in a
-    /// transaction at its end. Serves clients that may have a server now.
+    /// Handles changes made by [`Core::set_pool`]. Closes outdated or surplus servers; those in use
+    /// are closed when they are released. Disconnects clients of removed databases; those in a
+    /// transaction are disconnected when it ends. Serves waiting clients that may now have a
+    /// server.
     pub fn pools_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.resample_mirrors();
@@ -77,7 +78,8 @@ impl Core {
         }
     }
 
-    /// Closes all clients and servers of a pool, in whatever state they are (KILL).
+    /// Disconnects all clients of a pool, in whatever state they are, and closes its servers
+    /// (KILL).
     pub fn kill_pool(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for index in 0..self.clients.slots() {

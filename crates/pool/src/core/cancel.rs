@@ -1,5 +1,5 @@
-//! Query cancellation. A server is not assigned to another client while a CancelRequest to it is in
-//! flight: it could hit the next client's statement.
+//! Query cancellation. While a CancelRequest to a server is in flight, the server is not assigned
+//! to another client: the request could cancel that client's statement.
 
 use howdah_wire::{
     Frame, Frontend,
@@ -37,7 +37,7 @@ impl Core {
         else {
             return false;
         };
-        // Internal clients (of fan-outs and mirrors) have no key that was ever sent.
+        // The keys of internal clients (of fan-outs and mirrors) are never sent to anyone.
         if !client.is_external() || client.cancel_key(self.worker, id) != *key {
             return false;
         }
@@ -67,11 +67,11 @@ impl Core {
         let Some(server_id) = client.server() else { return };
         let front = self.servers.get(server_id).and_then(|server| server.outstanding.front());
         match front.map(|front| front.target) {
-            // A request that the pooler sent on behalf of the client's request is answered before
-            // it, and cancelling it fails both.
+            // The pooler's own request precedes the client's in the same batch, so cancelling it
+            // makes both fail.
             Some(ReplyTarget::Client | ReplyTarget::Pooler) => self.request_cancel(server_id, io),
-            // The cancel would hit a request that the pooler sent before the client's: try again
-            // later.
+            // The CancelRequest would hit a separate request of the pooler that runs before the
+            // client's: try again later.
             Some(_) => {
                 if let Some(client) = self.clients.get_mut(id) {
                     client.is_cancel_pending = true;
@@ -81,15 +81,15 @@ impl Core {
         }
     }
 
-    /// Replies to the request of a client that waits for a server, as if it had been cancelled
-    /// there. While the Sync of its batch is missing, the request is incomplete and the cancel came
-    /// too early.
+    /// Replies to the request of a client that waits for a server, as if a server had cancelled it.
+    /// Does nothing while the Sync of the client's batch is missing: the request is not complete
+    /// yet.
     fn cancel_queued_request(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let held = &mut client.input.buffered;
         let Some(bytes) = first_request_bytes(held) else { return };
         // On a server, a query string would have dropped the unnamed statement, and a batch may
-        // have.
+        // have dropped it.
         client.statements.clear_unnamed();
         held.drain(..bytes);
         let is_done = held.is_empty();
@@ -120,8 +120,8 @@ impl Core {
         }
     }
 
-    /// Handles the end of a CancelRequest: a server whose release waited for it continues its
-    /// cleaning.
+    /// Handles the end of a CancelRequest. If the server's release waited for it, its cleaning
+    /// continues.
     pub(super) fn finish_cancel(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.cancels_in_flight = server.cancels_in_flight.saturating_sub(1);

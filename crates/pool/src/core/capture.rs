@@ -1,8 +1,8 @@
 //! Capture of client traffic.
 //!
-//! Client bytes are captured as they arrive, whatever the core does with them: the pooler's own
-//! requests to servers, and the replies to those, are not part of a capture. Without a capture this
-//! costs a comparison for each read and each message.
+//! Client bytes are captured as they arrive, before the core processes them. The pooler's own
+//! requests to servers, and their replies, are not part of a capture. While no capture runs, the
+//! cost is one comparison for each read and each message.
 
 use howdah_capture::live::{CaptureBuffer, SessionStart};
 use howdah_wire::{Backend, Frame, backend::TransactionStatus};
@@ -63,7 +63,7 @@ impl Core {
         let Self { capture, clients, servers, .. } = self;
         let (Some(capture), Some(client)) = (capture, clients.get_mut(id)) else { return };
         if !client.is_external() {
-            return; // The external client has already been captured when it sent this request.
+            return; // This request was captured when the external client sent it.
         }
         if capture.is_closed() {
             self.stop_capture();
@@ -81,7 +81,8 @@ impl Core {
         capture.record_frontend(&mut client.capture_mark, bytes, self.now.0);
     }
 
-    /// Captures the end of a client's login. Bytes that it sent before are buffered.
+    /// Captures the end of a client's login, and the bytes that the client has sent before it,
+    /// which are still buffered.
     pub(super) fn capture_login(&mut self, id: ClientId) {
         let (Some(capture), Some(client)) = (&mut self.capture, self.clients.get_mut(id)) else {
             return;
@@ -94,7 +95,7 @@ impl Core {
         }
     }
 
-    /// Captures that a waiting client was assigned a server.
+    /// Captures the assignment of a server to a waiting client.
     pub(super) fn capture_server_assigned(&mut self, id: ClientId) {
         if let Some(capture) = &mut self.capture
             && let Some(client) =
@@ -104,7 +105,7 @@ impl Core {
         }
     }
 
-    /// Captures that a client's statement is cancelled.
+    /// Captures the cancellation of a client's statement.
     pub(super) fn capture_cancel(&mut self, id: ClientId) {
         if let Some(capture) = &mut self.capture
             && let Some(client) =
@@ -142,7 +143,7 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Captures generated messages that the client gets instead of the server's.
+    /// Captures messages that the pooler sends to the client in place of the server's.
     pub(super) fn capture_generated_reply(&mut self, made: &[u8]) {
         if let (Some(capture), Some(client)) = (&mut self.capture, &mut self.client) {
             capture_messages(capture, client, made, self.now);

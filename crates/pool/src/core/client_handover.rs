@@ -1,4 +1,4 @@
-//! Handing clients over to another process with their sockets, and accepting them from one.
+//! Hands clients over to another process, with their sockets, and accepts clients from one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,17 +28,17 @@ use crate::{
 /// outstanding request, and no unsent reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHandover {
-    /// The user that the client logged in as, where that differs from its pool's.
+    /// The user that the client logged in as, if it differs from its pool's user.
     pub user: Option<Arc<str>>,
     /// The negotiated protocol version.
     pub version: ProtocolVersion,
-    /// The client's cancel key, which stays valid.
+    /// The client's cancel key, which stays valid in the new process.
     pub key: CancelKey,
     /// Time since the client's login.
     pub age: Duration,
     /// The session parameters that the client expects on every server.
     pub parameters: Vec<SessionParameter>,
-    /// The session parameters that its startup packet requested.
+    /// The session parameters that the client's startup packet requested.
     pub startup_parameters: Vec<SessionParameter>,
     /// The settings under which the client's statements were parsed, without duplicates.
     pub parse_settings: Vec<ParseValues>,
@@ -61,12 +61,12 @@ pub struct ClientHandover {
 pub struct HandoverStatement {
     /// The body of the statement's Parse message after the name.
     pub text: Vec<u8>,
-    /// Index into [`ClientHandover::parse_settings`], if its meaning depends on settings and they
-    /// are known.
+    /// Index into [`ClientHandover::parse_settings`]; `None` if the statement's meaning depends on
+    /// no settings, or they are unknown.
     pub settings: Option<usize>,
 }
 
-/// Clients with more bytes of prepared statements than this are not handed over.
+/// Clients with more bytes of prepared statements than this are not handed over: 16 MiB.
 const STATEMENT_BYTES_MAX: usize = 16 << 20;
 
 impl Core {
@@ -77,8 +77,8 @@ impl Core {
         clients.filter(|(_, client)| can_hand_over(client)).map(|(id, _)| id).collect()
     }
 
-    /// Returns the owner pool of a client that listens, and its channels; `None` if it does not
-    /// listen.
+    /// Returns the owner pool of a listening client, and the channels that it listens to; `None` if
+    /// it does not listen.
     pub fn committed_channels(
         &self,
         id: ClientId,
@@ -89,8 +89,8 @@ impl Core {
         Some((client.owner_pool, channels))
     }
 
-    /// Hands a client over without closing its connection; its id is free afterwards. `None` if
-    /// that is not possible now.
+    /// Removes a client without closing its connection and returns its state, with its owner pool.
+    /// Returns `None` if the client cannot be handed over now. Its id may then be reused.
     pub fn hand_over_client(
         &mut self,
         id: ClientId,
@@ -146,8 +146,8 @@ impl Core {
         self.admin_state_changed(now, io);
     }
 
-    /// Accepts a client that another process handed over. `None` if this worker does not have the
-    /// client's pool.
+    /// Adds a client that another process handed over. Returns `None` if this worker does not have
+    /// the client's pool.
     pub fn adopt_client(
         &mut self,
         pool: PoolId,
@@ -208,7 +208,7 @@ impl Core {
         Some(id)
     }
 
-    /// Restores a client's routing settings and prepared commands.
+    /// Restores a client's routing settings, and whether it has prepared routing commands.
     fn restore_routing(
         &mut self,
         client: &mut ClientConnection,
@@ -234,8 +234,8 @@ impl Core {
         client.routing = Some(Box::new(routing));
     }
 
-    /// Records the client's earlier writes as made now: the primary has them, wherever they were
-    /// made.
+    /// Records the client's earlier writes as if they were made now, which is safe: a replica that
+    /// has replayed the primary's current position has them all.
     fn restore_causal_token(&self, client: &mut ClientConnection, shards: &[u32]) {
         let pool = self.pools[client.owner_pool.index()].as_ref();
         let clusters = pool.map_or(&[][..], |pool| &pool.spec.clusters);
@@ -248,7 +248,8 @@ impl Core {
         }
     }
 
-    /// Removes a client from all tables.
+    /// Removes a client from the client table, and from the capture, mirror and takeover-key
+    /// tables.
     pub(super) fn remove_client(&mut self, id: ClientId) -> Option<ClientConnection> {
         let mut client = self.clients.remove(id)?;
         self.capture_disconnect(&client);

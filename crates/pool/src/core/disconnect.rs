@@ -1,4 +1,4 @@
-//! Closing connections, and cleaning servers that clients have released.
+//! Closes connections, and cleans servers that clients have released.
 
 use howdah_wire::{
     backend::{Severity, TransactionStatus},
@@ -29,7 +29,8 @@ use crate::{
 };
 
 impl Core {
-    /// Called when a client is gone: rolls back what it left open on its server.
+    /// Called when a client has disconnected: cancels its running request, and cleans and releases
+    /// its server.
     pub(super) fn handle_client_disconnect(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.remove_client(id) else { return };
         if client.channels.is_some() {
@@ -40,7 +41,7 @@ impl Core {
             let has_request =
                 self.servers.get(id).is_some_and(|server| server.outstanding.is_for_client());
             if has_request && client.input.is_at_boundary() {
-                self.request_cancel(id, io); // No client waits for the reply.
+                self.request_cancel(id, io); // Nobody will read the reply.
             }
             self.start_cleaning(id, client.input.padding_bytes(), io);
         }
@@ -59,9 +60,10 @@ impl Core {
         }
     }
 
-    /// Starts cleaning a released server: waits for running requests, rolls back an open
-    /// transaction. If the client stopped in the middle of a message, `padding` bytes complete it,
-    /// so that the server rejects it; `None` means that only closing the connection helps.
+    /// Starts cleaning a released server: waits for running requests, then rolls back an open
+    /// transaction and resets session state. If the client disconnected in the middle of a message,
+    /// `padding` more bytes complete that message, and the server rejects it; with `None`, the
+    /// message cannot be completed and the connection is closed.
     fn start_cleaning(&mut self, id: ServerId, padding: Option<usize>, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.state = ServerState::Cleaning;
@@ -88,7 +90,8 @@ impl Core {
         self.continue_cleaning(id, io);
     }
 
-    /// Takes the next step of cleaning: end a COPY, then the batch, roll back, reset.
+    /// Takes the next step of cleaning. The steps are: end a COPY, end the batch, roll back, reset
+    /// session state, return the server to its pool.
     pub(super) fn continue_cleaning(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let skips_reset = self.injects(InjectedFault::DirtyReuse);
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -127,11 +130,12 @@ impl Core {
         };
         let connect_query = pool.and_then(|pool| pool.spec.connect_query.as_ref());
         let connect_query = connect_query.filter(|_| resets);
-        // The reset would undo the connect query, which cannot be run again.
+        // The reset would undo the connect query, and this query cannot be repeated.
         if connect_query.is_some_and(|query| !query.is_repeatable) {
             return self.close_server(id, io);
         }
-        // In one write, so that no other statement runs between a reset and the connect query.
+        // Send both together, so that no other statement runs between a reset and the connect
+        // query.
         let steps = [Some(&*step), connect_query.map(|query| &*query.query)];
         for step in steps.into_iter().flatten() {
             server
@@ -144,7 +148,7 @@ impl Core {
         self.flush_server(id, &[], io);
     }
 
-    /// Called when a server connection has ended, in whatever state.
+    /// Called when a server connection has ended, whatever its state was.
     pub(super) fn handle_server_disconnect(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.remove(id) else { return };
         let pool_id = server.pool;
@@ -184,7 +188,7 @@ impl Core {
 
     /// Disconnects a client with an error.
     pub(super) fn refuse(&mut self, id: ClientId, refusal: &ClientRefusal, io: &mut dyn CoreIo) {
-        // A client gets the first error of its sub-requests only.
+        // A client gets only the first error of its sub-requests.
         let sub_request = self.clients.get(id).and_then(ClientConnection::sub_request);
         if let Some(sub_request) =
             sub_request.filter(|sub_request| !self.has_fan_out_failed(sub_request.parent))
@@ -210,7 +214,7 @@ impl Core {
         self.close_client(id, io);
     }
 
-    /// Closes a client without an error, or once its error was sent.
+    /// Closes a client's connection, without sending an error.
     pub(super) fn close_client(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         if let Some(client) = self.clients.get(id) {
             if client.is_external() {
@@ -221,11 +225,12 @@ impl Core {
     }
 }
 
-/// The byte that fills up an unfinished message. Not zero, so that it terminates no text in it.
+/// The byte that pads an unfinished message. It is not zero, so that it cannot terminate a string
+/// within the message.
 const PADDING: u8 = 1;
 
-/// Ends a batch whose Sync never came. PostgreSQL would not commit the batch of a client that
-/// disconnects, so it is rolled back before the Sync that would commit it.
+/// Ends a batch whose client disconnected before its Sync. PostgreSQL would not commit such a
+/// batch, so a ROLLBACK precedes the Sync that would commit it.
 fn abort_batch(server: &mut ServerConnection, to: &mut GatherBuffer) {
     if !std::mem::take(&mut server.is_skipping) {
         for request in [RequestKind::Parse(None), RequestKind::Bind(0), RequestKind::Execute] {
@@ -242,7 +247,8 @@ fn abort_batch(server: &mut ServerConnection, to: &mut GatherBuffer) {
     to.push_with(sync);
 }
 
-/// Returns the query to run before another client gets a server, if one is needed.
+/// Returns the pool's reset query, which runs before another client gets the server; `None` if
+/// there is none.
 fn reset_query(pool: &PoolState) -> Option<Vec<u8>> {
     let query = &pool.spec.reset.as_ref()?.query;
     (!query.is_empty()).then(|| query.to_vec())

@@ -1,8 +1,9 @@
-//! Requests on several shards: starting, merging and finishing their sub-requests. See
+//! Requests on several shards: starts their sub-requests, merges the replies, and finishes. See
 //! [`crate::core::fan_out::active`].
 //!
 //! Work that follows from a sub-request's replies is deferred to the end of the call that delivered
-//! them ([`Core::run_deferred`]): during the call, bytes of other servers may be half gathered.
+//! them ([`Core::run_deferred`]): during the call, output for other peers may be only partly
+//! gathered.
 
 pub(crate) mod active;
 mod admission;
@@ -205,7 +206,8 @@ impl Core {
         }
     }
 
-    /// Whether a server of a fan-out COPY has bytes that its socket has not accepted.
+    /// Whether any server of a fan-out COPY has unsent bytes, because its socket did not accept
+    /// them.
     pub(super) fn has_backlogged_sub_request(&self, fan_out: &ActiveFanOut) -> bool {
         let servers = fan_out.sub_requests.iter().flatten().filter_map(|sub_request| {
             self.clients.get(*sub_request).and_then(ClientConnection::server)
@@ -213,7 +215,8 @@ impl Core {
         servers.filter_map(|id| self.servers.get(id)).any(|server| server.is_backlogged)
     }
 
-    /// Removes sub-requests that have ended, successfully or not.
+    /// Removes sub-requests that have ended, successfully or not, and takes over their statements
+    /// and causal tokens.
     fn collect_sub_requests(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let count = self
             .clients
@@ -297,7 +300,7 @@ impl Core {
         self.deferred.push(DeferredWork::Client(id));
     }
 
-    /// Ends the sub-requests of a client that is gone.
+    /// Ends the sub-requests of a client that has disconnected.
     pub(super) fn drop_sub_requests(&mut self, client: &ClientConnection, io: &mut dyn CoreIo) {
         for sub_request in
             client.fan_out.iter().flat_map(|fan_out| fan_out.sub_requests.iter().flatten())
@@ -312,7 +315,8 @@ impl Core {
         }
     }
 
-    /// Returns the client that users see: for a sub-request, the client that sent the request.
+    /// Returns the connected client: for a sub-request, the one that sent the request; otherwise
+    /// `id` itself.
     pub(super) fn external_client(&self, id: ClientId) -> ClientId {
         self.clients
             .get(id)

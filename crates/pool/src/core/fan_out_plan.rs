@@ -1,4 +1,4 @@
-//! Planning of fan-out requests: the messages for each shard, and the replies to expect.
+//! Plans fan-out requests: the messages to send to each shard, and the replies to expect.
 
 use std::{slice, sync::Arc};
 
@@ -116,8 +116,8 @@ impl RoutingContext<'_> {
     }
 }
 
-/// Returns the replies to expect for a message, and adds the Describe that an Execute needs to
-/// `request`.
+/// Returns the replies to expect for a message. Before an Execute, appends the Describe that the
+/// merger needs to `request`.
 fn plan_message<'a>(
     frame: Frame<'a>,
     fan_outs: &mut slice::Iter<'_, (&'a [u8], Arc<FanOut>)>,
@@ -129,7 +129,8 @@ fn plan_message<'a>(
     Ok(match message {
         FrontendMessage::Parse(_) => vec![ShardRequest::Parse],
         FrontendMessage::Bind(_) => {
-            // Every Bind of the batch reads from several shards, so plans and Binds correspond.
+            // Every Bind of the batch runs on several shards, so plans and Binds correspond one to
+            // one.
             bound.extend(fan_outs.next().cloned());
             vec![ShardRequest::Bind]
         }

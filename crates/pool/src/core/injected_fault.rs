@@ -1,11 +1,12 @@
-//! Faults that tests inject, and that the simulator must detect. None is injected outside tests.
+//! Faults that tests inject, to prove that the simulator detects them. None is injected outside
+//! tests.
 
 /// A fault injected by a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InjectedFault {
-    /// A server is assigned to another client with replies outstanding.
+    /// A server is assigned to another client while replies are still outstanding.
     CrossTalk,
-    /// Session state is not reset.
+    /// A released server is given to another client without resetting its session state.
     DirtyReuse,
     /// A server is assigned to another client while a CancelRequest to it is in flight.
     StrayCancel,
@@ -17,9 +18,9 @@ pub(crate) enum InjectedFault {
     LimitBreach,
     /// Requests for the primary go to an arbitrary member.
     WriteToAnyMember,
-    /// Servers of a replaced primary stay in use.
+    /// Connections to a replaced primary stay in use.
     Unfenced,
-    /// Servers of unresponsive members stay in use.
+    /// Connections to unresponsive members stay in use.
     UnresponsiveKept,
     /// Requests for one shard go to an arbitrary shard.
     WrongShard,

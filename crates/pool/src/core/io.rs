@@ -1,5 +1,5 @@
-//! [`CoreIo`]: the I/O that the core requests from the worker. The other direction, events that the
-//! worker reports, are the methods of [`crate::Core`].
+//! [`CoreIo`]: the I/O that the core requests from the worker. For the other direction, the methods
+//! of [`crate::Core`] receive the events that the worker reports.
 
 use std::io::IoSlice;
 
@@ -12,35 +12,35 @@ use crate::{
 
 /// The worker's sockets, as the core uses them.
 ///
-/// The core calls these while it handles an event; none of them may call back into the core. A
-/// result that is known at once (a connection refused, a peer gone) is stored by the worker and
-/// reported after the running call has returned.
+/// The core calls these while it handles an event; none of them may call back into the core. If a
+/// result is known at once (connection refused, peer closed), the worker stores it and reports it
+/// after the current call has returned.
 ///
 /// # Contract
 ///
 /// - After [`CoreIo::close`] or [`CoreIo::hand_over`] the id is invalid: the worker reports nothing
-///   about it, and its slot may be given to another connection within the same call.
+///   about it, and may use its slot for another connection within the same call.
 /// - A peer starts unpaused. While it is paused the worker does not read from it and need not
 ///   change its registration: with edge-triggered readiness a flag is enough, if [`CoreIo::resume`]
 ///   makes the worker try to read again.
-/// - Errors are never returned. A send that failed loses its bytes, counts as sent in full, and is
-///   followed by [`crate::Core::client_closed`] or [`crate::Core::server_closed`].
+/// - Errors are never returned. The bytes of a failed send are lost, but count as sent; the worker
+///   then calls [`crate::Core::client_closed`] or [`crate::Core::server_closed`].
 pub trait CoreIo {
-    /// Sends `slices`, in order, after any unsent bytes: one `writev`. The worker copies and
+    /// Sends `slices`, in order, after any unsent bytes, with one `writev`. The worker copies and
     /// retains the bytes that the socket does not accept.
     ///
     /// The slices are valid only during the call. There are at most 64 of them, none empty.
     fn send(&mut self, to: PeerId, slices: &[IoSlice<'_>]) -> Backlog;
 
-    /// Stops reading from `peer` until [`CoreIo::resume`]. Bytes that were read already are still
-    /// delivered, at most one receive buffer.
+    /// Stops reading from `peer` until [`CoreIo::resume`]. Bytes that were already read, at most
+    /// one receive buffer, are still delivered.
     fn pause(&mut self, peer: PeerId);
 
-    /// Reads from `peer` again; bytes may have become readable while it was paused.
+    /// Resumes reading from `peer`. Bytes may have become readable while it was paused.
     fn resume(&mut self, peer: PeerId);
 
-    /// Closes `peer` once its unsent bytes are out or a timeout has passed. The core has sent a
-    /// final ErrorResponse or Terminate before, where required.
+    /// Closes `peer` once its unsent bytes are sent or a timeout has passed. The core has already
+    /// sent a final ErrorResponse or Terminate, if one is required.
     fn close(&mut self, peer: PeerId);
 
     /// Reports the error that `client` was sent before its connection is closed, for the log.
@@ -62,18 +62,19 @@ pub trait CoreIo {
     }
 
     /// Reports that a client that reads its own writes has written through `pool`, a cluster
-    /// member: the WAL position of the primary should be queried soon. Not called again before it
-    /// was.
+    /// member: the WAL position of the primary should be queried soon. The core repeats this call
+    /// only after the position has been queried.
     fn check_primary(&mut self, pool: PoolId) {
         let _ = pool;
     }
 
     /// Connects and logs in to a server of `pool`, then reports [`crate::Core::server_ready`] or
     /// [`crate::Core::server_failed`]. The core has already counted the server against every limit,
-    /// and paces retries; the worker enforces the timeout for connecting and logging in.
+    /// and limits the rate of retries; the worker enforces the timeout for connecting and logging
+    /// in.
     fn open_server(&mut self, server: ServerId, pool: PoolId);
 
-    /// Sends `key` in a CancelRequest over a connection of its own, to the address and with the TLS
+    /// Sends `key` in a CancelRequest over a new connection, to the address and with the TLS
     /// settings of `pool`. Reports [`crate::Core::cancel_finished`] when the server has closed that
     /// connection, which it does without a reply, or when the attempt has failed or timed out.
     /// Until then `server` is not given to another client.
@@ -85,10 +86,11 @@ pub trait CoreIo {
     fn request_server(&mut self, pool: PoolId);
 
     /// Makes the dedicated connection for the database of `owner_pool` listen to `channels` for
-    /// `client`. Then reports [`crate::Core::listen_finished`], with the reason if it cannot, and
-    /// passes notifications to [`crate::Core::deliver_notification`]. With `is_relisten` the client
-    /// listens to them already and waits for nothing: once the connection listens,
-    /// [`crate::Core::notifications_missed`] warns the client that it may have missed some.
+    /// `client`. The worker then calls [`crate::Core::listen_finished`], with the reason if that
+    /// failed, and passes notifications to [`crate::Core::deliver_notification`]. With
+    /// `is_relisten`, the client already listens to these channels and does not wait for the
+    /// result: once the connection listens, the worker calls [`crate::Core::notifications_missed`]
+    /// instead, which warns the client that it may have missed some.
     fn listen(
         &mut self,
         client: ClientId,
@@ -99,8 +101,8 @@ pub trait CoreIo {
         let _ = (client, owner_pool, channels, is_relisten);
     }
 
-    /// Stops delivering `channels` to `client`; all of them if `None`. The client may already be
-    /// gone.
+    /// Stops delivering notifications of `channels` to `client`, or of all channels if `None`. The
+    /// client may already be gone.
     fn unlisten(&mut self, client: ClientId, owner_pool: PoolId, channels: Option<Vec<Channel>>) {
         let _ = (client, owner_pool, channels);
     }
@@ -110,13 +112,13 @@ pub trait CoreIo {
     fn hand_over(&mut self, server: ServerId, to: WorkerId, transfer: Box<Transfer>);
 }
 
-/// Bytes that remain unsent after [`CoreIo::send`].
+/// Whether bytes remain unsent after [`CoreIo::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a peer that takes nothing must not be sent more"]
 pub enum Backlog {
-    /// Nothing: the socket accepted everything.
+    /// No bytes remain: the socket accepted everything.
     Empty,
-    /// Some bytes. The core sends no more than it already has, and the worker calls
-    /// [`crate::Core::drained`] as soon as the buffer is empty.
+    /// Some bytes remain in the worker's buffer. The core stops reading from the peer's
+    /// counterpart, and the worker calls [`crate::Core::drained`] as soon as the buffer is empty.
     Waiting,
 }

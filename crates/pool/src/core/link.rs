@@ -1,17 +1,17 @@
-//! Assigning servers to clients, and releasing them.
+//! Assigns servers to clients, releases them, and hands them over between workers.
 //!
 //! # Between workers
 //!
-//! An idle server moves to a worker that needs one by a single message: a [`Transfer`], which owns
-//! the server's whole state, its permits included, together with the socket. Neither can be copied,
-//! and the sender has removed both from its own tables before the message exists. So at every
-//! moment one worker, or one message, owns the server, and no order of events changes that. Workers
-//! also share [`crate::ConnectionLimit`]s, each one atomic number that guards nothing but itself,
-//! and the statement registry, under a mutex that is held for names only. A request for a server
-//! that arrives too late finds none, or gets one that the worker does not need any more, where it
-//! stays idle. A message that is never read (its worker has ended) drops what it owns: permits are
-//! released and the socket is closed. So memory orderings beyond that cannot matter; a test with
-//! threads exercises it.
+//! An idle server moves to a worker that needs one in a single message: a [`Transfer`], which owns
+//! the server's whole state, including its permits, together with the socket. Neither can be
+//! copied, and the sender removes both from its own tables before it creates the message. So at
+//! every moment exactly one worker, or one message, owns the server, whatever the order of events.
+//! Workers also share [`crate::ConnectionLimit`]s and the statement registry. A limit is a single
+//! atomic number that protects no other data; the registry's mutex is held only while names are
+//! looked up or added. A request for a server that arrives too late has no effect, or moves a
+//! server to a worker that no longer needs it, where it stays idle. A message that is never read,
+//! because its worker has ended, drops its contents: permits are released and the socket is closed.
+//! So no stronger memory ordering is needed; a test with threads exercises this.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// Returns the pool of the server.
+    /// Returns the pool that the server belongs to.
     pub fn pool(&self) -> PoolId {
         self.server.pool
     }
@@ -72,7 +72,7 @@ impl Core {
             };
             self.clients.get_mut(id)?.pool = pool_id;
         }
-        // Clients that wait already are first.
+        // Clients that already wait are served first.
         if !is_queued && !self.pool(pool_id).waiting.is_empty() {
             return None;
         }
@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// Finishes pending logins of clients, if the server's parameters are known and the server is
-    /// up.
+    /// not down.
     pub(super) fn finish_pending_logins(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         let pool = self.pool(pool_id);
         let admits_clients =
@@ -227,7 +227,8 @@ impl Core {
         }
     }
 
-    /// Releases a server from its client, if every request is answered and no transaction is open.
+    /// Releases a server from its client, if all requests are answered and no transaction is open.
+    /// For a server that is being cleaned, takes the next step.
     pub(super) fn release_if_quiescent(&mut self, server_id: ServerId, io: &mut dyn CoreIo) {
         let ignores_replies = self.injects(InjectedFault::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };
@@ -256,8 +257,9 @@ impl Core {
                 server.state = ServerState::Cleaning;
                 server.state_since = self.now;
                 server.is_reset_due = resets;
-                // Setting these parameters to the session's defaults would not restore the connect
-                // query's values.
+                // The connect query has set parameters that the client may have changed, and that
+                // the server does not report. Resetting only changed parameters would not restore
+                // them: reset all settings.
                 let undone = |query: &Arc<ConnectQuery>| {
                     server.parameters.has_unreported(|it| query.mentions(it))
                 };
@@ -276,8 +278,8 @@ impl Core {
                     self.update_pause(PeerId::Client(client_id), io);
                 }
                 if is_paused {
-                    // Reading was paused because of a slow client; the replies to a reset must be
-                    // read nevertheless.
+                    // Reading was paused because the client was slow, but the replies to the reset
+                    // must still be read.
                     self.update_pause(PeerId::Server(server_id), io);
                 }
                 if ignores_replies || is_clean {
@@ -291,7 +293,8 @@ impl Core {
         }
     }
 
-    /// Gives a clean server to the next client, or returns it to its pool.
+    /// Gives a clean server to the next waiting client, or returns it to its pool, or closes it if
+    /// it must not be used again.
     pub(super) fn return_to_pool(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let ignores_cancels = self.injects(InjectedFault::StrayCancel);
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -314,8 +317,8 @@ impl Core {
         let yields = !self.starved_pools.is_empty() && self.must_yield(id) || self.must_close(id);
         let pool = self.pool(pool_id);
         pool.checking -= u32::from(is_checked);
-        // A server that has just been checked is the next one to be taken: in round-robin order
-        // that is the front, otherwise the back.
+        // A server that has just been checked must be used next: put it at the front of the queue
+        // in round-robin order, otherwise at the back.
         if is_checked && pool.spec.is_round_robin {
             pool.idle.push_front(id);
         } else {
@@ -328,22 +331,23 @@ impl Core {
             return;
         }
         if !self.pool(pool_id).waiting.is_empty() {
-            // Only while clients are served from here: the next one gets it without another check.
+            // Set only during this call: the next waiting client gets the server without another
+            // check.
             self.set_freshly_checked(id, is_checked);
             self.serve_waiting_clients(pool_id, io);
             self.set_freshly_checked(id, false);
         }
     }
 
-    /// Marks whether a server has just passed its check.
+    /// Sets whether a server has just passed its check and may be assigned without another one.
     fn set_freshly_checked(&mut self, id: ServerId, is_proven: bool) {
         if let Some(server) = self.servers.get_mut(id) {
             server.has_passed_check = is_proven;
         }
     }
 
-    /// Handles another worker's request for a server: hands an idle one over, makes room for a new
-    /// one, or remembers the request.
+    /// Handles another worker's request for a server: hands an idle one over, closes another pool's
+    /// idle server to free a slot for a new one, or queues the request.
     pub(super) fn handle_server_request(
         &mut self,
         pool_id: PoolId,
@@ -353,13 +357,13 @@ impl Core {
         if !self.has_pool(pool_id) || by == self.worker {
             return;
         }
-        // A server with unsent bytes stays: they are in this worker's socket buffer.
+        // A server with unsent bytes cannot move: the bytes are in this worker's buffer.
         let idle = &self.pools[pool_id.index()].as_ref().expect("the pool exists").idle;
         let movable = |id: &ServerId| self.servers.get(*id).is_some_and(|s| !s.is_backlogged);
         let movable_server = idle.iter().copied().find(movable);
         match movable_server {
             Some(id) => self.transfer_server(id, by, io),
-            // A free connection slot is as good: the requesting worker will try again.
+            // A free connection slot serves the purpose too: the requesting worker will try again.
             None if self.evict_for(pool_id, io) => {}
             None => {
                 let now = self.now;
@@ -376,8 +380,8 @@ impl Core {
         }
     }
 
-    /// Gives a server that has become idle to a worker that needs one, unless a client here has
-    /// waited longer.
+    /// Hands a server that has become idle over to a worker that needs one, unless a client here
+    /// has waited longer. Returns whether it did.
     fn transfer_to_starved_worker(
         &mut self,
         pool_id: PoolId,
@@ -401,7 +405,7 @@ impl Core {
         }
         pool.starved_workers.pop_front();
         self.transfer_server(id, by, io);
-        // Clients that wait here queue at the other worker.
+        // Clients still wait here: open another server, or request one from the other workers.
         self.open_for_waiting(pool_id, io);
         true
     }
@@ -415,7 +419,8 @@ impl Core {
         io.hand_over(id, to, Box::new(Transfer { server }));
     }
 
-    /// Adds a server that another worker handed over; `None` if this worker does not have the pool.
+    /// Adds a server that another worker handed over, as idle. Returns `None` if this worker does
+    /// not have the pool.
     pub(super) fn insert_transferred(&mut self, transfer: Box<Transfer>) -> Option<ServerId> {
         let Transfer { mut server } = *transfer;
         let pool_id = server.pool;
@@ -427,7 +432,8 @@ impl Core {
         let welcome = server.parameters.login_values();
         let id = self.servers.insert(server);
         let pool = self.pool(pool_id);
-        // This worker may never have logged in to the server, and needs its parameters for logins.
+        // This worker may never have opened a server of this pool itself, but needs the server's
+        // parameters to finish client logins.
         if pool.spec.welcome.parameters().is_none() {
             pool.spec.welcome.set(welcome);
         }

@@ -1,6 +1,6 @@
-//! LISTEN over shared servers: handles a client's LISTEN and UNLISTEN statements, and finds out at
-//! the end of a transaction which of them the server has committed. See
-//! [`crate::core::listen::channels`] for the method.
+//! LISTEN over shared servers: handles a client's LISTEN and UNLISTEN statements, and determines at
+//! the end of a transaction which of them were committed. See [`crate::core::listen::channels`] for
+//! the method.
 
 pub(crate) mod channels;
 pub(crate) mod client;
@@ -34,9 +34,10 @@ use crate::core::{
     state::{client::InputHold, server::ServerConnection},
 };
 
-/// The condition that keeps a LISTEN or UNLISTEN from running.
+/// The reason why a LISTEN or UNLISTEN cannot run now.
 pub(super) enum ListenPrecondition {
-    /// The client's input is held for now.
+    /// Not yet: the client's input is held until the dedicated connection listens, or replies
+    /// arrive.
     Wait(RewriteResult),
     /// LISTEN is impossible: the statement must fail with this error.
     Refuse(Vec<u8>),
@@ -52,7 +53,8 @@ impl LinkedHandler<'_> {
             && listen::starts_with_listen(message.body)
     }
 
-    /// Returns the LISTEN and UNLISTEN statements in a query string.
+    /// Returns the LISTEN and UNLISTEN statements in a query string; empty if the pooler need not
+    /// track them.
     #[inline]
     pub(super) fn listen_actions(&self, message: PartialMessage<'_>) -> Vec<ListenAction> {
         let Rewriter { client, server, .. } = &self.rewriter;
@@ -72,6 +74,7 @@ impl LinkedHandler<'_> {
     }
 
     /// Makes sure that the dedicated connection listens to the channels of a client's LISTEN.
+    /// Returns `None` if the statement can run now.
     pub(super) fn prepare_listen(
         &mut self,
         actions: &[ListenAction],
@@ -95,7 +98,8 @@ impl LinkedHandler<'_> {
         })
     }
 
-    /// Makes a query string fail on the server, so that its transaction fails as well.
+    /// Sends a statement that fails in place of a query string, so that the client's transaction on
+    /// the server fails too. The client gets `error` instead of the server's error.
     pub(super) fn fail_listen_query(&mut self, error: Vec<u8>) -> RewriteResult {
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
         client.statements.clear_unnamed();
@@ -108,8 +112,8 @@ impl LinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Returns a query string with a marker after each LISTEN or UNLISTEN, which shows whether it
-    /// was committed.
+    /// Returns a query string with a LISTEN to a marker channel added after each LISTEN or
+    /// UNLISTEN. The marker shows whether the statement was committed.
     pub(super) fn splice_listen_markers(
         &mut self,
         message: PartialMessage<'_>,
@@ -166,8 +170,8 @@ impl LinkedHandler<'_> {
         Some(RewriteResult::Consumed)
     }
 
-    /// Discards notifications that precede the commit of the client's LISTEN: it continues its
-    /// transaction.
+    /// Discards notifications that precede the commit of the client's LISTEN, because the client
+    /// continues its transaction.
     pub(super) fn discard_early_notifications(&mut self) {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         if server.pending_actions.is_some()
@@ -179,7 +183,8 @@ impl LinkedHandler<'_> {
 }
 
 impl Rewriter<'_> {
-    /// Tracks a portal whose statement is a LISTEN or UNLISTEN.
+    /// Records a portal that is bound to a LISTEN or UNLISTEN, or forgets it if the name is bound
+    /// again.
     pub(super) fn track_listen_portal(&mut self, portal: &[u8], statement: &[u8]) {
         let parsed = self.statement_text(statement).and_then(|text| listen::parse(sql_text(text)));
         let is_listening = self.client.channels.as_ref().is_some_and(|it| !it.is_idle());
@@ -204,7 +209,8 @@ impl Rewriter<'_> {
 }
 
 impl ReplyHandler<'_> {
-    /// Called when a client's LISTEN or UNLISTEN has been executed.
+    /// Called with the command tag when a client's LISTEN or UNLISTEN has been executed. Warns the
+    /// client if the pooler could not track the statement.
     pub(super) fn listen_completed(&mut self, tag: &[u8]) {
         self.server.session_state |= SessionStateFlags::from_tag(tag);
         let Some(client) = self.client.as_deref_mut().filter(|_| self.multiplexes_listen) else {
@@ -247,7 +253,7 @@ impl ReplyHandler<'_> {
         ReplyAction::Swallow
     }
 
-    /// Reads one channel name of the reply.
+    /// Handles a DataRow of the reply to [`channels::LISTENING_CHANNELS_QUERY`]: one channel name.
     pub(super) fn read_listening_channel(&mut self, body: &[u8]) {
         let frame = Frame { tag: Backend::DataRow.tag(), body };
         if let Ok(Said::DataRow(mut cells)) = Said::parse(frame)
@@ -258,7 +264,8 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Handles the end of the reply: applies the statements that were committed.
+    /// Handles the end of the reply to [`channels::LISTENING_CHANNELS_QUERY`]: applies the
+    /// statements that were committed.
     pub(super) fn apply_listening_channels(&mut self) -> ReplyAction {
         let ServerConnection { pending_actions: pending, session_state: flags, .. } =
             &mut *self.server;
@@ -271,7 +278,7 @@ impl ReplyHandler<'_> {
         ReplyAction::Forward
     }
 
-    /// Writes notifications that waited for the end of the client's transaction before its
+    /// Writes the notifications that arrived during the client's transaction, just before its
     /// ReadyForQuery.
     pub(super) fn write_pending_notifications(&mut self, to: &mut GatherBuffer) {
         if let Some(client) = self.client.as_deref_mut()
@@ -283,8 +290,8 @@ impl ReplyHandler<'_> {
     }
 }
 
-/// Returns the LISTEN and UNLISTEN statements of a query string, as far as statement boundaries are
-/// certain.
+/// Returns the LISTEN and UNLISTEN statements of a query string, up to the point where statement
+/// boundaries become ambiguous.
 fn listen_actions_in(sql: &[u8]) -> Vec<ListenAction> {
     if listen::starts_with_listen(sql)
         && let Some(parsed) = listen::parse(sql)
@@ -311,6 +318,6 @@ fn mentions_listen(sql: &[u8]) -> bool {
 /// treat it as a broken connection.
 const CANNOT_LISTEN: &[u8] = b"55000";
 
-/// A name of neither a statement nor a portal: the server rejects it.
+/// A query string, and a portal name, that the server always rejects.
 const NO_STATEMENT: &[u8] = b"howdah_cannot_listen";
 const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";

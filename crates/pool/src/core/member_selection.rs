@@ -1,10 +1,9 @@
-//! Clients of clusters: selects the member whose servers each one uses, and reacts when a member
-//! fails.
+//! Selects the cluster member whose servers each client uses, and reacts when a member fails.
 //!
-//! A waiting client is in the queue of exactly one pool: that of the member selected for it or,
-//! while no member is suitable, that of its owner pool, which has no servers. It moves to another
-//! queue when the cluster's state changes or another member has an idle server, and keeps its
-//! waiting time.
+//! A waiting client is in the queue of exactly one pool: the pool of the member selected for it or,
+//! while no member is suitable, its owner pool, which has no servers. It moves to another queue
+//! when the cluster's state changes or another member has an idle server; its waiting time
+//! continues.
 
 use std::time::Duration;
 
@@ -36,9 +35,9 @@ pub(super) fn member_request(client: &ClientConnection) -> MemberRequest<'_> {
 }
 
 impl Core {
-    /// Sets the role of the servers that a client uses from its next transaction on; a client that
-    /// waits or has a server is not affected now. Returns `false` if the client does not exist or
-    /// its database is not a cluster.
+    /// Sets the role of the servers that a client uses from its next transaction on. If the client
+    /// already waits for a server or has one, its current transaction is not affected. Returns
+    /// `false` if the client does not exist or its database is not a cluster.
     pub fn set_role(&mut self, id: ClientId, role: TargetRole) -> bool {
         let client = self.clients.get_mut(id).filter(|client| client.is_clustered);
         let of_client = |client: &mut ClientConnection| {
@@ -47,8 +46,8 @@ impl Core {
         client.map(of_client).is_some()
     }
 
-    /// Handles changed states of cluster members: waiting clients move to suitable members, and
-    /// servers that must not be used any more are closed, with their clients.
+    /// Handles changed states of cluster members: waiting clients move to suitable members, servers
+    /// that must not be used any more are closed, and their clients are disconnected.
     pub fn cluster_state_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for owner in self.owner_pools() {
@@ -116,8 +115,8 @@ impl Core {
         }
     }
 
-    /// Records that a client's transaction at a member has written, or may have: its reads must see
-    /// that.
+    /// Records that a client's transaction on a member has written data, or may have: the client's
+    /// later reads must see it.
     #[cold]
     pub(super) fn record_write(&mut self, id: ClientId, pool: PoolId, io: &mut dyn CoreIo) {
         let spec = self.pools[pool.index()].as_ref().map(|pool| &pool.spec);
@@ -154,7 +153,8 @@ impl Core {
         self.choose_member_by_load(owner, role, shard).unwrap_or(owner)
     }
 
-    /// Chooses a member on the slow path: members must be compared by load, or none is suitable.
+    /// The slow path of [`Core::choose_member`]: members must be compared by load, or no member is
+    /// suitable.
     fn choose_member_by_load(
         &mut self,
         owner: PoolId,
@@ -172,8 +172,8 @@ impl Core {
         }
     }
 
-    /// Called when a server has closed the connection, or violated the protocol: requests a check
-    /// of its member.
+    /// Called when a server has closed a connection or violated the protocol: requests a health
+    /// check of its member.
     pub(super) fn suspect_member(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get(id) else { return };
         let pool = server.pool;
@@ -187,8 +187,8 @@ impl Core {
         }
     }
 
-    /// Called when a member is unreachable or refuses logins: clients that wait for it move to
-    /// another one.
+    /// Called when a member is unreachable or refuses logins: its waiting clients move to another
+    /// member.
     pub(super) fn member_failed(
         &mut self,
         pool: PoolId,
@@ -203,8 +203,8 @@ impl Core {
         self.redirect_waiting(owner, io);
     }
 
-    /// Periodic work for clusters: applies changes of member states that the worker has not
-    /// reported.
+    /// Periodic work for clusters: updates the load balancers, and applies changes of member states
+    /// that the worker has not reported.
     pub(super) fn sweep_clusters(&mut self, io: &mut dyn CoreIo) {
         for owner in self.owner_pools() {
             let Some(mut balancers) = self.pool(owner).balancers.take() else { continue };
@@ -239,8 +239,8 @@ impl Core {
         balancers.iter().flat_map(|balancers| balancers.members()).collect()
     }
 
-    /// Applies changes before a member's servers are assigned: the member may have become
-    /// unsuitable, such as a primary that was restarted during the login.
+    /// Applies pending state changes before a member's servers are assigned: the member may have
+    /// become unsuitable, such as a primary that was demoted while the server logged in.
     #[inline]
     pub(super) fn apply_cluster_changes(&mut self, pool: PoolId, io: &mut dyn CoreIo) {
         let Some(state) = &self.pools[pool.index()] else { return };
@@ -298,8 +298,8 @@ impl Core {
         }
     }
 
-    /// Whether a waiting client may stay in its queue: that of a member, or that of its owner pool
-    /// if `member` is `None`.
+    /// Whether a waiting client may stay in the queue of `member`, or in the queue of its owner
+    /// pool if `member` is `None`.
     fn may_stay_queued(
         &mut self,
         owner: PoolId,
@@ -326,10 +326,10 @@ impl Core {
         is_suitable && !has_better
     }
 
-    /// Closes the servers of replaced primaries, with their clients: anything written there would
-    /// be lost. Also closes those of unresponsive members: whether their last requests were
-    /// executed is unknown, as for any lost connection, so the clients get an error and nothing is
-    /// sent again.
+    /// Closes connections to replaced primaries and disconnects their clients: anything written
+    /// there would be lost. Does the same for unresponsive members: as with any lost connection, it
+    /// is unknown whether the last requests were executed, so the clients get an error and nothing
+    /// is sent again.
     fn fence_members(&mut self, owner: PoolId, io: &mut dyn CoreIo) {
         let keeps_fenced = self.injects(InjectedFault::Unfenced);
         let keeps_unresponsive = self.injects(InjectedFault::UnresponsiveKept);

@@ -11,9 +11,9 @@
 //!                                     transaction  its request
 //! ```
 //!
-//! [`batch_plan`] decides for all messages up to a Sync at once whether they need the same server;
-//! [`local_batch`] answers those that need none; [`retry_buffer`] stores bytes that may be sent
-//! again; [`reply_repair`] replaces replies that belong to the pooler's own messages.
+//! [`batch_plan`] routes all messages up to a Sync at once, so that they go to the same server;
+//! [`local_batch`] answers batches that need no server; [`retry_buffer`] stores bytes that may be
+//! sent again; [`reply_repair`] replaces replies that belong to the pooler's own messages.
 
 pub(crate) mod batch_plan;
 pub(crate) mod client_to_server;

@@ -6,9 +6,9 @@
 //! its replies go to a [`Merger`] instead of a socket.
 //!
 //! Sub-requests start one after another, in the order of their shards, each once the previous one
-//! has its server. So a sub-request that waits for a shard never holds a later shard, and no two
-//! clients deadlock. Where shards share a limit of servers, that order is not enough: only as many
-//! start as an [`AcquireGuard`] allows.
+//! has its server. So a request that waits for a shard never holds a server of a later shard, and
+//! no two clients deadlock. If shards share a connection limit, that order is not enough: an
+//! [`AcquireGuard`] then limits how many requests start.
 
 use std::sync::Arc;
 
@@ -27,26 +27,26 @@ pub(crate) struct SubRequest {
     pub(crate) index: usize,
 }
 
-/// A request to be run on several shards.
+/// A request to run on several shards.
 #[derive(Debug)]
 pub(crate) struct FanOutRequest {
     pub(crate) shards: Vec<u32>,
     pub(crate) role: TargetRole,
     /// Whether the primary is also suitable while no replica has replayed the client's writes.
     pub(crate) can_use_primary: bool,
-    /// The messages that each shard is sent first.
+    /// The messages to send to each shard before any rows of a COPY.
     pub(crate) messages: Vec<u8>,
     /// The requests among `messages` that the shards reply to.
     pub(crate) expected_replies: Vec<ShardRequest>,
-    /// How to split the rows that follow, for a COPY.
+    /// For a COPY, how to assign the rows that follow to shards.
     pub(crate) copy: Option<CopyRowRouting>,
-    /// Number of bytes of the client's input that the request takes.
+    /// Length of the request in the client's input, in bytes.
     pub(crate) bytes: usize,
-    /// Whether text is sorted by its bytes on every shard.
+    /// Whether every shard sorts text by its bytes, so that the merger can compare it.
     pub(crate) has_byte_collation: bool,
 }
 
-/// How the rows of a COPY are split.
+/// How the rows of a COPY are assigned to shards.
 #[derive(Debug)]
 pub(crate) struct CopyRowRouting {
     pub(crate) statement: Arc<CopyFrom>,
@@ -59,10 +59,11 @@ pub(crate) struct CopyRowRouting {
 pub(crate) struct ActiveFanOut {
     pub(crate) request: FanOutRequest,
     pub(crate) merger: Merger,
-    /// The clients of sub-requests that have started; `None` for finished ones.
+    /// The internal clients of sub-requests that have started, in shard order; `None` for finished
+    /// ones.
     pub(crate) sub_requests: Vec<Option<ClientId>>,
     pub(crate) copy: Option<FanOutCopy>,
-    /// Whether the client has received an error, and the sub-requests are being ended.
+    /// Whether the client has received an error and the remaining sub-requests are being stopped.
     pub(crate) is_aborting: bool,
     /// Permission to hold servers of several shards at once, if granted.
     pub(crate) acquire_guard: Option<AcquireGuard>,
@@ -80,7 +81,7 @@ pub(crate) struct FanOutCopy {
     pub(crate) rows: CopyRowSplitter,
     pub(crate) map: ShardMap,
     pub(crate) has_same_encoding: bool,
-    /// Remaining bytes of the current CopyData message.
+    /// Bytes of the current CopyData message that have not been received yet.
     pub(crate) data_left: u32,
     /// Rows collected for each shard, not sent yet.
     pub(crate) buffers: Vec<Vec<u8>>,
@@ -93,14 +94,14 @@ pub(crate) enum CopyPhase {
     Starting,
     /// The client sends rows.
     Receiving,
-    /// All rows are sent, or no more are accepted.
+    /// All rows are sent, or an error has ended the COPY.
     Finishing,
-    /// Every shard was sent a COMMIT, or a ROLLBACK.
+    /// A COMMIT, or a ROLLBACK, has been sent to every shard.
     Committing,
 }
 
 impl ActiveFanOut {
-    /// Whether the client's input consists of rows that can be processed now.
+    /// Whether the client's input consists of COPY rows that can be processed now.
     pub(crate) fn accepts_copy_data(&self) -> bool {
         self.copy.as_ref().is_some_and(|copying| copying.phase == CopyPhase::Receiving)
     }

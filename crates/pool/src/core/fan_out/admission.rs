@@ -59,8 +59,8 @@ impl Core {
         self.wake_next_fan_out(owner);
     }
 
-    /// Called when a fan-out request has been admitted or has ended: the next waiting one tries
-    /// again, and if it succeeds, the one after it.
+    /// Called when a fan-out request has been admitted or has ended: lets the next waiting request
+    /// of the database try again. If that one is admitted, it calls this in turn.
     pub(super) fn wake_next_fan_out(&mut self, owner: PoolId) {
         let first = self.first_awaiting_fan_out(owner);
         self.deferred.extend(first.map(DeferredWork::Client));
@@ -81,7 +81,7 @@ impl Core {
     }
 
     /// Retries waiting requests, since other workers or databases may have released connections,
-    /// and refuses those that have waited too long.
+    /// and disconnects clients that have waited longer than `query_wait`.
     pub(in crate::core) fn sweep_awaiting_fan_outs(&mut self, io: &mut dyn CoreIo) {
         for (owner, id) in Vec::from_iter(self.awaiting_fan_out.iter().copied()) {
             let Some(client) = self.clients.get(id) else { continue };
@@ -97,8 +97,8 @@ impl Core {
         }
     }
 
-    /// Returns limits that servers of several of the `shards` share, with the number of these
-    /// shards.
+    /// Returns the connection limits that apply to more than one of the `shards`, each with the
+    /// number of these shards.
     fn shared_limits(&self, owner: PoolId, shards: &[u32]) -> Vec<(Arc<ConnectionLimit>, u32)> {
         let mut needed: Vec<(Arc<ConnectionLimit>, u32)> = Vec::new();
         for shard in shards {

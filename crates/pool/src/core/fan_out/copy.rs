@@ -1,5 +1,6 @@
-//! COPY FROM with rows for several shards: in one transaction per shard, all of which are committed
-//! once every shard has received all of its rows. If one COMMIT fails, the others are not undone.
+//! COPY FROM with rows for several shards. It runs in one transaction per shard; all of them are
+//! committed once every shard has received all of its rows. If one COMMIT fails, the others are not
+//! undone.
 
 use howdah_route::{CopyRowSplitter, Refusal, RowTarget, ShardRequest};
 use howdah_wire::{Frontend, Header, frontend::encode};
@@ -17,7 +18,7 @@ use crate::{
     },
 };
 
-/// Maximum bytes of rows collected for one CopyData message.
+/// Bytes of rows collected for a shard before they are sent in a CopyData message.
 const COPY_DATA_BYTES: usize = 32 << 10;
 
 /// Maximum length of a row in bytes.
@@ -61,7 +62,7 @@ fn append_row(buffers: &mut [Vec<u8>], place: RowTarget, row: &[u8]) {
     }
 }
 
-/// The next part of a client's input while it sends rows, up to a position in the input.
+/// The next part of a client's input during COPY. The numbers are end offsets within the input.
 enum CopyInput {
     /// Complete or partial rows.
     Data(usize),
@@ -160,7 +161,7 @@ impl Core {
         }
     }
 
-    /// Handles the end of the client's rows; `is_done` is false if the client has aborted the COPY.
+    /// Handles the end of the client's rows: CopyDone, or CopyFail if `is_done` is false.
     fn finish_rows(&mut self, id: ClientId, is_done: bool, io: &mut dyn CoreIo) {
         let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
         let Some(copying) = fan_out.and_then(|fan_out| fan_out.copy.as_mut()) else { return };
@@ -224,7 +225,7 @@ impl Core {
         self.deferred.push(DeferredWork::Client(id));
     }
 
-    /// Sends a message to the sub-requests whose servers are receiving rows.
+    /// Sends a message to the sub-requests whose servers are in COPY mode.
     fn send_to_copying(&mut self, id: ClientId, message: &[u8], io: &mut dyn CoreIo) {
         for sub_request in self.linked_sub_requests(id) {
             let server = self
@@ -252,8 +253,8 @@ impl Core {
             .collect()
     }
 
-    /// Takes the next step of a COPY, once all sub-requests have started. Returns whether there was
-    /// one.
+    /// Takes the next step of a COPY, once all sub-requests have started. Returns `false` if there
+    /// was none.
     pub(super) fn advance_copy(&mut self, id: ClientId, io: &mut dyn CoreIo) -> bool {
         let Some(phase) = self.copy_phase(id) else { return false };
         let fan_out = self.clients.get(id).and_then(|client| client.fan_out.as_ref());
@@ -278,7 +279,7 @@ impl Core {
                 let Some(fan_out) = fan_out else { return false };
                 let mut out = Vec::new();
                 fan_out.merger.expect_replies(ShardRequest::Commit);
-                fan_out.merger.finish_disconnected(&mut out); // No shard remains to reply.
+                fan_out.merger.finish_disconnected(&mut out); // In case no shard is left to reply.
                 self.send_merged(id, &out, io);
                 let sql: &[u8] = if has_failed { b"ROLLBACK" } else { b"COMMIT" };
                 let mut message = Vec::new();

@@ -1,17 +1,17 @@
-//! LISTEN over shared connections: the pooler tracks for each client the channels that a server
-//! would track for a session.
+//! LISTEN over shared connections: for each client, the pooler tracks the channels that a
+//! PostgreSQL session would listen to.
 //!
 //! In addition to the pools, one dedicated connection per database listens to every channel that
-//! any client has requested. Its notifications are delivered to the listening clients, each between
-//! two of its transactions.
+//! any client has requested. The pooler delivers its notifications to the listening clients, to
+//! each client between two of its transactions.
 //!
 //! PostgreSQL decides what LISTEN and UNLISTEN do. The client's statement runs on its server,
-//! followed by a LISTEN of the pooler to a marker channel with a number. After the transaction, the
-//! server is asked for its channels. If a marker is among them, its statement took effect,
-//! whichever savepoint was rolled back to. Then the server unlistens everything. So the outcome of
-//! a transaction is known without parsing any text; the text only shows which channels the
-//! dedicated connection must listen to *before* the client's statement runs, so that nothing is
-//! lost in between.
+//! followed by the pooler's own LISTEN to a numbered marker channel. After the transaction, the
+//! pooler queries the channels that the server listens to. If a marker is among them, its statement
+//! took effect, even if savepoints were rolled back. The server then unlistens all channels. So the
+//! outcome of a transaction never depends on parsing SQL. Parsing only shows which channels the
+//! dedicated connection must listen to *before* the client's statement runs, so that no
+//! notification is lost in between.
 
 use std::sync::Arc;
 
@@ -31,11 +31,11 @@ pub(crate) enum ListenAction {
     UnlistenAll,
 }
 
-/// A LISTEN or UNLISTEN statement found in a text.
+/// A LISTEN or UNLISTEN statement found in a query string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListenStatement {
     pub(crate) action: ListenAction,
-    /// Offset of the end of the statement's last token.
+    /// Byte offset, within the query string, of the end of the statement's last token.
     pub(crate) end: usize,
 }
 
@@ -44,14 +44,15 @@ pub(crate) struct ListenStatement {
 pub(crate) enum MissedNotifications {
     /// The client did not read its notifications, and its buffer is full.
     Dropped { count: u64 },
-    /// The dedicated connection was lost and is re-established.
+    /// The dedicated connection was lost and has been re-established.
     Reconnected,
-    /// The statement's effect ends with the transaction.
+    /// The pooler could not track a LISTEN or UNLISTEN: its effect ends with the transaction.
     NotTracked,
 }
 
 impl MissedNotifications {
-    /// Returns a code of class 01 (warning); `N` starts implementation-defined codes.
+    /// Returns an SQLSTATE of class 01 (warning). Subclasses that start with `N` are
+    /// implementation-defined.
     pub(crate) const fn sqlstate(&self) -> &'static [u8; 5] {
         match self {
             Self::Dropped { .. } => b"01N01",
@@ -76,8 +77,7 @@ impl MissedNotifications {
     }
 }
 
-/// Returns the name of the marker channel for a statement. A client's own channel of that form is
-/// harmless: markers are matched by number.
+/// Returns the name of the marker channel for the statement with this number in its transaction.
 pub(crate) fn marker_channel(number: u32) -> String {
     format!("howdah listen {number}")
 }

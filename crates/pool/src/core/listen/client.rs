@@ -1,4 +1,4 @@
-//! [`ClientChannels`]: the channels one client listens to, and its pending notifications;
+//! [`ClientChannels`]: the channels that one client listens to, and its pending notifications.
 //! [`PendingActions`]: the LISTEN and UNLISTEN statements of a server's current transaction.
 
 use std::collections::{HashMap, VecDeque};
@@ -13,32 +13,33 @@ pub(crate) const CHANNELS_MAX: usize = 65_536;
 /// The channels that a client listens to.
 #[derive(Debug, Default)]
 pub(crate) struct ClientChannels {
-    /// For each channel, whether a transaction has committed it; otherwise the dedicated connection
-    /// listens to it in advance.
+    /// For each channel, whether a transaction has committed its LISTEN. If not, only the dedicated
+    /// connection listens to it, in advance.
     channels: HashMap<Channel, bool>,
     queue: VecDeque<QueuedMessage>,
     queued_bytes: usize,
     /// Number of notifications dropped since the client was last warned.
     dropped: u64,
-    /// The channels in `channels` that no transaction has committed.
+    /// The channels in `channels` whose LISTEN no transaction has committed.
     uncommitted: Vec<Channel>,
-    /// Channels that the worker has yet to listen to.
+    /// Channels for which [`CoreIo::listen`](crate::core::io::CoreIo::listen) has yet to be called.
     to_listen: Vec<Channel>,
-    /// Channels that the worker has yet to unlisten.
+    /// Channels for which [`CoreIo::unlisten`](crate::core::io::CoreIo::unlisten) has yet to be
+    /// called.
     to_unlisten: Vec<Channel>,
-    /// The reason why the last request to listen failed.
+    /// The reason why the last request to listen failed, until it is reported to the client.
     pub(crate) refusal: Option<String>,
 }
 
-/// A message waiting to be sent to the client.
+/// A notification or warning that waits to be sent to the client.
 #[derive(Debug)]
 struct QueuedMessage {
-    /// Channel of the notification; `None` for a warning of the pooler.
+    /// Channel of the notification; `None` for a warning from the pooler.
     channel: Option<Channel>,
     message: Box<[u8]>,
 }
 
-/// The result of offering a notification to a client.
+/// The result of [`ClientChannels::offer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotificationOutcome {
     Queued,
@@ -63,8 +64,9 @@ impl ClientChannels {
         self.channels = channels.take(CHANNELS_MAX).map(|channel| (channel, true)).collect();
     }
 
-    /// Requests the channels of some statements that are not listened to yet. Returns whether there
-    /// are any.
+    /// Requests the channels of LISTEN statements that the dedicated connection does not listen to
+    /// for this client yet. Returns whether there are any; if they are too many, sets `refusal`
+    /// instead.
     pub(crate) fn request<'a>(&mut self, actions: impl Iterator<Item = &'a ListenAction>) -> bool {
         for action in actions {
             if let ListenAction::Listen(channel) = action
@@ -85,18 +87,20 @@ impl ClientChannels {
         !self.to_listen.is_empty()
     }
 
-    /// Takes the channels to listen to, which then count as requested.
+    /// Takes the channels that the worker must listen to.
     pub(crate) fn take_to_listen(&mut self) -> Vec<Channel> {
         std::mem::take(&mut self.to_listen)
     }
 
-    /// Handles the failure of a request to listen.
+    /// Handles the failure of a request to listen: drops uncommitted channels and stores the
+    /// reason.
     pub(crate) fn refuse(&mut self, reason: String) {
         self.drop_uncommitted();
         self.refusal = Some(reason);
     }
 
-    /// Applies the effective statements of an ended transaction, and drops the others.
+    /// Applies the statements of an ended transaction that took effect, and drops the channels of
+    /// the others.
     pub(crate) fn commit<'a>(&mut self, actions: impl Iterator<Item = &'a ListenAction>) {
         for action in actions {
             match action {
@@ -130,8 +134,8 @@ impl ClientChannels {
         self.drop_uncommitted_notifications();
     }
 
-    /// Drops notifications that arrived before the commit, while the client's transaction
-    /// continues.
+    /// Drops queued notifications of channels whose LISTEN is not committed: PostgreSQL would not
+    /// deliver them.
     pub(crate) fn drop_uncommitted_notifications(&mut self) {
         let Self { channels, queue, queued_bytes, .. } = self;
         queue.retain(|queued| {
@@ -163,7 +167,8 @@ impl ClientChannels {
         if !self.channels.contains_key(channel) {
             return NotificationOutcome::NotListening;
         }
-        // Once some were dropped, the warning must precede later notifications, which wait for it.
+        // Once a notification was dropped, also drop later ones until the client has been warned,
+        // so that the warning stands where notifications are missing.
         if self.dropped > 0 || self.queued_bytes + message.len() > bytes_max {
             self.dropped += 1;
             return NotificationOutcome::Dropped;
@@ -174,7 +179,7 @@ impl ClientChannels {
         NotificationOutcome::Queued
     }
 
-    /// Queues a warning in the order of notifications.
+    /// Queues a warning after the notifications that are queued already.
     pub(crate) fn push_warning(&mut self, warning: &MissedNotifications) {
         let mut message = Vec::new();
         write_warning(&mut message, warning);
@@ -182,8 +187,8 @@ impl ClientChannels {
         self.queue.push_back(QueuedMessage { channel: None, message: message.into() });
     }
 
-    /// Appends pending messages, then the warning if some were dropped. Notifications of
-    /// uncommitted channels stay queued.
+    /// Appends queued messages to `to`, then a warning if notifications were dropped. Notifications
+    /// of uncommitted channels stay queued.
     pub(crate) fn write_pending(&mut self, to: &mut Vec<u8>) {
         let mut remaining = VecDeque::new();
         for queued in std::mem::take(&mut self.queue) {
@@ -215,7 +220,7 @@ pub(crate) fn write_warning(to: &mut Vec<u8>, warning: &MissedNotifications) {
 /// LISTEN and UNLISTEN statements in a server's current transaction.
 #[derive(Debug, Default)]
 pub(crate) struct PendingActions {
-    /// The statements in order; the index is the number of the marker channel.
+    /// The statements in order of execution; the index is the number of the marker channel.
     actions: Vec<ListenAction>,
     /// Numbers of the markers that the server listens to after the transaction.
     effective: Vec<u32>,
@@ -223,7 +228,7 @@ pub(crate) struct PendingActions {
     pub(crate) tags: usize,
     /// The portal bound to a LISTEN or UNLISTEN, with the statement.
     pub(crate) portal: Option<(Box<[u8]>, ListenAction)>,
-    /// The error to report instead of that of the statement that was made to fail.
+    /// The error to send to the client in place of the server's, if the pooler made a LISTEN fail.
     pub(crate) refusal: Option<Vec<u8>>,
 }
 
@@ -242,7 +247,7 @@ impl PendingActions {
         u32::try_from(self.actions.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// Records a channel that the server listens to after the transaction.
+    /// Records a channel that the server listens to after the transaction, if it is a marker.
     pub(crate) fn record_channel(&mut self, channel: &[u8]) {
         if let Some(number) = marker_number(channel)
             && (number as usize) < self.actions.len()
@@ -288,7 +293,7 @@ mod tests {
         listen(&mut channels, "a");
         assert_eq!(channels.offer(&channel("a"), b"12345", 8), NotificationOutcome::Queued);
         assert_eq!(channels.offer(&channel("a"), b"6789", 8), NotificationOutcome::Dropped);
-        // It would fit, but would precede the warning about those dropped before it.
+        // It would fit, but the warning about earlier dropped notifications must come first.
         assert_eq!(channels.offer(&channel("a"), b"x", 8), NotificationOutcome::Dropped);
         assert_eq!(channels.offer(&channel("b"), b"x", 8), NotificationOutcome::NotListening);
         let output = pending_text(&mut channels);

@@ -1,4 +1,4 @@
-//! Parses LISTEN and UNLISTEN as PostgreSQL does: keywords, comments, and folded or quoted names.
+//! Parses LISTEN and UNLISTEN as PostgreSQL does, including comments and folded or quoted names.
 
 use crate::core::listen::channels::{Channel, ListenAction, ListenStatement};
 
@@ -17,7 +17,7 @@ pub(crate) fn starts_with_listen(sql: &[u8]) -> bool {
     }
 }
 
-/// Parses a text that is a single LISTEN or UNLISTEN and nothing else.
+/// Parses a text that consists of a single LISTEN or UNLISTEN statement; returns `None` otherwise.
 pub(crate) fn parse(sql: &[u8]) -> Option<ListenStatement> {
     let found = parse_prefix(sql)?;
     let mut rest = &sql[found.end..];
@@ -49,14 +49,14 @@ fn parse_prefix(sql: &[u8]) -> Option<ListenStatement> {
     Some(ListenStatement { action, end: end(rest) })
 }
 
-/// Returns the text after a keyword.
+/// Returns the text after a keyword; `None` if the text does not start with that keyword.
 fn strip_keyword<'a>(sql: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (front, rest) = sql.split_at_checked(word.len())?;
     let is_whole = rest.first().is_none_or(|byte| !is_name_byte(*byte));
     (is_whole && front.eq_ignore_ascii_case(word)).then_some(rest)
 }
 
-/// Returns the text after white space and comments; `None` if a comment does not end.
+/// Returns the text after white space and comments; `None` if a comment is not terminated.
 fn skip_whitespace(mut sql: &[u8]) -> Option<&[u8]> {
     loop {
         sql = sql.trim_ascii_start();
@@ -73,7 +73,7 @@ fn skip_whitespace(mut sql: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Returns the text after a comment; comments nest.
+/// Returns the text after a `/* */` comment, which may be nested; `None` if it is not terminated.
 fn skip_comment(sql: &[u8]) -> Option<&[u8]> {
     let (mut at, mut depth) = (0, 0_usize);
     loop {
@@ -126,7 +126,7 @@ fn is_not_name_start(byte: u8) -> bool {
     byte.is_ascii_digit() || byte == b'$'
 }
 
-/// Truncates a name to the maximum length, at a UTF-8 character boundary.
+/// Truncates a name to at most [`NAME_BYTES_MAX`] bytes, at a UTF-8 character boundary.
 fn truncated(name: &[u8]) -> Channel {
     if name.len() <= NAME_BYTES_MAX {
         return name.into();
