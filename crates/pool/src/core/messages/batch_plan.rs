@@ -1,8 +1,9 @@
 //! Routing of extended-protocol batches: all messages of a batch are analyzed before the first one
-//! is sent, so that one server is chosen for all of them, and a refused batch has had no effect.
+//! is sent, so that one server is chosen for all of them and a refused batch has no effect.
 //!
-//! A server need not reply before Sync or Flush, so a client that waits for a reply has sent one of
-//! them. A batch that is longer than the limit on bytes held for one client is analyzed in parts.
+//! Analysis may wait for the end of a batch: a server need not reply before Sync or Flush, so a
+//! client that waits for a reply has sent one of them. A batch longer than [`HELD_BYTES_MAX`] is
+//! analyzed in parts.
 
 use std::sync::Arc;
 
@@ -25,25 +26,26 @@ use crate::core::{
 
 /// The results of analyzing a batch so far.
 struct BatchInfo<'a> {
-    /// The route that is suitable for all messages so far.
+    /// The combined route of all messages so far; `None` if none of them has determined one.
     route: Option<Route>,
-    /// Statements that the batch parses: name, text, analysis.
+    /// Statements that the batch parses: name, text and analysis result.
     parsed: Vec<(&'a [u8], &'a [u8], Parsed)>,
     binds: usize,
     executes: usize,
     /// The text of the statement bound last, if it is a plain BEGIN.
     begin: Option<Box<[u8]>>,
-    /// Portals bound to the pooler's own commands.
+    /// Portals bound to the pooler's own commands, such as SHOW of a routing setting.
     portals: Vec<&'a [u8]>,
-    /// Portals to be run on several shards, in the order of their Binds.
+    /// Portals that run on several shards, in the order of their Binds.
     fan_outs: FanOutPlans<'a>,
-    /// Whether the batch has messages about the pooler's commands, and about other statements.
+    /// Whether the batch has messages for the pooler's own commands.
     has_commands: bool,
     has_others: bool,
 }
 
 impl RoutingContext<'_> {
-    /// Dispatches a batch of a client without a server: a new one, or its rest after a Flush.
+    /// Dispatches a batch of a client without a server: a new batch, or the rest of one after a
+    /// Flush.
     pub(in crate::core) fn dispatch_batch(
         &mut self,
         client: &mut ClientConnection,
@@ -86,7 +88,7 @@ impl RoutingContext<'_> {
         dispatch
     }
 
-    /// Dispatches a batch, or its next part, for a client that has a server because it is in a
+    /// Dispatches a batch, or its next part, of a client that has a server because it is in a
     /// transaction or in the middle of the batch.
     pub(in crate::core) fn dispatch_linked_batch(
         &mut self,
@@ -156,8 +158,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Whether a batch of a client without a server is a single BEGIN, which waits until the next
-    /// request determines the shard. If so, stores it as the client's pending BEGIN.
+    /// If a batch of a client without a server is a single BEGIN that must wait until the next
+    /// request determines the shard, stores it as the client's pending BEGIN and returns `true`.
     fn defer_begin(
         &self,
         client: &mut ClientConnection,
@@ -206,14 +208,15 @@ impl RoutingContext<'_> {
             at = start + header.body_bytes as usize;
             let Some(body) = input.get(start..at) else { break };
             let frame = Frame { tag: header.tag, body };
-            // The server reports malformed messages.
+            // The server will reject the malformed message.
             let Ok(message) = frontend::FrontendMessage::parse(frame) else {
                 info.has_others = true;
                 continue;
             };
             self.analyze_message(client, &mut info, message)?;
         }
-        // A batch that only consists of Close messages goes to a server, too.
+        // A batch without any statement, such as one with only Close messages, also goes to a
+        // server.
         info.has_others |= !info.has_commands;
         if info.route.is_none() && !info.has_commands {
             let Some(routing) = &mut client.routing else { return Ok(info) };
@@ -264,8 +267,8 @@ impl RoutingContext<'_> {
                 {
                     routing.statements_by_name.remove(name);
                 }
-                // A Close of a command does not make the batch mixed: drivers close old statements
-                // right before the next request.
+                // A Close of a statement name does not make the batch mixed, because drivers close
+                // old statements right before the next request.
                 info.has_commands |= is_command;
                 info.has_others |= !is_command && !self.pool.has_tracked_names;
             }
@@ -332,7 +335,7 @@ impl RoutingContext<'_> {
         Ok(())
     }
 
-    /// Adds the route of a Describe of a statement prepared by an earlier batch.
+    /// Adds the route of a Describe for a statement that an earlier batch prepared.
     fn analyze_describe(
         &mut self,
         client: &mut ClientConnection,
@@ -348,8 +351,8 @@ impl RoutingContext<'_> {
         Ok(())
     }
 
-    /// Calls `act` with a statement that the client prepared in an earlier batch. Returns `None` if
-    /// no statement has this name: the server reports that.
+    /// Calls `use_statement` with a statement that the client prepared in an earlier batch. Returns
+    /// `None` if no statement has this name; the server then reports the error.
     fn with_prepared(
         &mut self,
         client: &mut ClientConnection,
@@ -423,10 +426,11 @@ impl RoutingContext<'_> {
     }
 }
 
-/// Names of portals, and how their results from several shards are merged.
+/// Names of portals, each with the plan for merging its results from several shards.
 pub(in crate::core) type FanOutPlans<'a> = Vec<(&'a [u8], Arc<FanOut>)>;
 
-/// Maximum number of names recorded for one client where the pooler does not rewrite names.
+/// Maximum number of statement names recorded for one client, if the pooler does not rewrite names.
+/// When it is reached, all names are forgotten.
 const NAMES_MAX: usize = 10_000;
 
 impl BatchInfo<'_> {
@@ -464,7 +468,8 @@ fn parse_text(
     session.parse(router, sql, types)
 }
 
-/// Returns the end of the complete messages of a batch, and whether the batch is complete there.
+/// Returns the end of the last complete message of the batch at `start`, and whether the batch ends
+/// there.
 fn batch_extent(input: &[u8], start: usize) -> (usize, bool) {
     let mut at = start;
     while let Ok(Some(header)) = header_at(input, at) {
@@ -489,6 +494,6 @@ fn batch_extent(input: &[u8], start: usize) -> (usize, bool) {
             _ => return (at, at > start),
         }
     }
-    // An invalid header is reported when it is processed.
+    // An invalid header also ends the batch; it is reported when it is processed.
     (at, header_at(input, at).is_err())
 }

@@ -1,4 +1,5 @@
-//! From client to server: frames messages, tracks requests, and forwards bytes unchanged.
+//! The path from client to server: frames messages, tracks requests, and forwards bytes unchanged
+//! where possible.
 
 use std::ops::Range;
 
@@ -35,27 +36,27 @@ use crate::{
 
 /// The reason why processing a client's bytes stopped.
 pub(in crate::core) enum StopReason {
-    /// The rest of the input is an incomplete message.
+    /// The rest of the input is an incomplete message or batch.
     NeedsMoreInput,
     /// The next message needs a server.
     NeedsServer,
-    /// The server must accept the client's parameters first.
+    /// The server was just assigned and must accept the client's parameters first.
     NeedsParameters,
     /// The client has sent Terminate.
     Terminate,
     /// The client must be disconnected with this error.
     Fault(ClientRefusal),
-    /// The meaning of the next message depends on outstanding replies.
+    /// The meaning of the next message depends on replies that have not arrived yet.
     AwaitsReplies,
-    /// The client's server can be released, and the next message may be for another one.
+    /// The client's server can be released; the next message may need another server.
     ServerReleased,
     /// The next messages are for several shards.
     FanOut(Box<FanOutRequest>),
 }
 
 impl Core {
-    /// Processes bytes that a client sent: buffers them while the client waits, otherwise handles
-    /// as many messages as possible.
+    /// Processes bytes that a client sent: handles as many messages as possible and buffers the
+    /// rest, or buffers all bytes while the client waits.
     pub(in crate::core) fn process_client_bytes(
         &mut self,
         id: ClientId,
@@ -82,8 +83,8 @@ impl Core {
             if client.input.buffered.is_empty() {
                 break;
             }
-            // Buffered bytes come first. Append only as many as the next message needs, so that the
-            // others need not be copied.
+            // Buffered bytes must be processed first. Append only as many new bytes as the next
+            // message needs, so that the others need not be copied.
             let (now, later) = bytes.split_at(client.input.bytes_needed().min(bytes.len()));
             if now.is_empty() {
                 return;
@@ -100,7 +101,7 @@ impl Core {
         }
     }
 
-    /// Processes buffered input.
+    /// Processes a client's buffered input as far as possible.
     pub(in crate::core) fn process_buffered(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if client.input.buffered.is_empty() {
@@ -152,12 +153,13 @@ impl Core {
                 stop => break stop,
             }
         };
-        // Only a request that went to a single server, and of which the pooler answered nothing,
-        // can be rerouted.
+        // A request can be rerouted only if it went to a single server and the pooler has answered
+        // no part of it itself.
         can_buffer &= matches!(stop, StopReason::NeedsMoreInput) && self.to_client.is_empty();
         self.flush_client(id, input, io);
         let Some(client) = self.clients.get_mut(id) else { return at };
-        // An answered BEGIN starts an idle transaction, although no server has received it.
+        // The BEGIN that the pooler has just answered starts an idle transaction, although no
+        // server has received it.
         if client.state == ClientState::Idle && client.has_deferred_begin() {
             client.state_since = self.now;
         }
@@ -218,7 +220,7 @@ impl Core {
         };
         server.retry_buffer.discard_incomplete();
         if server.outstanding.is_empty() {
-            server.state_since = self.now; // Until now, the server waited for the client.
+            server.state_since = self.now; // Until now, the server was waiting for the client.
             if server.is_quiescent() {
                 server.work_started = self.now;
             }
@@ -257,7 +259,8 @@ impl Core {
     }
 }
 
-/// Decides what to do with a client's messages.
+/// Decides how to handle each message of a client. Implemented for clients with and without a
+/// server.
 pub(in crate::core) trait MessageHandler {
     /// Returns the cursor over the client's input.
     fn input(&mut self) -> &mut FrameCursor;
@@ -265,18 +268,19 @@ pub(in crate::core) trait MessageHandler {
     /// Forwards a range of the input to the server.
     fn forward(&mut self, range: Range<usize>);
 
-    /// Tracks a message, and decides how much of it is forwarded.
+    /// Tracks a message, and decides whether and how to forward it.
     fn handle(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult;
 
-    /// Called after a message of `bytes` bytes, or its front, has been handled.
+    /// Called after a message, or its first part, has been handled. `bytes` is the length of the
+    /// whole message, including its header.
     #[inline]
     fn handled(&mut self, bytes: usize) {
         let _ = bytes;
     }
 }
 
-/// Processes messages as far as possible: the front of a message decides how its body is handled,
-/// which may then be streamed.
+/// Processes messages as far as possible. The first part of a message determines how to handle its
+/// body, the rest of which may then be streamed.
 #[inline]
 fn handle_messages(
     handler: &mut impl MessageHandler,
@@ -302,8 +306,8 @@ fn handle_messages(
         };
         let start = *at + Header::BYTES;
         let end = input.len().min(start + header.body_bytes as usize);
-        // A short message waits until it is complete, so a client that stops inside one does not
-        // occupy a server.
+        // Wait until a short message is complete, so that a client that stops in the middle of one
+        // does not occupy a server.
         if end - start < header.body_bytes as usize && header.body_bytes <= SHORT_BYTES_MAX {
             return StopReason::NeedsMoreInput;
         }
@@ -358,14 +362,14 @@ fn header_error(input: &[u8], at: usize, body_bytes_max: u32) -> StopReason {
     }
 }
 
-/// Maximum body length of messages that are held until they are complete.
+/// Maximum body length, in bytes, of messages that are held until they are complete.
 const SHORT_BYTES_MAX: u32 = 4096;
 
-/// Handles the messages of a client that has no server, up to one that needs a server.
+/// Handles the messages of a client that has no server, up to the first one that needs a server.
 struct UnlinkedHandler<'a> {
     client: &'a mut ClientConnection,
     to_client: &'a mut GatherBuffer,
-    /// The routing of the client's database, if that has one.
+    /// The routing context of the client's database, if it has routing.
     routing: Option<RoutingContext<'a>>,
     input: &'a [u8],
 }
@@ -388,7 +392,7 @@ impl MessageHandler for UnlinkedHandler<'_> {
                 let status = self.transaction_status();
                 self.to_client.push_with(|buf| encode::ready_for_query(buf, status));
             }
-            // No request is outstanding that Flush could affect, and CopyData that arrives now
+            // Flush has no effect because no request is outstanding, and CopyData that arrives now
             // belongs to a COPY that has failed.
             Frontend::Flush | Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail => {}
             Frontend::Query if self.client.statements.named.is_empty() => {
@@ -414,7 +418,7 @@ impl MessageHandler for UnlinkedHandler<'_> {
 }
 
 impl UnlinkedHandler<'_> {
-    /// Returns the transaction status for ReadyForQuery.
+    /// Returns the transaction status to report in ReadyForQuery.
     fn transaction_status(&self) -> TransactionStatus {
         match &self.client.routing {
             Some(routing) if routing.deferred_begin.is_some() => TransactionStatus::InTransaction,
@@ -422,7 +426,8 @@ impl UnlinkedHandler<'_> {
         }
     }
 
-    /// Handles a message of a batch that the pooler answers.
+    /// Handles a message of a batch that the pooler answers itself; `None` if the batch belongs to
+    /// servers.
     #[inline]
     fn handle_local_batch(
         &mut self,
@@ -471,7 +476,7 @@ impl UnlinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Replies to a BEGIN, which is sent to a server before the next request.
+    /// Replies to a BEGIN; the BEGIN itself is sent to a server before the next request.
     fn defer_begin(&mut self, message: PartialMessage<'_>, route: Route) {
         let Some(routing) = &mut self.client.routing else { return };
         routing.deferred_begin = Some((message.body.into(), route));
@@ -519,7 +524,7 @@ impl UnlinkedHandler<'_> {
     }
 }
 
-/// Returns the error for a message that is invalid after the login.
+/// Returns the error for a message that is not allowed after the login.
 pub(in crate::core) fn misplaced_message(kind: Frontend) -> RewriteResult {
     RewriteResult::Stop(StopReason::Fault(ClientRefusal::ProtocolViolation(format!(
         "unexpected {kind} after login"
@@ -527,7 +532,7 @@ pub(in crate::core) fn misplaced_message(kind: Frontend) -> RewriteResult {
 }
 
 impl ClientConnection {
-    /// Whether the client's input must be held for now.
+    /// Whether the client's input must be buffered, because it waits for a server or for replies.
     pub(in crate::core) fn must_buffer_input(&self) -> bool {
         matches!(self.state, ClientState::Waiting | ClientState::Welcome)
             || self.fan_out.as_ref().is_some_and(|fan_out| !fan_out.accepts_copy_data())

@@ -1,9 +1,10 @@
-//! A fast path for query strings that need no further inspection: nearly all that clients send.
+//! A fast path for query strings that need no further inspection, which are nearly all that clients
+//! send.
 
-/// Whether a text is a single statement that cannot change the session in a way that the pooler
-/// must track (SET, RESET, DISCARD, DEALLOCATE, LISTEN, UNLISTEN). True only if it starts with one
-/// of [`STATEMENT_PREFIXES`] and contains no semicolon except at its end; false negatives are
-/// possible.
+/// Whether a query string is a single statement that makes no session change the pooler must track,
+/// as SET, RESET, DISCARD, DEALLOCATE, LISTEN and UNLISTEN do. Returns `true` only if it starts
+/// with one of [`STATEMENT_PREFIXES`] and contains no semicolon except at its end; false negatives
+/// are possible.
 #[inline]
 pub(crate) fn is_simple(sql: &[u8]) -> bool {
     let Some(word) = sql.first_chunk::<4>() else { return false };
@@ -15,7 +16,7 @@ pub(crate) fn is_simple(sql: &[u8]) -> bool {
     sql[end + 1..].iter().all(|byte| *byte == b';' || byte.is_ascii_whitespace())
 }
 
-/// Whether a text is a simple statement that neither starts nor ends a transaction.
+/// Whether a query string is simple ([`is_simple`]) and neither starts nor ends a transaction.
 pub(crate) fn is_non_transaction(sql: &[u8]) -> bool {
     let is_control = |word: &[u8; 4]| {
         [b"begi", b"comm", b"roll"].iter().any(|control| word.eq_ignore_ascii_case(*control))
@@ -24,7 +25,7 @@ pub(crate) fn is_non_transaction(sql: &[u8]) -> bool {
 }
 
 /// First four bytes, in lower case, of the statements that [`is_simple`] accepts. No statement that
-/// must be tracked starts like them.
+/// must be tracked starts with these bytes.
 const STATEMENT_PREFIXES: [u32; 8] = [
     u32::from_le_bytes(*b"sele"),
     u32::from_le_bytes(*b"inse"),

@@ -1,5 +1,4 @@
-//! [`GatherBuffer`]: the bytes of one vectored write, partly borrowed from the input and partly
-//! own.
+//! [`GatherBuffer`]: the bytes of one vectored write; ranges of the input are not copied.
 
 use std::{io::IoSlice, ops::Range};
 
@@ -17,7 +16,8 @@ struct GatherSlice {
     end: usize,
 }
 
-/// Bytes to send to one peer, in order. Reused for its memory; empty between calls of the core.
+/// The bytes to send to one peer, in order. The buffer is reused to avoid allocations, and is empty
+/// between calls of the core.
 #[derive(Debug, Default)]
 pub(crate) struct GatherBuffer {
     slices: Vec<GatherSlice>,
@@ -31,7 +31,7 @@ impl GatherBuffer {
         self.push(GatherSlice { is_input: true, start: range.start, end: range.end });
     }
 
-    /// Appends the bytes that `make` writes.
+    /// Appends the bytes that `make` writes, and returns its result.
     pub(crate) fn push_with<T>(&mut self, make: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let start = self.own_bytes.len();
         let result = make(&mut self.own_bytes);
@@ -72,7 +72,7 @@ impl GatherBuffer {
         backlog
     }
 
-    /// Sends at most `N` slices.
+    /// Sends at most `N` slices, from an array on the stack.
     fn send_slices<const N: usize>(
         &self,
         pieces: &[GatherSlice],
@@ -87,7 +87,8 @@ impl GatherBuffer {
         io.send(to, &slices[..pieces.len()])
     }
 
-    /// Returns all own bytes, in order; the whole content if nothing refers to the input.
+    /// Returns all bytes that were appended by [`GatherBuffer::push_with`], without ranges of the
+    /// input.
     pub(crate) fn own_bytes(&self) -> &[u8] {
         &self.own_bytes
     }
@@ -98,7 +99,7 @@ impl GatherBuffer {
         self.slices.is_empty()
     }
 
-    /// Copies everything into `to`, if it is at most `max` bytes.
+    /// Appends the whole content to `to`, if it is at most `max` bytes; otherwise does nothing.
     pub(crate) fn copy_to(&self, input: &[u8], max: usize, to: &mut Vec<u8>) {
         let total: usize = self.slices.iter().map(|piece| piece.end - piece.start).sum();
         if total <= max {

@@ -1,5 +1,5 @@
-//! Extended-protocol batches that the pooler itself replies to: its own commands, and refused
-//! batches.
+//! Extended-protocol batches that the pooler answers itself: its own commands, a deferred BEGIN,
+//! and refused batches.
 
 use howdah_route::RouteCommand;
 use howdah_wire::{
@@ -26,17 +26,18 @@ use crate::core::{
     state::client::ClientConnection,
 };
 
-/// Replies to the messages of such a batch.
+/// Replies to the messages of a batch that the pooler answers.
 pub(in crate::core) struct LocalBatchHandler<'a, 'r> {
     pub(in crate::core) client: &'a mut ClientConnection,
     pub(in crate::core) routing: &'a mut RoutingContext<'r>,
     pub(in crate::core) to_client: &'a mut GatherBuffer,
-    /// The transaction status for ReadyForQuery.
+    /// The transaction status to report in ReadyForQuery.
     pub(in crate::core) status: TransactionStatus,
 }
 
 impl LocalBatchHandler<'_, '_> {
-    /// Handles a message of the batch; `None` if the batch is over and the message is for a server.
+    /// Handles a message of the batch; `None` if the batch has ended and the message is for a
+    /// server.
     pub(in crate::core) fn handle(
         &mut self,
         kind: Frontend,
@@ -181,7 +182,8 @@ impl LocalBatchHandler<'_, '_> {
         self.store_statement(name, text);
     }
 
-    /// Stores the body of a Parse after its name as the client's statement with that name.
+    /// Stores a statement under the client's name. `text` is the body of the Parse message after
+    /// the name.
     fn store_statement(&mut self, name: &[u8], text: &[u8]) {
         let statements = &mut self.client.statements;
         if name.is_empty() {
@@ -264,5 +266,5 @@ impl LocalBatchHandler<'_, '_> {
     }
 }
 
-/// Maximum number of portals for commands in one batch.
+/// Maximum number of portals bound to the pooler's commands in one batch.
 const PORTALS_MAX: usize = 1000;

@@ -1,8 +1,8 @@
 //! [`OutstandingRequests`]: the requests that a server has not answered yet, in order.
 //!
-//! Replies carry no ids: only the order shows which request a reply belongs to. The pooler adds
-//! requests of its own, whose replies are discarded. Requests that were not sent to a server are
-//! answered by the pooler, when all earlier ones are.
+//! Replies carry no ids: only their order shows which request each belongs to. The pooler adds
+//! requests of its own, whose replies are discarded. It answers requests that it has not sent to
+//! the server as soon as all earlier ones are answered.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -17,10 +17,10 @@ pub(crate) enum RequestKind {
     FunctionCall,
     /// Answered by ReadyForQuery.
     Sync,
-    /// Answered by ParseComplete.
+    /// Answered by ParseComplete. Contains the change to roll back if it fails.
     Parse(Option<Box<RollbackAction>>),
-    /// A Parse with a name that the client uses already. It is sent to the server for an error at
-    /// the right position; the name goes into the error text.
+    /// A Parse with a name that the client already uses. The server rejects it, so that the error
+    /// comes in the right order. Contains the client's name, for the error text.
     DuplicateParse(Box<[u8]>),
     /// Answered by BindComplete. Contains the id of the shared statement, or 0.
     Bind(u64),
@@ -29,19 +29,19 @@ pub(crate) enum RequestKind {
     Describe(u64),
     /// Answered by rows, then CommandComplete, EmptyQueryResponse or PortalSuspended.
     Execute,
-    /// Answered by CloseComplete.
+    /// Answered by CloseComplete. Contains the change to roll back if it is skipped.
     Close(Option<Box<RollbackAction>>),
-    /// CopyDone or CopyFail: not answered, but ends the period in which Sync is not answered
-    /// either.
+    /// CopyDone or CopyFail. It has no reply of its own, but ends the COPY, during which a server
+    /// ignores Sync.
     CopyEnd,
-    /// A Parse of a statement that the server already holds: the pooler answers it.
+    /// A Parse of a statement that the server already has: the pooler answers it.
     LocalParse(Box<RollbackAction>),
-    /// A Close of a client's name: the pooler answers it.
+    /// A Close of one of the client's statement names: the pooler answers it.
     LocalClose(Option<Box<RollbackAction>>),
 }
 
 impl RequestKind {
-    /// Returns the reply to a request that the pooler answers.
+    /// Returns the reply to a request that the pooler answers: ParseComplete or CloseComplete.
     pub(crate) fn local_reply(&self) -> Option<[u8; 5]> {
         match self {
             Self::LocalParse(_) => Some(*b"1\0\0\0\x04"),
@@ -51,22 +51,22 @@ impl RequestKind {
     }
 }
 
-/// The change to roll back if a request fails or is skipped: it was assumed when the request was
-/// sent.
+/// The change that was recorded when a request was sent, and must be rolled back if the request
+/// fails or is skipped. The variants name the action; their comments, the change.
 #[derive(Debug)]
 pub(crate) enum RollbackAction {
-    /// The client received the name.
+    /// The name was added for the client.
     RemoveName(Box<[u8]>),
-    /// The client received the name, and the server the statement with this id.
+    /// The name was added for the client, and the statement with this id for the server.
     RemoveNameAndStatement(Box<[u8]>, u64),
-    /// The server received the statement with this id.
+    /// The statement with this id was added for the server.
     RemoveStatement(u64),
-    /// The client lost the name of this statement.
+    /// The client's name for this statement was removed.
     RestoreName(Box<[u8]>, Arc<PooledStatement>),
-    /// The server lost the statement with this id.
+    /// The statement with this id was removed for the server.
     RestoreStatement(u64),
-    /// The client's unnamed statement was replaced or closed. A Parse that fails has removed the
-    /// previous one, a skipped Parse has not.
+    /// The client's unnamed statement was replaced or closed. A failed Parse has removed the
+    /// previous one; a skipped Parse has not.
     RestoreUnnamed(PreviousUnnamed),
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum RollbackAction {
 pub(crate) enum PreviousUnnamed {
     /// Irrelevant, because the request is the first of its batch and cannot be skipped.
     Any,
-    /// The statement with this text; none if it is empty.
+    /// The statement with this text; if the text is empty, the client had none.
     Text(Vec<u8>),
 }
 
@@ -131,39 +131,42 @@ impl OutstandingRequest {
     }
 }
 
-/// The recipient of a reply.
+/// The recipient of a reply, and with it the purpose of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyTarget {
     /// The client that the server is linked to.
     Client,
-    /// The pooler, on behalf of the client's next request: an error is treated as that request's.
+    /// The pooler, which prepares the client's next request: an error is treated as an error of
+    /// that request.
     Pooler,
-    /// The pooler, which sets the client's session parameters: an error ends the link.
+    /// The pooler, which sets the client's session parameters: an error disconnects client and
+    /// server.
     Parameters,
-    /// The pooler, which sends a BEGIN that its client was already told succeeded: an error ends
-    /// the link.
+    /// The pooler, which sends a BEGIN that it has already reported to the client as successful: an
+    /// error disconnects client and server.
     Begin,
     /// The pooler, which restores the client's startup parameters after a RESET that was already
     /// reported as successful.
     RestoreParameters,
-    /// The pooler, which queries the channels listened to after a transaction that contained LISTEN
-    /// or UNLISTEN: an error ends the link.
+    /// The pooler, which queries the server's LISTEN channels after a transaction that contained
+    /// LISTEN or UNLISTEN: an error disconnects client and server.
     ListeningChannels,
     /// The pooler, which queries or temporarily changes the parse settings: an error is treated as
-    /// that of the next request, or ends the link if in a batch of its own.
+    /// an error of the client's next request or, in a batch of the pooler's own, disconnects client
+    /// and server.
     ParseSettings,
-    /// The pooler, which resets the session: an error closes the server.
+    /// The pooler, which resets the session: an error closes the server connection.
     Cleaning,
 }
 
-/// Requests in order, the oldest first.
+/// The unanswered requests of one server connection, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct OutstandingRequests {
     entries: VecDeque<OutstandingRequest>,
-    /// Number of requests of ended batches that have a rollback action. Within a batch this does
-    /// not matter: requests after a failed one are skipped anyway.
+    /// Number of requests with a rollback action in batches that have ended. Only these make later
+    /// messages ambiguous: within the open batch, a failure also skips all later requests.
     rollbacks_in_ended: usize,
-    /// Number of requests of the open batch that have a rollback action.
+    /// Number of requests with a rollback action in the open batch.
     rollbacks_in_open: usize,
 }
 
@@ -183,13 +186,13 @@ impl OutstandingRequests {
         self.entries.push_back(entry);
     }
 
-    /// Whether outstanding replies decide if the client has the statement `name`, or the server the
-    /// statement `id`.
+    /// Whether it depends on outstanding replies if the client has the statement `name`, or the
+    /// server the statement `id`.
     pub(crate) fn is_ambiguous(&self, name: &[u8], id: u64) -> bool {
         self.pending_rollbacks().any(|rollback| rollback.concerns(name, id))
     }
 
-    /// Whether outstanding replies decide which unnamed statement the client has.
+    /// Whether it depends on outstanding replies which unnamed statement the client has.
     pub(crate) fn is_unnamed_ambiguous(&self) -> bool {
         self.pending_rollbacks()
             .any(|rollback| matches!(rollback, RollbackAction::RestoreUnnamed(_)))
@@ -201,25 +204,25 @@ impl OutstandingRequests {
         entries.filter_map(OutstandingRequest::rollback).take(self.rollbacks_in_ended)
     }
 
-    /// Whether the transaction status will be reported, or a request will have failed, before the
-    /// server processes what is sent now.
+    /// Whether the server will report a transaction status before it processes a message sent now,
+    /// so that the current status is not reliable.
     pub(crate) fn awaits_status(&self) -> bool {
         self.entries
             .iter()
             .any(|entry| entry.ends_batch() && entry.target != ReplyTarget::Parameters)
     }
 
-    /// Whether the batch or query being answered is the last one in the queue.
+    /// Whether at most one batch or query is outstanding.
     pub(crate) fn is_last_batch(&self) -> bool {
         self.entries.iter().filter(|entry| entry.ends_batch()).count() <= 1
     }
 
-    /// Whether the batch being answered is a batch of the pooler, for this target.
+    /// Whether the batch being answered was sent by the pooler for this target.
     pub(crate) fn is_batch_for(&self, target: ReplyTarget) -> bool {
         self.entries.iter().find(|entry| entry.ends_batch()).is_some_and(|end| end.target == target)
     }
 
-    /// Whether there is exactly one request.
+    /// Whether exactly one request is outstanding.
     pub(crate) fn is_single(&self) -> bool {
         self.entries.len() == 1
     }
@@ -234,7 +237,8 @@ impl OutstandingRequests {
         self.entries.front()
     }
 
-    /// Removes the oldest request, and following ends of COPY, which are not answered.
+    /// Removes the oldest request, and any [`RequestKind::CopyEnd`] right after it, which has no
+    /// reply.
     #[inline]
     pub(crate) fn pop(&mut self) {
         let Some(entry) = self.entries.pop_front() else { return };
@@ -260,8 +264,8 @@ impl OutstandingRequests {
     }
 
     /// Removes the oldest request, which has failed, and those that the server skips after it, up
-    /// to the next Sync. Passes their rollback actions to `rollback`, the latest first, with
-    /// whether it is that of the failed request. Returns whether there is a Sync.
+    /// to the next Sync. Passes their rollback actions to `rollback`, the latest first; the flag is
+    /// `true` for the failed request. Returns whether there is a Sync.
     pub(crate) fn skip_to_sync(&mut self, mut rollback: impl FnMut(RollbackAction, bool)) -> bool {
         let is_sync = |entry: &OutstandingRequest| matches!(entry.kind, RequestKind::Sync);
         let sync = self.entries.iter().position(is_sync);
@@ -275,8 +279,8 @@ impl OutstandingRequests {
         sync.is_some()
     }
 
-    /// Records the previous unnamed statement with the next outstanding request that replaces it.
-    /// If there is none, returns the text, so that the client gets it back.
+    /// Stores the text of the previous unnamed statement in the next outstanding request that
+    /// replaces it. If there is none, returns the text, to be restored for the client.
     pub(crate) fn set_previous_unnamed(&mut self, text: Vec<u8>) -> Option<Vec<u8>> {
         for entry in self.entries.iter_mut().filter(|entry| entry.target == ReplyTarget::Client) {
             match &mut entry.kind {
@@ -293,7 +297,8 @@ impl OutstandingRequests {
         Some(text)
     }
 
-    /// Whether any outstanding request was sent by the client.
+    /// Whether any outstanding request was sent by the client, or by the pooler to prepare the
+    /// client's request.
     pub(crate) fn is_for_client(&self) -> bool {
         let is = |target| {
             matches!(target, ReplyTarget::Client | ReplyTarget::Pooler | ReplyTarget::ParseSettings)
@@ -301,8 +306,9 @@ impl OutstandingRequests {
         self.entries.iter().any(|entry| is(entry.target))
     }
 
-    /// Returns how many messages of the batch being answered the server has not processed yet, up
-    /// to Sync, without the current one; `None` if the batch has no Sync or is not the last.
+    /// Returns how many messages of the batch being answered follow the current one, up to but not
+    /// including Sync; messages that the pooler answers do not count. Returns `None` if the batch
+    /// has no Sync or is not the last.
     pub(crate) fn remaining_in_last_batch(&self) -> Option<usize> {
         let end = self.entries.iter().position(OutstandingRequest::ends_batch)?;
         let is_sent = |entry: &&OutstandingRequest| entry.kind.local_reply().is_none();
@@ -311,7 +317,8 @@ impl OutstandingRequests {
         is_last.then(|| self.entries.iter().take(end).skip(1).filter(is_sent).count())
     }
 
-    /// Adds requests of the pooler before the batch being answered, which is sent again after them.
+    /// Adds requests of the pooler at the front of the queue, before the batch being answered,
+    /// which is sent again after them.
     pub(crate) fn prepend_retry<const N: usize>(&mut self, requests: [RequestKind; N]) {
         for request in requests.into_iter().rev() {
             self.entries
@@ -320,8 +327,8 @@ impl OutstandingRequests {
         self.recount_rollbacks();
     }
 
-    /// Whether exactly one request of the client is outstanding, with the pooler's requests on its
-    /// behalf before it.
+    /// Whether exactly one batch or query of the client is outstanding, preceded only by requests
+    /// of the pooler that prepare it.
     pub(crate) fn is_single_client_request(&self) -> bool {
         let is_of_client =
             |entry: &&OutstandingRequest| entry.ends_batch() && entry.target == ReplyTarget::Client;
@@ -351,7 +358,7 @@ impl OutstandingRequests {
         !self.entries.is_empty() && self.entries.iter().all(is_preparation)
     }
 
-    /// Abandons all requests: their replies are discarded. Returns their rollback actions, the
+    /// Abandons all requests: their replies will be discarded. Returns their rollback actions, the
     /// latest first.
     pub(crate) fn abandon(&mut self) -> Vec<RollbackAction> {
         let ends = self.entries.iter().filter(|entry| entry.ends_batch()).count();
