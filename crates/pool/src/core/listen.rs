@@ -104,7 +104,7 @@ impl LinkedHandler<'_> {
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
-        server.has_open_batch = false; // ReadyForQuery ends it as Sync would.
+        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
         server.pending_actions.get_or_insert_default().refusal = Some(error);
         server.has_restore_in_flight = true;
         server.outstanding.push(RequestKind::Query(crate::core::session::state::SetKind::NotSet));

@@ -1,11 +1,10 @@
-//! Mirroring: clients are sampled, their bytes are buffered until the result of the transaction is
-//! known, and internal clients ([`mirror_client`]) replay them on the mirror. See
-//! [`crate::core::mirror::target`].
+//! Mirroring: a sample of clients is selected, their bytes are buffered until the result of a
+//! transaction is known, and internal clients ([`mirror_client`]) replay them on the mirror. See
 //! [`crate::core::mirror::target`].
 //!
-//! On the path of a client's bytes there is only a copy of them: a mirror client is started,
-//! advanced and finished at the end of a call ([`Core::run_deferred`]), and no client ever waits
-//! for one.
+//! On the path of a client's bytes, mirroring costs only a copy of them. Mirror clients are
+//! started, advanced and finished at the end of a call ([`Core::run_deferred`]), and no client ever
+//! waits for one.
 
 mod commands;
 pub(crate) mod counters;
@@ -32,14 +31,15 @@ use crate::core::{
     },
 };
 
-/// Bytes counted against the buffer for each transaction in addition to its contents: about the
-/// size of its bookkeeping.
+/// Bytes counted against the buffer for each transaction in addition to its contents, about the
+/// size of its data structures.
 const TRANSACTION_OVERHEAD_BYTES: usize = 256;
 
-/// Bytes counted for each prepared statement, whose text is shared.
+/// Bytes counted against the buffer for each prepared statement in a snapshot, in addition to its
+/// name. The text is shared, so it does not count.
 const STATEMENT_OVERHEAD_BYTES: usize = 64;
 
-/// Whether both lists of mirrors sample and treat clients in the same way.
+/// Whether both lists contain the same mirrors with the same settings.
 pub(super) fn have_equal_mirrors(before: &[MirrorTarget], now: &[MirrorTarget]) -> bool {
     before.len() == now.len()
         && before.iter().zip(now).all(|(before, now)| {
@@ -51,7 +51,7 @@ pub(super) fn have_equal_mirrors(before: &[MirrorTarget], now: &[MirrorTarget]) 
 }
 
 impl Core {
-    /// Decides whether a new client is mirrored, and where.
+    /// Selects the mirrors that a new client is sampled for, if any.
     pub(super) fn sample_mirrors(&mut self, client: &mut ClientConnection) {
         let Some(Some(pool)) = self.pools.get(client.owner_pool.index()) else { return };
         if pool.spec.mirrors.is_empty() {
@@ -77,8 +77,8 @@ impl Core {
         self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
     }
 
-    /// Applies changed mirror settings to connected clients. A client sampled for a mirror that is
-    /// unchanged stays sampled.
+    /// Applies changed mirror settings to connected clients. For a mirror whose sampling is
+    /// unchanged, the same clients stay sampled.
     pub(super) fn resample_mirrors(&mut self) {
         for (owner, before) in std::mem::take(&mut self.previous_mirrors) {
             let Some(Some(pool)) = self.pools.get(owner.index()) else { continue };
@@ -128,7 +128,7 @@ impl Core {
         for removed in old_queues {
             self.close_mirror_queue(removed, DropReason::ClientGone);
         }
-        // Only the kind of this client changes: nothing else reads it meanwhile.
+        // The client still exists: closing queues removes no clients.
         if let Some(client) = self.clients.get_mut(id) {
             let kind = std::mem::replace(&mut client.kind, ClientKind::Plain);
             self.mirrored_clients -= usize::from(matches!(kind, ClientKind::Mirrored(_)));
@@ -141,7 +141,8 @@ impl Core {
         self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
     }
 
-    /// Returns the client that a queue belongs to, while it is connected: for injected faults.
+    /// Returns the client that a queue belongs to, if it is still connected. Used only by injected
+    /// faults.
     #[cold]
     pub(super) fn mirrored_client(&self, queue: MirrorQueueId) -> Option<ClientId> {
         let is_its = |client: &ClientConnection| match &client.kind {
@@ -152,7 +153,8 @@ impl Core {
         all.into_iter().find(|(_, client)| is_its(client)).map(|(id, _)| id)
     }
 
-    /// Whether transactions of a client are still waiting for a mirror: for injected faults.
+    /// Whether transactions of a client wait for a mirror or run there. Used only by injected
+    /// faults.
     #[cold]
     pub(super) fn has_pending_mirror_work(&self, id: ClientId) -> bool {
         let Some(ClientKind::Mirrored(mirrored)) = self.clients.get(id).map(|client| &client.kind)
@@ -164,7 +166,8 @@ impl Core {
         queues.into_iter().any(is_behind)
     }
 
-    /// Handles the end of a client, or of a mirror client: cleans up its buffer and queues.
+    /// Called when a client or a mirror client is removed: closes its queues, or returns its
+    /// prepared statements to its queue.
     pub(super) fn stop_mirroring(&mut self, client: &mut ClientConnection) {
         match &mut client.kind {
             ClientKind::Plain | ClientKind::SubRequest(_) => {}
@@ -191,7 +194,7 @@ impl Core {
         }
     }
 
-    /// Closes a queue, to which its client adds nothing more.
+    /// Closes a queue: the client adds no more transactions, but waiting ones still run.
     fn close_mirror_queue(&mut self, id: MirrorQueueId, why: DropReason) {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return };
         if queue.closed_at.is_none() {
@@ -222,7 +225,7 @@ impl Core {
                 }
             };
         if mirrored.open.is_none() {
-            // The client became mirrored in the middle of a transaction, or sends Terminate.
+            // Do not start in the middle of a transaction, or with a Terminate.
             if !begins || bytes.first() == Some(&Frontend::Terminate.tag().0) {
                 return;
             }
@@ -254,7 +257,7 @@ impl Core {
         if is_taken { open.bytes.extend_from_slice(bytes) } else { open.bytes = Vec::new() }
     }
 
-    /// Buffers the bytes that a client had sent before its login was finished.
+    /// Buffers, for its mirrors, the bytes that a client sent before its login was finished.
     pub(super) fn mirror_buffered_input(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if matches!(client.kind, ClientKind::Mirrored(_)) && !client.input.buffered.is_empty() {
@@ -276,7 +279,8 @@ impl Core {
         }
     }
 
-    /// Queues a client's finished transaction for its mirrors, if it is between two transactions.
+    /// Queues a client's finished transaction for its mirrors, if the client is now between two
+    /// transactions.
     pub(super) fn queue_transaction(&mut self, id: ClientId) {
         let Some(client) = self.clients.get_mut(id) else { return };
         if !is_idle(client) {
@@ -308,8 +312,8 @@ impl Core {
                 queue.release(room);
                 continue;
             }
-            // The queue may have lost transactions after this one began: then the next one has the
-            // snapshot.
+            // If the queue dropped a transaction after this one began, this one has no snapshot;
+            // the next one will have it.
             let snapshot = snapshot.clone().filter(|_| queue.is_out_of_sync);
             queue.is_out_of_sync &= snapshot.is_none();
             let (parameters, startup) = (Arc::clone(&parameters), Arc::clone(startup));
@@ -328,7 +332,8 @@ impl Core {
 }
 
 impl ReplyHandler<'_> {
-    /// Records an error that a client, or a mirror client, receives, to compare their outcomes.
+    /// Records the first error that a client or a mirror client receives in a transaction, to
+    /// compare the results.
     pub(super) fn record_error(&mut self, body: &[u8], reply: &ReplyAction) {
         let Some(client) = self.client.as_deref_mut() else { return };
         if !matches!(reply, ReplyAction::Forward | ReplyAction::Replace(_)) {
@@ -353,7 +358,8 @@ fn is_idle(client: &ClientConnection) -> bool {
     client.state == ClientState::Idle && !client.has_unprocessed_input()
 }
 
-/// Returns the buffer bytes counted for a snapshot of a client's prepared statements.
+/// Returns the number of bytes counted against the buffer for a snapshot of a client's prepared
+/// statements.
 fn snapshot_bytes(statements: &ClientStatements) -> usize {
     let names = statements.named.keys();
     statements.unnamed.len()

@@ -1,4 +1,4 @@
-//! Delivery of notifications to clients, and reports of the dedicated LISTEN connection.
+//! Delivers notifications to clients, and handles reports about the dedicated LISTEN connection.
 
 use super::Core;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 
 impl Core {
     /// Handles the result of [`CoreIo::listen`]: the dedicated connection listens to the channels,
-    /// or cannot, for the given reason.
+    /// or an error says why it cannot.
     pub fn listen_finished(
         &mut self,
         id: ClientId,
@@ -38,7 +38,7 @@ impl Core {
     }
 
     /// Delivers a notification, as the server sent it, to those of `clients` that listen to the
-    /// channel. Each gets it as soon as it is outside a transaction.
+    /// channel. Each client receives it as soon as it is outside a transaction.
     pub fn deliver_notification(
         &mut self,
         channel: &Channel,
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Listens again to the channels of a client that came from another process.
+    /// Requests the channels of a client that was taken over from another process.
     pub fn resume_listening(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get(id) else { return };
         let Some(channels) = &client.channels else { return };
@@ -121,7 +121,7 @@ impl Core {
     }
 }
 
-/// Whether a client is outside a transaction and has read what was sent to it.
+/// Whether a client is outside a transaction and has no unsent or partly sent output.
 fn can_notify(client: &ClientConnection) -> bool {
     let is_free = matches!(client.state, ClientState::Idle | ClientState::Waiting);
     is_free && !client.is_backlogged && !client.has_partial_message

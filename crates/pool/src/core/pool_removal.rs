@@ -4,9 +4,9 @@ use super::Core;
 use crate::core::state::{ids::PoolId, pool_stats::PoolStats};
 
 impl Core {
-    /// Removes those of `pools` that have neither clients nor servers here, with all their state,
-    /// and returns their statistics; a pool that this worker does not have counts as removed, too.
-    /// The caller ensures that no client or server is about to be moved to them.
+    /// Removes those of `pools` that have neither clients nor servers in this worker, and returns
+    /// their statistics. A pool that this worker does not have also counts as removed. The caller
+    /// ensures that no client or server is about to move to them.
     pub fn remove_unused_pools(&mut self, pools: &[PoolId]) -> Vec<(PoolId, PoolStats)> {
         let mut occupied = vec![false; self.pools.len()];
         for (_, client) in (0..self.clients.slots()).filter_map(|slot| self.clients.occupant(slot))

@@ -1,5 +1,5 @@
-//! Prepared statements: their texts, which servers have them, and the settings they were parsed
-//! under.
+//! Prepared statements: their texts, the servers that have them, and the settings under which they
+//! were parsed.
 
 pub(crate) mod deallocate;
 pub(crate) mod names;

@@ -34,7 +34,7 @@ struct BatchInfo<'a> {
     executes: usize,
     /// The text of the statement bound last, if it is a plain BEGIN.
     begin: Option<Box<[u8]>>,
-    /// Portals bound to the pooler's own commands, such as SHOW of a routing setting.
+    /// Portals bound to the pooler's own commands, such as SHOW SHARD.
     portals: Vec<&'a [u8]>,
     /// Portals that run on several shards, in the order of their Binds.
     fan_outs: FanOutPlans<'a>,

@@ -1,4 +1,4 @@
-//! Server messages: matching each with the request it answers, and recording its effects.
+//! Handles server messages: matches each with the request that it answers, and records its effects.
 
 use howdah_capture::live::CaptureBuffer;
 use howdah_wire::{
@@ -38,20 +38,20 @@ use crate::{
 pub(in crate::core) enum ReplyAction {
     /// Forward it to the client.
     Forward,
-    /// Drop it: it answers a request of the pooler.
+    /// Drop it: it answers a request of the pooler, or the client must not see it.
     Swallow,
     /// Send these bytes to the client instead.
     Replace(Vec<u8>),
-    /// Refuse the client; the server stays usable.
+    /// Disconnect the client with this error; the server stays usable.
     Refuse(ClientRefusal),
-    /// Disconnect client and server.
+    /// Disconnect the client with this error, and close the server connection.
     Disconnect(ClientRefusal),
-    /// The message answers no outstanding request.
+    /// The message answers no outstanding request: the server has violated the protocol.
     Unexpected,
 }
 
 /// Whether the body of a message is examined, so that the message must be complete. Such messages
-/// are short; all others are streamed, as are unusually long errors.
+/// are short. All others are streamed, and so are errors longer than [`ERROR_BYTES_MAX`].
 fn needs_body(kind: Backend, body_bytes: u32) -> bool {
     match kind {
         Backend::ReadyForQuery | Backend::ParameterStatus | Backend::CommandComplete => true,
@@ -60,10 +60,10 @@ fn needs_body(kind: Backend, body_bytes: u32) -> bool {
     }
 }
 
-/// Maximum length of an ErrorResponse body that is examined.
+/// Maximum length, in bytes, of an ErrorResponse body that is examined.
 const ERROR_BYTES_MAX: u32 = 8192;
 
-/// Handles the messages of a server, with the client linked to it, if any.
+/// Handles the messages of a server, for the client that is linked to it, if any.
 pub(in crate::core) struct ReplyHandler<'a> {
     pub(in crate::core) server: &'a mut ServerConnection,
     pub(in crate::core) client: Option<&'a mut ClientConnection>,
@@ -83,8 +83,8 @@ pub(in crate::core) struct ReplyHandler<'a> {
 }
 
 impl ReplyHandler<'_> {
-    /// Whether a message's body must be read, as [`needs_body`] says; rows with channel names or
-    /// settings must be, too: they are short.
+    /// Like [`needs_body`], but also `true` for rows that the pooler has requested (channel names
+    /// or settings), which are short.
     pub(in crate::core) fn needs_body(&self, kind: Backend, body_bytes: u32) -> bool {
         let reads_rows = kind == Backend::DataRow
             && self.server.outstanding.front().is_some_and(|it| {
@@ -93,7 +93,8 @@ impl ReplyHandler<'_> {
         reads_rows || needs_body(kind, body_bytes)
     }
 
-    /// Processes one message. For kinds that need no body, `body` is empty unless it is complete.
+    /// Processes one message. `body` is complete if [`ReplyHandler::needs_body`] requires it;
+    /// otherwise it may be empty.
     #[inline]
     pub(in crate::core) fn handle(&mut self, kind: Backend, body: &[u8]) -> ReplyAction {
         let Some(front) = self.server.outstanding.front() else {
@@ -132,16 +133,16 @@ impl ReplyHandler<'_> {
                 let Some(status) = status else { return ReplyAction::Unexpected };
                 self.server.status = status;
                 self.server.is_copying_in = false;
-                // With no other request outstanding, no Parse depends on the settings that were in
-                // force.
+                // If no other request is outstanding, no Parse in flight depends on earlier
+                // settings.
                 if self.server.outstanding.is_single() {
                     self.server.parameters.parse_state.clear_relied_on();
                 }
                 if target == ReplyTarget::Client {
                     self.count_request();
                 }
-                // The client must not see this ReadyForQuery: it never gets into a transaction
-                // block.
+                // In statement mode a client never enters a transaction block: do not forward this
+                // ReadyForQuery.
                 if self.refuses_blocks && status != TransactionStatus::Idle && self.client.is_some()
                 {
                     self.server.outstanding.pop();
@@ -151,15 +152,15 @@ impl ReplyHandler<'_> {
                 if target == ReplyTarget::Client
                     && begun.is_some_and(|routing| routing.deferred_begin.is_some())
                 {
-                    // The client assumes that it is in a transaction; the server has only described
-                    // a statement.
+                    // The pooler has answered the client's BEGIN but not sent it yet; the server
+                    // has only described a statement. To the client, a transaction is open.
                     self.server.outstanding.pop();
                     let mut ready = Vec::new();
                     encode::ready_for_query(&mut ready, TransactionStatus::InTransaction);
                     return ReplyAction::Replace(ready);
                 }
-                // Both follow-ups check whether further requests are outstanding, so this one is
-                // removed first.
+                // The follow-ups below check whether further requests are outstanding, so this one
+                // is removed before them.
                 if target == ReplyTarget::Parameters {
                     self.parameters_applied();
                 } else if !self.server.parameters_to_restore.is_empty()
@@ -180,7 +181,8 @@ impl ReplyHandler<'_> {
                 }
                 true
             }
-            // A query string continues with its next statement; an Execute is answered.
+            // After CommandComplete, a query string continues with its next statement, but an
+            // Execute is answered.
             (Backend::CommandComplete, RequestKind::Query(_) | RequestKind::Execute) => {
                 self.command_completed(body);
                 matches!(
@@ -199,12 +201,13 @@ impl ReplyHandler<'_> {
             (Backend::CopyInResponse, RequestKind::Query(_) | RequestKind::Execute) => {
                 let of_batch = matches!(front.kind, RequestKind::Execute);
                 self.server.is_copying_in = !self.server.outstanding.drop_syncs_in_copy();
-                // The server discards the Sync that seemed to end the batch while it waits for COPY
-                // data; another one must come.
+                // While the server waits for COPY data, it discards the Sync that seemed to end the
+                // batch; the client must send another one.
                 self.server.has_open_batch |= of_batch && self.server.is_copying_in;
                 false
             }
-            // Any other message may belong to the reply to a query string, up to its ReadyForQuery.
+            // The reply to a query string may contain any other message, until ReadyForQuery ends
+            // it.
             (_, RequestKind::Query(_)) => false,
             (Backend::FunctionCallResponse, RequestKind::FunctionCall) => {
                 self.assume_write();
@@ -236,14 +239,14 @@ impl ReplyHandler<'_> {
         if target == ReplyTarget::Client { ReplyAction::Forward } else { ReplyAction::Swallow }
     }
 
-    /// Assumes that the request wrote, because the reply does not show it.
+    /// Records a write, because the reply does not show whether the request wrote.
     fn assume_write(&mut self) {
         if self.server.write_detection.is_enabled() {
             self.server.write_detection = WriteDetection::Written;
         }
     }
 
-    /// Counts an answered request of the client.
+    /// Updates the statistics for an answered request of the client.
     #[inline]
     fn count_request(&mut self) {
         self.stats.queries += 1;
@@ -254,7 +257,7 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Handles messages that a server may send at any time.
+    /// Handles a message that arrives while no request is outstanding.
     fn handle_unsolicited(&mut self, kind: Backend, body: &[u8]) -> ReplyAction {
         match kind {
             Backend::NoticeResponse => self.forward_if_linked(),
@@ -273,13 +276,14 @@ impl ReplyHandler<'_> {
         if self.client.is_some() { ReplyAction::Forward } else { ReplyAction::Swallow }
     }
 
-    /// Drops notifications for channels of this server if LISTEN is multiplexed, because the
-    /// dedicated connection delivers them.
+    /// Drops a notification if LISTEN is multiplexed, because the dedicated connection delivers
+    /// notifications.
     fn handle_notification(&self) -> ReplyAction {
         if self.multiplexes_listen { ReplyAction::Swallow } else { self.forward_if_linked() }
     }
 
-    /// Records the effects of a successful statement on the session.
+    /// Records how a completed statement has changed the session. `body` is that of
+    /// CommandComplete.
     fn command_completed(&mut self, body: &[u8]) {
         let tag = body.strip_suffix(b"\0").unwrap_or(body);
         let server = &mut *self.server;
@@ -295,8 +299,8 @@ impl ReplyHandler<'_> {
             let role = self.client.as_ref().map_or(TargetRole::Primary, |client| client.role);
             server.write_detection.record_tag(tag, role);
         }
-        // The statement may have undone what the connect query set up, and that query cannot be
-        // repeated.
+        // The statement may have undone state that the connect query set up, and this query cannot
+        // be repeated.
         if front.target == ReplyTarget::Client
             && self.connect_query.is_some_and(|query| !query.is_repeatable)
         {
@@ -327,7 +331,8 @@ impl ReplyHandler<'_> {
                 if tag == b"DISCARD ALL" {
                     let is_reset = front.target == ReplyTarget::Cleaning;
                     if is_reset || server.outstanding.is_single() {
-                        // Otherwise the flags of later requests are already set.
+                        // If other requests are outstanding, their flags are already set and must
+                        // stay.
                         server.session_state = SessionStateFlags::NONE;
                     }
                     if !is_reset && self.connect_query.is_some() {
@@ -354,8 +359,8 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Called when a prepared DEALLOCATE has run: a statement that the client had prepared by
-    /// protocol message now exists neither for the client nor on the server.
+    /// Called when a DEALLOCATE that the client sent by the extended protocol has run: the
+    /// statement that it names no longer exists, neither for the client nor on the server.
     fn deallocate_completed(&mut self) {
         let Some(name) = self.server.deallocated_name.take() else { return };
         let Some(client) = self.client.as_deref_mut() else { return };
@@ -364,7 +369,8 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Tracks a parameter's new value, for the server and for its client.
+    /// Records a parameter's new value for the server and, if the client caused the change, for the
+    /// client.
     fn handle_parameter_status(&mut self, body: &[u8], target: ReplyTarget) -> ReplyAction {
         let frame = Frame { tag: Backend::ParameterStatus.tag(), body };
         let Ok(BackendMessage::ParameterStatus { name, value }) = BackendMessage::parse(frame)
@@ -376,8 +382,8 @@ impl ReplyHandler<'_> {
             settings.handle_temporary_report(name, value);
             return ReplyAction::Swallow;
         }
-        // The server's parameters no longer equal a known set, unless the client follows this
-        // change: see below.
+        // The server's parameters no longer equal the applied set, unless the client's set changes
+        // in the same way; see below.
         let applied = settings.applied.take();
         settings.handle_report(name, value);
         let Some(client) = self.client.as_deref_mut() else { return ReplyAction::Swallow };
@@ -390,8 +396,8 @@ impl ReplyHandler<'_> {
             && let Some(setting) = self.server.parameters_to_restore.iter().find(|it| is_reset(it))
             && *setting.value != *value
         {
-            // The client's startup value is restored before its ReadyForQuery; only that one is
-            // reported.
+            // The client's startup value will be restored before its ReadyForQuery; report only
+            // that value.
             return ReplyAction::Swallow;
         }
         let settings = &mut self.server.parameters;
@@ -408,7 +414,7 @@ impl ReplyHandler<'_> {
         ReplyAction::Forward
     }
 
-    /// Reads the settings in force that affect parsing.
+    /// Reads the row with the current values of the settings that affect parsing.
     fn read_parse_settings(&mut self, body: &[u8]) {
         let frame = Frame { tag: Backend::DataRow.tag(), body };
         let Ok(BackendMessage::DataRow(mut cells)) = BackendMessage::parse(frame) else { return };
@@ -416,8 +422,8 @@ impl ReplyHandler<'_> {
         self.server.parameters.handle_parse_values(std::array::from_fn(|_| value()));
     }
 
-    /// Called when the server has applied the client's parameters. The server's spelling of the
-    /// values is stored; otherwise the same parameters would never count as applied.
+    /// Called when the server has applied the client's parameters. Stores the values as the server
+    /// spells them; otherwise the same parameters would never count as applied.
     fn parameters_applied(&mut self) {
         let Some(client) = self.client.as_deref_mut() else { return };
         let settings = &mut self.server.parameters;
@@ -430,8 +436,8 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Handles an ErrorResponse: undoes assumptions about skipped requests, and decides what the
-    /// client gets.
+    /// Handles an ErrorResponse: rolls back changes recorded for requests that the server now
+    /// skips, and decides which message the client gets.
     pub(in crate::core) fn handle_error(
         &mut self,
         body: &[u8],
@@ -455,8 +461,8 @@ impl ReplyHandler<'_> {
         // A procedure may have committed something before it failed.
         self.assume_write();
         if self.server.status == TransactionStatus::InTransaction {
-            // ReadyForQuery will report the same; messages that arrive before it need the new
-            // status.
+            // ReadyForQuery will report this status, but client messages that arrive before it
+            // already need it.
             self.server.status = TransactionStatus::Failed;
         }
         self.server.is_restore_due = false;
@@ -485,13 +491,14 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Undoes the assumptions about requests that the server skips after an error.
+    /// Rolls back the changes recorded for the failed request and for those that the server skips
+    /// until Sync.
     pub(in crate::core) fn skip_to_sync(&mut self) {
         let ServerConnection { outstanding: owed, statements, .. } = &mut *self.server;
         let (client, shared) = (&mut self.client, self.statements);
         let mut unnamed = None;
         let has_sync = owed.skip_to_sync(|rollback, is_failed| match rollback {
-            // A failed Parse has dropped the previous unnamed statement nevertheless.
+            // Even a failed Parse has dropped the previous unnamed statement.
             RollbackAction::RestoreUnnamed(_) if is_failed => unnamed = Some(Vec::new()),
             RollbackAction::RestoreUnnamed(PreviousUnnamed::Text(text)) => unnamed = Some(text),
             RollbackAction::RestoreUnnamed(PreviousUnnamed::Any) => {}
@@ -513,8 +520,8 @@ impl ReplyHandler<'_> {
     }
 }
 
-/// Undoes an assumption about a request that has failed, or that the server skips because an
-/// earlier one failed.
+/// Rolls back the change recorded for a request that has failed, or that the server skips because
+/// an earlier one failed.
 fn undo_request(
     rollback: RollbackAction,
     client: Option<&mut ClientStatements>,
@@ -543,7 +550,8 @@ fn undo_request(
     }
 }
 
-/// Returns PostgreSQL's error for a Parse of an existing name, with the client's name for it.
+/// Returns PostgreSQL's error for a Parse of an existing name, with the client's name for the
+/// statement.
 fn duplicate_statement_error(name: &[u8]) -> Vec<u8> {
     let message = [b"prepared statement \"", name, b"\" already exists"].concat();
     let mut buf = Vec::new();
@@ -554,8 +562,8 @@ fn duplicate_statement_error(name: &[u8]) -> Vec<u8> {
 
 pub(in crate::core) const NO_ZERO_BYTE: &str = "a name on the wire has no zero byte";
 
-/// Returns the refusal for a parameter that could not be set, with the server's message if
-/// available.
+/// Returns the error for a client whose parameters could not be set, with the server's message if
+/// it can be parsed.
 fn parameter_refused(body: &[u8]) -> ClientRefusal {
     let frame = Frame { tag: Backend::ErrorResponse.tag(), body };
     match BackendMessage::parse(frame) {

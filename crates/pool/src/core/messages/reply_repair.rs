@@ -1,6 +1,6 @@
-//! Invisible corrections of differences that a client would notice on a shared server: parameters
-//! that RESET set to the server's defaults instead of the client's, and prepared statements that
-//! the server has dropped or whose results have changed.
+//! Hides differences that a client would notice on a shared server: RESET sets parameters to the
+//! server's defaults instead of the client's, and a prepared statement may have been dropped or may
+//! return other columns.
 
 use howdah_wire::{
     Backend,
@@ -19,9 +19,9 @@ use crate::core::{
 };
 
 impl ReplyHandler<'_> {
-    /// Restores the client's startup parameters after it has reset parameters, which set them to
-    /// the server's defaults. If the client sent nothing after that, it gets its ReadyForQuery when
-    /// the values are restored, and of several ParameterStatus only the last.
+    /// Restores the client's startup parameters after a RESET, which has set them to the server's
+    /// defaults. If no other request is outstanding, the client gets its ReadyForQuery only when
+    /// the values are restored.
     pub(in crate::core) fn restore_startup_parameters(&mut self) -> ReplyAction {
         let server = &mut *self.server;
         let is_inside = |client: &&mut ClientConnection| client.input.is_inside_forwarded_body();
@@ -80,9 +80,10 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Handles an error that shows that the server's version of a shared statement is not the
-    /// pooler's. If nothing else of the batch has taken effect, the statement is prepared again and
-    /// the batch repeated.
+    /// Handles an error that shows that the server has lost a shared statement, or that its result
+    /// columns have changed. If nothing else in the batch has taken effect, prepares the statement
+    /// again and repeats the batch. Returns `None` for other errors, and if the server's own error
+    /// must be forwarded.
     pub(in crate::core) fn retry_outdated_statement(&mut self, body: &[u8]) -> Option<ReplyAction> {
         let server = &mut *self.server;
         let front = server.outstanding.front()?;
@@ -99,7 +100,7 @@ impl ReplyHandler<'_> {
         let remaining = server.outstanding.remaining_in_last_batch();
         let is_alone =
             server.status == TransactionStatus::Idle && !client.input.is_inside_forwarded_body();
-        // Parsed again under other settings, the text could have another meaning.
+        // Parsed under other settings, the text could have a different meaning.
         let is_same = statement.settings_key == 0
             || statement.settings_key == server.parameters.parse_state.key;
         let sent = remaining
@@ -116,7 +117,7 @@ impl ReplyHandler<'_> {
             return None;
         };
         server.statements.insert(id);
-        // The server skips to the Sync that it has already received, then executes this.
+        // The server skips to the Sync that it has already received, then runs these messages.
         let parse = RequestKind::Parse(Some(Box::new(RollbackAction::RemoveStatement(id))));
         server.outstanding.prepend_retry([RequestKind::Sync, RequestKind::Close(None), parse]);
         self.to_server.push_with(|buf| {
@@ -130,7 +131,8 @@ impl ReplyHandler<'_> {
     }
 }
 
-/// Returns an error with its position in the query string replaced; `None` if it has none.
+/// Returns the error as a complete message, with its position in the query string replaced; `None`
+/// if it has no position.
 fn with_moved_position(body: &[u8], position: impl Fn(usize) -> usize) -> Option<Vec<u8>> {
     let at = memchr::memmem::find(body, b"\0P")? + 2;
     let end = at + memchr::memchr(0, &body[at..])?;
@@ -143,7 +145,8 @@ fn with_moved_position(body: &[u8], position: impl Fn(usize) -> usize) -> Option
     Some(buf)
 }
 
-/// Returns PostgreSQL's error for a missing prepared statement, with the client's name for it.
+/// Returns PostgreSQL's error for a missing prepared statement, with the client's name for the
+/// statement.
 fn missing_statement_error(name: &[u8]) -> Vec<u8> {
     let message = [b"prepared statement \"", name, b"\" does not exist"].concat();
     let mut buf = Vec::new();

@@ -1,10 +1,10 @@
-//! Messages of a client that has a server. Each is a request to track, contains a statement name to
-//! rewrite, or is answered by the pooler itself.
+//! Handles the messages of a client that has a server: tracks requests, rewrites statement names,
+//! and answers some messages itself.
 //!
 //! The meaning of a message may depend on replies that have not arrived: whether a Parse in an
-//! earlier batch failed, whether a batch is being skipped. Where a guess could be wrong, the
-//! client's bytes are held until those replies have arrived ([`LinkedHandler::wait_for_replies`]).
-//! So errors come in the same order, and with the same codes, as from the server alone.
+//! earlier batch failed, or whether the server skips a batch. In such cases the client's bytes are
+//! held until those replies have arrived ([`LinkedHandler::wait_for_replies`]). So errors come in
+//! the same order, and with the same codes, as on a direct connection.
 
 use std::ops::Range;
 
@@ -44,15 +44,15 @@ use crate::core::{
 pub(in crate::core) struct LinkedHandler<'a> {
     pub(in crate::core) rewriter: Rewriter<'a>,
     pub(in crate::core) to_client: &'a mut GatherBuffer,
-    /// Whether other clients get the server after this transaction.
+    /// Whether other clients may get the server after this transaction: not in session mode.
     pub(in crate::core) is_shared: bool,
     /// Whether LISTEN is multiplexed, see [`crate::core::listen::channels`].
     pub(in crate::core) multiplexes_listen: bool,
     /// Whether the client may use the simple query protocol.
     pub(in crate::core) allows_simple_queries: bool,
-    /// The client's bytes that are being processed.
+    /// The bytes from the client that are being processed.
     pub(in crate::core) input: &'a [u8],
-    /// The routing of the client's database, if that has one.
+    /// The routing context of the client's database, if it has routing.
     pub(in crate::core) routing: Option<RoutingContext<'a>>,
 }
 
@@ -79,8 +79,8 @@ impl MessageHandler for LinkedHandler<'_> {
         }
         let server = &mut *self.rewriter.server;
         match kind {
-            // Before the Sync of a failed batch, the server ignores these messages: they are not
-            // requests.
+            // The server ignores these messages until the Sync of a failed batch, so they are not
+            // tracked.
             Frontend::Query | Frontend::FunctionCall if server.is_skipping => {}
             Frontend::Query if !self.allows_simple_queries => {
                 return RewriteResult::Stop(StopReason::Fault(ClientRefusal::SimpleQuery));
@@ -95,7 +95,7 @@ impl MessageHandler for LinkedHandler<'_> {
                 self.rewriter.server.outstanding.push(RequestKind::Sync);
             }
             Frontend::Flush => self.send_local_replies(),
-            // The COPY has already failed: a server would ignore these messages.
+            // The COPY has already failed; a server would ignore these messages.
             Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail
                 if server.outstanding.is_empty() =>
             {
@@ -127,7 +127,8 @@ impl MessageHandler for LinkedHandler<'_> {
 }
 
 impl LinkedHandler<'_> {
-    /// Handles a message of a batch that the pooler answers.
+    /// Handles a message of a batch that the pooler answers itself; `None` if the batch belongs to
+    /// servers.
     #[inline]
     fn handle_local_batch(
         &mut self,
@@ -146,7 +147,8 @@ impl LinkedHandler<'_> {
     }
 
     /// Waits for outstanding replies, then releases the server unless a transaction is open, so
-    /// that the next message can go to another one.
+    /// that the next message can go to another server. Returns `None` if the client keeps its
+    /// server.
     fn unlink_if_idle(&mut self) -> Option<RewriteResult> {
         if let Some(stalled) = self.wait_for_replies() {
             return Some(stalled);
@@ -155,11 +157,11 @@ impl LinkedHandler<'_> {
         is_over.then_some(RewriteResult::Stop(StopReason::ServerReleased))
     }
 
-    /// Routes a query string that does not go to the client's server; `None` if it does.
+    /// Routes a query string. Returns `None` if it goes to the client's current server.
     #[inline]
     fn try_route_query(&mut self, message: PartialMessage<'_>) -> Option<RewriteResult> {
         let context = self.routing.as_ref()?;
-        // During COPY, the server rejects the message and ends the COPY.
+        // During COPY the message goes to the server, which rejects it and ends the COPY.
         if !context.query_needs_routing(self.rewriter.client, message)
             || self.rewriter.server.is_copying_in
         {
@@ -187,7 +189,7 @@ impl LinkedHandler<'_> {
             };
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
         client.statements.clear_unnamed();
-        server.statements.unnamed_is_ours = false; // The server still has the unnamed statement.
+        server.statements.unnamed_is_ours = false; // The server still has one.
         self.to_client.push_with(|buf| match &answer {
             Ok(answer) => write_command_reply(buf, answer),
             Err(refusal) => write_refusal(buf, refusal),
@@ -203,8 +205,8 @@ impl LinkedHandler<'_> {
         Some(RewriteResult::Consumed)
     }
 
-    /// Routes a batch, or a message of it, that does not go to the client's server; `None` if it
-    /// does.
+    /// Routes a batch, or the next message in it. Returns `None` if it goes to the client's current
+    /// server.
     #[inline]
     fn try_route_batch(
         &mut self,
@@ -259,9 +261,9 @@ impl LinkedHandler<'_> {
         }
     }
 
-    /// Refuses a message in the middle of a batch of which the server has a part. The server must
-    /// roll that part back, so it gets a statement that fails instead of the message, with the
-    /// reason in the error text.
+    /// Refuses a message in the middle of a batch that was partly sent. The server must roll that
+    /// part back, so it gets a Parse that fails in place of the message; the reason is part of the
+    /// error text.
     fn poison_batch(&mut self, refusal: &howdah_route::Refusal) -> RewriteResult {
         let text = refusal.to_string().replace(['\'', '\\', '\0'], " ");
         let sql = format!("SELECT 'refused by the pooler: {text}'::pg_catalog.int4");
@@ -277,8 +279,8 @@ impl LinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Sends the pooler's own replies that are next in order. While part of a server message (such
-    /// as a notice) is being forwarded, they wait for its end.
+    /// Sends the pooler's own replies that are next in order. They wait while a server message,
+    /// such as a notice, is only partly forwarded.
     fn send_local_replies(&mut self) {
         let server = &mut *self.rewriter.server;
         if server.input.is_inside_forwarded_body() {
@@ -289,8 +291,8 @@ impl LinkedHandler<'_> {
         }
     }
 
-    /// Holds the client's input until all its requests are answered; `None` if they are. A server
-    /// that waits for COPY data sends no more replies: there the input is passed to the server.
+    /// Holds the client's input until all its requests are answered. Returns `None` if they are, or
+    /// if the server waits for COPY data: it then sends no replies, and the input must reach it.
     pub(in crate::core) fn wait_for_replies(&mut self) -> Option<RewriteResult> {
         self.send_local_replies();
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
@@ -299,15 +301,15 @@ impl LinkedHandler<'_> {
             return None;
         }
         if server.has_open_batch {
-            // Without a Flush, the server need not send its replies.
+            // Without Flush or Sync, the server need not send its replies.
             to_server.push_with(frontend::encode::flush);
         }
         client.input_hold = InputHold::AwaitingReplies;
         Some(RewriteResult::Stop(StopReason::NeedsMoreInput))
     }
 
-    /// Holds messages after a statement that resets parameters until the client's values are
-    /// restored.
+    /// Holds messages that follow a parameter reset, a spliced query string or a LISTEN, until the
+    /// pooler's own statements for it are answered.
     fn hold_until_restored(&mut self, kind: Frontend) -> Option<RewriteResult> {
         if matches!(kind, Frontend::Terminate | Frontend::Flush) {
             return None;
@@ -317,7 +319,7 @@ impl LinkedHandler<'_> {
         stalled
     }
 
-    /// Handles an extended-protocol message that is part of a batch.
+    /// Handles Parse, Bind, Describe, Execute or Close.
     #[inline]
     fn handle_extended(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
         if let Some(rewritten) = self.try_route_batch(kind, message) {
@@ -343,7 +345,7 @@ impl LinkedHandler<'_> {
         rewritten
     }
 
-    /// Forwards a message with its statement name unchanged.
+    /// Forwards a message with its statement name unchanged, if names are not tracked.
     fn forward_unrenamed(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
         let server = &mut *self.rewriter.server;
         if kind == Frontend::Parse {
@@ -365,7 +367,7 @@ impl LinkedHandler<'_> {
         RewriteResult::AsIs
     }
 
-    /// Rewrites the client's statement name to the shared one.
+    /// Replaces the client's statement name in a message by the name that all clients share.
     #[inline]
     fn rewrite_names(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
         loop {
@@ -389,10 +391,10 @@ impl LinkedHandler<'_> {
         if self.rewriter.server.has_open_batch
             && let Some(stalled) = self.wait_for_replies()
         {
-            return stalled; // The batch may have failed, and then the server skips this.
+            return stalled; // If the batch has failed, the server skips this message.
         }
         let server = &mut *self.rewriter.server;
-        server.has_open_batch = false; // ReadyForQuery ends it as Sync would.
+        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
         // The called function may be `set_config`.
         server.parameters.parse_state.record_change(Uncertainty::Unreported);
         server.outstanding.push(RequestKind::FunctionCall);
@@ -403,7 +405,7 @@ impl LinkedHandler<'_> {
         if self.rewriter.server.has_open_batch
             && let Some(stalled) = self.wait_for_replies()
         {
-            return stalled; // The batch may have failed, and then the server skips this.
+            return stalled; // If the batch has failed, the server skips this message.
         }
         if let Some(rewritten) = self.try_route_query(message) {
             return rewritten;
@@ -439,11 +441,11 @@ impl LinkedHandler<'_> {
         if spliced.is_some()
             && let Some(stalled) = self.wait_for_replies()
         {
-            return stalled; // The replies can only be recognized if no others are outstanding.
+            return stalled; // Spliced replies are recognized only if no others are pending.
         }
         let set_kind = self.record_query_effects(message);
         let Rewriter { server, to_server, .. } = &mut self.rewriter;
-        server.has_open_batch = false; // ReadyForQuery ends it as Sync would.
+        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
         server.has_restore_in_flight = !server.parameters_to_restore.is_empty()
             || spliced.is_some()
             || server.pending_actions.is_some();
@@ -456,7 +458,7 @@ impl LinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Handles a query string whose effect on the session is evident from its keywords.
+    /// Handles a query string for which [`fast_path::is_simple`] holds.
     #[inline]
     fn fast_path_query(&mut self, sql: &[u8]) -> RewriteResult {
         let Rewriter { client, server, .. } = &mut self.rewriter;
@@ -473,15 +475,15 @@ impl LinkedHandler<'_> {
         } else {
             SetKind::NeedsReset
         };
-        server.has_open_batch = false; // ReadyForQuery ends it as Sync would.
+        server.has_open_batch = false; // ReadyForQuery ends the batch as Sync would.
         server.has_restore_in_flight =
             !server.parameters_to_restore.is_empty() || server.pending_actions.is_some();
         server.outstanding.push(RequestKind::Query(set_kind));
         RewriteResult::AsIs
     }
 
-    /// Returns the query string to send instead of one that resets parameters and does something
-    /// else, too.
+    /// For a query string that resets parameters among other statements, returns the query string
+    /// to send instead; it restores the client's startup values after each reset.
     fn splice_restore(&self, message: PartialMessage<'_>) -> Option<SplicedQuery> {
         let Rewriter { client, server, .. } = &self.rewriter;
         let startup = client.startup_parameters.list();
@@ -492,8 +494,8 @@ impl LinkedHandler<'_> {
         splice(sql, startup, server.status != TransactionStatus::Idle, |_| None)
     }
 
-    /// Handles a query string that deallocates a statement that the client prepared by protocol
-    /// message; `None` if it does not, or if the server must reject it.
+    /// Handles a query string that only deallocates a statement which the client prepared by the
+    /// extended protocol. Returns `None` for other query strings, and if the server must reject it.
     fn try_deallocate(&mut self, message: PartialMessage<'_>) -> Option<RewriteResult> {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let name = deallocated_name(message).filter(|_| !server.is_copying_in)?;
@@ -511,7 +513,8 @@ impl LinkedHandler<'_> {
         None
     }
 
-    /// Records the possible effects of a query string on the session.
+    /// Records the possible effects of a query string on the session, and returns what a `SET` tag
+    /// in its reply will mean.
     fn record_query_effects(&mut self, message: PartialMessage<'_>) -> SetKind {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let sql = message.body.strip_suffix(b"\0").unwrap_or(message.body);
@@ -526,7 +529,8 @@ impl LinkedHandler<'_> {
         } else {
             server.record_parse_settings_change(sql);
         }
-        // A query string drops the unnamed statement, so the server has none now.
+        // A query string drops the unnamed statement, so neither the client nor the server has one
+        // now.
         client.statements.clear_unnamed();
         server.statements.unnamed_is_ours = true;
         server.may_deallocate |= if client.statements.named.is_empty() {
@@ -542,12 +546,13 @@ impl LinkedHandler<'_> {
         SetKind::from_text(sql, reported)
     }
 
-    /// Deallocates a client's statement without sending the request to the server. An open batch
-    /// ends with the server's own ReadyForQuery.
+    /// Deallocates a client's statement and replies to the client, without sending the request to
+    /// the server. If a batch is open, a Sync is sent in its place, so that the server's own
+    /// ReadyForQuery follows.
     fn deallocate(&mut self, name: &[u8]) -> RewriteResult {
         let Rewriter { client, server, to_server, .. } = &mut self.rewriter;
         deallocate(client, name, self.to_client);
-        server.statements.unnamed_is_ours = false; // The server still has the unnamed statement.
+        server.statements.unnamed_is_ours = false; // The server still has one.
         if std::mem::take(&mut server.has_open_batch) {
             server.outstanding.push(RequestKind::Sync);
             to_server.push_with(frontend::encode::sync);
@@ -559,7 +564,8 @@ impl LinkedHandler<'_> {
     }
 }
 
-/// Returns the session state that the text in a message may change; any, if the text is incomplete.
+/// Returns the session state that the SQL in a message may change; `UNKNOWN` if the message is
+/// incomplete.
 fn message_state_flags(message: PartialMessage<'_>) -> SessionStateFlags {
     if message.is_complete() {
         SessionStateFlags::from_text(message.body)
@@ -568,12 +574,14 @@ fn message_state_flags(message: PartialMessage<'_>) -> SessionStateFlags {
     }
 }
 
-/// Returns the name that a query string deallocates, if that is all it does.
+/// Returns the statement name in a query string that consists of a single DEALLOCATE; `None`
+/// otherwise.
 pub(in crate::core) fn deallocated_name(message: PartialMessage<'_>) -> Option<Vec<u8>> {
     deallocate::name(message.body.strip_suffix(b"\0")?).filter(|_| message.is_complete())
 }
 
-/// Deallocates a client's statement and appends the server's reply, without ReadyForQuery.
+/// Removes a client's statement and appends the reply that a server would send, without
+/// ReadyForQuery.
 pub(in crate::core) fn deallocate(
     client: &mut ClientConnection,
     name: &[u8],

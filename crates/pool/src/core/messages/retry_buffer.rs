@@ -1,10 +1,11 @@
 //! [`RetryBuffer`]: retries a batch whose prepared statement the server refused to run.
 //!
-//! A server refuses a prepared statement whose result columns have changed since it was parsed
-//! (0A000), and one that it has lost (26000: a function may deallocate it). A client that has just
-//! prepared the text must not see that error: on a server without other clients it would have
-//! worked. So the bytes of a small batch are buffered until it is answered, and if nothing of it
-//! has run, the statement is parsed again and the batch is sent again.
+//! A server refuses to run a prepared statement whose result columns have changed since it was
+//! parsed (0A000), or that no longer exists because, for example, a function has deallocated it
+//! (26000). A client that has just prepared the text must not see that error: on a server of its
+//! own, the batch would have worked. So the bytes of a small batch are buffered until it is
+//! answered. If none of its statements has run, the statement is parsed again and the batch is sent
+//! again.
 //!
 //! A batch that does not ask for a description of the result is not retried: the client relies on
 //! an earlier description and would misread other columns.
@@ -16,28 +17,30 @@ use crate::core::messages::gather_buffer::GatherBuffer;
 /// The bytes of the last batch, if it can be sent again.
 #[derive(Debug, Default)]
 pub(crate) struct RetryBuffer {
-    /// Whether the batch being received is buffered; only if it arrives complete.
+    /// Whether the batch being received may be buffered: only while all of it has arrived in one
+    /// read.
     is_buffering: bool,
     /// Whether the batch uses a shared statement.
     uses_shared_statement: bool,
-    /// Whether the client prepared in this batch the statement it uses: it cannot know a
-    /// description yet.
+    /// Whether the client prepares the statement within this batch, and so cannot rely on an
+    /// earlier description of its result.
     has_parse: bool,
     sent: Vec<u8>,
 }
 
-/// Maximum length of a batch that is buffered.
+/// Maximum length, in bytes, of a batch that is buffered.
 const BUFFERED_BYTES_MAX: usize = 4096;
 
 impl RetryBuffer {
-    /// Called when more bytes arrive from the client: a batch that started in earlier ones is not
+    /// Called when more bytes arrive from the client: a batch that started in earlier bytes is not
     /// buffered.
     #[inline]
     pub(crate) fn discard_incomplete(&mut self) {
         self.is_buffering = false;
     }
 
-    /// Starts a batch; `is_first` if nothing precedes it.
+    /// Starts a batch. It is buffered only if `is_first`: no other request is outstanding and no
+    /// transaction is open.
     #[inline]
     pub(crate) fn start_batch(&mut self, is_first: bool) {
         *self = Self {
@@ -59,7 +62,8 @@ impl RetryBuffer {
         self.has_parse = true;
     }
 
-    /// Finishes the batch, whose bytes were gathered from `input`.
+    /// Called at the Sync of the batch: copies its gathered bytes, if it may be retried. `input`
+    /// holds the client's bytes to which `gathered` refers.
     #[inline]
     pub(crate) fn finish_batch(&mut self, gathered: &GatherBuffer, input: &[u8]) {
         if std::mem::take(&mut self.is_buffering) && self.uses_shared_statement {
@@ -67,9 +71,9 @@ impl RetryBuffer {
         }
     }
 
-    /// Returns the bytes to send again, without the Sync, after the server refused the statement of
-    /// a message that was followed by `unanswered` more before Sync. `None` unless nothing of the
-    /// batch has run and the batch describes its result to the client.
+    /// Returns the bytes to send again, from the refused message up to but not including Sync.
+    /// `unanswered` is the number of messages between the two. Returns `None` if a statement of the
+    /// batch has run, or if the client may rely on an earlier description of the result.
     pub(crate) fn take_from_failed(&mut self, unanswered: usize) -> Option<Vec<u8>> {
         let sent = std::mem::take(&mut self.sent);
         let messages = messages(&sent)?;
@@ -85,7 +89,8 @@ impl RetryBuffer {
     }
 }
 
-/// Returns offsets and kinds of messages, without Flush, which has no reply.
+/// Returns the offset and kind of each message except Flush, which has no reply; `None` if the
+/// bytes are not complete, valid messages.
 fn messages(sent: &[u8]) -> Option<Vec<(usize, Frontend)>> {
     let mut found = Vec::new();
     let mut at = 0;

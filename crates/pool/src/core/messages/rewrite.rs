@@ -1,8 +1,8 @@
-//! Prepared statements outside session mode: clients' statement names become names that all clients
-//! share on a server, and a statement missing on the current server is prepared there first.
+//! Prepared statements outside session mode: replaces clients' statement names by names that all
+//! clients share on a server, and prepares a statement that the current server does not have yet.
 //!
-//! Only names and lengths are rewritten. The rest of a Parse or Bind is sent from the buffer in
-//! which it was received, and the values of a Bind need not have arrived yet.
+//! Only names and lengths are rewritten. The rest of a Parse or Bind is sent from the receive
+//! buffer without copying, and the values of a Bind need not have arrived yet.
 
 use std::sync::Arc;
 
@@ -36,19 +36,19 @@ use crate::core::{
     },
 };
 
-/// Maximum bytes of a message held until its names are complete. A client whose Parse is longer
-/// gets an error.
+/// Maximum number of bytes of a message or batch that are held until it can be processed: 4 MiB. A
+/// client whose named Parse is longer gets an error.
 pub(in crate::core) const HELD_BYTES_MAX: usize = 4 << 20;
 
 /// How to forward a client's message.
 pub(in crate::core) enum RewriteResult {
-    /// The given number of bytes of the body is replaced, as is the header; the rest is forwarded.
+    /// The header and this many bytes of the body have been replaced; the rest is forwarded.
     FrontReplaced(usize),
     /// The message was handled completely; nothing of it is forwarded.
     Consumed,
     /// The message is forwarded unchanged.
     AsIs,
-    /// The message cannot be handled now.
+    /// The message cannot be handled now, for this reason.
     Stop(StopReason),
 }
 
@@ -64,13 +64,13 @@ pub(in crate::core) struct Rewriter<'a> {
     pub(in crate::core) to_server: &'a mut GatherBuffer,
 }
 
-/// A message of which at least the first part has been received.
+/// A message of which the header and possibly only part of the body have been received.
 #[derive(Clone, Copy)]
 pub(in crate::core) struct PartialMessage<'a> {
     pub(in crate::core) header: Header,
     /// The part of the body that has been received.
     pub(in crate::core) body: &'a [u8],
-    /// Position of the message in the input.
+    /// Offset of the message's header in the input.
     pub(in crate::core) at: usize,
 }
 
@@ -79,12 +79,13 @@ impl<'a> PartialMessage<'a> {
         self.body.len() == self.header.body_bytes as usize
     }
 
-    /// Returns the length of the whole message with its header.
+    /// Returns the length of the whole message, including its header.
     pub(in crate::core) fn total_bytes(&self) -> usize {
         Header::BYTES + self.header.body_bytes as usize
     }
 
-    /// Returns the zero-terminated string at `start`, and the start of the next field.
+    /// Returns the zero-terminated string at offset `start` of the body, and the offset of the next
+    /// field; `None` if its end has not been received.
     pub(in crate::core) fn string(&self, start: usize) -> Option<(&'a [u8], usize)> {
         let rest = self.body.get(start..)?;
         let end = memchr::memchr(0, rest)?;
@@ -96,8 +97,8 @@ impl<'a> PartialMessage<'a> {
         RewriteResult::Stop(StopReason::Fault(ClientRefusal::TooLong { bytes }))
     }
 
-    /// Returns the result for a missing field: wait for more input, or fail if the message is
-    /// complete.
+    /// Returns the result for a message with a missing field: wait for more input or, if the
+    /// message is complete or too long, disconnect the client.
     fn missing_field(&self) -> RewriteResult {
         if self.is_complete() {
             let kind = Frontend::from_tag(self.header.tag).map_or("message", Frontend::name);
@@ -111,10 +112,10 @@ impl<'a> PartialMessage<'a> {
     }
 }
 
-/// The statement that a message refers to, as the server knows it.
+/// The statement that a message refers to.
 #[derive(Clone, Copy)]
 struct StatementRef {
-    /// Id of the shared statement; 0 if it is not shared.
+    /// Id of the pooled statement; 0 for the unnamed statement, or if there is none.
     id: u64,
     /// Whether its text is simple; see [`is_simple`].
     is_simple: bool,
@@ -144,7 +145,7 @@ impl Rewriter<'_> {
         self.server.is_skipping = false;
     }
 
-    /// Handles a Parse: a named statement is shared, an unnamed one is forwarded as it is.
+    /// Handles a Parse: shares a named statement, and forwards an unnamed one.
     pub(in crate::core) fn parse(&mut self, message: PartialMessage<'_>) -> RewriteResult {
         let Some((name, text_at)) = message.string(0) else { return message.missing_field() };
         if name.is_empty() {
@@ -202,7 +203,8 @@ impl Rewriter<'_> {
             }
             is_sensitive = Some(sensitive);
         }
-        // From here on processing must not stop: the client's unnamed statement is being replaced.
+        // From here on, the message must be handled completely: the client's unnamed statement is
+        // being replaced.
         let rollback = self.take_unnamed_undo();
         if message.is_complete() {
             let text = &message.body[text_at..];
@@ -223,7 +225,7 @@ impl Rewriter<'_> {
             self.server.outstanding.push(RequestKind::Parse(rollback));
             return RewriteResult::AsIs;
         };
-        // The text is a DEALLOCATE of a statement that has another name on the server.
+        // The text is a DEALLOCATE of a statement that has a different name on the server.
         self.ensure_prepared(&statement);
         self.server.outstanding.push(RequestKind::Parse(rollback));
         self.server.deallocated_name = Some(name.into());
@@ -232,16 +234,16 @@ impl Rewriter<'_> {
         RewriteResult::FrontReplaced(sql_end)
     }
 
-    /// Whether the meaning of an unnamed statement depends on settings. The result for the previous
-    /// text is reused: many clients prepare the same text again and again.
+    /// Whether the meaning of an unnamed statement depends on parse settings. Reuses the result for
+    /// the previous text, because many clients prepare the same text again and again.
     fn is_sensitive_unnamed(&self, text: &[u8]) -> bool {
         let ClientStatements { unnamed, unnamed_is_sensitive, .. } = &self.client.statements;
         let known = unnamed_is_sensitive.filter(|_| *unnamed == *text);
         known.unwrap_or_else(|| depends_on_parse_settings(sql_text(text)))
     }
 
-    /// Returns the client's name of the statement that an unnamed DEALLOCATE refers to, if it does
-    /// nothing else.
+    /// Returns the statement name in an unnamed Parse whose text is a single DEALLOCATE; `None`
+    /// otherwise, or if the client has no named statements.
     fn deallocated_statement(
         &self,
         message: PartialMessage<'_>,
@@ -253,8 +255,8 @@ impl Rewriter<'_> {
         deallocate::name(sql_text(&message.body[text_at..]))
     }
 
-    /// Takes the unnamed statement that must be restored if the request that replaces it is
-    /// skipped.
+    /// Takes the client's unnamed statement, to be restored if the request that replaces it is
+    /// skipped. Returns `None` for the first request of a batch, which cannot be skipped.
     fn take_unnamed_undo(&mut self) -> Option<Box<RollbackAction>> {
         self.server.has_open_batch.then(|| {
             let text = std::mem::take(&mut self.client.statements.unnamed);
@@ -262,7 +264,8 @@ impl Rewriter<'_> {
         })
     }
 
-    /// Handles a Parse of a name already in use: the server must reject it, in the right order.
+    /// Handles a Parse of a name that is already in use: sends it to the server, which rejects it,
+    /// so that the error comes in the right order.
     fn parse_again(
         &mut self,
         message: PartialMessage<'_>,
@@ -277,7 +280,7 @@ impl Rewriter<'_> {
         if may_fail || self.is_ambiguous(name, existing.id) {
             return RewriteResult::Stop(StopReason::AwaitsReplies);
         }
-        // In a failed transaction the server reports another error, whether or not it has the
+        // In a failed transaction the server reports a different error, whether or not it has the
         // statement.
         if self.server.status != TransactionStatus::Failed {
             self.ensure_prepared(existing);
@@ -318,16 +321,17 @@ impl Rewriter<'_> {
             self.server.retry_buffer.mark_parse();
             return RewriteResult::Consumed;
         }
-        // The server decides whether it accepts a Parse now. The Parse is sent without a name,
-        // because the server already has the named statement.
+        // The transaction may have failed, so only the server knows whether it accepts a Parse now.
+        // Send the Parse without a name, because the server already has the named statement.
         self.server.outstanding.push(RequestKind::Parse(Some(rollback)));
         self.server.statements.unnamed_is_ours = false;
         self.replace_front(message.header, text_at, &[b"\0"]);
         RewriteResult::FrontReplaced(text_at)
     }
 
-    /// Whether outstanding replies decide the meaning of `name`, or of the server's statement `id`,
-    /// when the server reaches the message sent now. Names without a statement have id 0.
+    /// Whether it depends on outstanding replies which statement `name` means, or whether the
+    /// server has the statement `id`, when it processes a message sent now. `id` is 0 for a name
+    /// without a statement.
     fn is_ambiguous(&mut self, name: &[u8], id: u64) -> bool {
         let server = &mut *self.server;
         if server.may_deallocate && server.outstanding.is_empty() {
@@ -337,7 +341,7 @@ impl Rewriter<'_> {
             && (server.may_deallocate || server.outstanding.is_ambiguous(name, id))
     }
 
-    /// Handles a Bind: rewrites the statement's name but not the portal's.
+    /// Handles a Bind: rewrites the statement's name, but not the portal's.
     pub(in crate::core) fn bind(&mut self, message: PartialMessage<'_>) -> RewriteResult {
         let Some((portal, statement_at)) = message.string(0) else {
             return message.missing_field();
@@ -366,7 +370,7 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Records how executing a portal changes the settings that affect parsing.
+    /// Records whether executing a portal may change the settings that affect parsing.
     fn record_setting_change(
         &mut self,
         message: PartialMessage<'_>,
@@ -374,7 +378,8 @@ impl Rewriter<'_> {
         statement: &[u8],
     ) {
         let sql = self.statement_text(statement).map(sql_text);
-        // A setting's name among the bound values appears literally, in text and binary format.
+        // If the name of a setting is among the bound values, it appears literally, in text as well
+        // as in binary format.
         let by_parameter = || {
             let body = message.body;
             let names = NAMES.iter().any(|name| contains_ignoring_case(body, name.as_bytes()));
@@ -390,7 +395,7 @@ impl Rewriter<'_> {
         self.server.parameters.parse_state.record_bind(portal.is_empty(), uncertainty);
     }
 
-    /// Returns the text of a client's statement; of the unnamed one if the name is empty.
+    /// Returns the text of a client's statement, or of the unnamed one if the name is empty.
     pub(in crate::core) fn statement_text(&self, statement: &[u8]) -> Option<&[u8]> {
         let ClientStatements { named, unnamed, .. } = &self.client.statements;
         match statement {
@@ -399,7 +404,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Tracks a portal that will reset parameters when it is executed.
+    /// Records a portal that will reset parameters when it is executed, or forgets it if the name
+    /// is bound again.
     fn track_resetting_portal(&mut self, portal: &[u8], statement: &[u8]) {
         let text = self.statement_text(statement);
         let back = text.and_then(|text| {
@@ -417,8 +423,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Handles an Execute: if it resets parameters, the statements that restore the client's
-    /// startup values follow it in the same batch.
+    /// Handles an Execute. If it resets parameters, statements that restore the client's startup
+    /// values follow it in the same batch.
     pub(in crate::core) fn execute(&mut self, message: PartialMessage<'_>) -> RewriteResult {
         self.server.outstanding.push(RequestKind::Execute);
         self.server.parameters.parse_state.record_execute(message.body.first() == Some(&0));
@@ -436,7 +442,7 @@ impl Rewriter<'_> {
         RewriteResult::Consumed
     }
 
-    /// Handles a Describe: forwards it for a portal, rewrites the name for a statement.
+    /// Handles a Describe: forwards it for a portal, and rewrites the name for a statement.
     pub(in crate::core) fn describe(&mut self, message: PartialMessage<'_>) -> RewriteResult {
         if !message.is_complete() {
             return message.missing_field();
@@ -452,7 +458,7 @@ impl Rewriter<'_> {
         rewritten
     }
 
-    /// Handles a Close: replies to it for a named statement, forwards it otherwise.
+    /// Handles a Close: answers it for a named statement, and forwards it otherwise.
     pub(in crate::core) fn close(&mut self, message: PartialMessage<'_>) -> RewriteResult {
         if !message.is_complete() {
             return message.missing_field();
@@ -478,8 +484,9 @@ impl Rewriter<'_> {
         RewriteResult::Consumed
     }
 
-    /// Rewrites the reference to the statement `name` in a message that has the bytes `before` in
-    /// front of it and whose next field starts at `rest_at`. Also returns the statement.
+    /// Rewrites the statement name in a message, and returns the statement that it refers to.
+    /// `before` is the part of the body that precedes the name; `rest_at` is the offset of the
+    /// field after the name.
     #[inline]
     fn rewrite_reference(
         &mut self,
@@ -519,15 +526,15 @@ impl Rewriter<'_> {
             return (RewriteResult::FrontReplaced(rest_at), StatementRef { id, is_simple });
         }
         if name.starts_with(NAME_PREFIX) {
-            // The name may be another client's on this server: make the server report that it does
-            // not exist.
+            // The name may be that of another client's shared statement on this server: change it
+            // so that the server reports a missing statement.
             self.replace_name(header, rest_at, before, &[name, b"?\0"]);
             return (RewriteResult::FrontReplaced(rest_at), StatementRef::NONE);
         }
         (RewriteResult::AsIs, StatementRef::NONE)
     }
 
-    /// Like [`Rewriter::record_effects`], where it is known whether the text is simple.
+    /// Like [`Rewriter::record_effects`], if it is known whether the text is simple.
     #[inline]
     fn record_effects_unless_simple(
         &mut self,
@@ -538,7 +545,7 @@ impl Rewriter<'_> {
         if is_simple { self.server.session_state |= flags } else { self.record_effects(sql, flags) }
     }
 
-    /// Records the possible effects of a text on the session.
+    /// Records the possible effects of a statement's text on the session.
     fn record_effects(&mut self, sql: &[u8], flags: SessionStateFlags) {
         let server = &mut *self.server;
         server.session_state |= flags;
@@ -562,8 +569,9 @@ impl Rewriter<'_> {
         self.to_server.push_with(|buf| parse(buf, statement));
     }
 
-    /// Resolves the settings in force when the server parses a message sent now, if its text
-    /// depends on them. They may stay unknown if the server would not parse it anyway.
+    /// Determines the parse settings that will be in force when the server parses `sql`, if the
+    /// meaning of `sql` depends on them. They may stay unknown if the server would reject the
+    /// message anyway.
     #[inline]
     fn resolve_settings_for(&mut self, sql: &[u8]) -> Result<(), StopReason> {
         if self.server.parameters.parse_state.key != 0 || !depends_on_parse_settings(sql) {
@@ -572,8 +580,9 @@ impl Rewriter<'_> {
         self.resolve_parse_settings()
     }
 
-    /// Resolves the settings in force when the server reaches a message sent now: waits for
-    /// outstanding replies, then queries the settings that the server did not report.
+    /// Determines the parse settings that will be in force when the server processes a message sent
+    /// now: waits for outstanding replies, then queries the settings that the server does not
+    /// report.
     #[cold]
     fn resolve_parse_settings(&mut self) -> Result<(), StopReason> {
         if self.server_refuses_all() {
@@ -590,8 +599,8 @@ impl Rewriter<'_> {
                 return Err(StopReason::AwaitsReplies);
             }
             if uncertainty == Uncertainty::Unreported || server.has_open_batch {
-                // In a transaction, an error of this query counts as an error of the batch that
-                // starts.
+                // In a transaction, the query is part of the batch that starts, and an error of the
+                // query fails that batch.
                 server.has_open_batch |= server.status == TransactionStatus::InTransaction;
                 server_setup::query_parse_settings(server, self.to_server);
                 self.client.input_hold = InputHold::AwaitingReplies;
@@ -610,9 +619,9 @@ impl Rewriter<'_> {
         self.server.is_copying_in || has_failed && !self.server.outstanding.awaits_status()
     }
 
-    /// Returns the statement to use for a client's name on this server. It is the shared one only
-    /// while the settings it was parsed under are in force; otherwise one for this client alone,
-    /// which has been prepared when this returns.
+    /// Returns the statement to use for a client's name on this server. This is the shared
+    /// statement if the settings that it was parsed under are in force. Otherwise it is a statement
+    /// for this client alone, and a Parse for it has been sent under those settings.
     #[inline]
     fn usable_statement(
         &mut self,
@@ -653,7 +662,7 @@ impl Rewriter<'_> {
             () => statement,
         };
         if self.server.outstanding.awaits_status() {
-            // In a failed transaction the server reports another error for this.
+            // In a failed transaction the server reports a different error: wait for its status.
             return Err(StopReason::AwaitsReplies);
         }
         self.client.statements.named.insert(name.into(), Arc::clone(&own));
@@ -668,7 +677,8 @@ impl Rewriter<'_> {
         Ok(own)
     }
 
-    /// Runs `sends` with other parse settings than those in force, then restores these.
+    /// Changes the server's parse settings from `current` to `settings`, runs `sends`, then changes
+    /// them back.
     fn with_parse_settings(
         &mut self,
         settings: &ParseSettings,
@@ -681,7 +691,8 @@ impl Rewriter<'_> {
         server_setup::set_parse_settings(self.server, &back, self.to_server);
     }
 
-    /// Makes sure that the server's unnamed statement is this client's, or that it has none.
+    /// Makes sure that the server's unnamed statement is this client's or, if the client has none,
+    /// that the server has none either.
     fn ensure_unnamed(&mut self) -> Result<(), StopReason> {
         if self.server.statements.unnamed_is_ours {
             return Ok(());
@@ -725,8 +736,9 @@ impl Rewriter<'_> {
         self.client.statements.unnamed = text;
     }
 
-    /// Closes the server's least recently used statement, if it holds the maximum. A statement
-    /// whose Parse may still fail is not closed: the server then holds one more.
+    /// Closes the server's least recently used statement if the server has the maximum number. A
+    /// statement whose Parse may still fail is not closed; the server then has one more than the
+    /// maximum.
     fn evict_statement(&mut self) {
         let server = &mut *self.server;
         let Some(id) = server.statements.eviction_candidate(self.statements_max) else { return };
@@ -750,7 +762,8 @@ impl Rewriter<'_> {
         self.replace_name(header, replaced, &[], by);
     }
 
-    /// Sends a new header, `before` and `by` instead of the first `replaced` bytes of a body.
+    /// Sends a new header, then `before` and `by`, in place of the old header and the first
+    /// `replaced` bytes of the body.
     fn replace_name(&mut self, header: Header, replaced: usize, before: &[&[u8]], by: &[&[u8]]) {
         let parts = before.iter().chain(by);
         let added: usize = parts.clone().map(|part| part.len()).sum();
@@ -768,7 +781,7 @@ fn contains_ignoring_case(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|found| found.eq_ignore_ascii_case(part))
 }
 
-/// Appends the Parse of a statement under its shared name.
+/// Appends a Parse message for a statement, under its shared name.
 pub(in crate::core) fn parse(buf: &mut Vec<u8>, statement: &PooledStatement) {
     write_header(buf, Frontend::Parse, statement.name.len() + 1 + statement.text.len());
     buf.extend_from_slice(&statement.name);
@@ -781,7 +794,8 @@ pub(in crate::core) fn write_header(buf: &mut Vec<u8>, kind: Frontend, body_byte
     buf.extend_from_slice(&length_field(body_bytes));
 }
 
-/// Returns the length field for a body. Bodies are under 1 GiB and grow here by a name at most.
+/// Returns the length field for a body: its length plus the field's own four bytes. It does not
+/// overflow, because bodies are under 1 GiB and grow by a statement name at most.
 fn length_field(body_bytes: usize) -> [u8; 4] {
     u32::try_from(body_bytes + 4).unwrap_or(u32::MAX).to_be_bytes()
 }

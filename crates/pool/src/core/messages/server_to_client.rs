@@ -1,5 +1,5 @@
-//! From server to client: matches each reply with its outstanding request, and forwards the bytes
-//! unchanged.
+//! The path from server to client: matches each reply with its outstanding request, and forwards
+//! the bytes unchanged where possible.
 
 use howdah_wire::{Backend, Header};
 
@@ -28,14 +28,15 @@ use crate::{
 enum ServerStop {
     /// The rest of the input is an incomplete message.
     NeedsMoreInput,
-    /// The client is refused; the rest of the input is not for it.
+    /// The client must be disconnected with this error; the rest of the input is not for it.
     ClientRefused(ClientRefusal),
-    /// The server violated the protocol.
+    /// Client and server must be disconnected, for example because the server violated the
+    /// protocol.
     Fault(ClientRefusal),
 }
 
 impl Core {
-    /// Processes bytes that a server sent, after those buffered before.
+    /// Processes bytes that a server sent, after any bytes buffered earlier.
     pub(in crate::core) fn process_server_bytes(
         &mut self,
         id: ServerId,
@@ -62,7 +63,8 @@ impl Core {
         }
     }
 
-    /// Processes a server's buffered bytes, and returns the rest of `bytes`, which follow them.
+    /// Processes a server's buffered bytes, which it completes with the start of `bytes` as needed.
+    /// Returns the rest of `bytes`.
     fn process_buffered_replies<'a>(
         &mut self,
         id: ServerId,
@@ -135,7 +137,7 @@ impl Core {
         let end =
             read_replies(&mut handler, &mut self.to_client, self.body_bytes_max, input, &mut at);
         if linked.is_some() && handler.server.outstanding.is_empty() {
-            handler.server.state_since = self.now; // From now on, the server waits for the client.
+            handler.server.state_since = self.now; // The server now waits for the client.
         }
         let listens = handler.client.as_ref().is_some_and(|client| client.channels.is_some());
         match linked {
@@ -156,7 +158,7 @@ impl Core {
                 if let Some(client) = linked {
                     self.refuse(client, &refusal, io);
                 }
-                // The server is being cleaned now: the rest of the input answers no client.
+                // The server is now being cleaned: the rest of the input is not for a client.
                 return at + self.process_replies(id, &input[at..], io);
             }
             ServerStop::Fault(refusal) => self.abort_server(id, &refusal, io),
@@ -164,8 +166,8 @@ impl Core {
         at
     }
 
-    /// Continues after replies: processes client input that waited for them, or releases the
-    /// server.
+    /// Continues after replies: processes client input that waited for them, sends a pending cancel
+    /// request, or releases the server.
     fn after_replies(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if let ServerState::Linked(client_id) = server.state
@@ -174,7 +176,7 @@ impl Core {
             let quiet = server.outstanding.is_empty() && !server.input.is_inside_forwarded_body();
             let is_answered =
                 client.input_hold == InputHold::AwaitingReplies && (quiet || server.is_copying_in);
-            // Held input is processed before anything else: it may use the server again.
+            // Process held input before a release: it may need the server again.
             if client.input_hold == InputHold::ParametersApplied || is_answered {
                 client.input_hold = InputHold::None;
                 self.update_pause(PeerId::Client(client_id), io);
@@ -198,7 +200,7 @@ impl Core {
         }
     }
 
-    /// Closes a server that cannot be used any more, with its client.
+    /// Closes a server that cannot be used any more, and disconnects its client with an error.
     pub(in crate::core) fn abort_server(
         &mut self,
         id: ServerId,

@@ -5,8 +5,7 @@ use howdah_wire::{Frame, Frontend};
 
 use crate::core::prepared::{names::ClientStatements, statements::sql_text};
 
-/// Returns a client's bytes without the commands, and batches of commands, that the pooler answered
-/// itself.
+/// Removes the query strings and batches that the pooler answered itself from a client's bytes.
 pub(super) fn strip_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
     let is_command = |sql: &[u8]| RouteCommand::read(sql).is_some();
     let is_of_command = |kind: Option<Frontend>, body: &[u8]| match kind {
@@ -37,7 +36,8 @@ pub(super) fn strip_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8
                 }
                 batch = kept.len();
             }
-            // COPY data belongs to the preceding query string or batch.
+            // COPY data belongs to the preceding query string or batch, so a later removal must not
+            // include it.
             Some(Frontend::CopyData | Frontend::CopyDone | Frontend::CopyFail) if !is_own => {
                 batch = kept.len();
             }

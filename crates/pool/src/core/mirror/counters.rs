@@ -1,4 +1,4 @@
-//! [`Mirror`]: the state that all workers and users of a mirror share: the sampling of clients, the
+//! [`Mirror`]: the state of a mirror that all workers and pools share: the sampling of clients, the
 //! amount of buffered data, and counters.
 
 use std::{
@@ -16,7 +16,7 @@ use crate::core::{
 /// The five characters of an SQLSTATE.
 pub(crate) type SqlstateBytes = [u8; 5];
 
-/// The SQLSTATE assumed for an error that was too long to be parsed.
+/// The SQLSTATE assumed for an error that has none, or was too long to be parsed.
 const UNKNOWN_SQLSTATE: SqlstateBytes = *b"XX000";
 
 /// Returns the SQLSTATE in the body of an ErrorResponse.
@@ -26,7 +26,7 @@ pub(crate) fn parse_sqlstate(body: &[u8]) -> SqlstateBytes {
     code.and_then(|code| code.try_into().ok()).unwrap_or(UNKNOWN_SQLSTATE)
 }
 
-/// Returns the message in the body of an ErrorResponse, truncated.
+/// Returns the message in the body of an ErrorResponse, truncated to [`MESSAGE_BYTES_MAX`] bytes.
 fn parse_message(body: &[u8]) -> String {
     let mut fields = body.split(|byte| *byte == 0);
     let text = fields.find_map(|field| field.strip_prefix(b"M")).unwrap_or_default();
@@ -39,7 +39,7 @@ const MESSAGE_BYTES_MAX: usize = 200;
 /// Maximum number of error classes counted separately; PostgreSQL has about forty.
 const CLASSES_MAX: usize = 64;
 
-/// A mirror of a database, shared by all workers and users.
+/// A mirror of a database. All workers and all users' pools share it.
 #[derive(Debug, Default)]
 pub struct Mirror {
     /// Number of clients considered for sampling so far.
@@ -55,7 +55,7 @@ pub struct Mirror {
     errors: Mutex<MirrorErrors>,
 }
 
-/// Errors of a mirror for statements that succeeded on the database.
+/// Errors of a mirror that the database did not report too.
 #[derive(Clone, Debug, Default)]
 struct MirrorErrors {
     by_class: BTreeMap<[u8; 2], u64>,
@@ -65,57 +65,58 @@ struct MirrorErrors {
 /// The counters of a mirror at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorReport {
-    /// Number of clients mirrored now.
+    /// Number of clients that are mirrored now.
     pub clients: u64,
     /// Bytes of transactions that are buffered, queued or running.
     pub buffered_bytes: u64,
     /// Number of transactions that ran to their end on the mirror.
     pub transactions: u64,
-    /// Number of those that failed on the mirror but not on the database.
+    /// Number of these transactions that failed on the mirror but not on the database.
     pub failed_mirror_only: u64,
-    /// Number of those that failed on the database but not on the mirror.
+    /// Number of these transactions that failed on the database but not on the mirror.
     pub failed_client_only: u64,
-    /// Number of those that failed on both, with different SQLSTATEs.
+    /// Number of these transactions that failed on both, with different SQLSTATEs.
     pub sqlstate_differs: u64,
     /// Number of dropped transactions, indexed as [`DropReason::ALL`].
     pub dropped: [u64; DropReason::ALL.len()],
-    /// Bytes of dropped transactions.
+    /// Bytes that clients sent in dropped transactions.
     pub dropped_bytes: u64,
-    /// Number of transactions by the class of the mirror's first error, where the database had no
-    /// error or another one.
+    /// Number of transactions by the SQLSTATE class of the mirror's first error, if the database
+    /// reported no error or a different one.
     pub classes: Vec<([u8; 2], u64)>,
-    /// The last such error, or the reason why the login to the mirror failed.
+    /// The last error counted in `classes`, or the reason why the mirror could not be used.
     pub last_error: Option<String>,
 }
 
 impl MirrorReport {
-    /// Returns the number of dropped transactions, for any reason.
+    /// Returns the total number of dropped transactions, for all reasons.
     pub fn dropped_total(&self) -> u64 {
         self.dropped.iter().sum()
     }
 }
 
 impl Mirror {
-    /// Whether the next client is mirrored. In any run of clients, about the given share is
-    /// sampled, and no short pattern in the order of connections biases the result, since the
-    /// positions are multiples of the golden ratio. The same sequence of clients is sampled in the
-    /// same way.
+    /// Whether to mirror the next client. In any sequence of clients, about the fraction
+    /// `sample_rate` is sampled. Since the sampling positions are multiples of the golden ratio,
+    /// short patterns in the order of connections do not bias the result. The same sequence of
+    /// calls always returns the same results.
     pub(crate) fn sample(&self, sample_rate: f64) -> bool {
         let number = self.candidates.fetch_add(1, Ordering::Relaxed);
         is_sampled(number, sample_rate)
     }
 
-    /// Counts a client that is mirrored from now on.
+    /// Adds one to the number of mirrored clients.
     pub(crate) fn add_client(&self) {
         self.clients.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a client that is not mirrored any more.
+    /// Subtracts one from the number of mirrored clients.
     pub(crate) fn remove_client(&self) {
         self.clients.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reserves buffer space, unless that would exceed `max`. Returns whether it was reserved.
+    /// Reserves buffer space, unless the total would exceed `max` bytes. Returns whether it was
+    /// reserved.
     pub(crate) fn reserve(&self, bytes: usize, max: usize) -> bool {
         let (bytes, max) = (bytes as u64, max as u64);
         let before = self.buffered.fetch_add(bytes, Ordering::Relaxed);
@@ -172,7 +173,7 @@ impl Mirror {
         result
     }
 
-    /// Records the reason why the mirror could not be used.
+    /// Records as last error why the mirror could not be used.
     pub(crate) fn record_failure(&self, refusal: &ClientRefusal) {
         let sqlstate = String::from_utf8_lossy(&refusal.sqlstate()).into_owned();
         self.errors().last = Some(format!("{sqlstate}: {refusal}"));
@@ -182,7 +183,7 @@ impl Mirror {
         self.errors.lock()
     }
 
-    /// Returns the counters, which are not all read at the same instant.
+    /// Returns the counters. They are read one after another, so they may not be consistent.
     pub fn report(&self) -> MirrorReport {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let MirrorErrors { by_class, last } = self.errors().clone();
@@ -201,17 +202,17 @@ impl Mirror {
     }
 }
 
-/// 2⁶⁴ divided by the golden ratio.
+/// 2⁶⁴ divided by the golden ratio, rounded to an odd number.
 const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn is_sampled(number: u64, sample_rate: f64) -> bool {
-    // A double represents only the 53 highest bits exactly.
+    // A double can represent only 53 bits exactly: use the highest ones.
     #[expect(clippy::cast_precision_loss, reason = "53 bits are a double's")]
     let position = (number.wrapping_mul(GOLDEN_RATIO) >> 11) as f64 / (1_u64 << 53) as f64;
     position < sample_rate
 }
 
-/// An error of a mirror: its SQLSTATE and message.
+/// An error that a mirror reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MirrorError {
     pub(crate) sqlstate: SqlstateBytes,
@@ -242,7 +243,7 @@ mod tests {
                 let off = (count as f64 - sample_rate * clients as f64).abs();
                 assert!(off < 3.0, "{count} of {clients} for {sample_rate}");
             }
-            // Clients that alternate with others are sampled equally often.
+            // Two kinds of clients that connect alternately are sampled equally often.
             let even = sampled.iter().step_by(2).filter(|it| **it).count();
             assert!(
                 (even as f64 - sample_rate * 500.0).abs() < 3.0,

@@ -28,13 +28,13 @@ use crate::{
 };
 
 impl Core {
-    /// Handles a reply to a mirror client, which is discarded.
+    /// Discards a reply to a mirror client, and lets its queue advance.
     pub(in crate::core) fn mirror_client_received(&mut self, queue: MirrorQueueId) {
         self.to_client.clear();
         self.deferred.push(DeferredWork::MirrorQueue(queue));
     }
 
-    /// Handles the error with which a mirror client is about to be disconnected.
+    /// Records the error with which a mirror client is about to be disconnected.
     pub(in crate::core) fn mirror_client_refused(
         &mut self,
         id: MirrorQueueId,
@@ -80,7 +80,7 @@ impl Core {
                 Some(client) if is_idle(client) => self.finish_mirror_client(id, mirror_client),
                 Some(client) if self.has_unfinished_work(client) => {
                     self.finish_mirror_client(id, mirror_client);
-                    // Rolls back the open transaction on the mirror, and ends a COPY.
+                    // The disconnect rolls back the transaction on the mirror, and ends a COPY.
                     self.handle_client_disconnect(mirror_client, io);
                 }
                 Some(_) => return,
@@ -88,8 +88,8 @@ impl Core {
         }
     }
 
-    /// Whether a mirror client has sent everything and was answered, but its transaction is still
-    /// open: it ended on the database and not on the mirror.
+    /// Whether a mirror client has sent all its messages and received all replies, but its
+    /// transaction or COPY is still open: it ended on the database, but not on the mirror.
     fn has_unfinished_work(&self, client: &ClientConnection) -> bool {
         let Some(server) = client.server().and_then(|server| self.servers.get(server)) else {
             return false;
@@ -102,8 +102,8 @@ impl Core {
             && (server.outstanding.is_empty() || server.is_copying_in)
     }
 
-    /// Starts a mirror client for the oldest waiting transaction. Returns `false` if none waits and
-    /// the queue stays open.
+    /// Starts a mirror client for the oldest waiting transaction. If none waits, returns whether
+    /// the queue is finished.
     fn start_mirror_client(&mut self, id: MirrorQueueId, io: &mut dyn CoreIo) -> bool {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return false };
         let pool = queue.target.pool;
@@ -127,7 +127,8 @@ impl Core {
         true
     }
 
-    /// Handles the end of a mirror client's transaction.
+    /// Handles a transaction that has run to its end on the mirror: compares its result with the
+    /// database's.
     fn finish_mirror_client(&mut self, id: MirrorQueueId, mirror_client: ClientId) {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return };
         let Some(RunningTransaction { transaction, .. }) = queue.running.take() else { return };
@@ -147,7 +148,8 @@ impl Core {
         self.drop_orphaned_transactions(id, false);
     }
 
-    /// Called when a mirror client's connection ended in the middle of its transaction.
+    /// Called when a mirror client was disconnected in the middle of its transaction: counts the
+    /// transaction as dropped.
     fn abort_mirror_client(&mut self, id: MirrorQueueId) {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return };
         let Some(RunningTransaction { transaction, drop_reason: why, .. }) = queue.running.take()
@@ -164,7 +166,7 @@ impl Core {
         self.drop_orphaned_transactions(id, true);
     }
 
-    /// Drops the waiting transactions of a client that is gone, on the first failure or after a
+    /// Drops the waiting transactions of a disconnected client, on the first failure or after a
     /// timeout.
     fn drop_orphaned_transactions(&mut self, id: MirrorQueueId, has_failed: bool) {
         let now = self.now;
@@ -183,7 +185,7 @@ fn new_mirror_client(
     transaction: &BufferedTransaction,
     queue: MirrorQueueId,
 ) -> ClientConnection {
-    // A mirror client has no cancel key and no connection, so neither value matters.
+    // A mirror client has no connection and no cancel key, so version and secret are irrelevant.
     let login = ClientLogin {
         user: None,
         pool,
@@ -199,7 +201,8 @@ fn new_mirror_client(
     mirror_client
 }
 
-/// Applies the Parse, Close and DEALLOCATE messages of a transaction that did not run to its end.
+/// Applies the Parse, Close and DEALLOCATE requests of a transaction that did not run to its end to
+/// `known`.
 fn record_statements(known: &mut ClientStatements, bytes: &[u8], statements: &StatementRegistry) {
     let mut rest = bytes;
     while let Ok(Some((Frame { tag, body }, later))) = Frame::split(rest, u32::MAX) {

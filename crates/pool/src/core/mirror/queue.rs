@@ -1,4 +1,4 @@
-//! [`MirrorQueue`]: one client's queue for one mirror, with its waiting and running transactions.
+//! [`MirrorQueue`]: one client's waiting and running transactions for one mirror.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -34,11 +34,11 @@ impl slab::SlabKey for MirrorQueueId {
     }
 }
 
-/// The state of an internal mirror client.
+/// The state of a mirror client, the internal client that replays a transaction.
 #[derive(Debug)]
 pub(crate) struct MirrorClient {
     pub(crate) queue: MirrorQueueId,
-    /// The first error that the mirror client received.
+    /// The first error that the mirror client received in its transaction.
     pub(crate) error: Option<Box<MirrorError>>,
 }
 
@@ -52,24 +52,25 @@ pub(crate) enum BufferingState {
     Dropped(DropReason),
 }
 
-/// The mirroring state of a client.
+/// The mirroring state of a sampled client.
 #[derive(Debug, Default)]
 pub(crate) struct MirroredClient {
     /// One queue for each mirror that the client was sampled for.
     pub(crate) queues: Vec<MirrorQueueId>,
-    /// The client's input since it was last between two transactions; `None` if it has not been
-    /// since it is mirrored.
+    /// The client's input since it was last between two transactions; `None` until it sends more,
+    /// or if it became mirrored within its current transaction.
     pub(crate) open: Option<OpenTransaction>,
 }
 
-/// A transaction in progress, or several that the client sent without waiting in between.
+/// A transaction in progress, or several that the client has pipelined.
 #[derive(Debug)]
 pub(crate) struct OpenTransaction {
     pub(crate) bytes: Vec<u8>,
     /// Total length in bytes, including bytes that are not buffered.
     pub(crate) total_bytes: usize,
     pub(crate) parameters: Arc<TrackedParameters>,
-    /// The client's prepared statements at the start, if a mirror must be brought up to date.
+    /// The client's prepared statements at the start of the transaction, if a mirror is out of
+    /// sync.
     pub(crate) statements: Option<Arc<ClientStatements>>,
     /// The first error that the client received.
     pub(crate) error: Option<SqlstateBytes>,
@@ -79,10 +80,10 @@ pub(crate) struct OpenTransaction {
 /// Buffer space reserved for transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BufferReservation {
-    /// Bytes that count against the buffer of the client and that of all clients.
+    /// Bytes that count against both limits: the client's own and that for all clients.
     pub(crate) bytes: usize,
-    /// Bytes that count only against the buffer of all clients: for the client's prepared
-    /// statements. Otherwise a client with many of them would have no space left after its first
+    /// Bytes of the client's prepared statements, which count only against the limit for all
+    /// clients. Otherwise a client with many statements would have no space left after its first
     /// drop.
     pub(crate) statements: usize,
 }
@@ -106,11 +107,12 @@ pub(crate) struct MirrorQueue {
     /// Waiting transactions, the oldest first.
     pub(crate) waiting: VecDeque<BufferedTransaction>,
     pub(crate) running: Option<RunningTransaction>,
-    /// Space reserved for everything that waits or runs, in this queue or at its client.
+    /// Space reserved for all open, waiting and running transactions of this queue.
     pub(crate) reservation: BufferReservation,
     /// Statements prepared on the mirror, by the client's names.
     pub(crate) statements: ClientStatements,
-    /// Whether those differ from the client's, because something was dropped.
+    /// Whether `statements` may differ from the client's, because a transaction was dropped or had
+    /// another result on the mirror.
     pub(crate) is_out_of_sync: bool,
 }
 
@@ -130,7 +132,8 @@ impl MirrorQueue {
         }
     }
 
-    /// Reserves space for more bytes of the client's transaction, or drops it.
+    /// Reserves space for more bytes of the client's transaction, or drops the transaction if the
+    /// buffer is full.
     pub(crate) fn reserve_bytes(&mut self, bytes: usize) {
         if self.buffering != BufferingState::Active {
             return;
@@ -149,7 +152,8 @@ impl MirrorQueue {
         self.stop_buffering(reason);
     }
 
-    /// Reserves space for the client's prepared statements, or drops its transaction.
+    /// Reserves space for the client's prepared statements, or drops the client's transaction if
+    /// the buffer is full.
     pub(crate) fn reserve_statements(&mut self, bytes: usize) {
         if self.buffering != BufferingState::Active {
             return;
@@ -162,7 +166,7 @@ impl MirrorQueue {
         }
     }
 
-    /// Stops buffering the client's transaction for this mirror.
+    /// Stops buffering the client's transaction for this mirror, and frees its space.
     pub(crate) fn stop_buffering(&mut self, reason: DropReason) {
         let reservation = std::mem::take(&mut self.open_reservation);
         self.release(reservation);
@@ -171,7 +175,8 @@ impl MirrorQueue {
         }
     }
 
-    /// Ends the client's transaction. Returns its reservation if it is to be queued.
+    /// Ends the client's transaction. Returns its reservation if the transaction must be queued;
+    /// counts a dropped one.
     pub(crate) fn finish_transaction(&mut self, total_bytes: usize) -> Option<BufferReservation> {
         match std::mem::replace(&mut self.buffering, BufferingState::NotStarted) {
             BufferingState::NotStarted => None,
@@ -214,7 +219,7 @@ impl Drop for MirrorQueue {
     }
 }
 
-/// A transaction that waits for a mirror.
+/// A completed transaction of a client that is replayed on a mirror.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferedTransaction {
     /// The client's messages, all complete.
@@ -225,7 +230,7 @@ pub(crate) struct BufferedTransaction {
     pub(crate) parameters: Arc<TrackedParameters>,
     /// The client's session parameters at startup.
     pub(crate) startup_parameters: Arc<TrackedParameters>,
-    /// The client's prepared statements, unless they follow from earlier transactions.
+    /// The client's prepared statements, if the queue's must be replaced by them.
     pub(crate) statements: Option<Arc<ClientStatements>>,
     /// The first error that the client received.
     pub(crate) error: Option<SqlstateBytes>,
@@ -236,6 +241,6 @@ pub(crate) struct BufferedTransaction {
 pub(crate) struct RunningTransaction {
     pub(crate) transaction: BufferedTransaction,
     pub(crate) client: ClientId,
-    /// The reason why the mirror client was refused.
+    /// The reason why the mirror client was disconnected, once it was.
     pub(crate) drop_reason: Option<DropReason>,
 }

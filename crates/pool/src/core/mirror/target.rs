@@ -1,18 +1,18 @@
-//! [`Mirror`]: another cluster on which a sample of a database's traffic is run as well; its
-//! counters, and the limit of its buffer.
+//! [`MirrorTarget`]: a mirror as configured for a pool. A mirror is another cluster that replays a
+//! sample of a database's traffic.
 //!
 //! # Method
 //!
-//! The bytes of a mirrored client are copied in units that start and end between two transactions:
-//! a [`BufferedTransaction`]. Once the client has received the result, the transaction is queued
-//! for the mirror, after earlier ones. There it is run by a [`MirrorClient`], an internal client in
-//! the mirror's pool. Like any client, it gets the session parameters and prepared statements of
-//! the mirrored client, waits for a server, and has its session state reset; its replies are read
-//! and discarded.
+//! The bytes of a mirrored client are copied into [`BufferedTransaction`]s, each of which starts
+//! and ends between two transactions. Once the client has received the result, the transaction is
+//! queued for the mirror, after earlier ones. A [`MirrorClient`], an internal client in the
+//! mirror's pool, then runs it. Like any client, it gets the session parameters and prepared
+//! statements of the mirrored client, waits for a server, and has its session state reset; its
+//! replies are read and discarded.
 //!
-//! So the mirror gets whole transactions, in the order of each client, and only those whose result
-//! is known. A transaction that does not fit the buffer is dropped whole and counted. No client
-//! ever waits for the mirror.
+//! So the mirror gets only complete transactions whose result is known, for each client in the
+//! original order. A transaction that does not fit into the buffer is dropped completely and
+//! counted. No client ever waits for the mirror.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,11 +26,11 @@ pub(crate) use crate::core::mirror::{
 };
 use crate::core::{refusal::ClientRefusal, state::ids::PoolId};
 
-/// The reason why a transaction was not run on a mirror, or not to its end.
+/// The reason why a transaction was not run on a mirror, or did not run to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// The buffer of the client, or that of all clients, was full: the mirror is slower than the
-    /// traffic.
+    /// The buffer limit of the client, or of all clients, was reached: the mirror is slower than
+    /// the database.
     BufferFull,
     /// The transaction exceeds the buffer of one client.
     TooLarge,
@@ -42,7 +42,8 @@ pub enum DropReason {
     ConnectionLost,
     /// The client cancelled one of the transaction's statements.
     Cancelled,
-    /// The client disconnected before it received the result, or left too much in the queue.
+    /// The client disconnected before it received the result, or its remaining transactions failed
+    /// or took too long.
     ClientGone,
 }
 
@@ -58,7 +59,7 @@ impl DropReason {
         Self::ClientGone,
     ];
 
-    /// Returns the value of the metric's label, which is also the suffix of the column.
+    /// Returns the reason as a metric label, which is also the suffix of the column in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::BufferFull => "buffer_full",
@@ -88,7 +89,7 @@ impl DropReason {
     }
 }
 
-/// The comparison of a transaction's results on the mirror and on the database.
+/// The result of comparing a transaction on the mirror with the same one on the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MirrorResult {
     /// The transaction succeeded on both, or failed on both with the same first SQLSTATE.
@@ -101,25 +102,27 @@ pub enum MirrorResult {
     SqlstateDiffers,
 }
 
-/// A mirror as used by a pool's clients.
+/// A mirror, with its settings for the clients of one pool.
 #[derive(Clone, Debug)]
 pub struct MirrorTarget {
     /// The pool whose servers the mirror clients use; external clients never use it.
     pub pool: PoolId,
     /// The state shared by all workers and pools.
     pub mirror: Arc<Mirror>,
-    /// The share of clients that are mirrored, from 0 to 1.
+    /// The fraction of clients that are mirrored, from 0 to 1.
     pub sample_rate: f64,
-    /// Maximum bytes of one client's transactions that are queued or running.
+    /// Maximum bytes of one client's open, queued and running transactions.
     pub client_bytes: usize,
-    /// Maximum bytes of all clients' transactions that are queued or running.
+    /// Maximum bytes of all clients' open, queued and running transactions.
     pub buffer_bytes: usize,
-    /// How long the queued transactions of a disconnected client may take.
+    /// How long the queued transactions of a disconnected client may take before the rest is
+    /// dropped.
     pub timeout: Duration,
 }
 
 impl MirrorTarget {
-    /// Whether clients that were sampled for one remain sampled for the other.
+    /// Whether clients that were sampled for `other` remain sampled: mirror, rate and pool are the
+    /// same.
     pub(crate) fn samples_like(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.mirror, &other.mirror)
             && self.sample_rate.to_bits() == other.sample_rate.to_bits()

@@ -1,10 +1,11 @@
-//! `DEALLOCATE name` as a query string: some drivers use it to deallocate statements that they
-//! prepared with Parse. The name is the client's; the server knows the statement by another.
+//! Recognizes `DEALLOCATE name`, which some drivers use to deallocate statements that they prepared
+//! with Parse. The name is the client's; on the server, the statement has a different name.
 
 use crate::core::session::state::strip_keyword;
 
-/// Returns the name that a query string deallocates, if it does nothing else. Unquoted names are
-/// folded to lower case. `None` also for ALL, which is left to the server.
+/// Returns the name in a query string that consists of a single DEALLOCATE. Unquoted names are
+/// folded to lower case. Returns `None` for other query strings and for DEALLOCATE ALL, which is
+/// sent to the server.
 pub(crate) fn name(sql: &[u8]) -> Option<Vec<u8>> {
     let sql = sql.trim_ascii_start();
     if sql.len() > SQL_BYTES_MAX || !matches!(sql.first(), Some(b'd' | b'D')) {
@@ -22,8 +23,7 @@ pub(crate) fn name(sql: &[u8]) -> Option<Vec<u8>> {
     plain.then(|| word.to_ascii_lowercase())
 }
 
-/// Whether a query string may deallocate all prepared statements: it contains DEALLOCATE or
-/// DISCARD.
+/// Whether a query string may deallocate prepared statements: it contains DEALLOCATE or DISCARD.
 pub(crate) fn may_deallocate(sql: &[u8]) -> bool {
     memchr::memchr2_iter(b'd', b'D', sql).any(|at| is_deallocation(&sql[at..]))
 }
@@ -39,7 +39,7 @@ fn starts_with(sql: &[u8], word: &[u8]) -> bool {
     sql.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word))
 }
 
-/// Maximum length of a query string that is examined.
+/// Maximum length, in bytes, of a query string that [`name`] examines.
 const SQL_BYTES_MAX: usize = 1024;
 
 #[test]

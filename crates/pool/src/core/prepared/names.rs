@@ -1,4 +1,4 @@
-//! Prepared statements by the names that one client uses, and those that one server holds.
+//! The prepared statements of one client, by name, and those that one server has.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::core::prepared::{parse_settings::ParseSettings, statements::PooledSta
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientStatements {
     pub(crate) named: HashMap<Box<[u8]>, Arc<PooledStatement>>,
-    /// The content of the last unnamed Parse, after the name; empty for none. Stored because a Bind
-    /// to it may arrive when the client is on another server.
+    /// The body of the last unnamed Parse, after the name; empty if the client has none. It is
+    /// stored because a Bind to it may arrive when the client has another server.
     pub(crate) unnamed: Vec<u8>,
     /// Whether the unnamed statement is known to be
     /// [simple](crate::core::prepared::statements::is_simple).
@@ -19,12 +19,13 @@ pub(crate) struct ClientStatements {
     /// The settings under which the unnamed statement was parsed; `None` if it does not depend on
     /// them, or if they are unknown.
     pub(crate) unnamed_settings: Option<Arc<ParseSettings>>,
-    /// Whether the text of the unnamed statement depends on parse settings, if that was examined.
+    /// Whether the meaning of the unnamed statement depends on parse settings; `None` if that was
+    /// not examined.
     pub(crate) unnamed_is_sensitive: Option<bool>,
 }
 
 impl ClientStatements {
-    /// Stores the text of the unnamed statement.
+    /// Stores the unnamed statement: the body of its Parse after the name.
     pub(crate) fn set_unnamed(
         &mut self,
         text: &[u8],
@@ -48,22 +49,23 @@ impl ClientStatements {
     }
 }
 
-/// Maximum capacity for an unnamed statement that an idle client retains, in bytes.
+/// Maximum capacity, in bytes, that is retained when the text of the unnamed statement is replaced.
 const UNNAMED_BYTES_RETAINED: usize = 1024;
 
-/// The statements that a server holds for its clients, by id, with the time of their last use.
+/// The shared statements that a server has, by id, with the logical time of their last use.
 #[derive(Debug, Default)]
 pub(crate) struct ServerStatements {
     last_use: HashMap<u64, u64>,
     clock: u64,
-    /// Statements used up to this time belong to batches that have ended.
+    /// The logical time at which the current batch started. Statements last used before it may be
+    /// evicted.
     batch_started: u64,
-    /// Whether the server's unnamed statement belongs to the linked client.
+    /// Whether the server's unnamed statement is that of the linked client.
     pub(crate) unnamed_is_ours: bool,
 }
 
 impl ServerStatements {
-    /// Whether the server holds the statement; if so, records a use.
+    /// Whether the server has the statement; if so, records a use.
     #[inline]
     pub(crate) fn touch(&mut self, id: u64) -> bool {
         let Some(used) = self.last_use.get_mut(&id) else { return false };
@@ -72,12 +74,12 @@ impl ServerStatements {
         true
     }
 
-    /// Whether the server holds the statement.
+    /// Whether the server has the statement.
     pub(crate) fn contains(&self, id: u64) -> bool {
         self.last_use.contains_key(&id)
     }
 
-    /// Returns the number of statements that the server holds.
+    /// Returns the number of statements that the server has.
     pub(crate) fn len(&self) -> usize {
         self.last_use.len()
     }
@@ -95,13 +97,13 @@ impl ServerStatements {
         self.last_use.clear();
     }
 
-    /// Starts a batch: statements used before it may be evicted from now on.
+    /// Starts a batch: from now on, statements last used before it may be evicted.
     pub(crate) fn start_batch(&mut self) {
         self.batch_started = self.clock;
     }
 
-    /// Returns the least recently used statement, if there are `max` or more. Never one that the
-    /// current batch has used: one of its portals, or a Bind still to come, may need it.
+    /// Returns the least recently used statement, if there are `max` or more. Never returns one
+    /// that the current batch has used: one of its portals or a later Bind may need it.
     pub(crate) fn eviction_candidate(&self, max: usize) -> Option<u64> {
         if self.last_use.len() < max {
             return None;

@@ -1,13 +1,14 @@
 //! Parse settings: session parameters that affect what a statement means when PostgreSQL parses it.
 //!
-//! A prepared statement keeps the values that its literals had when it was parsed: `'2024-01-01'`
-//! as a `timestamptz` is a moment that depends on `TimeZone`. So a shared statement is a text
-//! together with one set of values of these parameters ([`ParseSettings`]), and each server
-//! connection tracks which set is in force when it processes the next message ([`ParseState`]).
+//! A prepared statement keeps the values that its literals had when it was parsed: the moment that
+//! `'2024-01-01'` means as a `timestamptz` depends on `TimeZone`. So a shared statement is
+//! identified by its text and by one set of values of these parameters ([`ParseSettings`]), and for
+//! each server connection the pooler tracks which set will be in force when it processes the next
+//! message ([`ParseState`]).
 //!
-//! The values in force are known from the server's reports, or from a query where reports are not
-//! sufficient: for parameters that the server does not report, and for changes in the middle of a
-//! batch, which are reported at its end.
+//! The values in force are known from the server's ParameterStatus messages. The pooler queries
+//! them if these are not sufficient: for parameters that the server does not report, and after
+//! changes in the middle of a batch, which are reported only at its end.
 
 mod changes;
 
@@ -26,7 +27,7 @@ pub(crate) const COUNT: usize = 14;
 /// `search_path` and roles are not among them: PostgreSQL analyzes a prepared statement again after
 /// they have changed.
 ///
-/// The encoding comes first, because the values after it are sent in it.
+/// The encoding comes first, because the values after it are sent in that encoding.
 pub(crate) const NAMES: [&str; COUNT] = [
     "client_encoding",
     "DateStyle",
@@ -52,23 +53,24 @@ pub(crate) fn is_parse_setting(name: &[u8]) -> bool {
     NAMES.iter().any(|known| eq_name(known.as_bytes(), name))
 }
 
-/// Returns the query for the values in force.
+/// Returns the query for the current values of [`NAMES`], in this order.
 pub(crate) fn query() -> String {
     let value = |name| format!("pg_catalog.current_setting('{name}', true)");
     format!("SELECT {}", NAMES.map(value).join(", "))
 }
 
-/// Values of [`NAMES`] that statements are parsed under. Equal sets are one object with one id.
+/// A set of values of [`NAMES`] under which statements are parsed. Equal sets share one object and
+/// one id.
 #[derive(Debug)]
 pub(crate) struct ParseSettings {
-    /// Unique in the process, from 1.
+    /// Unique within the process; ids start at 1, so that 0 can mean "unknown".
     pub(crate) id: u64,
     pub(crate) values: ParseSettingValues,
 }
 
 impl ParseSettings {
-    /// Returns the parameters to set so that these values are in force instead of `in_force`, and
-    /// those that undo it.
+    /// Returns the parameters to set to change from `in_force` to these values, and the parameters
+    /// to set to change back.
     pub(crate) fn difference(
         &self,
         in_force: &Self,
@@ -83,14 +85,14 @@ impl ParseSettings {
     }
 }
 
-/// How certain it is which values are in force when a server processes the next message. Ordered
-/// from best to worst.
+/// How uncertain it is which values will be in force when a server processes the next message.
+/// Ordered from best to worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Uncertainty {
     /// The values are known.
     #[default]
     None,
-    /// The values will have been reported once everything is answered and no batch is open.
+    /// The values will be known from reports, once all requests are answered and no batch is open.
     Reported,
     /// The values must be queried.
     Unreported,
@@ -99,25 +101,26 @@ pub(crate) enum Uncertainty {
 /// The parse settings of a server connection, as far as they are known.
 #[derive(Debug, Default)]
 pub(crate) struct ParseState {
-    /// The id of `current`; 0 if unknown.
+    /// The id of `current`, stored for fast comparison; 0 if the settings are unknown.
     pub(crate) key: u64,
     current: Option<Arc<ParseSettings>>,
-    /// Whether messages that were sent may change the values.
+    /// How uncertain messages that were already sent make the values.
     pub(crate) uncertainty: Uncertainty,
-    /// The worst uncertainty caused by changes since the connection was linked. They may be undone
-    /// by the end of a transaction, or by a statement whose text does not show it.
+    /// The worst uncertainty caused by changes since the connection was linked. The end of a
+    /// transaction, or a statement whose text does not show it, may undo such a change.
     max_uncertainty: Uncertainty,
     /// The uncertainty that running the unnamed portal would cause.
     by_unnamed_portal: Uncertainty,
     /// The worst uncertainty that running a named portal would cause.
     by_named_portals: Uncertainty,
-    /// Values after login, for parameters that the server does not report.
+    /// Values after login of parameters that the server does not report; `None` until they have
+    /// been queried.
     base: Option<Box<ParseSettingValues>>,
     /// Values from the last query, if parameters had been changed before it.
     queried: Option<Box<ParseSettingValues>>,
-    /// Whether the query was sent and its row has not arrived.
+    /// Whether a query for the values was sent and its row has not arrived yet.
     pub(crate) is_querying: bool,
-    /// Whether an unanswered message relies on `key`.
+    /// Whether an unanswered message was sent on the assumption that `key` is correct.
     is_relied_on: bool,
     /// Whether parameters changed unexpectedly while a message relied on them: statements may have
     /// been parsed under other values than assumed.
@@ -144,7 +147,8 @@ impl ParseState {
         self.current = None;
     }
 
-    /// Records that a message was sent that changes the settings.
+    /// Records that a message was sent that may change the settings, and how uncertain they are
+    /// now.
     pub(crate) fn record_change(&mut self, uncertainty: Uncertainty) {
         if uncertainty != Uncertainty::None {
             self.uncertainty = self.uncertainty.max(uncertainty);
@@ -159,7 +163,7 @@ impl ParseState {
         self.max_uncertainty
     }
 
-    /// Records that a portal was bound that changes the settings when it is run.
+    /// Records how uncertain running a newly bound portal would make the settings.
     pub(crate) fn record_bind(&mut self, is_unnamed: bool, uncertainty: Uncertainty) {
         if is_unnamed {
             self.by_unnamed_portal = uncertainty;
@@ -168,14 +172,14 @@ impl ParseState {
         }
     }
 
-    /// Whether running some portal changes the settings, or an earlier change may be undone.
+    /// Whether running a portal may change the settings, or an earlier change may be undone.
     #[inline]
     pub(crate) fn may_change(&self) -> bool {
         self.max_uncertainty.max(self.by_unnamed_portal).max(self.by_named_portals)
             != Uncertainty::None
     }
 
-    /// Records that a portal is run.
+    /// Records the execution of a portal.
     #[inline]
     pub(crate) fn record_execute(&mut self, is_unnamed: bool) {
         let uncertainty = if is_unnamed { self.by_unnamed_portal } else { self.by_named_portals };
@@ -184,13 +188,13 @@ impl ParseState {
         }
     }
 
-    /// Records that a message was sent that relies on `key`.
+    /// Records that a message was sent on the assumption that `key` is correct.
     #[inline]
     pub(crate) fn mark_relied_on(&mut self) {
         self.is_relied_on = true;
     }
 
-    /// Records that everything sent so far is answered.
+    /// Records that all messages sent so far are answered.
     #[inline]
     pub(crate) fn clear_relied_on(&mut self) {
         self.is_relied_on = false;
@@ -202,8 +206,8 @@ impl ParseState {
         self.invalidate();
     }
 
-    /// Called when the connection is linked to a client. The parameters are as after login, except
-    /// those known to be set.
+    /// Called when the connection is linked to a client. Its parameters have their values after
+    /// login, except those that the pooler is known to have set.
     pub(crate) fn start_link(&mut self) {
         if self.may_change() || self.queried.is_some() {
             self.invalidate();
@@ -218,8 +222,8 @@ impl ParseState {
             if self.base.is_some() { Uncertainty::None } else { Uncertainty::Unreported };
     }
 
-    /// Handles the result of the query. Parameters for which `is_given` is true differ from their
-    /// values after login.
+    /// Handles the result of the query for the values. `is_given` tells whether the pooler has set
+    /// a parameter, so that its value may differ from that after login.
     pub(crate) fn handle_query_result(
         &mut self,
         values: ParseSettingValues,
@@ -241,19 +245,20 @@ impl ParseState {
         }
     }
 
-    /// Returns the value of an unreported parameter that the pooler has not set.
+    /// Returns the known value of the parameter `NAMES[at]`, which the server does not report and
+    /// the pooler has not set.
     pub(crate) fn unreported_value(&self, at: usize) -> Option<&[u8]> {
         let known = self.queried.as_ref().or(self.base.as_ref());
         known.and_then(|values| values[at].as_deref())
     }
 
-    /// Returns a parameter's value from the last query.
+    /// Returns the value of `NAMES[at]` from the last query since the connection was linked.
     pub(crate) fn queried_value(&self, at: usize) -> Option<&[u8]> {
         self.queried.as_ref().and_then(|values| values[at].as_deref())
     }
 }
 
-/// Collects the value of each of [`NAMES`], by its index.
+/// Collects the value of each of [`NAMES`]; `value` gets its index.
 pub(crate) fn values_from<'a>(
     value: impl FnMut(usize) -> Option<&'a [u8]>,
 ) -> [Option<&'a [u8]>; COUNT] {

@@ -1,21 +1,22 @@
-//! Finds changes of parse settings in the text of statements.
+//! Recognizes from the text of statements whether they change parse settings, or depend on them.
 
 use crate::core::{
     prepared::parse_settings::{Uncertainty, is_parse_setting},
     session::state::strip_keyword,
 };
 
-/// The changes to the parse settings when a text is run.
+/// How running a text changes the parse settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParseSettingsChange {
     /// The settings become uncertain to this degree.
     Known(Uncertainty),
-    /// The text sets a setting whose name is a bound value.
+    /// The text changes the setting whose name is passed as a bound value.
     ByParameter,
 }
 
-/// Returns how running a query string, or a statement, changes the settings. `is_reported` is
-/// whether the server reports a parameter. An unclear text is assumed to change everything.
+/// Returns how running a query string or a prepared statement changes the settings. `is_reported`
+/// tells whether the server reports a parameter. A text that is not understood is assumed to change
+/// all settings.
 pub(crate) fn change_of(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> ParseSettingsChange {
     let of_name = |name: &[u8]| match () {
         () if !is_parse_setting(name) => Uncertainty::None,
@@ -66,7 +67,7 @@ fn statement_uncertainty(statement: &[u8], of_name: &impl Fn(&[u8]) -> Uncertain
             }
         }
         () if is(b"discard") => Uncertainty::Reported,
-        // The body of the block is in its text.
+        // The body of a DO block is part of the text.
         () if is(b"do") && contains_keyword(rest, b"set") => Uncertainty::Unreported,
         () => Uncertainty::None,
     }
@@ -107,13 +108,14 @@ fn name_bytes(text: &[u8]) -> usize {
     text.iter().position(is_end).unwrap_or(text.len())
 }
 
-/// Returns the text after a word that is a whole name.
+/// Returns the text after the name `word`; `None` if the text does not start with exactly this
+/// name.
 fn strip_name<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (front, rest) = text.split_at(name_bytes(text));
     front.eq_ignore_ascii_case(word).then_some(rest)
 }
 
-/// The first argument of a call of `set_config`.
+/// The first argument of a call of `set_config`, the name of the setting.
 enum SetConfigName<'a> {
     Name(&'a [u8]),
     Parameter,
@@ -130,7 +132,8 @@ fn set_config_arguments(sql: &[u8]) -> impl Iterator<Item = SetConfigName<'_>> {
         }
         let rest = sql[start + WORD.len()..].trim_ascii_start();
         let Some(rest) = rest.strip_prefix(b"(") else {
-            // A quoted name, or a comment before the parenthesis; otherwise it is not a call.
+            // It may be a quoted name, or have a comment before the parenthesis; otherwise it is
+            // not a call.
             return matches!(rest.first(), Some(b'"' | b'-' | b'/'))
                 .then_some(SetConfigName::Unclear);
         };
@@ -151,22 +154,22 @@ fn set_config_arguments(sql: &[u8]) -> impl Iterator<Item = SetConfigName<'_>> {
     })
 }
 
-/// Whether a prepared statement with this text may have another meaning under other parse settings.
-/// It has not if it consists of plain words, parameters and numbers only.
+/// Whether a prepared statement with this text may mean something else under other parse settings.
+/// It cannot if it consists only of plain words, parameters and numbers.
 pub(crate) fn depends_on_parse_settings(sql: &[u8]) -> bool {
     if !sql.is_ascii() {
-        return true; // Characters depend on the encoding.
+        return true; // The meaning of non-ASCII bytes depends on the encoding.
     }
     if strip_keyword(sql.trim_ascii_start(), b"set").is_some() && !sql.contains(&b'\\') {
-        return false; // It is not analyzed before it is run, and the string has no escapes.
+        return false; // SET is not analyzed before it runs, and the text has no escapes.
     }
     let has_literal = memchr::memchr2_iter(b'\'', b'$', sql)
         .any(|at| sql[at] == b'\'' || !sql.get(at + 1).is_some_and(u8::is_ascii_digit));
-    // A cast may print a constant, and `= NULL` may be read as IS NULL.
+    // A cast may convert a constant to text, and `= NULL` may mean IS NULL.
     has_literal || contains(sql, b"::") || contains_keyword(sql, b"cast") || compares_with_null(sql)
 }
 
-/// Whether NULL occurs other than in IS NULL and IS NOT NULL.
+/// Whether NULL occurs anywhere except in IS NULL and IS NOT NULL.
 fn compares_with_null(sql: &[u8]) -> bool {
     keyword_positions(sql, b"null").any(|at| {
         let before = sql[..at].trim_ascii_end();
@@ -175,7 +178,8 @@ fn compares_with_null(sql: &[u8]) -> bool {
     })
 }
 
-/// Returns the text before a trailing keyword and its white space.
+/// Returns the text before a trailing keyword and the white space before it; `None` if the text
+/// does not end with this keyword.
 fn strip_last_keyword<'a>(text: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (rest, last) = text.split_at_checked(text.len().checked_sub(word.len())?)?;
     let before = rest.trim_ascii_end();
@@ -190,7 +194,7 @@ fn contains_keyword(text: &[u8], word: &[u8]) -> bool {
     keyword_positions(text, word).next().is_some()
 }
 
-/// Returns the positions of a word, ignoring case.
+/// Returns the positions at which `word` occurs as a whole word, ignoring case.
 fn keyword_positions<'a>(text: &'a [u8], word: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let first = word.first().copied().unwrap_or_default();
     let starts = memchr::memchr2_iter(first, first.to_ascii_uppercase(), text);
