@@ -1,20 +1,22 @@
-//! [`ClientRefusal`]: the pooler's own errors that clients see.
+//! [`ClientRefusal`]: the pooler's own errors for clients.
 
 use howdah_wire::backend::{ErrorField, Severity, encode};
 
 use crate::TargetRole;
 
-/// The reason why a client is refused; `Display` is the text that the client receives.
+/// The reason why a client is refused or disconnected. `Display` is the error message that the
+/// client receives.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientRefusal {
     /// The client sent an invalid message.
     #[error("protocol violation: {0}")]
     ProtocolViolation(String),
-    /// The client waited too long for a server.
+    /// The client waited longer than `query_wait` for a server.
     #[error("query_wait_timeout: no server connection became free in time")]
     QueryWaitTimeout,
-    /// The client waited too long for a server, and the last attempt to open one had failed.
+    /// The client waited longer than `query_wait` for a server, and the last attempt to open one
+    /// had failed.
     #[error(
         "query_wait_timeout: no server connection became free in time; the last login failed: {reason}"
     )]
@@ -22,10 +24,10 @@ pub enum ClientRefusal {
         /// The error message of the server or the operating system.
         reason: String,
     },
-    /// A server did not answer a request of the client in time.
+    /// A server did not complete a request of the client within the query timeout.
     #[error("query_timeout: the server took too long")]
     QueryTimeout,
-    /// A transaction of the client did not end in time.
+    /// A transaction of the client did not end within the transaction timeout.
     #[error("transaction_timeout: the transaction took too long")]
     TransactionTimeout,
     /// The client left a transaction idle for too long.
@@ -43,10 +45,10 @@ pub enum ClientRefusal {
     /// The client's server sent an invalid message.
     #[error("server protocol violation: {0}")]
     ServerProtocol(String),
-    /// No login to a server succeeded.
+    /// The login to the server failed, or the server rejected a session parameter.
     #[error("{message}")]
     ServerLogin {
-        /// The SQLSTATE that the server sent, or one that describes why no server is available.
+        /// The SQLSTATE that the server sent, or one that the pooler chose for the failure.
         sqlstate: [u8; 5],
         /// The error message of the server or the operating system.
         message: String,
@@ -57,25 +59,26 @@ pub enum ClientRefusal {
         /// The role that the client requested.
         TargetRole,
     ),
-    /// The only primary of the client's database is on an older timeline than one seen before.
+    /// The only primary of the client's database is on an older timeline than a primary seen
+    /// earlier.
     #[error("the only primary is on an older timeline than one seen before")]
     StalePrimary,
     /// No standby replayed the client's writes in time, and no other server is suitable.
     #[error("no standby replayed this session's writes in time")]
     NotReplayed,
-    /// The client's server is a primary that was replaced.
+    /// The client's server was replaced as primary by a server on a newer timeline.
     #[error("the server is no longer the primary: another server is on a newer timeline")]
     Fenced,
     /// The client's server does not answer health checks.
     #[error("server not responding (cluster.check-failure-timeout)")]
     ServerUnresponsive,
-    /// A message that must be buffered whole exceeds the limit for one client.
+    /// A message that must be buffered completely exceeds the limit for one client.
     #[error("message of {bytes} bytes exceeds the pooler's limit")]
     TooLong {
-        /// Length of the message.
+        /// Length of the message body in bytes.
         bytes: usize,
     },
-    /// The client used the simple query protocol although it is disabled.
+    /// The client used the simple query protocol, which is disabled.
     #[error("the simple query protocol is disabled (simple-queries, disable_pqexec)")]
     SimpleQuery,
     /// An administrator has disconnected the client.
@@ -90,7 +93,8 @@ pub enum ClientRefusal {
 }
 
 impl ClientRefusal {
-    /// Returns the SQLSTATE: PostgreSQL's for the same condition, where it has one.
+    /// Returns the SQLSTATE: the one that PostgreSQL or PgBouncer uses for the same condition, if
+    /// there is one.
     pub fn sqlstate(&self) -> [u8; 5] {
         *match self {
             Self::ProtocolViolation(_) => b"08P01",
@@ -114,7 +118,7 @@ impl ClientRefusal {
         }
     }
 
-    /// Returns advice that goes beyond the message.
+    /// Returns the HINT field, which tells the user what to do.
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoMember(_) => {
@@ -128,7 +132,7 @@ impl ClientRefusal {
         }
     }
 
-    /// Appends the refusal as an ErrorResponse.
+    /// Appends the error as an ErrorResponse message.
     pub fn write(&self, buf: &mut Vec<u8>, severity: Severity) {
         let message = self.to_string().replace('\0', " ");
         let sqlstate = self.sqlstate();

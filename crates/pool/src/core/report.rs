@@ -1,5 +1,5 @@
-//! A core's report for monitoring: a copy of its state, made on request. No code on the path of a
-//! query records anything for it.
+//! A core's report for monitoring: a copy of its state, made on request. The query path records
+//! nothing for it except statistics.
 
 use std::{ops::AddAssign, sync::Arc, time::Duration};
 
@@ -22,18 +22,18 @@ use crate::core::{
 pub struct CoreReport {
     /// The worker's pools, in the order of their ids.
     pub pools: Vec<PoolReport>,
-    /// Clients in no particular order; empty unless requested.
+    /// The clients, in no particular order; empty unless requested.
     pub clients: Vec<ClientReport>,
-    /// Servers in no particular order; empty unless requested.
+    /// The server connections, in no particular order; empty unless requested.
     pub servers: Vec<ServerReport>,
 }
 
 /// A worker's part of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolReport {
-    /// Identifies the pool, in every worker.
+    /// The pool's id, which is the same in every worker.
     pub pool: PoolId,
-    /// When a client's server is released.
+    /// The pooling mode: when a client's server is released.
     pub mode: PoolingMode,
     /// Statistics since this worker added the pool.
     pub stats: PoolStats,
@@ -44,11 +44,11 @@ pub struct PoolReport {
 /// Numbers of clients and servers of a pool by state, as shown by SHOW POOLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Number of clients that have a server or need none.
+    /// Number of clients that have a server or do not need one now.
     pub clients_active: u32,
     /// Number of clients that wait for a server.
     pub clients_waiting: u32,
-    /// Number of connections on which a login is in progress.
+    /// Number of server connections on which a login is in progress.
     pub servers_login: u32,
     /// Number of servers linked to a client.
     pub servers_active: u32,
@@ -56,7 +56,7 @@ pub struct PoolCounts {
     pub servers_idle: u32,
     /// Number of servers that are being reset or checked, or wait for a CancelRequest to finish.
     pub servers_busy: u32,
-    /// Waiting time of the client that has waited longest.
+    /// The longest time that a waiting client has waited so far.
     pub wait_max: Duration,
 }
 
@@ -75,7 +75,7 @@ impl AddAssign<&Self> for PoolCounts {
 /// The state of a client as shown by SHOW CLIENTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPhase {
-    /// The client has a server, or needs none.
+    /// The client has a server, or does not need one now.
     Active,
     /// The client waits for a server.
     Waiting,
@@ -84,11 +84,11 @@ pub enum ClientPhase {
 /// The state of one client, for SHOW CLIENTS.
 #[derive(Clone, Debug)]
 pub struct ClientReport {
-    /// Id of the client in the worker.
+    /// Id of the client within its worker.
     pub id: ClientId,
-    /// The pool whose servers the client uses.
+    /// The owner pool: that of the client's database and user.
     pub pool: PoolId,
-    /// The user that the client logged in as, where that differs from its pool's.
+    /// The user that the client logged in as, if it differs from its pool's user.
     pub user: Option<Arc<str>>,
     /// Whether the client waits for a server.
     pub phase: ClientPhase,
@@ -111,7 +111,7 @@ pub enum ServerPhase {
     Login,
     /// The server is available to the next client.
     Idle,
-    /// The server is idle, and must be checked before a client gets it.
+    /// The server has been idle for so long that it must be checked before a client gets it.
     Used,
     /// The server is linked to a client.
     Active,
@@ -128,7 +128,7 @@ pub struct ServerReport {
     pub id: ServerId,
     /// The pool that the connection belongs to.
     pub pool: PoolId,
-    /// The connection's current use.
+    /// The connection's state, as in the `state` column.
     pub phase: ServerPhase,
     /// Time since the connection was opened.
     pub age: Duration,
@@ -138,7 +138,7 @@ pub struct ServerReport {
     pub client: Option<ClientId>,
     /// Number of CancelRequests to the server that are in flight.
     pub cancels: u32,
-    /// The process id of the backend; 0 if the server sent none.
+    /// The process id of the server's backend; 0 if the server sent no key.
     pub process_id: i32,
     /// Number of statements prepared on the connection for clients.
     pub statements: usize,
@@ -150,7 +150,7 @@ pub struct ServerReport {
 }
 
 impl Core {
-    /// Reports pools, and with `with_peers` also clients and servers.
+    /// Reports the state of all pools and, if `with_peers`, of all clients and servers.
     pub fn report(&mut self, with_peers: bool, now: Time) -> CoreReport {
         self.now = now;
         let mut report = CoreReport::default();

@@ -1,17 +1,17 @@
-//! Rerouting requests from servers that fail health checks.
+//! Reroutes requests from servers that fail health checks.
 //!
-//! A hung server keeps its connections open and sends nothing. Most requests must wait there until
-//! the server is given up, because they may have been executed; but not those that are certain to
-//! only read. So the bytes of a small request are buffered as the client sent them, in however many
-//! pieces, until the first byte of a reply arrives. When a health check of the server fails, the
-//! request is withdrawn, as if it had never been processed, and dispatched like a new one: to
-//! another suitable member. If no other member is suitable, it stays.
+//! A hung server keeps its connections open and sends nothing. Most requests must wait for it until
+//! its connections are closed, because they may have been executed; requests that certainly only
+//! read need not. So the pooler buffers the bytes of a small request, in however many pieces they
+//! arrive, until the first byte of a reply arrives. If a health check of the server fails
+//! meanwhile, the request is withdrawn, as if it had never been processed, and dispatched to
+//! another suitable member. If no other member is suitable, the request stays.
 //!
-//! A request can be rerouted if it is one query string or one batch up to its Sync, outside a
-//! transaction, nothing of it was answered, its client has sent nothing after it, and all its texts
-//! only read according to PostgreSQL's grammar. A request that waits for its server to apply
-//! parameters, or to report those in force, has not been sent at all, and is rerouted whatever it
-//! does. Everything else waits until the connection ends, and its client gets an error.
+//! A request can be rerouted if it is a single query string or batch (up to its Sync) outside a
+//! transaction, no part of it was answered, its client has sent nothing after it, and according to
+//! PostgreSQL's grammar all its statements only read. A request that waits for its server to apply
+//! or report parameters has not been sent at all, and is rerouted whatever it does. All other
+//! requests wait until the connection ends, and the client gets an error.
 
 use howdah_route::{PinScope, RouteSession};
 use howdah_wire::{Frame, Frontend, backend::TransactionStatus};
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Maximum length of a request that is buffered for rerouting.
+/// Maximum length, in bytes, of a request that is buffered for rerouting.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
 impl Core {
@@ -52,8 +52,7 @@ impl Core {
         })
     }
 
-    /// Whether the start of a request is buffered, so that the client's next bytes may belong to
-    /// it.
+    /// Whether the start of a request is buffered; the client's next bytes may then belong to it.
     #[inline]
     pub(super) fn has_buffered_request(&self, id: ClientId) -> bool {
         let client = self.clients.get(id).filter(|client| client.is_clustered);
@@ -61,8 +60,8 @@ impl Core {
         server.is_some_and(|server| !server.unanswered_request.is_empty())
     }
 
-    /// Buffers bytes of a request that were sent to a client's server, after those buffered before.
-    /// `None`: the request cannot be rerouted, and nothing stays buffered.
+    /// Buffers bytes of a request that were sent to a client's server, after any buffered earlier.
+    /// If `bytes` is `None`, the request cannot be rerouted, and the buffer is cleared.
     pub(super) fn buffer_request(&mut self, id: ClientId, bytes: Option<&[u8]>) {
         let Some(client) = self.clients.get(id).filter(|client| client.is_clustered) else {
             return;
@@ -76,8 +75,8 @@ impl Core {
         }
     }
 
-    /// Reroutes a request of which the client has sent the rest, if a check of its server has
-    /// failed meanwhile.
+    /// Reroutes a request whose last part the client has just sent, if its server has begun to fail
+    /// health checks meanwhile.
     #[cold]
     pub(super) fn reroute_if_checks_fail(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get(id) else { return };
@@ -88,8 +87,8 @@ impl Core {
         }
     }
 
-    /// Reroutes requests from the members of a cluster that fail health checks, where that is
-    /// possible.
+    /// Reroutes requests from the members of a cluster that fail health checks, if the requests
+    /// allow it.
     pub(super) fn reroute_requests(&mut self, owner: PoolId, io: &mut dyn CoreIo) {
         if let Some(balancers) =
             self.pools[owner.index()].as_mut().and_then(|it| it.balancers.as_mut())
@@ -116,7 +115,7 @@ impl Core {
         }
     }
 
-    /// Whether a client's request at a server can be sent to another one; see the module's
+    /// Whether a client's request can be moved from a server to another member; see the module's
     /// documentation.
     fn can_reroute(&mut self, id: ClientId, server_id: ServerId) -> bool {
         let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get(server_id))
@@ -137,8 +136,8 @@ impl Core {
         if !is_between_messages || !self.has_other_member(client, server.pool) {
             return false;
         }
-        // The server must first apply parameters, or report those in force, and has not been sent
-        // any part of the request, whatever it does.
+        // No part of the request has been sent yet, because the server must first apply or report
+        // parameters.
         let is_unsent =
             matches!(client.input_hold, InputHold::ApplyingParameters | InputHold::AwaitingReplies)
                 && server.outstanding.is_preparation_only()
@@ -154,14 +153,14 @@ impl Core {
                     || self.injects(InjectedFault::WritesRerouted))
     }
 
-    /// Whether a member other than that of `pool` is suitable for a client.
+    /// Whether another member than that of `pool` is suitable for a client.
     fn has_other_member(&self, client: &ClientConnection, pool: PoolId) -> bool {
         let owner = self.pools[client.owner_pool.index()].as_ref();
         let balancers = owner.and_then(|owner| owner.balancers.as_ref());
         balancers.is_some_and(|balancers| balancers.has_other(pool, &member_request(client)))
     }
 
-    /// Whether every text of the request buffered for a server is certain to only read.
+    /// Whether every statement of the request buffered for a server certainly only reads.
     fn is_read_only_request(&mut self, id: ClientId, server: ServerId) -> bool {
         let (Some(client), Some(server)) = (self.clients.get(id), self.servers.get(server)) else {
             return false;
@@ -170,7 +169,7 @@ impl Core {
         let default_session = RouteSession::new(PinScope::Transaction, 0);
         let session = client.routing.as_ref().map_or(&default_session, |routing| &routing.session);
         let mut reads = |sql: &[u8]| session.only_reads(&mut slot.router, sql);
-        // Statements that the batch itself prepares are checked at their Parse.
+        // Statements that the batch itself prepares are checked when their Parse is found.
         let mut prepared: Vec<&[u8]> = Vec::new();
         let mut rest = &server.unanswered_request[..];
         while let Ok(Some((frame, later))) = Frame::split(rest, u32::MAX) {
@@ -203,7 +202,8 @@ impl Core {
         rest.is_empty()
     }
 
-    /// Treats a client's request as if it had just arrived, and abandons its server.
+    /// Withdraws a client's request and dispatches it as if it had just arrived. The old server
+    /// connection is cancelled and then closed.
     fn reroute_request(&mut self, id: ClientId, server_id: ServerId, io: &mut dyn CoreIo) {
         self.request_cancel(server_id, io);
         let (Some(client), Some(server)) =
@@ -232,9 +232,10 @@ impl Core {
                 | RollbackAction::RestoreStatement(_) => {}
             }
         }
-        // Late replies are discarded. Then, or after `timeouts.cleanup`, the server is closed.
+        // Late replies are discarded. After them, or after `timeouts.cleanup`, the connection is
+        // closed.
         (server.state, server.state_since) = (ServerState::Cleaning, self.now);
-        // An outdated epoch, so that the server is never reused.
+        // An outdated epoch prevents the connection from being used again.
         server.epoch = server.epoch.wrapping_sub(1);
         (client.state, client.state_since) = (ClientState::Idle, self.now);
         if let Some(routing) = &mut client.routing {

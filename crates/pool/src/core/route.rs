@@ -1,10 +1,11 @@
-//! Routing of a client's requests, before and while it has a server. The pooler's own commands are
-//! answered here; a request that cannot be routed is refused, and the session is unchanged.
+//! Routes a client's requests, both while it has no server and while it has one. Answers the
+//! pooler's own commands, and refuses requests that cannot be routed; a refusal leaves the session
+//! unchanged.
 //!
-//! A query string is analyzed at once. Extended-protocol messages are analyzed together, up to the
-//! Sync or Flush that ends them ([`crate::core::messages::batch_plan`]), because a server is chosen
-//! before the first of them is sent. No server replies before that either, so no client waits
-//! longer than without a pooler.
+//! A query string is analyzed as soon as it arrives. Extended-protocol messages are analyzed
+//! together, up to the next Sync or Flush ([`crate::core::messages::batch_plan`]), because a server
+//! must be chosen before the first of them is sent. A server need not reply earlier either, so
+//! clients cannot depend on it.
 
 use howdah_route::{
     CommandAnswer, NoShardKey, PinScope, Refusal, Route, RouteCommand, RouteRole, RoutedRequest,
@@ -23,7 +24,7 @@ use crate::core::{
     state::client::ClientConnection,
 };
 
-/// The routing of a database with several servers, for one client's messages.
+/// The router and settings needed to route one client's messages.
 pub(super) struct RoutingContext<'a> {
     pub(super) slot: &'a mut DatabaseRouter,
     pub(super) pool: &'a PoolRouting,
@@ -32,21 +33,21 @@ pub(super) struct RoutingContext<'a> {
     pub(super) seed: u64,
 }
 
-/// The place where a request is processed.
+/// Where a request is processed.
 pub(super) enum Dispatch {
-    /// A server, of the shard and role now stored in the client.
+    /// On a server; the required shard and role are now stored in the client.
     Server,
-    /// Undecided until more input has arrived.
+    /// Undecided: more input is needed.
     NeedsMoreInput,
-    /// The pooler, with this answer.
+    /// In the pooler, with this answer.
     Answered(CommandAnswer),
-    /// The pooler: the batch that starts consists of its own commands.
+    /// In the pooler: the batch consists of the pooler's own commands or a BEGIN to defer.
     LocalBatch,
-    /// The pooler for now: a BEGIN that waits until the next request determines its shard.
+    /// In the pooler for now: a BEGIN that waits until the next request determines its shard.
     DeferredBegin(Route),
-    /// Servers of several shards.
+    /// On servers of several shards.
     FanOut(Box<FanOutRequest>),
-    /// None: the request is refused.
+    /// Nowhere: the request is refused.
     Refused(Refusal),
 }
 
@@ -128,8 +129,9 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Whether a query string of a client that has a server must be routed: it is a command, or
-    /// would be routed elsewhere if an outstanding request ends the transaction.
+    /// Whether a query string of a client that has a server must be routed: it is one of the
+    /// pooler's commands, or its destination depends on its text, in case an outstanding request
+    /// ends the transaction.
     #[inline]
     pub(super) fn query_needs_routing(
         &self,
@@ -143,7 +145,7 @@ impl RoutingContext<'_> {
         self.depends_on_text(client) || message.is_complete() && RouteCommand::read(sql).is_some()
     }
 
-    /// Whether a message that starts a batch must be routed, likewise.
+    /// Like [`RoutingContext::query_needs_routing`], for a message that starts a batch.
     #[inline]
     pub(super) fn batch_needs_routing(
         &self,
@@ -157,8 +159,8 @@ impl RoutingContext<'_> {
         self.depends_on_text(client) || self.starts_local_batch(client, kind, message)
     }
 
-    /// Whether a message inside a batch must be routed: with shards, the part not yet analyzed may
-    /// belong to another shard.
+    /// Whether a message inside a batch must be routed: if there are several shards, the part that
+    /// was not analyzed yet may belong to another one.
     #[inline]
     pub(super) fn message_needs_routing(&self, client: &ClientConnection) -> bool {
         self.slot.router.settings().shards > 1 && self.depends_on_text(client)
@@ -173,8 +175,8 @@ impl RoutingContext<'_> {
         })
     }
 
-    /// Caches the route of a client whose requests all have the same destination, whatever their
-    /// text.
+    /// Caches the route of a client whose requests all have the same destination, independent of
+    /// their text.
     pub(super) fn cache_fixed_route(&self, client: &mut ClientConnection, dispatch: &Dispatch) {
         let fixed = matches!(dispatch, Dispatch::Server).then_some((client.role, client.shard));
         if let Some(routing) = &mut client.routing {
@@ -208,7 +210,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Dispatches a FunctionCall, whose effect is unknown.
+    /// Dispatches a FunctionCall. Its effect is unknown, so it goes to a primary unless the session
+    /// selects another role.
     pub(super) fn dispatch_function_call(
         &mut self,
         client: &mut ClientConnection,
@@ -261,7 +264,7 @@ impl RoutingContext<'_> {
         routing
     }
 
-    /// Stores a route in the client, for the next `bytes` of its input.
+    /// Stores a route in the client, for the next `bytes` bytes of its input.
     pub(super) fn apply_route(
         &self,
         client: &mut ClientConnection,
@@ -272,7 +275,8 @@ impl RoutingContext<'_> {
         client.shard = match route.shards {
             ShardTarget::Any => None,
             ShardTarget::One(shard) if shard < shards => Some(shard),
-            // The shard no longer exists: the settings have changed since.
+            // The session selected a shard that no longer exists, because the settings have
+            // changed.
             ShardTarget::One(shard) => {
                 return Dispatch::Refused(Refusal::NoSuchShard {
                     shard,
@@ -292,7 +296,7 @@ impl RoutingContext<'_> {
         Dispatch::Server
     }
 
-    /// Whether a message that starts a batch concerns one of the pooler's commands.
+    /// Whether a message that starts a batch refers to one of the pooler's own commands.
     pub(super) fn starts_local_batch(
         &self,
         client: &ClientConnection,
@@ -318,7 +322,7 @@ impl RoutingContext<'_> {
     }
 }
 
-/// Returns the pooler's command that a client has prepared under a name.
+/// Returns the pooler's own command that a client has prepared under a name, if it is one.
 pub(super) fn prepared_command(
     client: &ClientConnection,
     name: &[u8],
@@ -330,7 +334,7 @@ pub(super) fn prepared_command(
     RouteCommand::read(sql_text(text))
 }
 
-/// Combines the routes of two messages: the stricter role, and the shard that both allow.
+/// Combines the routes of two messages in a batch: the stricter role, and a shard that suits both.
 pub(super) fn combine_routes(one: Route, other: Route) -> Result<Route, Refusal> {
     let strictness = |role: RouteRole| match role {
         RouteRole::Any => 0,
@@ -385,7 +389,7 @@ pub(super) fn write_row_description(buf: &mut Vec<u8>, column: &str) {
     encode::row_description(buf, [field]).expect(NO_ZERO_BYTE);
 }
 
-/// Appends the row, if any, and the command tag.
+/// Appends the DataRow, if the answer has a row, and the CommandComplete.
 pub(super) fn write_row_and_tag(buf: &mut Vec<u8>, answer: &CommandAnswer) {
     if let Some((_, value)) = &answer.row {
         encode::data_row(buf, [Some(value.as_bytes())]).expect("the row is short");
@@ -397,7 +401,7 @@ pub(super) fn write_row_and_tag(buf: &mut Vec<u8>, answer: &CommandAnswer) {
 const TEXT_OID: u32 = 25;
 const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";
 
-/// Appends the error for a refused request; it leaves the session unchanged.
+/// Appends the ErrorResponse for a refused request.
 pub(super) fn write_refusal(buf: &mut Vec<u8>, refusal: &Refusal) {
     let message = refusal.to_string().replace('\0', " ");
     let sqlstate = refusal.sqlstate();
@@ -406,7 +410,7 @@ pub(super) fn write_refusal(buf: &mut Vec<u8>, refusal: &Refusal) {
     encode::error_response(buf, fields.into_iter().chain(hint)).expect(NO_ZERO_BYTE);
 }
 
-/// Refuses a query string: an error, then ReadyForQuery.
+/// Refuses a query string: appends an error, then ReadyForQuery.
 pub(super) fn refuse_query(to: &mut GatherBuffer, refusal: &Refusal, status: TransactionStatus) {
     to.push_with(|buf| {
         write_refusal(buf, refusal);
@@ -414,7 +418,7 @@ pub(super) fn refuse_query(to: &mut GatherBuffer, refusal: &Refusal, status: Tra
     });
 }
 
-/// Refuses a batch, which is then skipped up to its Sync.
+/// Refuses a batch: appends an error, and skips further messages up to its Sync.
 pub(super) fn refuse_batch(
     client: &mut ClientConnection,
     to: &mut GatherBuffer,

@@ -1,8 +1,9 @@
-//! [`ClientRouting`]: a client's routing commands, and which of its messages have been inspected.
-//! [`Routers`]: a worker's analyses of the statements of each database.
+//! [`ClientRouting`]: a client's routing settings, and how much of its input has been inspected.
+//! [`Routers`]: a worker's routers, which cache the analyses of each database's statements.
 //!
-//! A client has a [`ClientRouting`] only once it has used a command, or if its database's
-//! configuration requires that texts are inspected. Other clients pay only for one comparison.
+//! A client has a [`ClientRouting`] only if it has used one of the pooler's commands, or if its
+//! database's configuration requires inspecting statements. For other clients the cost is one
+//! comparison.
 
 use std::sync::Arc;
 
@@ -23,35 +24,39 @@ use crate::{
 /// Size of a worker's statement cache for one database, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// Maximum number of statements cached for one client, in addition to those that it has names for.
+/// Maximum number of statement analyses cached for one client; when it is exceeded, all are
+/// discarded.
 const KNOWN_STATEMENTS_MAX: usize = 512;
 
 /// The routing state of a client.
 #[derive(Debug)]
 pub(crate) struct ClientRouting {
     pub(crate) session: RouteSession,
-    /// The side that answers the batch to which the next messages belong.
+    /// Which side answers the batch that the next messages belong to.
     pub(crate) batch_owner: BatchOwner,
-    /// Number of the next bytes that have already been inspected.
+    /// Number of bytes at the start of the remaining input that have already been inspected and
+    /// routed.
     pub(crate) inspected_bytes: usize,
-    /// A BEGIN that was answered but not sent to a server yet.
+    /// The query string of a BEGIN that was answered but has not been sent to a server yet, and its
+    /// route.
     pub(crate) deferred_begin: Option<(Box<[u8]>, Route)>,
-    /// The route of every request, whatever its text, until the next command.
+    /// The role and shard of every request until the next command, if they do not depend on its
+    /// text.
     pub(crate) fixed_route: Option<(TargetRole, Option<u32>)>,
-    /// Whether the next messages only describe statements, on any shard: a deferred BEGIN stays
-    /// deferred.
+    /// Whether the inspected messages only describe statements, which any shard can do, so that a
+    /// deferred BEGIN stays deferred.
     pub(crate) is_describe_only: bool,
-    /// The text of a BEGIN if the batch that the pooler answers consists of it: the next request
-    /// decides on its destination.
+    /// The text and route of a BEGIN, if the batch that the pooler is answering is a single BEGIN.
+    /// Its Execute turns it into `deferred_begin`.
     pub(crate) pending_begin: Option<(Box<[u8]>, Route)>,
-    /// Portals bound to commands, in a batch of commands.
+    /// Portals bound to the pooler's commands in the current batch.
     pub(crate) portals: Vec<(Box<[u8]>, RouteCommand)>,
-    /// Whether the client has prepared a command.
+    /// Whether the client has prepared one of the pooler's commands.
     pub(crate) has_commands: bool,
-    /// Analyses by statement id, of statements bound since the settings changed.
+    /// Analyses of named statements, by statement id, under the current settings.
     pub(crate) statements_by_id: HashMap<u64, Parsed>,
-    /// Statements by name, if the pooler does not track names. No value if several texts are
-    /// possible.
+    /// Statements by name, if the pooler does not rewrite names. The value is `None` if it is
+    /// uncertain which of several texts the server has.
     pub(crate) statements_by_name: HashMap<Box<[u8]>, Option<NamedStatement>>,
     /// The edition of the router for which `statements_by_id` was filled.
     edition: u32,
@@ -61,19 +66,20 @@ pub(crate) struct ClientRouting {
 /// The text of a statement, and its analysis.
 pub(crate) type NamedStatement = (Box<[u8]>, Parsed);
 
-/// The side that answers a batch.
+/// Which side answers a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchOwner {
-    /// The server, or servers of several shards.
+    /// One server, or servers of several shards.
     Servers,
-    /// The pooler, because the batch consists of commands.
+    /// The pooler, because the batch consists of its own commands or a BEGIN to defer.
     Pooler,
     /// The pooler has refused the batch: everything up to its Sync is ignored.
     Refused,
 }
 
 impl ClientRouting {
-    /// Creates the state of a client that has used no command, only requested a role at login.
+    /// Creates the state of a client that has not used any command yet. `role` is the role
+    /// requested at login; `welcome` contains the server's parameters.
     pub(crate) fn new(
         pin_scope: PinScope,
         seed: u64,
@@ -102,7 +108,7 @@ impl ClientRouting {
         routing
     }
 
-    /// Handles a parameter value that is reported to the client.
+    /// Records the value of a parameter that affects how statements are read, and ignores others.
     pub(crate) fn handle_parameter(&mut self, name: &[u8], value: &[u8]) {
         for known in [&b"client_encoding"[..], b"server_encoding", b"standard_conforming_strings"] {
             if eq_name(known, name) {
@@ -112,7 +118,8 @@ impl ClientRouting {
         }
     }
 
-    /// Called when a server of a shard has been linked.
+    /// Called when a server has been linked. `shard` is the server's shard; `value` returns its
+    /// parameters.
     pub(crate) fn server_linked<'a>(
         &mut self,
         shard: u32,
@@ -126,14 +133,13 @@ impl ClientRouting {
         }
     }
 
-    /// Returns the route of every request that is not a command, if it is fixed and the settings
-    /// are unchanged.
+    /// Returns the fixed route, if there is one and the settings are unchanged.
     #[inline]
     pub(crate) fn fixed_route(&self, edition: u32) -> Option<(TargetRole, Option<u32>)> {
         self.fixed_route.filter(|_| self.edition == edition)
     }
 
-    /// Removes the BEGIN that must be sent before the next request.
+    /// Takes the deferred BEGIN if it must be sent before the next request.
     pub(crate) fn take_deferred_begin(&mut self) -> Option<Box<[u8]>> {
         if self.is_describe_only {
             return None;
@@ -141,7 +147,8 @@ impl ClientRouting {
         self.deferred_begin.take().map(|(text, _)| text)
     }
 
-    /// Called when the client's server was released.
+    /// Called when the client's server has been released; a BEGIN that is still deferred keeps the
+    /// session in its transaction.
     pub(crate) fn server_released(&mut self) {
         self.session.release();
         if let Some((_, route)) = &self.deferred_begin {
@@ -149,7 +156,7 @@ impl ClientRouting {
         }
     }
 
-    /// Discards data derived from other settings.
+    /// Discards cached data if the settings have changed, or if there is too much of it.
     pub(crate) fn update_edition(&mut self, edition: u32) {
         if self.edition != edition || self.statements_by_id.len() > KNOWN_STATEMENTS_MAX {
             self.edition = edition;
@@ -158,15 +165,15 @@ impl ClientRouting {
         }
     }
 
-    /// Whether the client is neither in a batch nor in a transaction of which only the pooler
-    /// knows.
+    /// Whether the client is neither in a batch that the pooler answers nor in a transaction whose
+    /// BEGIN is deferred.
     pub(crate) fn is_idle(&self) -> bool {
         self.batch_owner == BatchOwner::Servers && self.deferred_begin.is_none()
     }
 }
 
-/// Returns the servers suitable for a role preference. `Auto`, which depends on the text, is `Any`
-/// until there is a text.
+/// Returns the servers that are suitable for a role preference. `Auto` depends on the statement's
+/// text, and counts as `Any` until there is one.
 pub(crate) fn target_role(preference: RolePreference) -> TargetRole {
     match preference {
         RolePreference::Primary => TargetRole::Primary,
@@ -199,12 +206,12 @@ impl From<TargetRole> for RolePreference {
 }
 
 /// The routers of a worker: one for each database, shared by the pools of all its users. They are
-/// separate from pools so that a message can be processed with its client's router and its server's
-/// pool borrowed at once.
+/// stored separately from the pools so that the router of a client and the pool of its server can
+/// be borrowed at the same time.
 #[derive(Debug, Default)]
 pub(crate) struct Routers {
     routers: Vec<Option<DatabaseRouter>>,
-    /// Settings by pool number.
+    /// Routing settings of each pool, by the pool's index.
     pools: Vec<Option<PoolRouting>>,
     editions: u32,
 }
@@ -213,29 +220,29 @@ pub(crate) struct Routers {
 #[derive(Debug)]
 pub(crate) struct DatabaseRouter {
     pub(crate) router: Router,
-    /// Unique for each router of this worker, from 1.
+    /// Unique for each router of this worker; editions start at 1. A new one shows that the
+    /// settings have changed.
     pub(crate) edition: u32,
-    /// Whether texts are inspected even for clients that have used no command.
+    /// Whether statements are inspected even for clients that have not used any command.
     pub(crate) inspects_statements: bool,
     /// Number of pools that use the router.
     users: u32,
 }
 
-/// Settings of a pool that the routing of its clients depends on.
+/// The settings of a pool that affect how its clients are routed.
 #[derive(Debug)]
 pub(crate) struct PoolRouting {
     router: usize,
     pub(crate) pin_scope: PinScope,
-    /// Whether transactions may contain several requests, and servers are released after each
-    /// transaction.
+    /// Whether a BEGIN can be deferred: in transaction mode.
     pub(crate) can_defer_begin: bool,
-    /// Whether the pooler tracks the names of prepared statements.
+    /// Whether the pooler rewrites the names of prepared statements, and so knows what each means.
     pub(crate) has_tracked_names: bool,
     pub(crate) welcome: Arc<WelcomeMessage>,
 }
 
 impl Routers {
-    /// Applies the settings of a pool.
+    /// Adds a pool or applies its new settings.
     pub(crate) fn update_pool(&mut self, pool: PoolId, spec: &PoolSpec) {
         let entry = spec.routing.as_ref().map(|settings| self.add_user(settings));
         self.remove_pool(pool);
@@ -253,7 +260,7 @@ impl Routers {
         });
     }
 
-    /// Removes a pool that no longer exists, or whose clients are not routed.
+    /// Removes a pool, and its router if no other pool uses it.
     pub(crate) fn remove_pool(&mut self, pool: PoolId) {
         let Some(pool_routing) = self.pools.get_mut(pool.index()).and_then(Option::take) else {
             return;
@@ -267,7 +274,8 @@ impl Routers {
         }
     }
 
-    /// Returns the router for the clients of a pool.
+    /// Returns the router for the clients of a pool, with the pool's settings; `None` if they are
+    /// not routed.
     #[inline]
     pub(crate) fn for_pool(&mut self, pool: PoolId) -> Option<(&mut DatabaseRouter, &PoolRouting)> {
         let pool_routing = self.pools.get(pool.index())?.as_ref()?;

@@ -1,5 +1,5 @@
-//! Checks that a server that was idle for long is still alive before a client gets it (PgBouncer's
-//! `server_check_query`).
+//! Checks that a server that has been idle for a long time is still alive before a client gets it
+//! (PgBouncer's `server_check_query`).
 
 use howdah_wire::frontend;
 
@@ -17,7 +17,8 @@ use crate::{
 };
 
 impl Core {
-    /// Returns the server for the next client of a pool, unless it must be checked first.
+    /// Returns the idle server for the next client of a pool. Returns `None` if there is none, if
+    /// it must be checked first, or if the pool is paused or suspended.
     #[inline]
     pub(super) fn next_idle_server(&self, pool_id: PoolId) -> Option<ServerId> {
         let pool = self.pools[pool_id.index()].as_ref()?;
@@ -34,8 +35,8 @@ impl Core {
         (!is_late).then_some(id)
     }
 
-    /// Sends the check query to as many idle servers as clients wait; each one that replies is
-    /// assigned.
+    /// Sends the check query to as many idle servers as clients wait. Each server that replies is
+    /// assigned to a client.
     pub(super) fn check_idle_servers(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         while !self.is_suspended {
             let pool = self.pool(pool_id);

@@ -1,13 +1,14 @@
-//! Opening servers: as many as clients wait for, as far as limits and retry pauses allow, and in a
-//! fair order where several pools compete for one limit.
+//! Opens servers: as many as clients wait for, as far as limits and retry delays allow, and fairly
+//! if several pools compete for one limit.
 //!
-//! A pool at a limit shared with others first closes an idle server of theirs to open its own. If
-//! all of theirs are busy, it is *starved*: a server that becomes free is closed for it, if that
-//! brings both pools closer to their weighted shares, or if its first client has waited longer than
-//! the first of the pool that has the server; and only once the server is [`MIN_SERVER_AGE`] old.
-//! So servers move towards the shares, at most one per server age. A pool keeps servers within its
-//! share for the same time while they are idle: otherwise a pool whose clients always wait would
-//! take every server of a pool used now and then, which would need a new login for each query.
+//! If a pool has reached a limit that it shares with other pools, it first closes an idle server of
+//! one of them to open its own. If all their servers are busy, the pool is *starved*: when a server
+//! of another pool becomes free, it is closed in favor of the starved pool. This happens if it
+//! brings both pools closer to their weighted shares, or if the starved pool is below its share and
+//! its first client has waited longer; and only once the server is at least [`MIN_SERVER_AGE`] old.
+//! So servers move towards the shares gradually. Idle servers within a pool's share are also kept
+//! for [`MIN_SERVER_AGE`]. Otherwise a pool whose clients always wait would take every server of a
+//! pool that is used only now and then, which would need a new login for each query.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,21 +29,23 @@ use crate::{
     },
 };
 
-/// Minimum age of a server that is closed for another pool.
+/// Minimum age, or idle time, of a server before it is closed for another pool.
 const MIN_SERVER_AGE: Duration = Duration::from_secs(1);
 
-/// How long a client must have waited before a worker that has servers requests another worker's,
-/// and the interval between such requests.
+/// How long a client must have waited before a worker that has servers of its own requests one from
+/// the other workers, and the interval between such requests.
 pub(super) const SERVER_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// SQLSTATE `cannot_connect_now`: the server is starting up or shutting down.
 const CANNOT_CONNECT_NOW: [u8; 5] = *b"57P03";
 
 impl Core {
-    /// Opens servers for waiting clients, as far as limits and retry pauses allow.
+    /// Opens servers for waiting clients, as far as limits and retry delays allow; then fills the
+    /// pool up to [`PoolSpec::servers_min`].
     pub(super) fn open_for_waiting(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         self.starved_pools.retain(|starved| *starved != pool_id);
-        // Clients that were served or are gone stay in the queue until they reach its front.
+        // Clients that were served or have disconnected stay in the queue until they reach its
+        // front.
         while let Some(first) = self.pool(pool_id).waiting.front().copied()
             && !self.is_waiting(first)
         {
@@ -58,9 +61,9 @@ impl Core {
         self.open_min_pool(pool_id, io);
     }
 
-    /// Opens servers up to [`PoolSpec::servers_min`]. No client waits for these, so they use free
-    /// capacity only: they take no idle server from another pool, nothing from the reserve, and
-    /// nothing that a starved pool could use.
+    /// Opens servers up to [`PoolSpec::servers_min`]. No client waits for these, so they use only
+    /// free capacity: other pools' idle servers, the reserve, and capacity that a starved pool
+    /// could use are left alone.
     fn open_min_pool(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         while self.is_below_min_pool(pool_id) {
             let spec = Arc::clone(&self.pool(pool_id).spec);
@@ -84,8 +87,9 @@ impl Core {
         io.open_server(server, pool_id);
     }
 
-    /// Requests a server from the other workers, if this one has none, or a client has waited for
-    /// long. Not more often than needed, because each request wakes every worker.
+    /// Requests a server from the other workers, if this worker has none or a client has waited too
+    /// long. Requests are at least [`SERVER_REQUEST_INTERVAL`] apart, because each one wakes every
+    /// worker.
     fn request_server(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         let (now, first) = (self.now, self.waiting_since(pool_id));
         let pool = self.pool(pool_id);
@@ -104,7 +108,8 @@ impl Core {
         may_open && (pool.opening as usize) < waiting.saturating_sub(pool.checking as usize)
     }
 
-    /// Whether this worker has less than its share of [`PoolSpec::servers_min`].
+    /// Whether this worker has fewer servers than its share of [`PoolSpec::servers_min`], and may
+    /// open another.
     fn is_below_min_pool(&mut self, pool_id: PoolId) -> bool {
         let may_open = self.may_open(pool_id) && !self.closes_idle_servers;
         let (now, pool) = (self.now, self.pools[pool_id.index()].as_ref());
@@ -154,7 +159,7 @@ impl Core {
         (waited >= reserve.after).then(|| Permits::try_acquire(&reserve.limits)).flatten()
     }
 
-    /// Returns the time since when the first client of a pool has waited.
+    /// Returns the time at which the first waiting client of a pool began to wait.
     fn waiting_since(&self, pool: PoolId) -> Option<Time> {
         let pool = self.pools[pool.index()].as_ref()?;
         let waits = |state| matches!(state, ClientState::Waiting | ClientState::Welcome);
@@ -164,8 +169,8 @@ impl Core {
             .map(|it| it.state_since)
     }
 
-    /// Closes an idle server of another pool, if that makes room for one of this pool. Returns
-    /// whether it did.
+    /// Closes an idle server of another pool, if this pool can then open one. Returns whether it
+    /// did.
     pub(super) fn evict_for(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) -> bool {
         let limits = Arc::clone(&self.pool(pool_id).spec.server_limits);
         let mut others =
@@ -183,7 +188,8 @@ impl Core {
         });
         if let Some(server) = idle {
             if let Some(evicted_pool) = self.servers.get(server).map(|server| server.pool) {
-                // Otherwise the pool would open another at once, with the permit just released.
+                // Otherwise the other pool would fill up to its minimum at once, with the permit
+                // just released.
                 self.pool(evicted_pool).fill_at = self.now + MIN_SERVER_AGE;
             }
             self.close_server(server, io);
@@ -191,7 +197,7 @@ impl Core {
         idle.is_some()
     }
 
-    /// Whether a server that has become free must make room for a starved pool.
+    /// Whether a server that has become free must be closed so that a starved pool can open one.
     pub(super) fn must_yield(&self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
         let Some(its_pool) = self.pools[server.pool.index()].as_ref() else { return false };
@@ -201,8 +207,8 @@ impl Core {
             let (limits, since) = (&pool.spec.server_limits, self.waiting_since(*starved));
             let is_first = match (since, its_waiting_since) {
                 (None, _) => return false,
-                // The server's own pool has no waiting client, but its clients may come back: see
-                // `evict_for`.
+                // The server's own pool has no waiting client, but may need the server again soon:
+                // see `evict_for`.
                 (Some(_), None) => is_below_share(&pool.spec, &its_pool.spec),
                 (Some(since), Some(its_waiting_since)) => {
                     let is_next =
@@ -217,7 +223,7 @@ impl Core {
         })
     }
 
-    /// Opens servers of starved pools with capacity that was released.
+    /// Opens servers for starved pools, after capacity has been released.
     pub(super) fn open_for_starved(&mut self, io: &mut dyn CoreIo) {
         for pool in std::mem::take(&mut self.starved_pools) {
             self.open_for_waiting(pool, io);
@@ -225,7 +231,7 @@ impl Core {
     }
 
     /// Handles a failed server login: schedules the next attempt with exponential backoff, and
-    /// refuses or redirects the clients that cannot wait for it.
+    /// disconnects or redirects clients that cannot wait for it.
     pub(super) fn handle_login_failure(
         &mut self,
         id: ServerId,
@@ -261,10 +267,10 @@ impl Core {
         self.open_for_starved(io);
     }
 
-    /// Refuses clients of a pool that has no server and could not open one. Clients that are
-    /// logging in are refused at once, so that they can try another host; others wait as long as
-    /// [`crate::PoolTimeouts::query_wait`] allows, unless a login cannot succeed before an
-    /// administrator changes something.
+    /// Disconnects clients of a pool that has no server and could not open one. Clients that are
+    /// logging in are refused at once, so that they can try another host. Others wait as long as
+    /// [`crate::PoolTimeouts::query_wait`] allows, unless no login can succeed before an
+    /// administrator intervenes.
     fn refuse_for_failure(&mut self, pool: PoolId, failure: &ServerFailure, io: &mut dyn CoreIo) {
         let refuses_all = self.injects(InjectedFault::LoginFailureRefusesAll);
         let logging_in = std::mem::take(&mut self.pool(pool).awaiting_welcome);
@@ -284,8 +290,8 @@ impl Core {
         }
     }
 
-    /// Returns the reason to refuse a client that is logging in: its pool has no server, and the
-    /// next attempt to open one is not due. Once it is due, the client waits for the result.
+    /// Returns the reason to refuse a client that is logging in: its pool's server is down, and the
+    /// next login attempt is not due yet. Once it is due, clients wait for its result.
     pub(super) fn refusal_at_login(&self, pool: PoolId) -> Option<ClientRefusal> {
         let pool = self.pools[pool.index()].as_ref()?;
         let is_early = pool.opening == 0 && self.now < pool.retry_at;
@@ -295,18 +301,19 @@ impl Core {
     }
 }
 
-/// Returns the number of a pool's servers in all workers: the first limit is the pool's own.
+/// Returns the number of a pool's servers in all workers. The pool's first limit counts exactly
+/// these.
 fn server_count(spec: &PoolSpec) -> u64 {
     spec.server_limits.first().map_or(0, |its_pool| its_pool.in_use().into())
 }
 
-/// Whether the first pool has fewer servers for its weight than the second.
+/// Whether the first pool has fewer servers relative to its weight than the second.
 fn is_below_share(first: &PoolSpec, second: &PoolSpec) -> bool {
     server_count(first) * u64::from(second.weight) < server_count(second) * u64::from(first.weight)
 }
 
-/// Whether moving one server from the second pool to the first brings both closer to their shares;
-/// a pool without servers always qualifies.
+/// Whether moving one server from the second pool to the first brings both closer to their shares.
+/// Always `true` if the first pool has no server.
 fn transfer_evens_shares(first: &PoolSpec, second: &PoolSpec) -> bool {
     let (gains, loses) = (server_count(first) + 1, server_count(second).saturating_sub(1));
     server_count(first) == 0 || gains * u64::from(second.weight) <= loses * u64::from(first.weight)
@@ -319,7 +326,8 @@ fn have_shared_limit(first: &PoolSpec, second: &PoolSpec) -> bool {
     first.server_limits.iter().any(is_shared)
 }
 
-/// Whether closing a server under the limits `its` lets one under `wanted` be opened.
+/// Whether closing a server that counts against the limits `its` allows opening one that counts
+/// against the limits `wanted`, which are reached now.
 fn blocks_opening(its: &[Arc<ConnectionLimit>], wanted: &[Arc<ConnectionLimit>]) -> bool {
     let mut full = wanted.iter().filter(|limit| limit.in_use() >= limit.max()).peekable();
     full.peek().is_some() && full.all(|limit| its.iter().any(|its| Arc::ptr_eq(its, limit)))

@@ -1,5 +1,5 @@
-//! Preparing a server for its next client: parameters before it is linked, a reset after it is
-//! released.
+//! Prepares a server for its next client: sets parameters when it is linked, and resets session
+//! state after it is released.
 
 use std::sync::Arc;
 
@@ -32,10 +32,11 @@ use crate::core::{
 /// Name of a server's prepared statement that sets one parameter.
 const SET_STATEMENT: &[u8] = b"howdah_set";
 const SET_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, false)";
-/// Name of the same statement inside a client's batch, where it can be local to the transaction.
+/// Name of the prepared statement that sets one parameter within a client's batch, and may be
+/// limited to the transaction.
 const RESTORE_STATEMENT: &[u8] = b"howdah_restore";
 const RESTORE_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, $3)";
-/// Name of the prepared statement that reads the parse settings.
+/// Name of the prepared statement, and portal, that reads the parse settings.
 const READ_STATEMENT: &[u8] = b"howdah_parse_settings";
 /// Name of the prepared statement that listens to a marker channel.
 const LISTEN_STATEMENT: &[u8] = b"howdah_listen";
@@ -43,9 +44,9 @@ const LISTEN_STATEMENT: &[u8] = b"howdah_listen";
 const TEXT_OID: u32 = 25;
 const BOOL_OID: u32 = 16;
 
-/// Queues the statements that set a client's parameters, in a batch of their own before anything
-/// else of the client. Returns whether the client's messages may follow at once: values that no
-/// server has accepted yet must be accepted first.
+/// Queues the statements that set a client's parameters, as a separate batch before any message of
+/// the client. Returns whether the client's messages may follow at once. They must wait if no
+/// server has accepted these values yet.
 pub(super) fn apply_parameters(
     client: &mut ClientConnection,
     server: &mut ServerConnection,
@@ -70,7 +71,7 @@ pub(super) fn apply_parameters(
     false
 }
 
-/// Queues a BEGIN whose reply the client already has.
+/// Queues a BEGIN to which the pooler has already replied.
 pub(super) fn send_deferred_begin(
     server: &mut ServerConnection,
     query: &[u8],
@@ -84,7 +85,8 @@ pub(super) fn send_deferred_begin(
     });
 }
 
-/// Queues the statements that set parameters, then a Sync whose entry the caller must queue.
+/// Queues the statements that set parameters, then a Sync. The caller must add the Sync to the
+/// outstanding requests.
 pub(super) fn set_parameters(
     server: &mut ServerConnection,
     missing: &[MissingParameter],
@@ -108,9 +110,9 @@ pub(super) fn set_parameters(
     });
 }
 
-/// Queues the statements that restore a client's startup values, inside a batch that has reset
-/// them. Statement and portal are used once, because the server may execute only a part of the
-/// batch.
+/// Queues the statements that restore a client's startup values, within the batch that has reset
+/// them. Statement and portal are prepared anew each time, because the server may execute only part
+/// of the batch.
 pub(super) fn restore_in_batch(
     server: &mut ServerConnection,
     resetting: &ResettingPortal,
@@ -119,8 +121,8 @@ pub(super) fn restore_in_batch(
     set_in_open_batch(server, ReplyTarget::Pooler, &resetting.parameters, resetting.is_local, to);
 }
 
-/// Queues the statements that change parse settings until the end of the transaction, inside a
-/// batch.
+/// Queues the statements that change parse settings until the end of the transaction, within the
+/// open batch.
 pub(super) fn set_parse_settings(
     server: &mut ServerConnection,
     settings: &[SessionParameter],
@@ -186,7 +188,8 @@ pub(super) fn query_parse_settings(server: &mut ServerConnection, to: &mut Gathe
     });
 }
 
-/// Queues a LISTEN to the marker channel of a client's statement, in the client's batch.
+/// Queues a LISTEN to the marker channel of the statement with this number, within the client's
+/// batch.
 pub(super) fn mark_listen_in_batch(
     server: &mut ServerConnection,
     number: u32,
@@ -210,11 +213,12 @@ pub(super) fn mark_listen_in_batch(
     });
 }
 
-/// The names are the pooler's own, and values are length-prefixed.
+/// Why encoding cannot fail: names come from startup packets, servers or the pooler itself, and
+/// values are length-prefixed.
 const NO_ZERO_BYTE: &str = "names have no zero byte, and values are short";
 
-/// Returns the query string that resets the changed session state. The state counts as reset at
-/// once: if the query fails, the server is closed.
+/// Returns the query string that resets the changed session state, and records that state as reset.
+/// If the query fails, the server is closed.
 pub(super) fn take_reset_query(server: &mut ServerConnection) -> Vec<u8> {
     let flags = std::mem::take(&mut server.session_state);
     if flags.has(SessionStateFlags::SETTINGS) {

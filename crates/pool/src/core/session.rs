@@ -1,4 +1,5 @@
-//! Changes that a session has made on its server connection, and how they are undone or restored.
+//! Tracks the changes that a client's session makes on its server connection, and undoes or
+//! restores them.
 
 pub(crate) mod connect_query;
 pub(crate) mod parameters;

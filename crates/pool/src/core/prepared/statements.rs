@@ -1,5 +1,5 @@
-//! [`StatementRegistry`]: the texts that clients have prepared, each once for all clients and
-//! workers.
+//! [`StatementRegistry`]: the texts that clients have prepared, each stored once for all clients
+//! and workers.
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
@@ -24,39 +24,41 @@ use crate::core::{
     },
 };
 
-/// Prefix of statement names on servers.
+/// Prefix of the names of pooled statements on servers.
 pub(crate) const NAME_PREFIX: &[u8] = b"howdah_";
 
-/// A text with its parameter types, prepared by one or more clients under names of their own.
+/// A statement text with its parameter types, which one or more clients have prepared, each under
+/// its own name.
 #[derive(Debug)]
 pub(crate) struct PooledStatement {
-    /// Id of the statement, from 1. Never reused, so a name on a server always means the same text.
+    /// Id of the statement; ids start at 1. Ids are never reused, so a name on a server always
+    /// means the same text.
     pub(crate) id: u64,
     /// The statement's name on every server: `howdah_` and the id.
     pub(crate) name: Box<[u8]>,
-    /// The content of a Parse after the name: the text, a zero byte, and the parameter types.
+    /// The body of a Parse after the name: the SQL, a zero byte, and the parameter types.
     pub(crate) text: Box<[u8]>,
-    /// The session state that may remain after running the statement.
+    /// The session state that running the statement may change.
     pub(crate) session_state: SessionStateFlags,
-    /// Whether running it changes no parameters or prepared statements; see [`is_simple`]. Also
-    /// false if it calls `set_config`.
+    /// Whether running the statement changes no parameters or prepared statements; see
+    /// [`is_simple`]. Also `false` if it calls `set_config`.
     pub(crate) is_simple: bool,
-    /// The settings that the statement is parsed under, if its meaning depends on them and they are
-    /// known.
+    /// The settings under which the statement is parsed; `None` if its meaning does not depend on
+    /// them, or if they are unknown.
     pub(crate) settings: Option<Arc<ParseSettings>>,
-    /// The id of the settings; 0 if the meaning does not depend on them, and [`UNKNOWN_SETTINGS`]
-    /// if they are unknown: then they are those in force when the statement is next used.
+    /// The id of `settings`; 0 if the meaning does not depend on them. [`UNKNOWN_SETTINGS`] if they
+    /// are unknown: the statement then gets the settings in force at its next use.
     pub(crate) settings_key: u64,
     /// Whether other clients may use the statement. They use it only while its settings are in
-    /// force: if the server analyzes it again, it does so under the settings in force then.
+    /// force, because a server that analyzes it again does so under the current settings.
     pub(crate) is_shared: bool,
 }
 
 /// Value of [`PooledStatement::settings_key`] for settings that are not known yet.
 pub(crate) const UNKNOWN_SETTINGS: u64 = u64::MAX;
 
-/// Whether running a text never changes parameters or prepared statements. True for most texts,
-/// which then need no inspection on each use.
+/// Whether running a statement never changes parameters or prepared statements, so that its text
+/// need not be inspected on each use. True for most statements.
 pub(crate) fn is_simple(sql: &[u8]) -> bool {
     fast_path::is_simple(sql)
         || !deallocate::is_deallocation(sql)
@@ -65,14 +67,16 @@ pub(crate) fn is_simple(sql: &[u8]) -> bool {
             && SetKind::from_text(sql, |_| false) == SetKind::NotSet
 }
 
-/// Returns the SQL in the content of a Parse after the name.
+/// Returns the SQL in the body of a Parse, given the part after the name.
 pub(crate) fn sql_text(text: &[u8]) -> &[u8] {
     memchr::memchr(0, text).map_or(text, |end| &text[..end])
 }
 
-/// The table of statements in use. Accessed when a client prepares, never when it binds.
+/// The table of statements in use. It is accessed when a client prepares a statement, and usually
+/// not when it binds one.
 ///
-/// An entry lives until the first eviction after the last client has dropped its name for it.
+/// An entry lives until the first eviction after the last client has dropped its name for the
+/// statement.
 #[derive(Debug, Default)]
 pub struct StatementRegistry(Mutex<StatementTable>);
 
@@ -92,13 +96,13 @@ struct StatementTable {
 
 /// Minimum number of entries before the first eviction.
 const CLEAR_THRESHOLD_MIN: usize = 1024;
-/// Minimum bytes of texts before the first eviction.
+/// Minimum total length of texts, in bytes, before the first eviction: 32 MiB.
 const CLEAR_THRESHOLD_BYTES_MIN: usize = 32 << 20;
 
 impl StatementRegistry {
     /// Returns the statement for a text with its parameter types, parsed under `settings`. Without
-    /// settings, a statement that depends on them is not shared, and takes those in force at its
-    /// next use.
+    /// `settings`, a statement that depends on them is not shared, and gets the settings in force
+    /// at its next use.
     pub(crate) fn intern(
         &self,
         text: &[u8],
@@ -129,7 +133,7 @@ impl StatementRegistry {
         statement
     }
 
-    /// Returns a copy of a statement for one client only.
+    /// Returns a copy of a statement, with a new id, that only one client uses.
     pub(crate) fn intern_private(&self, of: &PooledStatement) -> Arc<PooledStatement> {
         Arc::new(self.lock_table().new_statement(
             &of.text,
@@ -139,7 +143,7 @@ impl StatementRegistry {
         ))
     }
 
-    /// Returns the object for a set of parse settings.
+    /// Returns the shared object for a set of parse settings.
     pub(crate) fn parse_settings(&self, values: &[Option<&[u8]>; COUNT]) -> Arc<ParseSettings> {
         let mut table = self.lock_table();
         if let Some(InternedParseSettings(known)) = table.settings.get(values) {
@@ -156,16 +160,16 @@ impl StatementRegistry {
         settings
     }
 
-    /// Locks the table. Each change is a single insert, so it is consistent even after a holder
-    /// panics.
+    /// Locks the table. The lock is held only for lookups and single changes.
     fn lock_table(&self) -> MutexGuard<'_, StatementTable> {
         self.0.lock()
     }
 }
 
 impl StatementRegistry {
-    /// Retires a statement that a server reported as outdated: clients that prepare its text from
-    /// now on get another, and those that have prepared it keep it.
+    /// Removes a statement that a server reported as outdated from the table: clients that prepare
+    /// its text from now on get a new statement; clients that have prepared it already keep the old
+    /// one.
     pub(crate) fn retire(&self, statement: &PooledStatement) {
         let mut table = self.lock_table();
         let hash = hash_text(&table.hasher, &statement.text, statement.settings_key);
@@ -175,8 +179,7 @@ impl StatementRegistry {
         }
     }
 
-    /// Removes a client's statement that failed to parse, unless other clients wait for the same
-    /// result.
+    /// Removes a statement that failed to parse from the table, unless other clients also use it.
     pub(crate) fn parse_failed(&self, statement: &Arc<PooledStatement>) {
         if Arc::strong_count(statement) <= 2 {
             self.retire(statement);
@@ -185,7 +188,8 @@ impl StatementRegistry {
 }
 
 impl StatementTable {
-    /// Returns the statement for a text that depends on no settings, or the one under these.
+    /// Returns the statement for a text: the one that depends on no settings, or the one parsed
+    /// under the settings with id `key`.
     fn find(&self, text: &[u8], key: u64) -> Option<&Arc<PooledStatement>> {
         let find = |key| {
             let is_it =
@@ -239,7 +243,7 @@ fn hash_text(hasher: &DefaultHashBuilder, text: &[u8], key: u64) -> u64 {
     hasher.hash_one((text, key))
 }
 
-/// Parse settings, compared by content.
+/// Parse settings that are hashed and compared by their values, not by their id.
 #[derive(Debug)]
 struct InternedParseSettings(Arc<ParseSettings>);
 

@@ -1,8 +1,9 @@
-//! [`ConnectQuery`]: the query run on every new server connection and again after each reset.
+//! [`ConnectQuery`]: the query that runs on every new server connection, and again after each
+//! reset.
 
 use howdah_sql::{SqlCommand, split_statements};
 
-/// The `connect-query` of a database, and whether it can be repeated.
+/// The `connect-query` setting of a database, and whether the query can be repeated.
 ///
 /// A reset of a server connection (`RESET ALL`, `DISCARD ALL`, `SET SESSION AUTHORIZATION DEFAULT`)
 /// undoes the parameters that the query has set, so the query follows each reset in the same write.
@@ -11,19 +12,19 @@ pub struct ConnectQuery {
     /// SQL text, without a zero byte.
     pub query: Box<[u8]>,
     /// Whether running the query again restores its effect: it consists of `SET` statements and of
-    /// queries without side effects. Otherwise (temporary tables, user functions, `PREPARE`) a
+    /// queries without side effects. If not (temporary tables, user functions, `PREPARE`), a
     /// connection that needs a reset is closed instead.
     pub is_repeatable: bool,
 }
 
 impl ConnectQuery {
-    /// Creates the query from its SQL in the configuration.
+    /// Creates the query from the SQL in the configuration, which must not contain a zero byte.
     pub fn new(sql: &str) -> Self {
         let mut statements = split_statements(sql.as_bytes());
         Self { query: sql.as_bytes().into(), is_repeatable: statements.all(is_repeatable) }
     }
 
-    /// Whether the query contains `name`, ignoring ASCII case.
+    /// Whether the query's text contains `name`, ignoring ASCII case.
     pub(crate) fn mentions(&self, name: &[u8]) -> bool {
         !name.is_empty() && self.query.windows(name.len()).any(|it| it.eq_ignore_ascii_case(name))
     }
@@ -46,7 +47,7 @@ fn is_read_only(statement: &[u8]) -> bool {
     classify(statement).effect == Effect::ReadOnly
 }
 
-/// Always false: without PostgreSQL's grammar any query may have side effects.
+/// Always `false`: without PostgreSQL's grammar, any query may have side effects.
 #[cfg(not(feature = "grammar"))]
 fn is_read_only(_: &[u8]) -> bool {
     false
