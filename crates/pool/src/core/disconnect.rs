@@ -41,7 +41,7 @@ impl Core {
             let has_request =
                 self.servers.get(id).is_some_and(|server| server.outstanding.is_for_client());
             if has_request && client.input.is_at_boundary() {
-                self.request_cancel(id, io); // Nobody will read the reply.
+                self.request_cancel(id, io); // The reply is not needed any more.
             }
             self.start_cleaning(id, client.input.padding_bytes(), io);
         }

@@ -77,7 +77,7 @@ impl AddAssign<&Self> for PoolCounts {
 pub enum ClientPhase {
     /// The client has a server, or does not need one now.
     Active,
-    /// The client waits for a server.
+    /// The client waits for a server, or for its login to finish.
     Waiting,
 }
 

@@ -1,4 +1,4 @@
-//! Disconnecting clients while the pooler shuts down.
+//! Disconnects clients while the pooler shuts down.
 
 use super::Core;
 use crate::{
@@ -7,9 +7,9 @@ use crate::{
 };
 
 impl Core {
-    /// Disconnects every client that is idle outside a transaction, and every one that is logging
-    /// in or waiting for a server, as PgBouncer does. The others are disconnected when they become
-    /// idle: call this after every report until no clients are left.
+    /// Disconnects all clients that are idle outside a transaction, logging in, or waiting for a
+    /// server, as PgBouncer does. Call it again after every event until no clients are left, so
+    /// that the others are disconnected when they become idle.
     pub fn drain(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for index in 0..self.clients.slots() {

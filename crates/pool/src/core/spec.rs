@@ -1,4 +1,4 @@
-//! [`PoolSpec`]: the behavior of a pool, as plain values derived from the configuration.
+//! [`PoolSpec`]: the settings of a pool, derived from the configuration.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,85 +16,87 @@ use crate::{
 pub enum PoolingMode {
     /// Until the client disconnects.
     Session,
-    /// Until the client's transaction has ended and everything it sent is answered.
+    /// Until the client's transaction has ended and all its requests are answered.
     #[default]
     Transaction,
-    /// Like [`PoolingMode::Transaction`], and transactions of more than one request are refused.
+    /// Like [`PoolingMode::Transaction`], but a client that opens a transaction block is
+    /// disconnected.
     Statement,
 }
 
-/// The behavior of a pool, the same in every worker.
+/// The settings of a pool, the same in every worker.
 #[derive(Clone, Debug)]
 pub struct PoolSpec {
     /// How long a client keeps its server.
     pub mode: PoolingMode,
-    /// The limits of which every server connection acquires a permit: the pool's size, and other
-    /// limits (of its database, user, host, or the total), shared with other pools and workers. The
-    /// pool's own limit comes first.
+    /// The limits from which every server connection acquires a permit. The first is the pool's own
+    /// size; the others (database, user, host, total) are shared with other pools. All are shared
+    /// by all workers.
     pub server_limits: Arc<[Arc<ConnectionLimit>]>,
-    /// The pool's share of limits that it has in common with other pools; at least 1.
+    /// The pool's weight when it competes with other pools for a common limit; at least 1.
     pub weight: u32,
-    /// Number of servers that all workers together open without a waiting client. Such servers are
-    /// closed if another pool needs their place under a shared limit.
+    /// Number of servers that all workers together open without a waiting client. Such a server is
+    /// closed if another pool needs its permit of a shared limit.
     pub servers_min: u32,
-    /// Maximum number of prepared statements on a server for its clients; with 0, the names of
-    /// statements are forwarded unchanged. Not for [`PoolingMode::Session`].
+    /// Maximum number of shared prepared statements on a server. If 0, statement names are
+    /// forwarded unchanged. Ignored in [`PoolingMode::Session`].
     pub statements_per_server: u32,
-    /// Maximum number of concurrent logins of this pool in this worker; at least 1.
+    /// Maximum number of concurrent server logins for this pool in each worker; at least 1.
     pub logins_max: u32,
-    /// Whether a server is closed after one client: for replication.
+    /// Whether a server is closed when its client releases it, as for replication connections.
     pub is_single_use: bool,
-    /// Whether the client's parameters are sent with the login to its server, so that none are set
-    /// afterwards. Replication connections require it.
+    /// Whether the client's parameters are sent in the startup packet to its server, so that none
+    /// are set later. Replication connections require this.
     pub has_parameters_at_login: bool,
-    /// Query run when a client releases its server. Without it only changed session state is reset,
-    /// and in [`PoolingMode::Session`] everything.
+    /// The query that runs when a client releases its server. If `None`, only the session state
+    /// that changed is reset, or all of it in [`PoolingMode::Session`].
     pub reset: Option<ResetQuery>,
-    /// Query that is run after a server's login, and again after each reset.
+    /// The query that runs after a server's login, and again after each reset.
     pub connect_query: Option<Arc<ConnectQuery>>,
-    /// Query that checks a server that was idle for long before a client gets it.
+    /// The query that checks a server that has been idle for a long time before a client gets it.
     pub check: Option<CheckQuery>,
     /// Whether the least recently used server is used first, instead of the most recently used.
     pub is_round_robin: bool,
-    /// Maximum bytes of notifications buffered for a busy client, with shared servers. `None`
-    /// leaves LISTEN to the servers, where it ends with the transaction.
+    /// Maximum bytes of notifications buffered for a busy client, if servers are shared. With
+    /// `None`, LISTEN is not multiplexed, and ends when the server is released.
     pub listen_bytes: Option<usize>,
     /// Whether clients may use the simple query protocol.
     pub allows_simple_queries: bool,
-    /// Additional servers for clients that have waited too long.
+    /// Additional servers for clients that have waited too long, if any.
     pub reserve: Option<ReservePool>,
-    /// The parameters sent to clients at login, once a server of any worker has reported them.
+    /// The parameters that are sent to clients at login, once a server has reported them to any
+    /// worker.
     pub welcome: Arc<WelcomeMessage>,
     /// Administrative state of the database: paused, disabled, or to be reconnected.
     pub admin_state: Arc<AdminState>,
-    /// The user of the pool, as named by `PAUSE`.
+    /// The name of the pool's user, for `PAUSE` of single users.
     pub user: Arc<str>,
-    /// Timeouts of clients and servers.
+    /// Timeouts for the pool's clients and servers.
     pub timeouts: PoolTimeouts,
-    /// Increases whenever existing servers become unusable, because their address or the pooler's
-    /// login has changed.
+    /// A number that increases whenever the address or the login changes, so that existing servers
+    /// are replaced.
     pub edition: u32,
     /// Whether clients are disconnected as soon as they are outside a transaction, because their
     /// database was removed.
     pub is_closing: bool,
-    /// The clusters that the clients use; then the servers are in pools of their own, and this one
-    /// has none. One cluster per shard; one without sharding.
+    /// The clusters that the pool's clients use, one for each shard (one without sharding). If
+    /// there are any, the servers are in the pools of the members, and this owner pool has none.
     pub clusters: Arc<[Arc<ClusterSpec>]>,
-    /// The cluster that the pool is a member of.
+    /// The membership in a cluster, if the pool is that of a cluster member.
     pub member: Option<ClusterMembership>,
-    /// Mirrors of the clients' traffic.
+    /// The mirrors that replay a sample of the clients' transactions.
     pub mirrors: Arc<[MirrorTarget]>,
-    /// How requests of the clients are routed, where that is possible.
+    /// How the clients' requests are routed, if the database has several servers.
     pub routing: Option<Arc<howdah_route::RouteSettings>>,
 }
 
 /// A query that resets a server's session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResetQuery {
-    /// SQL text, without a zero byte; if empty, nothing is run, and nothing is reset in
+    /// SQL text, without a zero byte. If it is empty, no query runs, and nothing is reset in
     /// [`PoolingMode::Session`].
     pub query: Box<[u8]>,
-    /// Whether the query runs in every mode, whenever a server changes hands, and not only in
+    /// Whether the query runs in every mode whenever a client releases a server, not only in
     /// [`PoolingMode::Session`].
     pub is_always: bool,
 }
@@ -105,36 +107,38 @@ pub struct CheckQuery {
     /// SQL text, without a zero byte; may be empty. A server whose check fails, or is not answered
     /// within [`PoolTimeouts::cleanup`], is closed.
     pub query: Box<[u8]>,
-    /// How long a server must have been idle to be checked.
+    /// How long a server must have been idle before it is checked.
     pub idle: Duration,
 }
 
 /// Servers beyond a pool's size (PgBouncer's `reserve_pool_size`).
 #[derive(Clone, Debug)]
 pub struct ReservePool {
-    /// The limits of which each such server acquires a permit: the reserve's size, and all limits
-    /// of the pool except its own size.
+    /// The limits from which each reserve server acquires a permit: the reserve's size, and all
+    /// limits of the pool except its own size.
     pub limits: Arc<[Arc<ConnectionLimit>]>,
-    /// How long the first client must have waited.
+    /// How long the first waiting client must have waited before the reserve is used.
     pub after: Duration,
 }
 
 impl PoolSpec {
-    /// Returns the epoch of new servers. Servers of another epoch are closed as they become free.
-    /// The terms never decrease, so equal sums mean equal terms.
+    /// Returns the epoch of new servers. Servers with a different epoch are closed when they become
+    /// free. The epoch is a sum of terms that never decrease, so it changes whenever one of them
+    /// does.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
         let member_epoch = self.member.as_ref().map_or(0, |member| member.state.epoch());
         self.admin_state.epoch().wrapping_add(self.edition).wrapping_add(member_epoch)
     }
 
-    /// Whether clients get no server because of a pause.
+    /// Whether clients get no server because of PAUSE.
     #[inline]
     pub(crate) fn is_paused(&self) -> bool {
         self.admin_state.is_paused_for_user(&self.user)
     }
 
-    /// Creates a pool in transaction mode with PgBouncer's usual values and its own limit.
+    /// Creates the settings of a pool in transaction mode, with at most `servers_max` servers and
+    /// otherwise default values.
     pub fn new(servers_max: u32) -> Self {
         Self {
             mode: PoolingMode::default(),
@@ -166,24 +170,24 @@ impl PoolSpec {
     }
 }
 
-/// Timeouts; `None` means unlimited. They are never enforced early, but up to a tenth late, or 10
-/// ms if that is more.
+/// Timeouts of a pool; `None` means unlimited. They are checked every 100 ms, so they are enforced
+/// up to that much late, but never early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolTimeouts {
-    /// How long a client may wait for a server before it receives an error and is closed.
+    /// How long a client may wait for a server before it is disconnected with an error.
     pub query_wait: Option<Duration>,
-    /// How long a request may be unanswered before client and server are closed and the query is
+    /// How long a request may stay unanswered before its client is disconnected and the query is
     /// cancelled.
     pub query: Option<Duration>,
-    /// How long a transaction, or a request outside one, may take before the client is closed and
-    /// its server is cancelled and rolled back.
+    /// How long a transaction, or a request outside one, may take before its client is disconnected
+    /// and the query is cancelled and rolled back.
     pub transaction: Option<Duration>,
-    /// How long a client waits for a server before it receives a notice, once.
+    /// How long a client waits for a server before it receives a notice about it.
     pub query_wait_notify: Option<Duration>,
-    /// How long a client in a transaction may send nothing while no reply is outstanding. Then it
-    /// is closed, and its server rolled back.
+    /// How long a client in a transaction may stay idle (no reply is outstanding, and it sends
+    /// nothing) before it is disconnected and the transaction is rolled back.
     pub idle_transaction: Option<Duration>,
-    /// How long a client outside a transaction may send nothing.
+    /// How long a client outside a transaction may stay idle before it is disconnected.
     pub client_idle: Option<Duration>,
     /// How long a server beyond [`PoolSpec::servers_min`] may be idle before it is closed.
     pub server_idle: Option<Duration>,
@@ -192,9 +196,9 @@ pub struct PoolTimeouts {
     /// How long the requests of a disconnected client may take to finish, or to be cancelled and
     /// rolled back, before the server is closed.
     pub cleanup: Duration,
-    /// The pause after a first failed login; doubled by each further failure.
+    /// The delay before the next login after the first failed one; each further failure doubles it.
     pub login_retry: Duration,
-    /// The longest pause after failed logins.
+    /// The maximum delay between failed logins and the next one.
     pub login_retry_max: Duration,
 }
 

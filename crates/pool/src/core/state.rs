@@ -1,4 +1,5 @@
-//! The state of one worker: clients, servers and pools, each in its table.
+//! The state of one worker: its clients, servers and pools, and the limits that it shares with
+//! others.
 
 pub(crate) mod admin_state;
 pub(crate) mod client;

@@ -1,4 +1,4 @@
-//! SUSPEND: clients get no server, no server is opened, and no timer runs, so that nothing new is
+//! SUSPEND: clients get no server, no server is opened, and no timer runs, so that no new data is
 //! sent.
 
 use super::Core;
@@ -6,9 +6,10 @@ use crate::{CoreIo, core::time::Time};
 
 impl Core {
     /// Suspends or resumes the worker; on resuming, waiting clients are served. While suspended,
-    /// the worker reads from no connection, and calls with the time at which the suspension
-    /// started, so it counts against no timeout. Events that it still reports (a new client, a
-    /// server login, a broken connection) are recorded.
+    /// the worker must not read from any connection, and must pass the time at which the suspension
+    /// started to all calls, so that the suspension does not count against timeouts. Events that it
+    /// still reports (a new client, a server login, a broken connection) are handled as far as
+    /// possible.
     pub fn suspend(&mut self, suspend: bool, now: Time, io: &mut dyn CoreIo) {
         self.is_suspended = suspend;
         if !suspend {

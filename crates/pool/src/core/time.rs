@@ -5,11 +5,11 @@ use std::{
     time::Duration,
 };
 
-/// A moment, in nanoseconds since a start chosen by the caller, the same for all calls to one core.
-/// Never decreases; may be the same for a whole iteration of the event loop.
+/// A moment, in nanoseconds since an origin that the caller chooses, the same for all calls to one
+/// core. It must not decrease, and may stay the same for a whole iteration of the event loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(
-    /// Nanoseconds since that start; 64 bits are sufficient for 584 years.
+    /// Nanoseconds since the origin; 64 bits are sufficient for 584 years.
     pub u64,
 );
 

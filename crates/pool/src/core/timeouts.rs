@@ -1,5 +1,5 @@
 //! Timeouts and other periodic work. None of it is on the path of a query: an operation with a
-//! timeout only stores when it started, and is examined in the next sweep.
+//! timeout only records when it started, and periodic sweeps check it.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// The activity of a linked server.
+/// The current activity of a linked server.
 #[derive(Clone, Copy)]
 enum LinkedState {
     /// The server has requests to answer.
@@ -40,11 +40,11 @@ fn linked_state(server: &ServerConnection) -> LinkedState {
     }
 }
 
-/// The notice for a client that has waited for a while.
+/// The text of the notice for a client that has waited longer than `query_wait_notify`.
 const QUERY_WAIT_NOTICE: &[u8] = b"all server connections of this pool are in use: waiting for one";
 
-/// Returns the error for a client that waited too long, with the reason if no server could be
-/// opened.
+/// Returns the error for a client that has waited too long for a server, with the reason if the
+/// last login failed.
 fn query_wait_refusal(pool: &PoolState) -> ClientRefusal {
     match &pool.last_failure {
         Some(failure) => ClientRefusal::NoServerInTime { reason: failure.message.clone() },
@@ -52,19 +52,20 @@ fn query_wait_refusal(pool: &PoolState) -> ClientRefusal {
     }
 }
 
-/// Whether a client waits for a primary and the only primary is fenced because the cluster has
-/// known a newer timeline.
+/// Whether a client needs a primary, and the only primary is fenced because the cluster has seen a
+/// newer timeline.
 fn has_only_stale_primary(role: TargetRole, owner: &PoolState) -> bool {
     let mut members = owner.spec.clusters.iter().flat_map(|cluster| cluster.members.iter());
     role == TargetRole::Primary
         && members.any(|member| member.state.status() == ServerStatus::Stale)
 }
 
-/// Time between two sweeps, and so the precision of every timeout here.
+/// Time between two sweeps, which limits the precision of all timeouts here.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Core {
-    /// Returns the time of the next sweep, or [`Time::NEVER`] if nothing depends on time.
+    /// Returns the time of the next sweep, or [`Time::NEVER`] if the worker is suspended or has
+    /// nothing to check.
     pub(super) fn next_deadline(&self) -> Time {
         let is_still = self.is_suspended || self.clients.len() + self.servers.len() == 0;
         let is_still = is_still && (self.is_suspended || !self.has_min_pools);
@@ -77,7 +78,8 @@ impl Core {
             return;
         }
         self.next_sweep = self.now + SWEEP_INTERVAL;
-        // First, so that clients wait in the queues that match the clusters' current state.
+        // This comes first, so that clients wait in the queues that match the clusters' current
+        // state.
         self.sweep_clusters(io);
         self.sweep_awaiting_fan_outs(io);
         for index in 0..self.clients.slots() {
@@ -113,7 +115,7 @@ impl Core {
                 {
                     return self.send_wait_notice(id, io);
                 }
-                // While PAUSE is in force, clients may wait without limit.
+                // During PAUSE, clients may wait without limit.
                 let limit = timeouts.query_wait.filter(|_| !pool.spec.admin_state.is_paused());
                 match pool.failover_timeout().filter(|_| !pool.spec.admin_state.is_paused()) {
                     Some(wait) if limit.is_none_or(|limit| wait < limit) => {
@@ -136,7 +138,7 @@ impl Core {
                 (limits.into_iter().flatten().min(), ClientRefusal::IdleTransactionTimeout)
             }
             ClientState::Idle => (timeouts.client_idle, ClientRefusal::ClientIdleTimeout),
-            // Limits apply to its sub-requests.
+            // The timeouts apply to its sub-requests.
             ClientState::FanOut => return,
             ClientState::Linked(server) => {
                 let Some(server) = self.servers.get(server) else { return };
@@ -167,7 +169,7 @@ impl Core {
         }
     }
 
-    /// Applies the timeouts of a client that has a server and has been in `state` since `since`.
+    /// Applies timeouts to a client whose server has been in `state` since `since`.
     fn sweep_linked_client(
         &mut self,
         id: ClientId,

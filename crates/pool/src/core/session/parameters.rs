@@ -1,11 +1,11 @@
 //! Session parameters that follow a client from server to server.
 //!
-//! A server reports some of its parameters, at login and whenever they change. The values that a
-//! client requested at startup, or that were reported while it had a server, are set on its next
-//! server; all other parameters keep the values they had after the pooler's login.
+//! A server reports some of its parameters at login and whenever they change. The pooler sets the
+//! values that a client requested at startup, or that were reported while the client had a server,
+//! on its next server. All other parameters keep the values that they had after the pooler's login.
 //!
 //! Values are sent as bound parameters of `set_config`, never as SQL text, so they cannot be
-//! misread, whatever the encoding or quoting rules of the server.
+//! misinterpreted, whatever the server's encoding and quoting rules are.
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ use hashbrown::HashSet;
 
 use crate::core::prepared::parse_settings::{self, COUNT, NAMES, ParseState, is_parse_setting};
 
-/// A session parameter with its value, as bytes on the wire.
+/// A session parameter: name and value as bytes, as in the protocol.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SessionParameter {
     /// The name; PostgreSQL compares names ignoring ASCII case.
@@ -30,7 +30,7 @@ pub struct SessionParameter {
 }
 
 impl SessionParameter {
-    /// Creates a parameter. Neither name nor value may contain a zero byte if it is to be sent.
+    /// Creates a parameter. To be sent, neither may contain a zero byte.
     pub fn new(name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
         Self { name: name.as_ref().into(), value: value.as_ref().into() }
     }
@@ -43,13 +43,13 @@ impl fmt::Debug for SessionParameter {
     }
 }
 
-/// The parameters that a client expects on its server. Equal sets of a worker are one object, so
-/// checking whether a server has the right ones is usually one comparison of addresses.
+/// The parameters that a client expects on its server. Within a worker, equal sets share one
+/// object, so checking whether a server has the right ones is usually a comparison of addresses.
 #[derive(Debug, Default)]
 pub(crate) struct TrackedParameters {
     list: Box<[SessionParameter]>,
-    /// Whether a server has accepted the values. Until then nothing is sent after them: it would
-    /// run even if they are rejected.
+    /// Whether a server has accepted the values. Until then, the client's messages are held back:
+    /// they would run even if the values were rejected.
     accepted: AtomicBool,
 }
 
@@ -72,7 +72,7 @@ impl TrackedParameters {
         Some(&parameter.value)
     }
 
-    /// Removes duplicates: the last one wins.
+    /// Removes duplicate names (the last value wins), and sorts by name.
     fn deduplicated(
         parameters: impl IntoIterator<Item = SessionParameter>,
     ) -> Box<[SessionParameter]> {
@@ -99,7 +99,7 @@ pub(crate) struct ParameterSets {
 const CLEAR_THRESHOLD_MIN: usize = 256;
 
 impl ParameterSets {
-    /// Returns the object for a list of parameters; the last of equal names wins.
+    /// Returns the shared object for a list of parameters. If names are equal, the last value wins.
     pub(crate) fn intern(
         &mut self,
         parameters: impl IntoIterator<Item = SessionParameter>,
@@ -121,7 +121,7 @@ impl ParameterSets {
         object
     }
 
-    /// Returns the object for a set with one parameter added or replaced.
+    /// Returns the shared object for `set` with one parameter added or replaced.
     pub(crate) fn with(
         &mut self,
         set: &TrackedParameters,
@@ -133,7 +133,7 @@ impl ParameterSets {
     }
 }
 
-/// A parameter set, compared by content.
+/// A parameter set that is hashed and compared by content.
 #[derive(Debug)]
 struct InternedParameters(Arc<TrackedParameters>);
 
@@ -151,7 +151,7 @@ impl PartialEq for InternedParameters {
 
 impl Eq for InternedParameters {}
 
-/// A parameter that a server reports.
+/// A parameter that a server reports by ParameterStatus, with its values at login and now.
 #[derive(Debug)]
 struct ReportedParameter {
     name: Box<[u8]>,
@@ -163,21 +163,21 @@ struct ReportedParameter {
 #[derive(Debug)]
 pub(crate) struct MissingParameter {
     pub(crate) name: Box<[u8]>,
-    /// The value to set; `None` for the server's default.
+    /// The value to set; `None` sets the server's default.
     pub(crate) value: Option<Box<[u8]>>,
 }
 
-/// The parameters of a server, as far as they are known.
+/// The parameters of a server connection, as far as they are known.
 #[derive(Debug, Default)]
 pub(crate) struct ServerParameters {
     reported: Vec<ReportedParameter>,
-    /// Parameters set for clients that the server does not report.
+    /// Parameters that the pooler has set for a client and the server does not report.
     unreported: Vec<SessionParameter>,
-    /// The set that is known to be in force.
+    /// The parameter set that is known to be in force; `None` if that is uncertain.
     pub(crate) applied: Option<Arc<TrackedParameters>>,
     /// Whether the statement that sets a parameter is prepared on the server.
     pub(crate) is_setter_prepared: bool,
-    /// The set that was sent and is not confirmed yet.
+    /// The parameter set that was sent but is not confirmed yet.
     in_flight: Option<Arc<TrackedParameters>>,
     /// The parse settings in force.
     pub(crate) parse_state: ParseState,
@@ -203,21 +203,21 @@ impl ServerParameters {
             .collect()
     }
 
-    /// Handles a ParameterStatus. The caller decides which set is in force now, since it knows
-    /// which request the report belongs to.
+    /// Handles a ParameterStatus. The caller must restore `applied` if the set is still known,
+    /// since it knows which request the report belongs to.
     pub(crate) fn handle_report(&mut self, name: &[u8], value: &[u8]) {
         self.applied = None;
         let expected = self.value_in_force(name);
         if expected.is_none_or(|expected| *expected != *value) && is_parse_setting(name) {
             match self.in_flight {
-                Some(_) => self.parse_state.invalidate(), // The server may normalize the value.
+                Some(_) => self.parse_state.invalidate(), // The server may normalize it.
                 None => self.parse_state.handle_unexpected_change(),
             }
         }
         self.update_reported(name, value);
     }
 
-    /// Handles a ParameterStatus about a value that the pooler sets temporarily.
+    /// Handles a ParameterStatus for a value that the pooler sets temporarily.
     pub(crate) fn handle_temporary_report(&mut self, name: &[u8], value: &[u8]) {
         self.update_reported(name, value);
     }
@@ -233,7 +233,8 @@ impl ServerParameters {
         }
     }
 
-    /// Returns a reported parameter's value once the server has processed everything sent.
+    /// Returns the value that a reported parameter will have once the server has processed all
+    /// messages sent.
     fn value_in_force(&self, name: &[u8]) -> Option<&[u8]> {
         let known = self.reported.iter().find(|known| eq_name(&known.name, name))?;
         Some(match &self.in_flight {
@@ -242,7 +243,8 @@ impl ServerParameters {
         })
     }
 
-    /// Returns the parse settings in force once the server has processed everything sent.
+    /// Returns the parse settings that will be in force once the server has processed all messages
+    /// sent.
     pub(crate) fn parse_values(&self) -> [Option<&[u8]>; COUNT] {
         parse_settings::values_from(|at| {
             let name = NAMES[at].as_bytes();
@@ -266,7 +268,7 @@ impl ServerParameters {
         Some(&unreported.value)
     }
 
-    /// Handles the result of the query for parse settings.
+    /// Handles the values that the query for parse settings has returned.
     pub(crate) fn handle_parse_values(&mut self, values: parse_settings::ParseSettingValues) {
         let Self { unreported, parse_state: parsing, .. } = self;
         let is_given = |name: &str| unreported.iter().any(|it| eq_name(&it.name, name.as_bytes()));
@@ -286,14 +288,15 @@ impl ServerParameters {
         self.in_flight = Some(Arc::clone(set));
     }
 
-    /// Returns the value that the server reported last.
+    /// Returns the value of a parameter that the server reported last; `None` if it does not report
+    /// it.
     pub(crate) fn value(&self, name: &[u8]) -> Option<&[u8]> {
         let known = self.reported.iter().find(|known| eq_name(&known.name, name))?;
         Some(&known.current)
     }
 
-    /// Returns the parameters to set so that `set` is in force; no value means the server's
-    /// default. The encoding comes first: the values after it are in the client's encoding.
+    /// Returns the parameters that must be set for `set` to be in force. The encoding comes first,
+    /// because the other values are in the client's encoding.
     pub(crate) fn missing(&self, set: &TrackedParameters) -> Vec<MissingParameter> {
         let mut missing = Vec::new();
         for known in self.reported.iter().filter(|known| is_settable(&known.name)) {
@@ -327,8 +330,8 @@ impl ServerParameters {
         missing
     }
 
-    /// Returns the parameters to set so that they have the given values. Those that are not
-    /// reported are always set.
+    /// Returns those of the `expected` parameters that must be set; parameters that the server does
+    /// not report are always included.
     pub(crate) fn missing_from(&self, expected: &[SessionParameter]) -> Vec<MissingParameter> {
         let missing = |parameter: &SessionParameter| {
             let known = self.reported.iter().find(|known| eq_name(&known.name, &parameter.name));
@@ -340,7 +343,7 @@ impl ServerParameters {
         expected.iter().filter_map(missing).collect()
     }
 
-    /// Records that the set that was sent is in force.
+    /// Records that `set`, which was sent to the server, is now in force.
     pub(crate) fn mark_applied(&mut self, set: Arc<TrackedParameters>) {
         let unreported = set.list.iter().filter(|parameter| self.value(&parameter.name).is_none());
         self.unreported = unreported.cloned().collect();
@@ -348,7 +351,7 @@ impl ServerParameters {
         self.applied = Some(set);
     }
 
-    /// Returns a set with the values as the server spells them, where it reports them.
+    /// Returns a set in which reported parameters have their values as the server spells them.
     pub(crate) fn reported_spelling(&self, set: &TrackedParameters) -> Vec<SessionParameter> {
         let spelled = |parameter: &SessionParameter| match self.value(&parameter.name) {
             Some(value) if is_settable(&parameter.name) => {
@@ -359,13 +362,13 @@ impl ServerParameters {
         set.list.iter().map(spelled).collect()
     }
 
-    /// Whether an unreported parameter was set whose name satisfies `is_it`.
+    /// Whether the pooler has set an unreported parameter whose name satisfies `is_it`.
     pub(crate) fn has_unreported(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
         self.unreported.iter().any(|unreported| is_it(&unreported.name))
     }
 
-    /// Called when all parameters were reset to their values after login. Reported ones have been
-    /// or will be reported.
+    /// Called when all parameters were reset to their values after login. The server reports the
+    /// parameters that it reports at all.
     pub(crate) fn handle_reset(&mut self) {
         if self.has_unreported(is_parse_setting) {
             self.parse_state.invalidate();
@@ -375,10 +378,11 @@ impl ServerParameters {
     }
 }
 
-/// Maximum number of reported parameters stored per server; a server reports about fifteen.
+/// Maximum number of reported parameters stored for each server; a server usually reports about
+/// fifteen.
 const REPORTED_MAX: usize = 200;
 
-/// Whether a session can set a reported parameter.
+/// Whether a session can set the parameter, if it is one that servers report.
 pub(crate) fn is_settable(name: &[u8]) -> bool {
     const FIXED: [&[u8]; 6] = [
         b"server_version",

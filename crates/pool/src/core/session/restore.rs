@@ -1,4 +1,4 @@
-//! Finds the session parameters that a text resets, so that the pooler can restore them.
+//! Finds the session parameters that a statement resets, so that the pooler can restore them.
 //!
 //! A client expects RESET to restore the value that it requested at startup. A server does not know
 //! that value: its session started with the pooler's login. So the pooler sets the client's startup
@@ -14,8 +14,8 @@ use crate::core::session::{
 };
 
 /// Returns the startup parameters that a query string resets; `None` if it changes no parameters. A
-/// parameter that is set again later in the string is left out. Statements are split at every
-/// semicolon.
+/// parameter that is set again later in the string is not included. Statements are split at every
+/// semicolon, even within literals.
 pub(crate) fn parameters_reset_by(
     sql: &[u8],
     startup: &[SessionParameter],
@@ -27,7 +27,7 @@ pub(crate) fn parameters_reset_by(
             .filter_map(|statement| ParameterChange::from_statement(statement.trim_ascii()));
         of.filter(is_lasting)
     };
-    changes().next()?; // Nearly no text changes a parameter; this path allocates nothing.
+    changes().next()?; // Few texts change a parameter; for the others, nothing is allocated.
     let mut is_reset = vec![false; startup.len()];
     for change in changes() {
         for (parameter, is_reset) in startup.iter().zip(&mut is_reset) {
@@ -43,7 +43,7 @@ pub(crate) fn parameters_reset_by(
     Some(reset.map(|(parameter, _)| parameter.clone()).collect())
 }
 
-/// Whether a query string changes session parameters.
+/// Whether a query string contains a statement that sets or resets session parameters.
 #[inline]
 pub(crate) fn changes_parameters(sql: &[u8]) -> bool {
     statements(sql)
@@ -59,8 +59,8 @@ pub(crate) struct ResettingPortal {
     pub(crate) is_local: bool,
 }
 
-/// Returns the startup parameters that a single statement resets, and whether that ends with the
-/// transaction.
+/// Returns the startup parameters that a single statement resets, and whether the reset ends with
+/// the transaction. Returns `None` if it resets none of them.
 pub(crate) fn parameters_reset_by_statement(
     sql: &[u8],
     startup: &[SessionParameter],
@@ -82,7 +82,7 @@ fn statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A change of session parameters by a statement.
+/// How a statement changes session parameters.
 enum ParameterChange<'a> {
     ResetAll,
     Reset(&'a [u8]),
@@ -116,7 +116,7 @@ impl<'a> ParameterChange<'a> {
     /// Parses the text after SET.
     fn from_set(rest: &'a [u8]) -> Option<Self> {
         if let Some(rest) = strip_keyword(rest, b"local") {
-            // The setting ends with the transaction, and the previous value returns.
+            // SET LOCAL ends with the transaction, and the previous value returns.
             return match Self::from_set(rest)? {
                 Self::Reset(name) => Some(Self::ResetLocal(name)),
                 _ => None,

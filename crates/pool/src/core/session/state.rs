@@ -1,8 +1,8 @@
 //! [`SessionStateFlags`]: the state that a client has left in a server session, as far as the
 //! pooler can detect it.
 //!
-//! Two sources are examined: command tags, and keywords in the text of statements, for functions
-//! whose tag is `SELECT`. The effects inside a user-defined function cannot be detected.
+//! It examines command tags and, for functions, whose tag is `SELECT`, keywords in the text of
+//! statements. The effects of user-defined functions cannot be detected.
 
 use std::ops::{BitOr, BitOrAssign};
 
@@ -18,13 +18,13 @@ impl SessionStateFlags {
     pub(crate) const LOCKS: Self = Self(2);
     /// Temporary tables.
     pub(crate) const TEMP: Self = Self(4);
-    /// Channels listened to.
+    /// Channels that the session listens to.
     pub(crate) const LISTEN: Self = Self(8);
     /// Cursors, which may be WITH HOLD.
     pub(crate) const CURSORS: Self = Self(16);
-    /// Statements prepared with SQL.
+    /// Statements prepared with the SQL command PREPARE.
     pub(crate) const PREPARED: Self = Self(32);
-    /// Every kind: for a statement that was not examined to its end.
+    /// All kinds: for a statement that was not examined completely.
     pub(crate) const UNKNOWN: Self = Self(63);
 
     pub(crate) fn is_none(self) -> bool {
@@ -40,7 +40,7 @@ impl SessionStateFlags {
         Self(self.0 & !other.0)
     }
 
-    /// Returns the state implied by a command tag. SET is handled by [`SetKind`].
+    /// Returns the state that a command with this tag creates. For SET, see [`SetKind`].
     pub(crate) fn from_tag(tag: &[u8]) -> Self {
         match tag {
             b"LISTEN" => Self::LISTEN,
@@ -51,7 +51,7 @@ impl SessionStateFlags {
         }
     }
 
-    /// Returns the state that is gone according to a command tag.
+    /// Returns the state that a command with this tag may have removed.
     pub(crate) fn cleared_by_tag(tag: &[u8]) -> Self {
         match tag {
             b"DISCARD TEMP" | b"DROP TABLE" => Self::TEMP,
@@ -62,12 +62,12 @@ impl SessionStateFlags {
         }
     }
 
-    /// Returns the state that statements may leave although their tags do not show it: searches for
-    /// the keywords of advisory locks, `set_config` and temporary tables, anywhere in the text.
+    /// Returns the state that a text may create although command tags do not show it. Searches for
+    /// the names of advisory lock functions, for `set_config`, and for TEMP, anywhere in the text.
     pub(crate) fn from_text(sql: &[u8]) -> Self {
         let mut flags = Self::NONE;
-        // One character of each keyword is searched in eight bytes at a time: most texts have few
-        // of these characters, and starting a new search after each hit would cost more.
+        // Eight bytes at a time are searched for one characteristic character of each keyword. A
+        // `memchr` search would start anew after each hit, which would cost more.
         let (eights, tail) = sql.as_chunks();
         for (number, eight) in eights.iter().enumerate() {
             let mut found = keyword_letters(*eight);
@@ -83,7 +83,8 @@ impl SessionStateFlags {
         flags
     }
 
-    /// Returns the state for the keyword around the character at an offset, if it is one.
+    /// Returns the state for the keyword whose characteristic character is at `at`, or `NONE` if
+    /// there is none.
     #[inline]
     fn from_keyword_at(sql: &[u8], at: usize) -> Self {
         let (before, after) = (&sql[..at], &sql[at + 1..]);
@@ -100,7 +101,7 @@ impl SessionStateFlags {
     pub(crate) fn reset(self) -> Vec<u8> {
         const STEPS: [(SessionStateFlags, &str); 6] = [
             (SessionStateFlags::CURSORS, "CLOSE ALL;"),
-            // The first statement also resets the role; RESET ALL changes neither.
+            // SET SESSION AUTHORIZATION also resets the role; RESET ALL resets neither of them.
             (SessionStateFlags::SETTINGS, "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;"),
             (SessionStateFlags::PREPARED, "DEALLOCATE ALL;"),
             (SessionStateFlags::LISTEN, "UNLISTEN *;"),
@@ -126,25 +127,27 @@ impl BitOrAssign for SessionStateFlags {
     }
 }
 
-/// The effect of a statement with the command tag SET on the session. Ordered by severity.
+/// The lasting effect of a statement with the command tag SET on the session. Ordered by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SetKind {
     /// The text does not start with SET.
     #[default]
     NotSet,
-    /// The change ends with the transaction, or is of a parameter that the server reports.
+    /// No reset is needed: the change ends with the transaction, or the server reports the
+    /// parameter.
     NoReset,
-    /// The change lasts and is not reported; or the text is unclear.
+    /// A reset is needed: the change lasts and is not reported, or the text is not understood.
     NeedsReset,
 }
 
 impl SetKind {
-    /// Classifies the text of a query; `is_reported` is whether the server reports a parameter. The
-    /// text must be a single statement: the tags of several cannot be told apart.
+    /// Classifies a statement's text; `is_reported` tells whether the server reports a parameter.
+    /// Several statements count as [`SetKind::NeedsReset`] if the first is a SET, because their
+    /// tags cannot be told apart.
     pub(crate) fn from_text(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> Self {
         let sql = sql.trim_ascii();
         if matches!(sql.first(), Some(b'/' | b'-')) {
-            return Self::NeedsReset; // Text after a comment is not examined.
+            return Self::NeedsReset; // The text after a comment is not examined.
         }
         if !sql.get(..3).is_some_and(|word| word.eq_ignore_ascii_case(b"set")) {
             return Self::NotSet;
@@ -166,8 +169,8 @@ impl SetKind {
     }
 }
 
-/// Returns the high bit of each byte that is `_`, `m` or `M`. False positives after a hit are
-/// possible and harmless.
+/// Returns a word in which the high bit of each byte that is `_`, `m` or `M` is set. False
+/// positives after a true hit are possible and harmless.
 #[inline]
 fn keyword_letters(eight: [u8; 8]) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -190,7 +193,8 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'$' | 0x80..)
 }
 
-/// Returns the text after a keyword and its white space.
+/// Returns the text after a keyword and the white space that follows it; `None` if the text does
+/// not start with these.
 pub(crate) fn strip_keyword<'a>(sql: &'a [u8], word: &[u8]) -> Option<&'a [u8]> {
     let (front, rest) = sql.split_at_checked(word.len())?;
     let after = rest.trim_ascii_start();

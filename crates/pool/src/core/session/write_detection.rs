@@ -1,13 +1,13 @@
-//! [`WriteDetection`]: whether a client's transaction wrote, judging from command tags.
+//! [`WriteDetection`]: detects from command tags whether a client's transaction has written.
 //!
-//! A tag names the command, but not the effects of functions that a statement may call. With the
-//! role `primary` such a statement counts as a write, since a client that only reads could have
-//! chosen another role. With another role, a function that writes would have failed on the next
-//! standby. A false positive only costs some reads on the primary.
+//! A tag names the command, but does not show the effects of functions that a statement calls. With
+//! the role `primary`, a SELECT counts as a write, since a client that only reads could have
+//! requested another role. With other roles it does not, since a function that writes would fail
+//! whenever the statement ran on a standby. A false positive only sends some reads to the primary.
 
 use crate::cluster::TargetRole;
 
-/// Whether writes were detected on a server.
+/// Whether the linked client's writes are tracked, and whether one was detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WriteDetection {
     /// Not tracked: the client does not read its own writes.
@@ -20,7 +20,8 @@ pub(crate) enum WriteDetection {
 }
 
 impl WriteDetection {
-    /// Returns the initial state for a client; `minds` if it reads its own writes.
+    /// Returns the initial state for a client. `minds` tells whether the client reads its own
+    /// writes.
     pub(crate) fn enabled_if(minds: bool) -> Self {
         if minds { Self::NotWritten } else { Self::Disabled }
     }
@@ -30,14 +31,15 @@ impl WriteDetection {
         self != Self::Disabled
     }
 
-    /// Handles the command tag of a finished statement.
+    /// Handles the command tag of a completed statement; `role` is the server role that the client
+    /// uses.
     pub(crate) fn record_tag(&mut self, tag: &[u8], role: TargetRole) {
         if !only_reads(tag) && (role == TargetRole::Primary || !may_only_read(tag)) {
             *self = Self::Written;
         }
     }
 
-    /// Handles a suspended portal, which has no tag and may continue.
+    /// Handles PortalSuspended, which has no command tag.
     pub(crate) fn record_suspended(&mut self, role: TargetRole) {
         if role == TargetRole::Primary {
             *self = Self::Written;
@@ -45,7 +47,7 @@ impl WriteDetection {
     }
 }
 
-/// Whether a statement with this tag writes nothing that others can see.
+/// Whether a statement with this tag never writes data that other sessions can see.
 fn only_reads(tag: &[u8]) -> bool {
     matches!(
         tag,
@@ -76,7 +78,7 @@ fn only_reads(tag: &[u8]) -> bool {
     )
 }
 
-/// Whether a statement with this tag only reads unless it calls a function that writes.
+/// Whether a statement with this tag only reads, unless it calls a function that writes.
 fn may_only_read(tag: &[u8]) -> bool {
     let word = tag.split(|byte| *byte == b' ').next();
     matches!(word, Some(b"SELECT" | b"FETCH" | b"MOVE")) && tag != b"SELECT INTO"

@@ -1,6 +1,6 @@
-//! [`AdminState`]: the effect of an administrator's commands on a database (PAUSE, DISABLE,
-//! RECONNECT). Shared by its pools in all workers, which read it before a server changes hands.
-//! Each change is followed by a message to the workers.
+//! [`AdminState`]: the effect of PAUSE, DISABLE and RECONNECT on a database. The database's pools
+//! in all workers share it, and read it before a server is assigned or returned. After each change,
+//! a message is sent to the workers.
 
 use std::{
     collections::BTreeSet,
@@ -9,15 +9,15 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// The effect of an administrator's commands on a database.
+/// The effect of an administrator's commands (PAUSE, DISABLE, RECONNECT) on a database.
 ///
-/// Relaxed ordering is sufficient: no field guards other data, and the message that makes a worker
-/// read them is sent through a lock.
+/// Relaxed ordering is sufficient: no field protects other data, and the message that makes a
+/// worker read the fields is sent under a lock.
 #[derive(Debug, Default)]
 pub struct AdminState {
     /// One of [`NOT_PAUSED`], [`USERS_PAUSED`] and [`ALL_PAUSED`].
     pause_scope: AtomicU8,
-    /// Users paused by name, whether or not all are paused.
+    /// Users that were paused by name, whether or not all users are paused.
     paused_users: Mutex<BTreeSet<String>>,
     disabled: AtomicBool,
     epoch: AtomicU32,
@@ -58,7 +58,7 @@ impl AdminState {
         self.pause_scope.load(Ordering::Relaxed) != NOT_PAUSED
     }
 
-    /// Pauses all users, or resumes all, including those paused by name.
+    /// Pauses all users, or resumes all users, including those that were paused by name.
     pub fn set_paused(&self, paused: bool) {
         let mut users = self.lock_users();
         if !paused {
@@ -81,7 +81,7 @@ impl AdminState {
         }
     }
 
-    /// Locks the set. Each change is a single step, so it is consistent even after a holder panics.
+    /// Locks the set of paused users. Each change is a single insert, remove or clear.
     fn lock_users(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.paused_users.lock()
     }
@@ -96,13 +96,13 @@ impl AdminState {
         self.disabled.store(disabled, Ordering::Relaxed);
     }
 
-    /// Returns the current epoch: servers of another one are closed as they become free.
+    /// Returns the current epoch. Servers of an earlier epoch are closed when they become free.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Starts another epoch, so that all existing servers are replaced.
+    /// Starts a new epoch, so that all existing servers are replaced (RECONNECT).
     pub fn start_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }

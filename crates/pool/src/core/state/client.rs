@@ -1,4 +1,4 @@
-//! [`ClientConnection`]: the core's state of one client.
+//! [`ClientConnection`]: all that the core knows about one client.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// State of a client towards servers.
+/// The use that a client makes of servers now.
 ///
 /// ```text
 /// Welcome ──► Idle ◄──────────── Linked
@@ -35,24 +35,25 @@ use crate::{
 /// from `Idle` to `FanOut` and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
-    /// Logged in; the startup parameters to send are unknown until a server has accepted our login.
+    /// The client is authenticated, but its login is not finished: the server's parameters are
+    /// unknown until a login to a server succeeds.
     Welcome,
-    /// The client has no server and needs none.
+    /// The client has no server and does not need one now.
     Idle,
     /// The client waits for a server.
     Waiting,
-    /// The client has a server, which it does not share at this moment.
+    /// The client has a server for its exclusive use.
     Linked(ServerId),
     /// The client's request runs on several shards.
     FanOut,
 }
 
-/// The kind of a client: a connected one, or one that the core uses internally.
+/// The kind of a client: a connected one, or one that exists only inside the core.
 #[derive(Debug)]
 pub(crate) enum ClientKind {
     /// An ordinary client.
     Plain,
-    /// A client whose input is also sent to mirrors.
+    /// A client whose transactions are also replayed on mirrors.
     Mirrored(Box<MirroredClient>),
     /// Internal: runs another client's request on one of several shards.
     SubRequest(SubRequest),
@@ -60,83 +61,87 @@ pub(crate) enum ClientKind {
     MirrorClient(MirrorClient),
 }
 
-/// The condition for processing more input of a linked client.
+/// The event that a linked client's unprocessed input waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputHold {
     /// None: input is processed as it arrives.
     None,
-    /// The server was asked to set the client's parameters, which no server has accepted before.
+    /// The server must accept the client's parameters, because no server has accepted these values
+    /// before.
     ApplyingParameters,
-    /// The parameters have just been set: input that arrived meanwhile is processed next.
+    /// None any more: the server has just accepted the parameters, and input that arrived meanwhile
+    /// is processed next.
     ParametersApplied,
-    /// The client sent a request that only the pooler can answer, after the replies before it.
+    /// Outstanding replies must arrive, because the meaning of the client's next message depends on
+    /// them.
     AwaitingReplies,
-    /// The client is about to LISTEN, and the database's dedicated connection does not listen yet.
+    /// The database's dedicated connection must listen to the channels of the client's LISTEN.
     AwaitingListen,
 }
 
-/// A connected or internal client, and everything that the core knows of it.
+/// A connected or internal client, with all its state in the core.
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
     /// The pool whose servers the client uses: its owner pool, or the pool of the cluster member
-    /// chosen last. Also the owner pool while it waits for a suitable member.
+    /// chosen last. While the client waits for a suitable member, its owner pool.
     pub(crate) pool: PoolId,
-    /// The pool of the client's database and user.
+    /// The pool of the client's database and user, which never changes.
     pub(crate) owner_pool: PoolId,
-    /// The user that the client logged in as, where it differs from the pool's.
+    /// The user that the client logged in as, if it differs from the pool's user.
     pub(crate) user: Option<Arc<str>>,
-    /// Whether the owner pool is a cluster.
+    /// Whether the owner pool has clusters, so that a member must be selected for each transaction.
     pub(crate) is_clustered: bool,
-    /// Which members are suitable. Read whenever the client needs a server, so that it may change
-    /// between transactions.
+    /// The role that suitable members have. It is read whenever the client needs a server, so it
+    /// may change between transactions.
     pub(crate) role: TargetRole,
     /// The shard of suitable members; `None` for any.
     pub(crate) shard: Option<u32>,
     /// Whether the primary is also suitable while no replica has replayed the client's writes.
     pub(crate) can_use_primary: bool,
-    /// Whether the client reads its own writes, on any server.
+    /// Whether the client's reads must see its own writes on any server.
     pub(crate) has_read_your_writes: bool,
-    /// The client's writes so far, if it reads its own writes.
+    /// The writes that the client's reads must see; `None` before its first write.
     pub(crate) causal_token: Option<Box<CausalToken>>,
     /// The role that the client requested at startup.
     pub(crate) requested_role: Option<RolePreference>,
-    /// State for routing the client's requests, if it can influence that.
+    /// The client's own routing state; `None` while the pool's settings are sufficient.
     pub(crate) routing: Option<Box<ClientRouting>>,
-    /// The client's request that runs on several shards.
+    /// The client's request that currently runs on several shards.
     pub(crate) fan_out: Option<Box<ActiveFanOut>>,
     pub(crate) kind: ClientKind,
     pub(crate) state: ClientState,
-    /// Time of the client's login.
+    /// Time at which the client's login was finished.
     pub(crate) connected_at: Time,
-    /// Time at which the client entered its present state.
+    /// Time at which the client entered its current state, or finished a BEGIN that is deferred.
     pub(crate) state_since: Time,
     pub(crate) input: FrameCursor,
     /// The session parameters that the client expects on its server.
     pub(crate) parameters: Arc<TrackedParameters>,
-    /// The session parameters that the client requested at startup.
+    /// The session parameters that the client requested at startup, which RESET restores.
     pub(crate) startup_parameters: Arc<TrackedParameters>,
-    /// The condition for processing more input of the client.
+    /// The event that the client's unprocessed input waits for.
     pub(crate) input_hold: InputHold,
-    /// Whether a cancel of the client's statement arrived while its server still worked for the
-    /// pooler.
+    /// Whether a CancelRequest must be sent as soon as the server works on the client's request.
+    /// Until then the server works on one of the pooler's own.
     pub(crate) is_cancel_pending: bool,
-    /// Whether the server was lost in the middle of a message: nothing more can be sent to the
-    /// client.
+    /// Whether the server was lost in the middle of a message to the client, so that no other
+    /// message can follow.
     pub(crate) has_partial_message: bool,
     pub(crate) statements: ClientStatements,
     pub(crate) version: ProtocolVersion,
     secret: CancelSecret,
-    /// The cancel key that another process gave to the client, before a takeover.
+    /// The cancel key that another process issued to the client, before a takeover.
     pub(crate) takeover_key: Option<Box<CancelKey>>,
-    /// The channels that the client listens to, if it ever did and shares its servers.
+    /// The channels that the client listens to; `None` if it never did, or LISTEN is not
+    /// multiplexed.
     pub(crate) channels: Option<Box<ClientChannels>>,
-    /// The client's position in the capture.
+    /// The client's state in the running capture.
     pub(crate) capture_mark: ClientMark,
-    /// Whether the client was sent the notice that it waits.
+    /// Whether the client has already received the notice that it waits for a server.
     pub(crate) has_wait_notice: bool,
-    /// Whether the client has not read everything that was sent to it.
+    /// Whether output for the client is unsent, because its socket does not accept more.
     pub(crate) is_backlogged: bool,
-    /// Whether the worker was told not to read from the client.
+    /// Whether the worker has been told to stop reading from the client.
     pub(crate) is_paused: bool,
 }
 
@@ -177,14 +182,13 @@ impl ClientConnection {
         }
     }
 
-    /// Whether this is a connected client, not one that the core uses internally for another
-    /// client.
+    /// Whether this is a connected client, and not an internal one.
     #[inline]
     pub(crate) fn is_external(&self) -> bool {
         matches!(self.kind, ClientKind::Plain | ClientKind::Mirrored(_))
     }
 
-    /// Returns the sub-request that an internal client runs.
+    /// Returns the sub-request that this internal client runs, if it is one.
     #[inline]
     pub(crate) fn sub_request(&self) -> Option<SubRequest> {
         match self.kind {
@@ -193,8 +197,7 @@ impl ClientConnection {
         }
     }
 
-    /// Returns the deferred work to schedule when an internal client, or one with mirrors, has made
-    /// progress.
+    /// Returns the work to defer when this client has made progress, if it is internal or mirrored.
     #[inline]
     pub(crate) fn deferred_work(&self, id: ClientId) -> Option<DeferredWork> {
         match &self.kind {
@@ -212,7 +215,8 @@ impl ClientConnection {
         }
     }
 
-    /// Whether the client has sent input that is not processed yet, complete or not.
+    /// Whether the client has sent input that is not processed completely, or a BEGIN that is
+    /// deferred.
     pub(crate) fn has_unprocessed_input(&self) -> bool {
         !self.input.buffered.is_empty()
             || !self.input.is_at_boundary()
@@ -220,13 +224,13 @@ impl ClientConnection {
             || self.has_deferred_begin()
     }
 
-    /// Whether the client is in a transaction of which no server knows yet.
+    /// Whether the client is in a transaction whose BEGIN has not been sent to a server yet.
     pub(crate) fn has_deferred_begin(&self) -> bool {
         self.routing.as_ref().is_some_and(|routing| routing.deferred_begin.is_some())
     }
 
-    /// Returns the key with which the client's statement is cancelled. The process id encodes
-    /// worker and slot; its sign bit is clear, because some clients treat a negative value as an
+    /// Returns the key with which the client can cancel its statement. The process id encodes
+    /// worker and slot; its sign bit is not set, because some clients treat a negative value as an
     /// error.
     pub(crate) fn cancel_key(&self, worker: WorkerId, id: ClientId) -> CancelKey {
         if let Some(key) = &self.takeover_key {
@@ -243,18 +247,19 @@ impl ClientConnection {
 
 const WORKER_SHIFT: u32 = 24;
 
-/// A bit that no process id has set: Linux counts to 2²². A client that ignores notifications with
-/// its own process id must not ignore those of a server.
+/// A bit that is not set in any real process id: Linux process ids are at most 2²². Otherwise a
+/// client that ignores notifications from its own process id could ignore those of a server's
+/// backend.
 const NOT_A_PROCESS: u32 = 1 << 23;
 const SLOT_MASK: u32 = NOT_A_PROCESS - 1;
 
-/// Returns the worker that issued a key, if a worker of this pooler may have.
+/// Returns the worker whose number a key contains; `None` if the key cannot be one of this pooler.
 pub fn worker_of_key(key: &CancelKey) -> Option<WorkerId> {
     let process_id = u32::try_from(key.process_id()).ok()?;
     u8::try_from(process_id >> WORKER_SHIFT).ok().map(WorkerId)
 }
 
-/// Returns the slot of the client that a key was issued to.
+/// Returns the slot, within its worker, of the client that the key was issued to.
 pub(crate) fn slot_of_key(key: &CancelKey) -> Option<usize> {
     usize::try_from(key.process_id()).ok().map(|id| id & SLOT_MASK as usize)
 }

@@ -1,5 +1,5 @@
-//! Ids of connections, pools and workers. A connection's id holds its slot and a generation, so
-//! events of a closed connection never reach its successor.
+//! Ids of connections, pools and workers. A connection's id contains its slot and a generation, so
+//! that events of a closed connection never reach the next one in the same slot.
 
 use std::fmt;
 
@@ -18,9 +18,8 @@ macro_rules! connection_id {
             }
 
             /// Returns the slot: small and dense, so a worker can store its own state in a `Vec`
-            /// indexed by it. The slot is free for another connection as soon as
-            /// [`crate::CoreIo::close`] was called, or the worker reported that the connection is
-            /// gone.
+            /// indexed by it. The slot may be reused as soon as the core has called
+            /// [`crate::CoreIo::close`], or the worker has reported that the connection is closed.
             pub const fn index(self) -> usize {
                 self.index as usize
             }
@@ -48,7 +47,7 @@ connection_id! {
     ServerId, "s"
 }
 
-/// Identifies a connection of either side.
+/// Identifies a connection to a client or to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeerId {
     /// The connection of a client.
@@ -57,8 +56,8 @@ pub enum PeerId {
     Server(ServerId),
 }
 
-/// Identifies a pool: one database as one user, with one configuration. The number is the same in
-/// every worker, counted from 0.
+/// Identifies a pool: the connections to one database as one user. A pool has the same id in every
+/// worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(
     /// Number of the pool, from 0.
@@ -66,16 +65,17 @@ pub struct PoolId(
 );
 
 impl PoolId {
-    /// Returns the number as an index.
+    /// Returns the number as an index into tables of pools.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Identifies a worker, counted from 0.
+/// Identifies a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(
-    /// Number of the worker; at most [`WorkerId::MAX`], because cancel keys hold it in seven bits.
+    /// Number of the worker, from 0 to [`WorkerId::MAX`], because cancel keys hold it in seven
+    /// bits.
     pub u8,
 );
 

@@ -1,21 +1,21 @@
-//! [`ConnectionLimit`] and [`Permits`]: exact counts over all workers.
+//! [`ConnectionLimit`] and [`Permits`]: connection limits that hold exactly across all workers.
 //!
-//! A limit is one atomic number. Before it is opened, a connection acquires one permit of each
-//! limit that applies, or none at all, and releases them when it is closed. So the count never
-//! exceeds its limit, whatever workers do concurrently. After a limit was lowered, the count falls
-//! to it as connections close.
+//! The permits in use of a limit are counted by one atomic number. Before a connection is opened,
+//! it acquires one permit of each limit that applies, or none at all; it releases them when it is
+//! closed. So the count never exceeds its limit, whatever the workers do concurrently. After a
+//! limit is lowered, the count falls to it as connections close.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},
 };
 
-/// A maximum number of connections, and the number in use.
+/// A maximum number of connections, with the number in use.
 #[derive(Debug)]
 pub struct ConnectionLimit {
     max: AtomicU32,
     in_use: AtomicU32,
-    /// Waits that guards have reserved; see [`AcquireGuard`].
+    /// Sum of the permits that clients may hold while they wait for more; see [`AcquireGuard`].
     reserved_waits: AtomicU32,
 }
 
@@ -31,12 +31,13 @@ impl ConnectionLimit {
         self.max.load(Ordering::Relaxed)
     }
 
-    /// Whether more permits are in use than allowed, because the limit was lowered.
+    /// Whether more permits are in use than allowed, because the limit was lowered, or
+    /// [`Permits::acquire`] ignored it.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.in_use() > self.max()
     }
 
-    /// Changes the maximum; existing connections stay.
+    /// Changes the maximum. This closes no connections.
     pub fn set_max(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
     }
@@ -46,8 +47,8 @@ impl ConnectionLimit {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Acquires a permit, and returns true, if one is available. Relaxed ordering is sufficient:
-    /// the number guards no other data.
+    /// Acquires a permit if one is available; returns whether it did. Relaxed ordering is
+    /// sufficient, because the number protects no other data.
     fn try_acquire(&self) -> bool {
         self.in_use
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |in_use| {
@@ -60,7 +61,7 @@ impl ConnectionLimit {
         self.in_use.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Releases a permit, and returns true, if more are in use than allowed.
+    /// Releases a permit if more are in use than allowed; returns whether it did.
     fn release_surplus(&self) -> bool {
         self.in_use
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |in_use| {
@@ -70,22 +71,22 @@ impl ConnectionLimit {
     }
 }
 
-/// One permit of each of several limits; released when dropped.
+/// One permit of each of several limits. The permits are released when the value is dropped.
 #[derive(Debug)]
 pub struct Permits {
     limits: Arc<[Arc<ConnectionLimit>]>,
-    /// Index of the limit whose permit has already been released.
+    /// Index of the limit whose permit [`Permits::release_surplus`] has already released.
     released: Option<usize>,
 }
 
 impl Permits {
-    /// Returns permits of no limit.
+    /// Returns an empty set of permits, for a connection without limits.
     pub fn none() -> Self {
         Self::for_limits(&Arc::default())
     }
 
-    /// Acquires one permit of each limit even beyond the maximum: for a connection that exists
-    /// already.
+    /// Acquires one permit of each limit, even beyond the maximum, for a connection that already
+    /// exists.
     pub fn acquire(limits: &Arc<[Arc<ConnectionLimit>]>) -> Self {
         for limit in limits.iter() {
             limit.in_use.fetch_add(1, Ordering::Relaxed);
@@ -97,8 +98,9 @@ impl Permits {
         Self { limits: Arc::clone(limits), released: None }
     }
 
-    /// Acquires one permit of each limit, or none. When workers race for the last one, each may see
-    /// a permit that the other is about to release: then both get none and retry later.
+    /// Acquires one permit of each limit, or none at all. If two workers race for the last permits,
+    /// each may hold a permit that the other needs: then both release theirs, get nothing and retry
+    /// later.
     pub fn try_acquire(limits: &Arc<[Arc<ConnectionLimit>]>) -> Option<Self> {
         let acquired = limits.iter().take_while(|limit| limit.try_acquire()).count();
         if acquired == limits.len() {
@@ -108,9 +110,9 @@ impl Permits {
         None
     }
 
-    /// Whether a limit has been lowered below its use, so that the holder must close. The call
-    /// releases the surplus permit: of all concurrent callers, exactly as many close as there are
-    /// too many.
+    /// Whether a limit has been lowered below its use, so that the holder must close its
+    /// connection. The call already releases the surplus permit, so that concurrent callers close
+    /// exactly as many connections as are too many.
     pub(crate) fn release_surplus(&mut self) -> bool {
         if self.released.is_none() {
             self.released = self.limits.iter().position(|limit| limit.release_surplus());
@@ -129,29 +131,29 @@ impl Drop for Permits {
 
 /// Permission to acquire several permits of the same limits one after another while holding some.
 ///
-/// If clients that wait for another permit of a limit held all of its permits, none would ever
-/// proceed. A client that needs `n` holds at most `n - 1` while it waits. As long as the sum of
-/// these numbers, over all guards, is less than the limit, at least one client gets all it needs.
-/// So guards are granted only up to that sum, over all workers.
+/// If all permits of a limit were held by clients that wait for another one, none could ever
+/// proceed. A client that needs `n` permits holds at most `n - 1` while it waits. As long as the
+/// sum of `n - 1` over all guards is less than the limit, at least one client can get all its
+/// permits. So guards are granted only while that sum, over all workers, stays below the limit.
 #[derive(Debug, Default)]
 pub(crate) struct AcquireGuard(Vec<(Arc<ConnectionLimit>, u32)>);
 
 /// The reason why no guard was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TryAcquireError {
-    /// Other requests hold too many guards.
+    /// Other requests have reserved too many permits; try again later.
     Busy,
     /// More permits are needed at once than the limit allows.
     Impossible {
         /// Number of permits needed at once.
         needed: u32,
-        /// Maximum of the limit.
+        /// The limit's maximum.
         max: u32,
     },
 }
 
 impl AcquireGuard {
-    /// Acquires a guard for the given number of permits of each limit, or none at all.
+    /// Acquires a guard for the given number of permits of each limit.
     pub(crate) fn try_acquire(
         needed: Vec<(Arc<ConnectionLimit>, u32)>,
     ) -> Result<Self, TryAcquireError> {
@@ -240,7 +242,7 @@ mod tests {
             let threads = [held, other].map(|part| scope.spawn(move || end(part)));
             threads.map(|thread| thread.join().unwrap())
         });
-        // A permit may be released for one limit before the other limit is lowered.
+        // A permit of one limit may be released before the other limit is lowered.
         let left: Vec<_> = left.into_iter().flatten().collect();
         assert_eq!((pool.in_use(), host.in_use()), (left.len() as u32, left.len() as u32));
         assert!((4..=5).contains(&left.len()), "{} are left", left.len());

@@ -1,4 +1,4 @@
-//! [`PoolState`]: a worker's servers for one database and user, and the clients that wait for them.
+//! [`PoolState`]: a worker's part of a pool: its servers, and the clients that wait for them.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -18,8 +18,8 @@ use crate::{
     },
 };
 
-/// The parameters reported by the pool's server that logged in last, in whichever worker. Read when
-/// a client logs in, never on the path of a query.
+/// The parameters that the pool's servers report at login, as of the last login in any worker. They
+/// are read when a client logs in, never on the path of a query.
 #[derive(Debug, Default)]
 pub struct WelcomeMessage(Mutex<Option<Arc<[SessionParameter]>>>);
 
@@ -28,7 +28,7 @@ impl WelcomeMessage {
         self.0.lock().clone()
     }
 
-    /// Copies the parameters of another message, if this one is empty.
+    /// Copies the parameters of `from`, if this one has none.
     pub(crate) fn inherit(&self, from: &Self) {
         if self.parameters().is_none()
             && let Some(known) = from.parameters()
@@ -48,7 +48,8 @@ pub(crate) struct StarvedWorker {
     pub(crate) worker: WorkerId,
     /// Time of the worker's first request.
     pub(crate) since: Time,
-    /// Time of the worker's last request; it repeats the request for as long as it starves.
+    /// Time of the worker's last request. The worker repeats the request while it has waiting
+    /// clients.
     pub(crate) last_request: Time,
 }
 
@@ -59,35 +60,35 @@ pub(crate) struct PoolState {
     pub(crate) stats: PoolStats,
     /// Servers available to the next client; the most recently used is at the back.
     pub(crate) idle: VecDeque<ServerId>,
-    /// Clients that need a server, in order of arrival. One that was served or has disconnected
-    /// meanwhile is skipped when it reaches the front.
+    /// Clients that need a server, in order of arrival. Clients that were served or have
+    /// disconnected meanwhile are skipped when they reach the front.
     pub(crate) waiting: VecDeque<ClientId>,
-    /// Clients that have not received the startup parameters yet.
+    /// Clients whose login waits for the server's parameters.
     pub(crate) awaiting_welcome: Vec<ClientId>,
-    /// Number of logins in progress.
+    /// Number of server logins in progress.
     pub(crate) opening: u32,
-    /// Number of servers, including those being opened.
+    /// Number of server connections in this worker, including those being opened.
     pub(crate) servers: u32,
     /// Number of idle servers that are being checked on behalf of waiting clients.
     pub(crate) checking: u32,
-    /// Number of failed logins since the last successful one.
+    /// Number of failed server logins since the last successful one.
     pub(crate) failures: u32,
-    /// The reason for the last failed login.
+    /// The reason for the last failed server login; `None` after a successful one.
     pub(crate) last_failure: Option<Arc<ServerFailure>>,
-    /// Before this time, no server is opened for [`PoolSpec::servers_min`], because one was closed
-    /// to make room for another pool.
+    /// Until this time, no server is opened for [`PoolSpec::servers_min`], because one was closed
+    /// in favor of another pool.
     pub(crate) fill_at: Time,
-    /// Before this time, no login is attempted.
+    /// Until this time, no server login is attempted.
     pub(crate) retry_at: Time,
-    /// Whether the server refuses connections for now (it is starting or stopping), and no login
-    /// has succeeded since.
+    /// Whether the server is starting up or shutting down (SQLSTATE 57P03), and no login has
+    /// succeeded since.
     pub(crate) is_restarting: bool,
-    /// Workers that starve for a server of this worker, each once.
+    /// Workers that have requested a server from this worker, in order of their first request.
     pub(crate) starved_workers: VecDeque<StarvedWorker>,
-    /// Before this time, no server is requested from other workers.
+    /// Until this time, no server is requested from other workers.
     pub(crate) request_at: Time,
     /// Whether a limit may have been lowered below its use, so that servers that become free must
-    /// be checked. Cached here, so that releasing a server reads no limit otherwise.
+    /// be checked. Cached here so that releasing a server usually reads no limit.
     pub(crate) has_surplus: bool,
     /// Chooses the cluster member for a client; `None` if the pool has no clusters.
     pub(crate) balancers: Option<Box<ShardBalancers>>,
@@ -117,7 +118,7 @@ impl PoolState {
         }
     }
 
-    /// Applies a changed configuration.
+    /// Applies changed settings.
     pub(crate) fn update_spec(&mut self, spec: Arc<PoolSpec>) {
         spec.welcome.inherit(&self.spec.welcome);
         if let Some(balancers) = &mut self.balancers {
@@ -127,8 +128,8 @@ impl PoolState {
         self.update_surplus();
     }
 
-    /// Returns how long a client waits here while no server is available: for a suitable member, or
-    /// for one that cannot be reached.
+    /// Returns how long clients wait in this pool for a suitable cluster member, or for a member
+    /// that cannot be reached; `None` if the general limit applies.
     pub(crate) fn failover_timeout(&self) -> Option<Duration> {
         match (self.spec.clusters.first(), &self.spec.member) {
             (Some(cluster), _) => cluster.failover_timeout,
@@ -138,14 +139,14 @@ impl PoolState {
     }
 
     /// Returns the reason why the server is unavailable: the pool has no connections, and the last
-    /// login failed. `None` while the server is known to be restarting: clients wait then,
-    /// including those that log in.
+    /// login failed. `None` while the server is known to be restarting: clients, including those
+    /// that log in, then wait.
     pub(crate) fn outage(&self) -> Option<&ServerFailure> {
         let is_down = self.servers == self.opening && !self.is_restarting;
         self.last_failure.as_deref().filter(|_| is_down && self.spec.clusters.is_empty())
     }
 
-    /// Returns the number of servers in use plus that of waiting clients.
+    /// Returns the number of servers in use plus the number of waiting clients.
     pub(crate) fn load(&self) -> u64 {
         u64::from(self.servers) - self.idle.len() as u64 + self.waiting.len() as u64
     }
@@ -157,8 +158,8 @@ impl PoolState {
             self.spec.server_limits.iter().chain(reserve).any(|limit| limit.is_exceeded());
     }
 
-    /// Removes the server for the next client: the most recently used, whose caches are warm, or in
-    /// round-robin mode the least recently used.
+    /// Removes and returns the server for the next client: the most recently used one, whose caches
+    /// are warm, or the least recently used one in round-robin mode.
     #[inline]
     pub(crate) fn take_idle(&mut self) -> Option<ServerId> {
         if self.spec.is_round_robin { self.idle.pop_front() } else { self.idle.pop_back() }

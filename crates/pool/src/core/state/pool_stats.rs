@@ -1,28 +1,28 @@
-//! [`PoolStats`]: a worker's counters of a pool's traffic. Plain numbers owned by the worker;
-//! readers request copies and add up those of all workers.
+//! [`PoolStats`]: a worker's counters of a pool's traffic. They are plain numbers owned by the
+//! worker; readers request copies and add those of all workers.
 
 use std::{ops::AddAssign, time::Duration};
 
 use crate::core::time::Time;
 
-/// Counters and times of a pool since the worker started.
+/// Counters and times of a pool since the worker added it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Number of times that a client was given a server.
+    /// Number of times that a client was assigned a server.
     pub assignments: u64,
-    /// Number of transactions, including those of one statement.
+    /// Number of completed transactions, including those of a single statement.
     pub transactions: u64,
-    /// Number of requests that ended with ReadyForQuery.
+    /// Number of client requests that were answered with ReadyForQuery.
     pub queries: u64,
     /// Bytes received from clients.
     pub client_bytes: u64,
     /// Bytes received from servers.
     pub server_bytes: u64,
-    /// Time for which transactions held their servers.
+    /// Durations of transactions: how long each used its server.
     pub transaction_time: DurationHistogram,
-    /// Time for which servers worked on requests.
+    /// Durations of requests: how long a server worked on each.
     pub query_time: DurationHistogram,
-    /// Time for which clients waited for servers; without those that did not wait.
+    /// How long clients waited for servers; clients that did not have to wait do not count.
     pub wait_time: DurationHistogram,
     /// Number of named statements prepared by clients.
     pub client_parses: u64,
@@ -40,13 +40,13 @@ pub struct PoolStats {
     pub notifications: u64,
     /// Number of notifications dropped because a client did not read them in time.
     pub notifications_dropped: u64,
-    /// Number of warnings to a client that it may have missed notifications, because a connection
-    /// was lost.
+    /// Number of warnings to clients that they may have missed notifications, because the dedicated
+    /// connection was lost.
     pub notification_gaps: u64,
 }
 
 impl PoolStats {
-    /// Returns the difference from an earlier copy.
+    /// Returns the increase since an earlier copy.
     pub(crate) fn since(&self, before: &Self) -> Self {
         Self {
             assignments: self.assignments.saturating_sub(before.assignments),
@@ -94,7 +94,7 @@ impl AddAssign<&Self> for PoolStats {
     }
 }
 
-/// Returns a duration in microseconds.
+/// Returns a duration in whole microseconds.
 pub(crate) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
@@ -104,14 +104,15 @@ pub(crate) fn micros(span: Duration) -> u64 {
 pub struct DurationHistogram {
     /// Sum of the durations, in nanoseconds.
     pub total_ns: u64,
-    /// Number of durations in each bucket: above the previous bound of
-    /// [`DurationHistogram::BOUNDS_US`] and up to its own; the last has no bound.
+    /// Number of durations in each bucket. A bucket contains durations above the previous bound of
+    /// [`DurationHistogram::BOUNDS_US`], up to and including its own; the last bucket has no upper
+    /// bound.
     pub counts: [u64; Self::BUCKETS],
 }
 
 impl DurationHistogram {
-    /// Number of buckets: their bounds are 16 µs and each twice the previous one, to 67 seconds;
-    /// the last has no bound.
+    /// Number of buckets. The first upper bound is 16 µs; each further one is twice the previous,
+    /// up to 67 seconds. The last bucket has no upper bound.
     pub const BUCKETS: usize = 24;
 
     const FIRST_BITS: u32 = 4;
@@ -141,7 +142,7 @@ impl DurationHistogram {
         Duration::from_nanos(self.total_ns)
     }
 
-    /// Adds the time between two moments.
+    /// Adds the duration between two moments.
     #[inline]
     pub(crate) fn add(&mut self, from: Time, to: Time) {
         let nanos = to.0.saturating_sub(from.0);

@@ -1,4 +1,4 @@
-//! [`ServerConnection`]: the core's state of one server connection.
+//! [`ServerConnection`]: all that the core knows about one server connection.
 
 use howdah_wire::{backend::TransactionStatus, startup::CancelKey};
 
@@ -28,7 +28,7 @@ use crate::core::{
     time::Time,
 };
 
-/// State of a server connection.
+/// The current use of a server connection.
 ///
 /// ```text
 /// Opening ──► Idle ◄──────► Linked
@@ -37,22 +37,23 @@ use crate::core::{
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerState {
-    /// The worker connects and logs in.
+    /// The worker is connecting and logging in.
     Opening,
-    /// The connection is in its pool, for the next client.
+    /// The connection is in its pool, available to the next client.
     Idle,
     /// The connection is in use by a client.
     Linked(ClientId),
-    /// The connection finishes and resets the work of its last client, without a client.
+    /// The connection has no client: it is being reset after its last one, or checked.
     Cleaning,
 }
 
-/// A connection to a server, and everything that the core knows of it.
+/// A server connection, with all its state in the core.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
     pub(crate) pool: PoolId,
     pub(crate) state: ServerState,
-    /// Time at which the connection entered its present state.
+    /// Time at which the connection entered its current state; while linked, when the server last
+    /// started or finished work.
     pub(crate) state_since: Time,
     pub(crate) opened_at: Time,
     /// The pool's epoch when the connection was opened; see [`crate::AdminState`].
@@ -61,12 +62,13 @@ pub(crate) struct ServerConnection {
     pub(crate) outstanding: OutstandingRequests,
     /// Transaction status from the last ReadyForQuery.
     pub(crate) status: TransactionStatus,
-    /// Whether messages of the extended protocol were sent, and no Sync after them.
+    /// Whether messages of the extended protocol were sent, but no Sync after them.
     pub(crate) has_open_batch: bool,
-    /// Whether a batch failed whose Sync was not sent yet: the server skips everything before it.
+    /// Whether a batch has failed and its Sync has not been sent yet: the server skips all messages
+    /// before the Sync.
     pub(crate) is_skipping: bool,
-    /// Whether an unanswered request may deallocate prepared statements; examined again when
-    /// nothing is outstanding.
+    /// Whether an unanswered request may deallocate prepared statements. Cleared when no request is
+    /// outstanding.
     pub(crate) may_deallocate: bool,
     /// Whether the server waits for COPY data, and does not answer Sync.
     pub(crate) is_copying_in: bool,
@@ -79,40 +81,43 @@ pub(crate) struct ServerConnection {
     pub(crate) is_reset_due: bool,
     /// Whether the connection is being checked.
     pub(crate) is_in_check: bool,
-    /// Whether the connection has just passed a check: a waiting client gets it without another.
+    /// Whether the connection has just passed a check, so that a waiting client gets it without
+    /// another one.
     pub(crate) has_passed_check: bool,
     /// Time at which the current transaction or request started.
     pub(crate) work_started: Time,
-    /// The state that must be reset before the next client.
+    /// The session state that must be reset before the next client.
     pub(crate) session_state: SessionStateFlags,
-    /// The most severe SET that was bound since the connection was linked.
+    /// The most severe SET that the client prepared or used by the extended protocol since the
+    /// connection was linked.
     pub(crate) set_kind: SetKind,
-    /// The batch in progress, in case it must be sent again.
+    /// The bytes of the last batch, in case it must be sent again.
     pub(crate) retry_buffer: RetryBuffer,
-    /// The request sent to the server, as the client sent it, while no byte of a reply has arrived;
-    /// see [`crate::core`] for requests repeated on another server. Empty if it cannot be repeated.
+    /// The client's request in its original bytes, until the first byte of a reply arrives, in case
+    /// it is rerouted to another member. Empty if it cannot be rerouted.
     pub(crate) unanswered_request: Vec<u8>,
-    /// The startup parameters that the last statement about parameters resets, and whether it has
-    /// succeeded, so that they must be restored.
+    /// The startup parameters that the client's last statement about parameters resets.
     pub(crate) parameters_to_restore: Vec<SessionParameter>,
     pub(crate) is_restore_due: bool,
-    /// The query string that was sent instead of the client's.
+    /// The query string, with inserted statements, that was sent in place of the client's.
     pub(crate) spliced_query: Option<Box<SplicedQuery>>,
-    /// LISTEN and UNLISTEN statements in the client's transaction.
+    /// The LISTEN and UNLISTEN statements in the client's transaction.
     pub(crate) pending_actions: Option<Box<PendingActions>>,
-    /// A portal of the client that resets parameters when it is run.
+    /// The portal of the client that resets parameters when it is executed.
     pub(crate) resetting_portal: Option<Box<ResettingPortal>>,
-    /// Whether a statement that restores parameters may be in flight: later requests must wait.
+    /// Whether the pooler's own statements after a request (restored parameters, LISTEN markers)
+    /// may be in flight, so that later requests must wait.
     pub(crate) has_restore_in_flight: bool,
-    /// The client's name that a prepared DEALLOCATE refers to.
+    /// The client's name for the statement that a DEALLOCATE in flight, sent by the extended
+    /// protocol, refers to.
     pub(crate) deallocated_name: Option<Box<[u8]>>,
-    /// Whether writes of the client were detected.
+    /// Whether the client's writes are tracked, and whether one was detected.
     pub(crate) write_detection: WriteDetection,
-    /// Whether the server has not read everything that was sent to it.
+    /// Whether output for the server is unsent, because its socket does not accept more.
     pub(crate) is_backlogged: bool,
-    /// Whether the worker was told not to read from the server.
+    /// Whether the worker has been told to stop reading from the server.
     pub(crate) is_paused: bool,
-    /// Permits for this connection, released with it.
+    /// The connection's permits of all limits that apply; they are released when it is closed.
     pub(crate) permits: Permits,
 }
 
@@ -157,7 +162,7 @@ impl ServerConnection {
         }
     }
 
-    /// Links the connection to a client, and resets the state that belongs to a link.
+    /// Links the connection to a client, and clears the state of the previous link.
     pub(crate) fn link(&mut self, client: ClientId, now: Time) {
         self.state = ServerState::Linked(client);
         self.state_since = now;
@@ -174,7 +179,8 @@ impl ServerConnection {
         self.parameters.parse_state.start_link();
     }
 
-    /// Records which of the client's startup parameters a text resets.
+    /// Records which of the client's startup parameters a query string resets, if it changes any
+    /// parameters.
     #[inline]
     pub(crate) fn record_reset_parameters(&mut self, sql: &[u8], startup: &TrackedParameters) {
         if !startup.list().is_empty()
@@ -184,14 +190,14 @@ impl ServerConnection {
         }
     }
 
-    /// Records how a query string that is sent changes the parse settings.
+    /// Records how a query string that is about to be sent changes the parse settings.
     pub(crate) fn record_parse_settings_change(&mut self, sql: &[u8]) {
         let uncertainty = self.parse_settings_uncertainty(sql, || Uncertainty::Unreported);
         self.parameters.parse_state.record_change(uncertainty);
     }
 
-    /// Returns how running a text changes the parse settings; `by_parameter` is called if the name
-    /// of the parameter is a bound value.
+    /// Returns how uncertain running a text makes the parse settings. `by_parameter` is called if
+    /// the name of the setting is a bound value.
     pub(crate) fn parse_settings_uncertainty(
         &self,
         sql: &[u8],
@@ -205,7 +211,7 @@ impl ServerConnection {
         if fast_path::is_non_transaction(skip_comments(sql)) {
             return uncertainty;
         }
-        // The text may end the transaction, or reset everything.
+        // The text may end the transaction, and so undo an earlier change, or reset all parameters.
         let earlier = parameters.parse_state.max_uncertainty();
         if uncertainty == Uncertainty::Reported && parameters.has_unreported(is_parse_setting) {
             Uncertainty::Unreported
@@ -214,15 +220,15 @@ impl ServerConnection {
         }
     }
 
-    /// Called when a SET or a reset has succeeded. If it is in the last batch sent, which contains
-    /// the statement that resets parameters, these must be restored.
+    /// Called when a SET or a reset has succeeded. If it belongs to the last batch that was sent,
+    /// the recorded parameters must be restored.
     pub(crate) fn mark_parameters_reset(&mut self) {
         self.is_restore_due |=
             !self.parameters_to_restore.is_empty() && self.outstanding.is_last_batch();
     }
 
-    /// Whether everything is answered, and no transaction or batch is open, so that another client
-    /// could use the connection.
+    /// Whether all requests are answered and no transaction or batch is open, so that another
+    /// client could use the connection.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.outstanding.is_empty()
             && !self.has_open_batch

@@ -1,10 +1,11 @@
-//! [`Slab`]: values in numbered slots that are reused, each time with a new generation.
+//! [`Slab`]: a table of values in numbered slots. A slot is reused with a new generation, so old
+//! ids find nothing.
 
 use std::marker::PhantomData;
 
 use crate::core::state::ids::{ClientId, ServerId};
 
-/// An id made of slot and generation.
+/// An id that consists of a slot and a generation.
 pub(crate) trait SlabKey: Copy {
     fn new(index: u32, generation: u32) -> Self;
     fn index(self) -> usize;
@@ -34,7 +35,7 @@ struct SlabSlot<T> {
     value: Option<T>,
 }
 
-/// A table of values by id. Grows, and never frees its slots.
+/// A table of values by id. It grows as needed, and never shrinks.
 #[derive(Debug)]
 pub(crate) struct Slab<K, T> {
     slots: Vec<SlabSlot<T>>,
@@ -78,7 +79,7 @@ impl<K: SlabKey, T> Slab<K, T> {
         if slot.generation == key.generation() { slot.value.as_mut() } else { None }
     }
 
-    /// Returns the current occupant of a slot, with its id.
+    /// Returns the value in a slot, with its id; `None` if the slot is free.
     pub(crate) fn occupant(&self, index: usize) -> Option<(K, &T)> {
         let slot = self.slots.get(index)?;
         let key = K::new(u32::try_from(index).ok()?, slot.generation);

@@ -1,9 +1,9 @@
-//! [`splice`]: inserts statements into a query string that restore parameters after a statement
-//! that resets them: later statements of the same string must see the client's startup parameters.
+//! [`splice`]: after each statement in a query string that resets parameters, inserts a statement
+//! that restores the client's startup values, so that later statements of the same string see them.
 //!
-//! A text is changed only if the end of each statement is unambiguous, whatever string and encoding
-//! rules the server applies. In other texts, later statements of the string see the server's value,
-//! and only later requests the client's.
+//! A query string is changed only as far as the ends of its statements are unambiguous, whatever
+//! string and encoding rules the server applies. Beyond that point, later statements see the
+//! server's values, and only later requests see the client's.
 
 use crate::core::session::{parameters::SessionParameter, restore::parameters_reset_by_statement};
 
@@ -11,14 +11,15 @@ use crate::core::session::{parameters::SessionParameter, restore::parameters_res
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SplicedQuery {
     pub(crate) sql: Vec<u8>,
-    /// The inserted statements: ordinal from 0, position and length in characters.
+    /// The inserted statements: ordinal among all statements (from 0), and position and length in
+    /// characters.
     spliced: Vec<(usize, usize, usize)>,
-    /// Number of statements that have finished.
+    /// Number of statements that the server has completed.
     finished: usize,
 }
 
 impl SplicedQuery {
-    /// Appends another statement to a single one.
+    /// Creates a query string from a single statement and another to run after it.
     pub(crate) fn with_appended(statement: &[u8], added: &str) -> Self {
         let mut query = Self { sql: Vec::new(), spliced: Vec::new(), finished: 0 };
         query.add(statement, 1, added);
@@ -33,28 +34,30 @@ impl SplicedQuery {
         self.spliced.push((ordinal, start, added.len() + 1));
     }
 
-    /// Whether the statement being answered was inserted.
+    /// Whether the pooler inserted the statement that the server is answering.
     pub(crate) fn is_spliced(&self) -> bool {
         self.spliced.iter().any(|(ordinal, ..)| *ordinal == self.finished)
     }
 
-    /// Records that a statement has finished.
+    /// Records that the server has completed a statement.
     pub(crate) fn finish_statement(&mut self) {
         self.finished += 1;
     }
 
-    /// Maps a character position to the client's text, counted from 1.
+    /// Converts a character position in the sent text (from 1), as in an error, to one in the
+    /// client's text.
     pub(crate) fn client_position(&self, position: usize) -> usize {
         let before = self.spliced.iter().filter(|(_, start, _)| *start < position);
         position - before.map(|(.., length)| length).sum::<usize>()
     }
 }
 
-/// Returns the query string with the inserted statements, or `None` if none are needed. `in_block`
-/// is whether it runs in a transaction block: only there a SET LOCAL that is the last statement has
-/// an effect.
+/// Returns the query string with inserted statements, or `None` if none are needed. `in_block`
+/// tells whether it runs in a transaction block; only there does a SET LOCAL at its end have an
+/// effect.
 ///
-/// Statements that `also` returns are inserted as well.
+/// If `also` returns a statement for one of the client's statements, that statement is inserted
+/// after it instead.
 pub(crate) fn splice(
     sql: &[u8],
     startup: &[SessionParameter],
@@ -98,7 +101,7 @@ pub(crate) fn splice(
     (!query.spliced.is_empty()).then_some(query)
 }
 
-/// Returns the statements of a query string, as far as their ends are unambiguous.
+/// Returns the statements of a query string, up to the first one whose end is ambiguous.
 pub(crate) fn unambiguous_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -109,8 +112,8 @@ pub(crate) fn unambiguous_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> 
     })
 }
 
-/// Returns the length of the first statement, without its semicolon. `None` if bytes could have
-/// another meaning to the server, or under other settings.
+/// Returns the length of the first statement, without its semicolon. Returns `None` if the server
+/// could interpret some of its bytes differently, depending on settings.
 fn statement_length(sql: &[u8]) -> Option<usize> {
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(byte) = sql.get(at) {
@@ -134,12 +137,13 @@ fn statement_length(sql: &[u8]) -> Option<usize> {
         }
         at += 1;
     }
-    // A function body written as statements contains semicolons, too.
+    // A function body in BEGIN ATOMIC form contains semicolons, too.
     let is_body = sql[..at].windows(6).any(|word| word.eq_ignore_ascii_case(b"atomic"));
     (depth == 0 && !is_body).then_some(at)
 }
 
-/// Appends a statement that restores parameters; `None` if a value is not plain text.
+/// Appends a statement that restores parameters. Returns `None` if a name or value is not printable
+/// ASCII.
 fn push_set_config(
     sql: &mut Vec<u8>,
     parameters: &[SessionParameter],
@@ -156,7 +160,8 @@ fn push_set_config(
     Some(())
 }
 
-/// Appends a string literal whose meaning does not depend on `standard_conforming_strings`.
+/// Appends a string literal whose meaning does not depend on `standard_conforming_strings`. Returns
+/// `None` if the text is not printable ASCII.
 fn push_literal(sql: &mut Vec<u8>, text: &[u8]) -> Option<()> {
     sql.extend_from_slice(b"E'");
     for byte in text {
