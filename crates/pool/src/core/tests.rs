@@ -1,4 +1,5 @@
-//! Dialogues with the core, message by message: [`IoRecorder`] takes the place of a worker.
+//! Tests of the core as dialogues, message by message. [`IoRecorder`] takes the place of the
+//! worker.
 
 mod cancel;
 mod cluster;
@@ -26,7 +27,7 @@ use crate::{
     PoolId, PoolSpec, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
 };
 
-/// Records what the core has ordered.
+/// Records the commands that the core has issued.
 #[derive(Default)]
 struct IoRecorder {
     sent: HashMap<PeerId, Vec<u8>>,
@@ -35,17 +36,17 @@ struct IoRecorder {
     closed: Vec<PeerId>,
     paused: Vec<PeerId>,
     cancels: Vec<(ServerId, CancelKey)>,
-    /// Peers whose sends stay in the buffer.
+    /// Peers whose sockets accept no bytes.
     stuck: Vec<PeerId>,
-    /// Number of requests for a server to other workers.
+    /// Number of requests to other workers for a server.
     server_requests: usize,
     handed_over: Vec<(WorkerId, Box<Transfer>)>,
-    /// Channels that clients have started, and stopped, listening to.
+    /// Channels that clients have started or stopped listening to.
     listens: Vec<(ClientId, Vec<Channel>)>,
     unlistens: Vec<(ClientId, Option<Vec<Channel>>)>,
-    /// Errors sent to clients that are logged, and whether the client stays connected.
+    /// Errors reported for the log, and whether the client stays connected.
     errors_sent: Vec<(ClientId, String, bool)>,
-    /// Pools whose primary must be checked after a write.
+    /// Pools for which a check of the primary was requested after a write.
     primary_checks: Vec<PoolId>,
 }
 
@@ -110,7 +111,7 @@ impl CoreIo for IoRecorder {
     }
 }
 
-/// A core with one pool, and the record of its orders.
+/// A core with one pool, and the record of its commands.
 struct CoreHarness {
     core: Core,
     io: IoRecorder,
@@ -147,7 +148,7 @@ impl CoreHarness {
         id
     }
 
-    /// Completes the server login that was ordered last.
+    /// Completes the server login that the core requested last.
     fn log_in_server(&mut self) -> ServerId {
         let id = self.io.opened.pop().expect("a server was ordered");
         let login = ServerLogin {
@@ -169,24 +170,24 @@ impl CoreHarness {
         self.core.server_bytes(id, bytes, self.now, &mut self.io);
     }
 
-    /// Advances the clock, and runs timers.
+    /// Advances the clock and runs timers.
     fn advance(&mut self, millis: u64) {
         self.now = self.now + Duration::from_millis(millis);
         self.core.tick(self.now, &mut self.io);
     }
 
-    /// Takes the bytes sent to a client since the last call.
+    /// Returns the bytes sent to a client since the last call.
     fn sent_to_client(&mut self, id: ClientId) -> Vec<u8> {
         self.io.sent.remove(&PeerId::Client(id)).unwrap_or_default()
     }
 
-    /// Takes the bytes sent to a server since the last call.
+    /// Returns the bytes sent to a server since the last call.
     fn sent_to_server(&mut self, id: ServerId) -> Vec<u8> {
         self.io.sent.remove(&PeerId::Server(id)).unwrap_or_default()
     }
 }
 
-/// Encodes a message.
+/// Encodes a message with this tag and body.
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 4).unwrap();
     [&[tag][..], &length.to_be_bytes(), body].concat()

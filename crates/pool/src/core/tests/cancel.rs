@@ -1,4 +1,4 @@
-//! Cancel requests and the idle-transaction timeout.
+//! Tests of cancel requests and the idle-transaction timeout.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn cancel_reaches_server_while_statement_is_being_prepared() {
     let first = harness.log_in_server();
     harness.send_from_client(client, &[parse("s", "select pg_sleep($1)"), sync()].concat());
     reply_tags(&mut harness, first, "1Z");
-    // Another client keeps the server on which the statement is prepared.
+    // Another client occupies the server on which the statement is prepared.
     harness.send_from_client(other, &message(b'Q', b"begin\0"));
     harness.send_from_server(first, &message(b'Z', b"T"));
     harness.send_from_client(client, &[bind("s", "9"), sync()].concat());

@@ -1,4 +1,4 @@
-//! Clients of a cluster: which members' servers they get, and where they wait.
+//! Tests of clients of a cluster: which members' servers they get, and in which queue they wait.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
 const OWNER: PoolId = PoolId(1);
 const BAN: Duration = Duration::from_secs(60);
 
-/// A cluster of members with these roles; the members' pools follow the owner pool.
+/// Creates a cluster of members with these roles. The members' pools follow the owner pool.
 fn cluster_harness(roles: &[ConfiguredRole]) -> (CoreHarness, Arc<ClusterState>) {
     let mut harness = CoreHarness::new(PoolSpec::new(1));
     let state = ClusterState::new(roles.iter().copied(), BAN);
@@ -48,7 +48,7 @@ fn cluster_harness(roles: &[ConfiguredRole]) -> (CoreHarness, Arc<ClusterState>)
 const PRIMARY_AND_REPLICA: [ConfiguredRole; 2] = [ConfiguredRole::Primary, ConfiguredRole::Replica];
 
 impl CoreHarness {
-    /// The pool of a server.
+    /// Returns the pool that a server belongs to.
     fn pool_of(&mut self, server: ServerId) -> PoolId {
         let report = self.core.report(true, self.now);
         report.servers.iter().find(|it| it.id == server).expect("it is there").pool
@@ -58,7 +58,7 @@ impl CoreHarness {
         self.send_from_client(client, &message(b'Q', b"select 1\0"));
     }
 
-    /// Completes the server login that was ordered last; returns the server and its pool.
+    /// Completes the server login that the core requested last; returns the server and its pool.
     fn log_in_last(&mut self) -> (ServerId, PoolId) {
         let server = self.log_in_server();
         let pool = self.pool_of(server);
@@ -93,7 +93,7 @@ fn role_change_applies_from_next_transaction() {
     harness.reply(primary);
     harness.send_query(client);
     harness.reply(first);
-    // A client without a cluster has no role.
+    // The role of a client without a cluster cannot be set.
     let other = harness.client();
     assert!(!harness.core.set_role(other, TargetRole::Primary));
 }
@@ -184,7 +184,7 @@ fn make_second_unresponsive(harness: &mut CoreHarness, state: &Arc<ClusterState>
     harness.core.cluster_state_changed(harness.now, &mut harness.io);
 }
 
-/// A primary and two replicas, with a client whose request is at the second member.
+/// Creates a primary and two replicas, and a client whose request runs on the second member.
 fn request_at_second(request: &[u8]) -> (CoreHarness, Arc<ClusterState>, ClientId, ServerId) {
     let (mut harness, state) = cluster_harness(&[
         ConfiguredRole::Primary,
@@ -217,7 +217,7 @@ fn request_at_second(request: &[u8]) -> (CoreHarness, Arc<ClusterState>, ClientI
     panic!("the second member never gets a request");
 }
 
-/// The server that a request was rerouted to.
+/// Returns the server that a request was rerouted to.
 fn reroute_target(harness: &mut CoreHarness, hung: ServerId) -> ServerId {
     if !harness.io.opened.is_empty() {
         harness.log_in_last();
@@ -274,7 +274,7 @@ fn unanswered_prepared_read_is_prepared_and_rerouted() {
     assert_eq!(harness.sent_to_client(client), answer);
 }
 
-/// The client and the network may split a batch anywhere.
+/// A batch that arrives in pieces, even within a message, is rerouted.
 #[test]
 fn unanswered_read_in_pieces_is_rerouted() {
     let pieces = [
@@ -308,8 +308,8 @@ fn unanswered_read_in_pieces_is_rerouted() {
     }
 }
 
-/// The meaning of a literal depends on settings that the pooler queries first; the hung server does
-/// not answer.
+/// A batch that waits for the pooler's query of parse settings is rerouted, because the hung server
+/// has not received it.
 #[test]
 fn batch_with_unanswered_settings_query_is_rerouted() {
     let batch = [
@@ -327,7 +327,7 @@ fn batch_with_unanswered_settings_query_is_rerouted() {
     reroute_target(&mut harness, hung);
 }
 
-/// Like [`request_at_second`], but the batch is sent only once, after another request.
+/// Like [`request_at_second`], but with a batch, sent after another request.
 fn batch_at_second(batch: &[u8]) -> (CoreHarness, Arc<ClusterState>, ClientId, ServerId) {
     let (mut harness, state, client, server) = request_at_second(&message(b'Q', b"select 1\0"));
     harness.reply(server);
@@ -366,9 +366,9 @@ fn possible_write_or_partly_answered_request_is_not_rerouted() {
         query("begin read only"),
         query("set work_mem = '1MB'"),
         query("this is not SQL"),
-        // Two requests.
+        // Two requests are not rerouted.
         [query("select 1"), query("select 2")].concat(),
-        // A batch that is open.
+        // An open batch is not rerouted.
         message(b'P', b"\0select 1\0\0\0"),
     ];
     for request in cases {
@@ -396,7 +396,7 @@ fn possible_write_or_partly_answered_request_is_not_rerouted() {
             harness.io.cancels.is_empty() && !harness.io.closed.contains(&PeerId::Server(hung))
         );
     }
-    // The first byte of an answer has arrived.
+    // The first byte of a reply has arrived, so the request is not rerouted.
     let (mut harness, state, _, hung) = request_at_second(&query("select 1"));
     harness.sent_to_server(hung);
     harness.send_from_server(hung, b"C");

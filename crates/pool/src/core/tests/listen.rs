@@ -1,4 +1,4 @@
-//! LISTEN over shared servers, message by message.
+//! Tests of LISTEN over shared servers, message by message.
 
 use super::{CoreHarness, message};
 use crate::{Channel, ClientId, PoolSpec, ServerId};
@@ -20,7 +20,7 @@ fn row(text: &str) -> Vec<u8> {
     message(b'D', &[&[0, 1], &length[..], text.as_bytes()].concat())
 }
 
-/// The answer of a server that listens to these channels.
+/// Returns the reply of a server that listens to these channels.
 fn listening_to(channels: &[&str]) -> Vec<u8> {
     let rows: Vec<u8> = channels.iter().flat_map(|channel| row(channel)).collect();
     [message(b'T', b"\0\0"), rows, tag("SELECT 1"), tag("UNLISTEN"), ready(b'I')].concat()

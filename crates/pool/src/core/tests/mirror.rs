@@ -1,5 +1,5 @@
-//! Mirroring, message by message: a second pool gets what a client sent, without any effect on the
-//! client.
+//! Tests of mirroring, message by message: a second pool receives a client's transactions, without
+//! any effect on the client.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ fn failed(sqlstate: &str, status: u8) -> Vec<u8> {
     [message(b'E', fields.as_bytes()), message(b'Z', &[status])].concat()
 }
 
-/// A batch that prepares a statement by a name and runs it.
+/// Returns a batch that prepares a named statement and runs it.
 fn prepare(name: &str, sql: &str) -> Vec<u8> {
     let parse = message(b'P', format!("{name}\0{sql}\0\0\0").as_bytes());
     [parse, execute(name)].concat()
@@ -52,7 +52,7 @@ struct MirrorHarness {
 }
 
 impl MirrorHarness {
-    /// A client with a server; the mirror's pool has no server yet.
+    /// Creates a client with a server; the mirror's pool has no server yet.
     fn new(client_bytes: usize) -> Self {
         let mirror = Arc::<Mirror>::default();
         let mut harness = CoreHarness::new(mirrored_spec(&[target(&mirror, 1.0, client_bytes)]));
@@ -63,7 +63,8 @@ impl MirrorHarness {
         Self { harness, mirror, client, server }
     }
 
-    /// Sends a request of the client and its answer; the client must get just that.
+    /// Sends a request of the client and the server's reply, and checks that the client gets
+    /// exactly that reply.
     fn exchange(&mut self, received: &[u8], answer: &[u8]) {
         self.harness.send_from_client(self.client, received);
         assert!(!self.harness.sent_to_server(self.server).is_empty());
@@ -264,7 +265,7 @@ fn errors_of_client_and_mirror_are_compared() {
 #[test]
 fn transaction_left_open_on_mirror_is_rolled_back() {
     let mut it = MirrorHarness::new(4096);
-    // One query string, which fails on the mirror after its BEGIN.
+    // A single query string, which fails on the mirror after its BEGIN.
     it.exchange(&query("begin; insert; commit"), &done("COMMIT", b'I'));
     it.exchange(&query("next"), &done("SELECT 1", b'I'));
     let there = it.harness.log_in_server();
@@ -334,7 +335,7 @@ fn changed_settings_add_and_remove_mirrors() {
     assert_eq!((it.report().clients, it.harness.core.mirror_queues.len()), (0, 0));
     it.exchange(&query("one"), &done("SELECT 1", b'I'));
     assert!(it.harness.io.opened.is_empty());
-    // A client inside a transaction is mirrored from the next one on.
+    // A client inside a transaction is mirrored from its next transaction on.
     it.exchange(&query("begin"), &done("BEGIN", b'T'));
     let some = Arc::new(mirrored_spec(&[target(&it.mirror, 1.0, 4096)]));
     it.harness.core.set_pool(POOL, some);
@@ -344,7 +345,7 @@ fn changed_settings_add_and_remove_mirrors() {
     it.exchange(&query("two"), &done("SELECT 1", b'I'));
     let there = it.harness.log_in_server();
     assert_eq!(it.harness.sent_to_server(there), query("two"));
-    // A running transaction is finished after its mirror is removed.
+    // A transaction that is running when its mirror is removed still finishes.
     it.harness.core.set_pool(POOL, none);
     it.harness.core.pools_changed(it.harness.now, &mut it.harness.io);
     it.harness.send_from_server(there, &done("SELECT 1", b'I'));

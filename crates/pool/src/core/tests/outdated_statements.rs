@@ -1,4 +1,5 @@
-//! Servers that reject, or have dropped, a statement that the pooler believes to be prepared.
+//! Tests of servers that reject, or have dropped, a statement that the pooler believes to be
+//! prepared.
 
 use super::{
     CoreHarness, message,
@@ -27,7 +28,7 @@ fn ready(status: u8) -> Vec<u8> {
     message(b'Z', &[status])
 }
 
-/// A client that has prepared `s`, which is `howdah_1` on its server.
+/// Creates a client that has prepared `s`, which is `howdah_1` on its server.
 fn prepared() -> (CoreHarness, ClientId, ServerId) {
     let mut harness = CoreHarness::new(PoolSpec::new(1));
     let client = harness.client();

@@ -1,4 +1,4 @@
-//! Pipelined requests whose meaning depends on replies that have not arrived.
+//! Tests of pipelined requests whose meaning depends on replies that have not arrived.
 
 use super::{
     CoreHarness, message,
@@ -18,7 +18,7 @@ fn error(sqlstate: &str) -> Vec<u8> {
     message(b'E', format!("SERROR\0VERROR\0C{sqlstate}\0Mno\0\0").as_bytes())
 }
 
-/// A client and its only server, before any request.
+/// Creates a client and its only server, before any request.
 fn client_and_server(spec: PoolSpec) -> (CoreHarness, ClientId, ServerId) {
     let mut harness = CoreHarness::new(spec);
     let client = harness.client();
@@ -34,7 +34,7 @@ fn use_of_name_waits_for_parse_that_may_fail() {
     harness.send_from_client(client, &[bad, use_it].concat());
     assert_eq!(harness.sent_to_server(server), [parse("howdah_1", "wrong"), sync()].concat());
     harness.send_from_server(server, &[error("42601"), message(b'Z', b"I")].concat());
-    // The client's name goes to the server, so that the error contains it.
+    // The client's own name is sent to the server, so that the error contains it.
     assert_eq!(harness.sent_to_server(server), [bind("s", "x"), sync()].concat());
 }
 

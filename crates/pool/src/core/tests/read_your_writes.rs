@@ -1,4 +1,4 @@
-//! Read your writes: where a client's reads go until standbys have replayed its writes.
+//! Tests of read-your-writes: where a client's reads go until standbys have replayed its writes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ const STANDBYS: [PoolId; 2] = [PoolId(3), PoolId(4)];
 /// A primary with two standbys.
 struct ReadYourWritesHarness {
     harness: CoreHarness,
-    /// The transaction status for ReadyForQuery.
+    /// The transaction status that servers report in ReadyForQuery.
     status: u8,
     state: Arc<ClusterState>,
 }
@@ -69,7 +69,7 @@ impl ReadYourWritesHarness {
         assert!(member.check_succeeded(member.suspicions(), standing, found, Time(1)));
     }
 
-    /// Marks a standby as having replayed all that the primary has now.
+    /// Marks a standby as having replayed all WAL that the primary has written so far.
     fn mark_replayed(&self, standby: usize) {
         self.report_health(standby, ServerStatus::Replica, CheckSeq::allocate());
     }
@@ -83,7 +83,7 @@ impl ReadYourWritesHarness {
         client
     }
 
-    /// Runs a query of a client; returns the pool of the server that answered.
+    /// Runs a query for a client; returns the pool of the server that answered.
     fn query(&mut self, client: ClientId, sql: &str, tag: &str) -> PoolId {
         self.harness.send_from_client(client, &message(b'Q', format!("{sql}\0").as_bytes()));
         let (server, pool) = self.linked_server(client).expect("the client has a server");
@@ -110,7 +110,7 @@ impl ReadYourWritesHarness {
         servers.find(|(id, _)| self.harness.core.linked_client(*id) == Some(client))
     }
 
-    /// The pools that serve reads of a client, sorted, without duplicates.
+    /// Returns the pools that serve a client's reads, sorted, without duplicates.
     fn read_pools(&mut self, client: ClientId) -> Vec<PoolId> {
         let mut pools: Vec<_> =
             (0..12).map(|_| self.query(client, "select 1", "SELECT 1")).collect();
@@ -119,7 +119,7 @@ impl ReadYourWritesHarness {
         pools
     }
 
-    /// Counters of redirected reads and of reads that waited.
+    /// Returns the numbers of redirected reads and of reads that waited.
     fn read_counters(&mut self) -> (u64, u64) {
         let report = self.harness.core.report(false, self.harness.now);
         let sum =
@@ -145,7 +145,7 @@ fn reads_follow_own_writes() {
     assert_eq!(cluster.read_pools(writes), [PRIMARY, STANDBYS[1]]);
     cluster.mark_replayed(1);
     assert_eq!(cluster.read_pools(writes), all);
-    // Reads at the primary do not request another check; a write does.
+    // Reads on the primary do not request another check; a write does.
     assert_eq!(cluster.harness.io.primary_checks.len(), 1);
     cluster.state.write_tracker.start_primary_check();
     assert_eq!(cluster.query(writes, "update a set b = 1", "UPDATE 1"), PRIMARY);
@@ -165,7 +165,7 @@ fn reads_are_not_redirected_without_the_setting() {
     cluster.query(client, "insert into a values (1)", "INSERT 0 1");
     assert!(cluster.harness.io.primary_checks.is_empty());
     assert_eq!(cluster.read_pools(client).len(), 3);
-    // A client can switch it on for itself, and off again.
+    // A client can turn read-your-writes on for its session, and off again.
     let run_command = |cluster: &mut ReadYourWritesHarness, sql: &str| {
         cluster.harness.send_from_client(client, &message(b'Q', format!("{sql}\0").as_bytes()));
         String::from_utf8_lossy(&cluster.harness.sent_to_client(client)).into_owned()
@@ -195,7 +195,7 @@ fn possible_writes_count_as_writes() {
         cluster.query(client, sql, tag);
         assert_eq!(cluster.harness.io.primary_checks.len(), usize::from(wrote), "{sql}");
     }
-    // A transaction that only read, by its command tags, for a client that may use any server.
+    // According to its command tags, the transaction only read; the client may use any server.
     let mut cluster = read_your_writes_harness(settings(RolePreference::Any));
     let client = cluster.client();
     for round in 0..6 {
@@ -205,7 +205,7 @@ fn possible_writes_count_as_writes() {
         assert_eq!(cluster.query(client, "commit", "COMMIT"), pool);
         assert_eq!(cluster.harness.io.primary_checks.len(), wrote, "{round}");
     }
-    // A failed procedure may have committed something before.
+    // A procedure may have committed something before it failed.
     cluster.harness.send_from_client(client, &message(b'Q', b"call p()\0"));
     let (server, _) = cluster.linked_server(client).unwrap();
     let error = message(b'E', b"SERROR\0VERROR\0C22012\0Mno\0\0");
@@ -228,7 +228,7 @@ fn replica_only_client_waits_for_standby() {
     assert_eq!(pool, STANDBYS[0]);
     cluster.reply(server, "SELECT 1");
     assert_eq!(cluster.read_counters(), (0, 1));
-    // After the failover timeout it is refused with the reason.
+    // After the failover timeout, the client is disconnected with the reason.
     cluster.query(client, "/* any */ select 1", "SELECT 1");
     cluster.harness.send_from_client(client, &message(b'Q', b"set server role to 'primary'\0"));
     cluster.query(client, "insert into a values (2)", "INSERT 0 1");
@@ -267,7 +267,7 @@ fn promoted_standby_serves_all_reads() {
     let mut cluster = read_your_writes_harness(settings(RolePreference::Auto));
     let client = cluster.client();
     cluster.query(client, "insert into a values (1)", "INSERT 0 1");
-    // The primary is gone, and no standby is known to have the write.
+    // The primary is down, and no standby is known to have replayed the write.
     cluster.state.members[0].suspect();
     cluster.harness.send_from_client(client, &message(b'Q', b"select 1\0"));
     assert!(cluster.harness.core.is_waiting(client));
@@ -281,7 +281,7 @@ fn promoted_standby_serves_all_reads() {
     assert_eq!(cluster.read_pools(client), [STANDBYS[0]]);
     cluster.mark_replayed(2);
     assert_eq!(cluster.read_pools(client), STANDBYS);
-    // A standby that was unreachable may be restored from an older copy.
+    // A standby that was unreachable may have been restored from an older backup.
     cluster.state.members[2].suspect();
     assert_eq!(cluster.read_pools(client), [STANDBYS[0]]);
 }

@@ -1,4 +1,4 @@
-//! Releasing servers: resets, checks, and transactions that are not allowed.
+//! Tests of releasing servers: resets, checks, and transactions that are not allowed.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Routing, message by message and byte by byte: what is analyzed before a server is needed, and
-//! what the pooler answers itself.
+//! Tests of routing, message by message and byte by byte: which messages are analyzed before a
+//! server is needed, and which ones the pooler answers itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 const OWNER: PoolId = PoolId(1);
-/// Pools of shard 0's primary and replica, then of shard 1's.
+/// The pools of shard 0's primary and replica, then those of shard 1.
 const MEMBERS: [PoolId; 4] = [PoolId(2), PoolId(3), PoolId(4), PoolId(5)];
 
 fn sharded(role: RolePreference) -> RouteSettings {
@@ -30,7 +30,7 @@ fn sharded(role: RolePreference) -> RouteSettings {
     }
 }
 
-/// A key of shard 0 and one of shard 1.
+/// A sharding key of shard 0 and one of shard 1.
 fn keys() -> [i64; 2] {
     let map = ShardMap::hash(2, vec![KeyType::Int]).unwrap();
     let on = |key: &i64| map.shard(&[Some(howdah_route::shard::ShardKey::Int(*key))]).unwrap();
@@ -72,7 +72,7 @@ fn routing_harness(settings: RouteSettings) -> CoreHarness {
 }
 
 impl CoreHarness {
-    /// A client that is logged in, and an idle server.
+    /// Creates a client that is logged in, and an idle server.
     fn connected_client(&mut self) -> (ClientId, ServerId) {
         let client = self.client_in(OWNER, Vec::new());
         let server = self.log_in_server();
@@ -80,7 +80,8 @@ impl CoreHarness {
         (client, server)
     }
 
-    /// The server that a client is linked to, after completing a server login if one was ordered.
+    /// Returns the server that a client is linked to; first completes a server login if one was
+    /// requested.
     fn linked_server(&mut self, client: ClientId) -> (ServerId, PoolId) {
         if !self.io.opened.is_empty() {
             self.log_in_server();
@@ -128,7 +129,7 @@ fn batch_is_held_until_it_can_be_routed() {
     for (sql, key, pool) in [(READ, &zero, 3), (WRITE, &zero, 2), (READ, &one, 5), (WRITE, &one, 4)]
     {
         let batch = [parse(sql), bind(key), execute(), sync()].concat();
-        // However it is cut, no server is requested before the last byte.
+        // Wherever the batch is split, no server is requested before its last byte arrives.
         for cut in [0, 1, 7, parse(sql).len(), parse(sql).len() + 9, batch.len() - 1] {
             let mut harness = routing_harness(sharded(RolePreference::Auto));
             let (client, _) = harness.connected_client();
@@ -139,7 +140,7 @@ fn batch_is_held_until_it_can_be_routed() {
             assert_eq!(its, PoolId(pool), "{sql} {key}");
             assert!(harness.sent_to_server(server).ends_with(&sync()));
         }
-        // Byte by byte as well.
+        // The same holds if the batch arrives byte by byte.
         let mut harness = routing_harness(sharded(RolePreference::Primary));
         let (client, _) = harness.connected_client();
         let (last, first) = batch.split_last().unwrap();
@@ -166,7 +167,7 @@ fn begin_is_answered_and_sent_with_next_request() {
         let answer = harness.sent_to_client(client);
         assert!(answer.ends_with(&[message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat()));
         assert!(harness.io.opened.is_empty());
-        // A Sync is answered with the status of the announced transaction.
+        // A Sync is answered with the status of the deferred transaction.
         harness.send_from_client(client, &sync());
         assert_eq!(harness.sent_to_client(client), message(b'Z', b"T"));
         let write = query(&format!("insert into orders (id) values ({one})"));
@@ -229,7 +230,7 @@ fn refused_batch_is_skipped_to_its_sync() {
     assert_eq!(errors, 1);
     let ready = received.windows(6).filter(|it| *it == message(b'Z', b"I")).count();
     assert_eq!(ready, 2, "for the Sync, and for the command after it");
-    // Inside a transaction, ReadyForQuery has its status, and it continues.
+    // Inside a transaction, ReadyForQuery reports its status, and the transaction continues.
     let write = query(&format!("insert into orders (id) values ({zero})"));
     harness.send_from_client(client, &[query("begin"), write].concat());
     let (server, _) = harness.linked_server(client);
@@ -254,7 +255,7 @@ fn deferred_begin_counts_as_idle_transaction() {
     harness.advance(900);
     harness.send_from_client(client, &query("begin"));
     harness.sent_to_client(client);
-    // A shutdown waits for it, as for any transaction.
+    // A shutdown waits for a deferred BEGIN, as for any transaction.
     harness.core.drain(harness.now, &mut harness.io);
     harness.advance(900);
     assert_eq!(harness.sent_to_client(client), b"");
@@ -290,7 +291,7 @@ fn fan_outs_under_shared_limit_run_in_order() {
     let second = harness.log_in_server();
     assert!(harness.io.opened.is_empty());
     assert_eq!(harness.sent_to_server(second), query(ALL));
-    // A waiting request can be cancelled without affecting the others.
+    // A waiting request can be cancelled without affecting other requests.
     let key = harness.core.cancel_key_of(cancelled).unwrap();
     harness.core.cancel(&key, harness.now, &mut harness.io);
     let received = harness.sent_to_client(cancelled);

@@ -1,4 +1,4 @@
-//! Workers on threads that hand servers to one another as fast as possible.
+//! Tests of workers on several threads that hand servers to one another as fast as possible.
 
 use std::{
     collections::HashSet,
@@ -23,7 +23,7 @@ use crate::{
 const WORKERS: u8 = 4;
 const SERVERS_MAX: u32 = 3;
 const TRANSACTIONS: u32 = 3000;
-/// Most iterations of a worker's loop before the test fails.
+/// Maximum number of iterations of a worker's loop before the test fails.
 const ITERATIONS_MAX: u64 = 20_000_000;
 
 enum ThreadMessage {
@@ -31,7 +31,7 @@ enum ThreadMessage {
     Wanted(WorkerId),
 }
 
-/// A server's socket. There is one for each server, so only its owner can use the server.
+/// A server's socket. It cannot be copied, so only its owner can use the server.
 struct TestSocket {
     number: u32,
     held: Arc<Mutex<HashSet<u32>>>,
@@ -109,7 +109,7 @@ impl ThreadedWorker {
     }
 }
 
-/// Every query is answered, no server is in two places, and the limit holds, in any interleaving.
+/// In any interleaving, every query is answered, each server has one owner, and the limit holds.
 #[test]
 fn server_belongs_to_one_worker_at_a_time() {
     let limit = ConnectionLimit::new(SERVERS_MAX);
@@ -173,7 +173,7 @@ fn run_worker(
         for id in std::mem::take(&mut worker.asked) {
             core.server_bytes(id, &message(b'Z', b"I"), now, &mut worker);
         }
-        // The login counts as one answer.
+        // The login's ReadyForQuery counts as one answer.
         if worker.answers == sent + 1 && sent < TRANSACTIONS {
             sent += 1;
             core.client_bytes(client, &message(b'Q', b"select 1\0"), now, &mut worker);

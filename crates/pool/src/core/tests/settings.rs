@@ -1,4 +1,4 @@
-//! Session parameters of clients, and resetting session state.
+//! Tests of clients' session parameters, and of resetting session state.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use proptest::prelude::*;
 use super::{CoreHarness, message};
 use crate::{ClientId, ConnectQuery, PeerId, PoolSpec, ServerId, SessionParameter};
 
-/// A name and a value.
+/// Returns a session parameter with this name and value.
 type NameAndValue = (Vec<u8>, Vec<u8>);
 
-/// The parameters set by what was sent to a server, and the bytes after their Sync.
+/// Returns the parameters that the messages sent to a server set, and the bytes after their Sync.
 fn settings(sent: &[u8]) -> (Vec<NameAndValue>, &[u8]) {
     let (mut found, mut rest) = (Vec::new(), sent);
     while let Some((frame, later)) = Frame::split(rest, 1 << 20).unwrap() {
@@ -32,7 +32,7 @@ fn settings(sent: &[u8]) -> (Vec<NameAndValue>, &[u8]) {
     (found, rest)
 }
 
-/// A server's reply to one parameter.
+/// Returns a server's reply to the messages that set one parameter.
 fn accept(name: &str, value: &str) -> Vec<u8> {
     let report = [name.as_bytes(), b"\0", value.as_bytes(), b"\0"].concat();
     let row = message(b'D', b"\0\0");
@@ -132,7 +132,7 @@ fn only_changed_session_state_is_reset_after_the_reply() {
 }
 
 proptest! {
-    /// No byte of a value is interpreted.
+    /// Any byte in a value arrives unchanged.
     #[test]
     fn hostile_values_arrive_unchanged(value in proptest::collection::vec(1u8.., 0..200)) {
         let mut harness = CoreHarness::new(PoolSpec::new(1));
@@ -145,7 +145,8 @@ proptest! {
     }
 }
 
-/// A client with a `TimeZone` in its startup packet that differs from the server's default.
+/// Creates a client whose startup packet contains a `TimeZone` that differs from the server's
+/// default.
 fn client_with_time_zone() -> (CoreHarness, ClientId, ServerId) {
     let mut harness = CoreHarness::new(PoolSpec::new(1));
     let client = harness.client_with(vec![SessionParameter::new("TimeZone", "CET")]);

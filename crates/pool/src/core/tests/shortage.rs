@@ -1,4 +1,4 @@
-//! More clients than servers: waiting, reserve pools, and pools that share a limit.
+//! Tests with more clients than servers: waiting, reserve pools, and pools that share a limit.
 
 use std::{sync::Arc, time::Duration};
 
@@ -79,7 +79,7 @@ fn round_robin_uses_servers_in_turn() {
     }
 }
 
-/// Two pools with a limit of two each, and a shared limit of `both`.
+/// Creates two pools with a limit of two servers each, and a shared limit of `both`.
 fn pools_with_shared_limit(both: u32) -> CoreHarness {
     let limit = ConnectionLimit::new(both);
     let spec = || {
@@ -143,14 +143,14 @@ fn full_pool_does_not_evict_servers_of_others() {
     assert!(harness.core.has_pool(POOL));
 }
 
-/// Fails the server login that was ordered last.
+/// Fails the server login that the core requested last.
 fn login_fails(harness: &mut CoreHarness, sqlstate: [u8; 5], message: &str) {
     let id = harness.io.opened.pop().expect("a server was ordered");
     let failure = ServerFailure { sqlstate, message: message.to_owned() };
     harness.core.server_failed(id, failure, harness.now, &mut harness.io);
 }
 
-/// A pool whose only server has disconnected, and a client that was logged in before.
+/// Creates a pool whose only server has disconnected, with a client that had logged in before.
 fn without_server(spec: PoolSpec) -> (CoreHarness, ClientId) {
     let mut harness = CoreHarness::new(spec);
     let client = harness.client();
@@ -210,11 +210,11 @@ fn new_login_fails_fast_until_the_next_attempt_is_due() {
     let (mut harness, first) = without_server(PoolSpec::new(1));
     query(&mut harness, first);
     login_fails(&mut harness, *b"08006", "Connection refused");
-    // During the pause, the known failure is reported at once.
+    // During the retry delay, the known failure is reported at once.
     let early = harness.client();
     assert_eq!(harness.io.closed, [PeerId::Client(early)]);
     assert!(harness.io.opened.is_empty());
-    // When an attempt is due, a client that logs in waits for its outcome.
+    // When an attempt is due, a client that logs in waits for its result.
     harness.advance(100);
     let (fails, _) = (harness.client(), harness.io.opened[0]);
     assert_eq!(harness.sent_to_client(fails), b"");
@@ -249,7 +249,7 @@ fn min_pool_size_yields_to_pools_with_clients() {
     assert_eq!((harness.io.opened.len(), limit.in_use()), (0, 2));
     query(&mut harness, other);
     answer(&mut harness, theirs);
-    // The minimum is never filled with servers of a pool that has clients.
+    // Another pool's servers are never closed to fill the minimum.
     for _ in 0..30 {
         harness.advance(100);
     }

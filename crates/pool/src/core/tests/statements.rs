@@ -1,4 +1,4 @@
-//! Prepared statements of several clients on one server.
+//! Tests of prepared statements of several clients on one server.
 
 use super::{CoreHarness, message};
 use crate::{PoolSpec, ServerId};

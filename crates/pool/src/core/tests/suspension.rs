@@ -1,4 +1,5 @@
-//! SUSPEND: no client gets a server, nothing is sent, no timeout expires; then everything resumes.
+//! Tests of SUSPEND: no client gets a server, nothing is sent, and no timeout expires, until
+//! RESUME.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ fn suspended_core_assigns_no_servers() {
     harness.core.suspend(true, harness.now, &mut harness.io);
     assert_eq!(harness.core.deadline(), Time::NEVER);
 
-    // A new client can log in, and waits like the other; no server is used or opened.
+    // A new client can log in, and waits like the other one. No server is used or opened.
     let second = harness.client();
     assert!(!harness.sent_to_client(second).is_empty(), "the login completes");
     harness.send_from_client(first, &query("select 1"));

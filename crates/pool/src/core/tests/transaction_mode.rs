@@ -1,4 +1,4 @@
-//! Linking and releasing servers, message by message.
+//! Tests of linking and releasing servers, message by message.
 
 use super::{CoreHarness, message};
 use crate::{PeerId, PoolSpec};

@@ -1,4 +1,4 @@
-//! Servers that move between workers, and servers that are restarting.
+//! Tests of servers that move between workers, and of servers that are restarting.
 
 use std::{sync::Arc, time::Duration};
 
@@ -54,7 +54,7 @@ fn worker_without_server_gets_next_free_one() {
     advance_all(&mut [&mut here, &mut there]);
     send_query(&mut here, second);
 
-    // The other worker's client has waited longer than the second one here.
+    // The other worker's client has waited longer than the second client here.
     reply(&mut here, server);
     let moved = deliver(&mut here, &mut there);
     assert!(there.sent_to_server(moved).ends_with(b"select 1\0"));
@@ -120,7 +120,7 @@ fn fail_login(harness: &mut CoreHarness, sqlstate: &[u8; 5]) {
 fn clients_wait_for_restarting_server() {
     let mut harness = CoreHarness::new(PoolSpec::new(2));
     let client = harness.client();
-    // It shuts down, is gone, and starts.
+    // The server shuts down, is unreachable, and starts up.
     for sqlstate in [b"57P03", b"08006", b"57P03"] {
         fail_login(&mut harness, sqlstate);
         assert!(harness.io.closed.is_empty() && harness.io.opened.is_empty());
