@@ -74,14 +74,15 @@ pub use report::{
 
 /// One worker's data path, without I/O.
 ///
-/// The worker reports socket events through the methods below, in any order, and passes the current
-/// time and its [`CoreIo`]; the core issues its commands through [`CoreIo`]. It never blocks, reads
-/// no clock and draws no random numbers, so the same calls always produce the same commands.
+/// The worker reports socket events through the methods below, in any order. With each event it
+/// passes the current time and its [`CoreIo`], through which the core issues commands. It never
+/// blocks, reads no clock and draws no random numbers, so the same calls always produce the same
+/// commands.
 ///
 /// # The worker's duties
 ///
 /// - A client: [`Core::add_client`] once it is authenticated, then [`Core::finish_client_login`];
-///   then [`Core::client_bytes`] for what it sends, until the worker reports
+///   then [`Core::client_bytes`] for the bytes that it sends, until the worker reports
 ///   [`Core::client_closed`] or the core calls [`CoreIo::close`].
 /// - A server: starts with [`CoreIo::open_server`]; then either [`Core::server_ready`] or
 ///   [`Core::server_failed`]; then [`Core::server_bytes`], until the worker reports
@@ -112,11 +113,11 @@ pub struct Core {
     next_sweep: Time,
     /// Clients taken over from another process, by the cancel key that they got from it.
     takeover_keys: HashMap<CancelKey, ClientId>,
-    /// Number of workers that share the pools.
+    /// Number of workers among which each pool is divided.
     workers: u32,
     /// Whether a pool has a [`PoolSpec::servers_min`]: timers must then run even without clients.
     has_min_pools: bool,
-    /// Whether servers are closed as soon as no client waits for one.
+    /// Whether idle servers are closed as soon as no client waits for one: during a takeover.
     closes_idle_servers: bool,
     /// Whether the worker is suspended and assigns no servers to clients; see [`Core::suspend`].
     is_suspended: bool,
@@ -164,7 +165,7 @@ impl Core {
     }
 
     /// Creates a worker without pools. Workers that hand servers over to one another must share
-    /// `statements`; otherwise one statement name would have two texts.
+    /// `statements`; otherwise the same statement name could stand for two texts.
     pub fn with_statements(worker: WorkerId, statements: Arc<StatementRegistry>) -> Self {
         Self {
             worker,
@@ -253,7 +254,7 @@ impl Core {
         let parameters = self.parameter_sets.intern(std::mem::take(&mut login.parameters));
         let mut client = ClientConnection::new(&login, parameters);
         if self.pool(login.pool).spec.has_parameters_at_login {
-            // RESET restores these on the server itself.
+            // The server knows these values from its login, so its own RESET restores them.
             client.startup_parameters = self.parameter_sets.intern([]);
         }
         self.attach_to_cluster(&mut client, login.role);
@@ -261,10 +262,9 @@ impl Core {
         Some(self.clients.insert(client))
     }
 
-    /// Sends a new client `auth_messages`, the end of its authentication such as
-    /// AuthenticationOk, then ParameterStatus, BackendKeyData and ReadyForQuery. In a pool without
-    /// any server login yet, the latter follow the first server's login; until then the client is
-    /// paused.
+    /// Sends a new client `auth_messages`, such as AuthenticationOk, then ParameterStatus,
+    /// BackendKeyData and ReadyForQuery. If no server of the pool has logged in yet, the client is
+    /// paused, and all but `auth_messages` are sent after the first server login.
     pub fn finish_client_login(
         &mut self,
         id: ClientId,
@@ -283,7 +283,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Processes bytes that a client sent: all of them, in pieces of any size.
+    /// Processes bytes that a client sent. The worker must pass all bytes, in pieces of any size.
     pub fn client_bytes(&mut self, id: ClientId, bytes: &[u8], now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.process_client_bytes(id, bytes, io);
@@ -298,7 +298,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Called when a server requested by [`CoreIo::open_server`] is logged in and idle.
+    /// Called when the login to a server requested by [`CoreIo::open_server`] has succeeded.
     pub fn server_ready(
         &mut self,
         id: ServerId,
@@ -325,7 +325,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Processes bytes that a server sent: all of them, in pieces of any size.
+    /// Processes bytes that a server sent. The worker must pass all bytes, in pieces of any size.
     pub fn server_bytes(&mut self, id: ServerId, bytes: &[u8], now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.process_server_bytes(id, bytes, io);
@@ -348,9 +348,9 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Handles a CancelRequest. The key must be one of this worker's, see [`crate::worker_of_key`];
-    /// an unknown key has no effect and returns `false`. A CancelRequest is never answered: the
-    /// worker just closes the connection that it arrived on.
+    /// Handles a CancelRequest. The key must be one that this worker issued; see
+    /// [`crate::worker_of_key`]. Returns `false`, without any effect, if the key is unknown. A
+    /// CancelRequest is never answered: the worker just closes the connection that it arrived on.
     pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn CoreIo) -> bool {
         self.now = now;
         let is_known = self.cancel_by_key(key, io);
@@ -375,7 +375,7 @@ impl Core {
 
     /// Adopts a server that another worker handed over. The worker registers its socket under the
     /// returned id, then calls [`Core::serve_waiting`]. Returns `None` if this worker does not have
-    /// the pool: the worker closes the socket.
+    /// the pool; the caller must then close the socket.
     pub fn adopt_server(&mut self, transfer: Box<Transfer>, now: Time) -> Option<ServerId> {
         self.now = now;
         self.insert_transferred(transfer)
@@ -426,7 +426,7 @@ impl Core {
         std::mem::take(&mut self.reads_rerouted)
     }
 
-    /// Whether a fault is injected; always `false` outside of tests.
+    /// Whether a test has injected this fault; always `false` outside tests.
     #[inline]
     fn injects(&self, fault: InjectedFault) -> bool {
         #[cfg(test)]
@@ -447,7 +447,7 @@ impl Core {
 
 #[cfg(test)]
 impl Core {
-    /// Returns the client that a server is linked to.
+    /// Returns the client that a server is linked to, if any.
     pub(crate) fn linked_client(&self, id: ServerId) -> Option<ClientId> {
         match self.servers.get(id)?.state {
             state::server::ServerState::Linked(client) => Some(client),
@@ -460,7 +460,7 @@ impl Core {
         self.clients.get(id).is_some_and(|client| client.routing.is_some())
     }
 
-    /// Returns a client's cancel key.
+    /// Returns a client's cancel key, if the client exists.
     pub(crate) fn cancel_key_of(&self, id: ClientId) -> Option<CancelKey> {
         Some(self.clients.get(id)?.cancel_key(self.worker, id))
     }

@@ -1,4 +1,4 @@
-//! Admin commands: PAUSE, RECONNECT, RELOAD, KILL.
+//! Applies the admin commands PAUSE, RECONNECT, RELOAD and KILL.
 
 use super::Core;
 use crate::{
@@ -29,7 +29,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Closes a pool's idle servers that must not be used.
+    /// Closes a pool's idle servers that must not be used any more; see [`Core::must_close`].
     pub(super) fn close_unusable_idle(&mut self, pool: PoolId, io: &mut dyn CoreIo) {
         let idle = self.pools.get(pool.index()).and_then(Option::as_ref).map(|it| it.idle.clone());
         for id in idle.into_iter().flatten() {
@@ -53,7 +53,7 @@ impl Core {
         self.admin_state_changed(now, io);
     }
 
-    /// Disconnects a client whose database was removed, if it is idle.
+    /// Disconnects the client in slot `index` if its database was removed and it is idle.
     pub(super) fn disconnect_if_removed(&mut self, index: usize, io: &mut dyn CoreIo) {
         let Some((id, client)) = self.clients.occupant(index) else { return };
         let pool = self.pools[client.owner_pool.index()].as_ref();
@@ -111,7 +111,8 @@ impl Core {
     }
 
     /// Whether a free server must be closed because it is outdated, the database is paused, or it
-    /// is surplus. The caller must then close it: this call has counted it against the surplus.
+    /// is surplus. If it returns `true`, the caller must close the server, because this call has
+    /// already counted it as closed.
     #[inline]
     pub(super) fn must_close(&mut self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };

@@ -54,7 +54,8 @@ impl Core {
         }
     }
 
-    /// Cancels a client's current request, wherever it is being processed.
+    /// Cancels a client's current request, whether it is waiting, runs on a server, or runs on
+    /// several shards.
     pub(super) fn cancel_client_request(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         self.capture_cancel(id);
         self.mark_transaction_cancelled(id);
@@ -108,7 +109,7 @@ impl Core {
         self.update_pause(PeerId::Client(id), io);
     }
 
-    /// Sends a CancelRequest for a server connection that has outstanding requests.
+    /// Sends a CancelRequest for a server connection, if it has outstanding requests.
     pub(super) fn request_cancel(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.outstanding.is_empty() {
@@ -131,7 +132,8 @@ impl Core {
     }
 }
 
-/// Returns the length of the first complete request, up to the message that ReadyForQuery answers.
+/// Returns the length of the first complete request, up to and including its Query, FunctionCall or
+/// Sync; `None` if it is incomplete.
 fn first_request_bytes(held: &[u8]) -> Option<usize> {
     let mut rest = held;
     loop {

@@ -1,4 +1,4 @@
-//! Capture of client traffic.
+//! Captures client traffic.
 //!
 //! Client bytes are captured as they arrive, before the core processes them. The pooler's own
 //! requests to servers, and their replies, are not part of a capture. While no capture runs, the
@@ -28,7 +28,7 @@ impl Core {
         self.observes_clients = true;
     }
 
-    /// Stops the running capture.
+    /// Stops the running capture, if any, and passes its remaining events to the writer.
     pub fn stop_capture(&mut self) {
         if let Some(capture) = self.capture.take() {
             capture.finish();
@@ -41,7 +41,7 @@ impl Core {
         self.capture.as_ref().and_then(|capture| capture.flush_deadline()).map_or(Time::NEVER, Time)
     }
 
-    /// Passes the buffer to the writer if its oldest event has waited long enough.
+    /// Passes the buffer to the writer if its oldest event is old enough.
     pub fn flush_capture(&mut self, now: Time) {
         if let Some(capture) = &mut self.capture
             && capture.flush_deadline().is_some_and(|due| due <= now.0)

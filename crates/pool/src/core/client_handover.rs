@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// A client's state, except its socket and the name of its pool. The client has no server, no
-/// outstanding request, and no unsent reply.
+/// The state of a client that moves to another process, except its socket and the name of its pool.
+/// The client has no server, no outstanding request, and no unsent reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHandover {
     /// The user that the client logged in as, if it differs from its pool's user.
@@ -139,8 +139,8 @@ impl Core {
         Some((client.owner_pool, handover))
     }
 
-    /// Starts or stops closing servers for which no client waits: during a takeover the new process
-    /// opens its own.
+    /// Starts or stops closing servers for which no client waits. During a takeover this frees
+    /// connections for the new process.
     pub fn close_idle_servers(&mut self, closes: bool, now: Time, io: &mut dyn CoreIo) {
         self.closes_idle_servers = closes;
         self.admin_state_changed(now, io);
@@ -173,7 +173,7 @@ impl Core {
             written_shards,
             channels,
         } = handover;
-        // The client already has a cancel key, so it needs no random secret.
+        // The client keeps its old cancel key, so it needs no random secret.
         let secret = CancelSecret([0; 32]);
         let login = ClientLogin { pool, user, version, secret, parameters: Vec::new(), role: None };
         let parameters = self.parameter_sets.intern(parameters);

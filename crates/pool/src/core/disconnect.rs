@@ -71,8 +71,8 @@ impl Core {
         let spec =
             &self.pools[server.pool.index()].as_ref().expect("a pool with servers exists").spec;
         let is_session = spec.mode == PoolingMode::Session;
-        // A session's reset query, such as DISCARD ALL, is trusted to reset everything; without
-        // one, any session state must be reset.
+        // In session mode, a configured reset query, such as DISCARD ALL, is trusted to reset
+        // everything. Without one, any kind of session state may have changed and is reset.
         match &spec.reset {
             Some(_) if is_session => {
                 (server.is_reset_due, server.session_state) = (true, SessionStateFlags::NONE);
@@ -186,7 +186,7 @@ impl Core {
         self.handle_server_disconnect(id, io);
     }
 
-    /// Disconnects a client with an error.
+    /// Disconnects a client with an error, and reports the error for the log.
     pub(super) fn refuse(&mut self, id: ClientId, refusal: &ClientRefusal, io: &mut dyn CoreIo) {
         // A client gets only the first error of its sub-requests.
         let sub_request = self.clients.get(id).and_then(ClientConnection::sub_request);

@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl Core {
-    /// Starts a fan-out request of a client.
+    /// Starts a client's request that runs on several shards.
     pub(super) fn start_fan_out(
         &mut self,
         id: ClientId,
@@ -122,7 +122,8 @@ impl Core {
         }
     }
 
-    /// Starts the next sub-request.
+    /// Starts the next sub-request: creates an internal client and processes the request's messages
+    /// for it.
     fn start_sub_request(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(parent) = self.clients.get_mut(id) else { return };
         let Some(fan_out) = &mut parent.fan_out else { return };
@@ -174,7 +175,7 @@ impl Core {
         self.send_merged(sub_request.parent, &out, io);
     }
 
-    /// Sends merged replies to a client.
+    /// Sends merged replies to a client, and updates which sub-requests are paused.
     fn send_merged(&mut self, id: ClientId, out: &[u8], io: &mut dyn CoreIo) {
         self.deferred.push(DeferredWork::Client(id));
         if !out.is_empty() {
@@ -184,8 +185,8 @@ impl Core {
         self.pause_sub_requests(id, io);
     }
 
-    /// Pauses or resumes reading from the servers of a fan-out request, depending on whether their
-    /// client has read its replies, and on how far each is ahead of the others.
+    /// Pauses or resumes reading from the servers of a fan-out request, depending on whether the
+    /// client reads its replies, and on how far each server is ahead of the others.
     pub(super) fn pause_sub_requests(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(parent) = self.clients.get_mut(id) else { return };
         let Some(mut fan_out) = parent.fan_out.take() else { return };
@@ -239,7 +240,8 @@ impl Core {
                     if let Some(floors) = floors.flatten() {
                         parent.causal_token.get_or_insert_default().merge(&floors);
                     }
-                    // All sub-requests prepare the same statements.
+                    // All sub-requests prepare the same statements, so those of the first are
+                    // sufficient.
                     if let Some(statements) = statements.filter(|_| index == 0) {
                         parent.statements = statements;
                     }
@@ -324,7 +326,7 @@ impl Core {
             .map_or(id, |sub_request| sub_request.parent)
     }
 
-    /// Whether a client's fan-out request has failed.
+    /// Whether a client's fan-out request has failed, so that the client has received an error.
     pub(super) fn has_fan_out_failed(&self, id: ClientId) -> bool {
         let fan_out = self.clients.get(id).and_then(|client| client.fan_out.as_ref());
         fan_out.is_some_and(|fan_out| fan_out.merger.has_failed())

@@ -24,7 +24,7 @@ const BINARY_COPY: Refusal =
     Refusal::UnknownShard(NoShardKey::FanOutNotAllowed("a binary COPY does not support"));
 
 impl RoutingContext<'_> {
-    /// Plans a query string for several shards.
+    /// Plans a query string that runs on several shards.
     pub(super) fn plan_query_fan_out(
         &mut self,
         client: &mut ClientConnection,
@@ -75,8 +75,8 @@ impl RoutingContext<'_> {
         }))
     }
 
-    /// Plans a batch of the extended protocol for several shards, up to its Sync. Each Execute is
-    /// preceded by a Describe, which tells the merger the types and formats of the rows.
+    /// Plans an extended-protocol batch, up to its Sync, that runs on several shards. Each Execute
+    /// is preceded by a Describe, which tells the merger the types and formats of the columns.
     pub(super) fn plan_batch_fan_out(
         &mut self,
         route: &Route,

@@ -10,11 +10,11 @@ pub(crate) enum InjectedFault {
     DirtyReuse,
     /// A server is assigned to another client while a CancelRequest to it is in flight.
     StrayCancel,
-    /// Messages that the pooler itself sends to a client are sent twice.
+    /// Messages that the pooler itself generates for a client are sent twice.
     DoubleReply,
     /// Clients share statements that were parsed under different settings.
     ForeignLiterals,
-    /// Servers are opened although limits are reached.
+    /// Servers are opened although a connection limit is reached.
     LimitBreach,
     /// Requests for the primary go to an arbitrary member.
     WriteToAnyMember,

@@ -20,9 +20,9 @@ use crate::{
 ///
 /// - After [`CoreIo::close`] or [`CoreIo::hand_over`] the id is invalid: the worker reports nothing
 ///   about it, and may use its slot for another connection within the same call.
-/// - A peer starts unpaused. While it is paused the worker does not read from it and need not
-///   change its registration: with edge-triggered readiness a flag is enough, if [`CoreIo::resume`]
-///   makes the worker try to read again.
+/// - A peer is not paused initially. While it is paused, the worker does not read from it. It need
+///   not change the peer's registration in the event loop: with edge-triggered readiness a flag is
+///   enough, if [`CoreIo::resume`] makes the worker try to read again.
 /// - Errors are never returned. The bytes of a failed send are lost, but count as sent; the worker
 ///   then calls [`crate::Core::client_closed`] or [`crate::Core::server_closed`].
 pub trait CoreIo {
@@ -43,14 +43,14 @@ pub trait CoreIo {
     /// sent a final ErrorResponse or Terminate, if one is required.
     fn close(&mut self, peer: PeerId);
 
-    /// Reports the error that `client` was sent before its connection is closed, for the log.
+    /// Reports, for the log, the error that was sent to `client` before its connection is closed.
     /// Optional.
     fn client_refused(&mut self, client: ClientId, refusal: &ClientRefusal) {
         let _ = (client, refusal);
     }
 
-    /// Reports the error that `client` was sent for a request on several shards, for the log; the
-    /// connection stays open. Optional.
+    /// Reports, for the log, the error that was sent to `client` for a request on several shards.
+    /// Its connection stays open. Optional.
     fn request_failed(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
         let _ = (client, error);
     }
@@ -80,9 +80,9 @@ pub trait CoreIo {
     /// Until then `server` is not given to another client.
     fn send_cancel(&mut self, server: ServerId, pool: PoolId, key: &CancelKey);
 
-    /// Requests a server from another worker: this one has clients of `pool` waiting and may not
-    /// open more. Every other worker must call [`crate::Core::server_requested`]. May be ignored
-    /// with a single worker.
+    /// Requests a server from the other workers: clients of `pool` wait here, and this worker may
+    /// not open more servers. Every other worker must then call [`crate::Core::server_requested`].
+    /// If there is only one worker, the request may be ignored.
     fn request_server(&mut self, pool: PoolId);
 
     /// Makes the dedicated connection for the database of `owner_pool` listen to `channels` for

@@ -56,7 +56,7 @@ impl Transfer {
 impl Core {
     /// Links a client to an idle server, if one is available and no other client waits for it, and
     /// queues the statements that apply the client's parameters. Returns whether the client's
-    /// messages may follow at once, or `None` without a server.
+    /// messages may follow at once, or `None` if no server is available.
     pub(super) fn link_idle_server(&mut self, id: ClientId) -> Option<bool> {
         let client = self.clients.get(id)?;
         let is_queued = client.state == ClientState::Waiting;
@@ -167,7 +167,7 @@ impl Core {
         let Some(client) = self.clients.get_mut(id) else { return };
         let pool_id = client.pool;
         let Some(pool) = self.pools[pool_id.index()].as_mut() else { return };
-        // While its server is down, a client is refused at login: it may have other hosts to try.
+        // While the server is down, clients are refused at login, so that they can try other hosts.
         let welcome = pool.spec.welcome.parameters().filter(|_| pool.outage().is_none());
         let Some(welcome) = welcome else {
             client.state_since = self.now;
@@ -299,8 +299,8 @@ impl Core {
         let ignores_cancels = self.injects(InjectedFault::StrayCancel);
         let Some(server) = self.servers.get_mut(id) else { return };
         server.state_since = self.now;
-        // The CancelRequest may still arrive and hit the next client's statement: the release
-        // continues in `finish_cancel`.
+        // The CancelRequest may still arrive, and would cancel the next client's statement. The
+        // release continues in `finish_cancel`.
         if server.cancels_in_flight > 0 && !ignores_cancels {
             server.state = ServerState::Cleaning;
             return;

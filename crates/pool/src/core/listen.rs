@@ -133,7 +133,8 @@ impl LinkedHandler<'_> {
         })
     }
 
-    /// Handles an Execute of a portal whose statement is a LISTEN or UNLISTEN.
+    /// Handles an Execute of the portal that is bound to a LISTEN or UNLISTEN; `None` for other
+    /// portals.
     pub(super) fn execute_listen_portal(
         &mut self,
         message: PartialMessage<'_>,

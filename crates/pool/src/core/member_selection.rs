@@ -28,7 +28,7 @@ use crate::{
 /// How long a client waits for one member before it moves to another that has an idle server.
 const MOVE_DELAY: Duration = Duration::from_millis(100);
 
-/// Returns a client's requirements on a member.
+/// Returns what a client requires of a member: role, shard, and replay of its own writes.
 pub(super) fn member_request(client: &ClientConnection) -> MemberRequest<'_> {
     let ClientConnection { role, shard, can_use_primary, .. } = *client;
     MemberRequest { role, shard, causal_token: client.causal_token.as_deref(), can_use_primary }
@@ -51,8 +51,8 @@ impl Core {
     pub fn cluster_state_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for owner in self.owner_pools() {
-            // Redirect first, so that none of these clients gets a server that is about to be
-            // closed.
+            // Redirect waiting clients first, so that none of them gets a server that is about to
+            // be closed.
             self.redirect_waiting(owner, io);
             self.reroute_requests(owner, io);
             self.fence_members(owner, io);
@@ -252,7 +252,8 @@ impl Core {
         }
     }
 
-    /// Moves waiting clients from members that cannot serve them to members that can.
+    /// Moves waiting clients from members that cannot serve them to members that can, and serves
+    /// them there.
     fn redirect_waiting(&mut self, owner: PoolId, io: &mut dyn CoreIo) {
         let mut gaining_pools = Vec::new();
         let members =

@@ -1,4 +1,4 @@
-//! The message path: from the bytes that a client sends to those that a server sends back.
+//! The path of messages between clients and servers, in both directions.
 //!
 //! ```text
 //! client bytes ─► client_to_server ─► request ─► rewrite ─► outstanding ─► output ─► server

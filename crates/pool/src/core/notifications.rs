@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Reports to the worker which channels a client has started and stopped listening to.
+    /// Tells the worker which channels a client starts or stops listening to.
     pub(super) fn update_listens(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get_mut(id) else { return };
         let Some(channels) = &mut client.channels else { return };

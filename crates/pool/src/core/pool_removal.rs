@@ -1,4 +1,4 @@
-//! Removal of unused pools.
+//! Removes unused pools.
 
 use super::Core;
 use crate::core::state::{ids::PoolId, pool_stats::PoolStats};

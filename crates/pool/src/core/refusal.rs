@@ -30,10 +30,10 @@ pub enum ClientRefusal {
     /// A transaction of the client did not end within the transaction timeout.
     #[error("transaction_timeout: the transaction took too long")]
     TransactionTimeout,
-    /// The client left a transaction idle for too long.
+    /// The client left a transaction idle for longer than the idle-transaction timeout.
     #[error("idle_transaction_timeout: the transaction was idle for too long")]
     IdleTransactionTimeout,
-    /// The client was idle for too long.
+    /// The client was idle for longer than the client-idle timeout.
     #[error("client_idle_timeout: the connection was idle for too long")]
     ClientIdleTimeout,
     /// The client started a transaction block in statement mode.

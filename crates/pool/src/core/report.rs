@@ -17,7 +17,7 @@ use crate::core::{
     time::Time,
 };
 
-/// A worker's pools, clients and servers at one moment.
+/// The state of a worker's pools, clients and servers at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct CoreReport {
     /// The worker's pools, in the order of their ids.
@@ -28,7 +28,7 @@ pub struct CoreReport {
     pub servers: Vec<ServerReport>,
 }
 
-/// A worker's part of a pool.
+/// The state of one worker's part of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolReport {
     /// The pool's id, which is the same in every worker.
@@ -94,9 +94,9 @@ pub struct ClientReport {
     pub phase: ClientPhase,
     /// Time since the client's login.
     pub age: Duration,
-    /// Time since `phase` last changed.
+    /// Time since the client entered its current state, such as waiting, linked or idle.
     pub since: Duration,
-    /// The server that the client is linked to.
+    /// The server that the client is linked to, if any.
     pub server: Option<ServerId>,
     /// Number of the client's named prepared statements.
     pub statements: usize,
@@ -124,7 +124,7 @@ pub enum ServerPhase {
 /// The state of one server connection, for SHOW SERVERS.
 #[derive(Clone, Debug)]
 pub struct ServerReport {
-    /// Id of the connection in the worker.
+    /// Id of the connection within its worker.
     pub id: ServerId,
     /// The pool that the connection belongs to.
     pub pool: PoolId,
@@ -132,9 +132,11 @@ pub struct ServerReport {
     pub phase: ServerPhase,
     /// Time since the connection was opened.
     pub age: Duration,
-    /// Time since `phase` last changed.
+    /// Time since the connection entered its state; while linked, since the server last started or
+    /// finished work.
     pub since: Duration,
-    /// The client that the connection is linked to.
+    /// The client that the connection is linked to, if any; for a sub-request, the client that sent
+    /// the request.
     pub client: Option<ClientId>,
     /// Number of CancelRequests to the server that are in flight.
     pub cancels: u32,
@@ -170,7 +172,7 @@ impl Core {
     }
 
     fn count(&self, pools: &mut [PoolReport]) {
-        // The reports are sorted by id, with gaps.
+        // The reports are sorted by pool id, but ids may be missing.
         let at = |pools: &[PoolReport], id: PoolId| pools.binary_search_by_key(&id, |it| it.pool);
         let clients = (0..self.clients.slots()).filter_map(|slot| self.clients.occupant(slot));
         for (_, client) in clients.filter(|(_, client)| client.is_external()) {

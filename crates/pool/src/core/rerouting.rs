@@ -35,7 +35,8 @@ use crate::{
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
 impl Core {
-    /// Whether the client's next bytes start a request that could be rerouted.
+    /// Whether the client's next bytes start a request that can be rerouted as long as it is
+    /// unanswered.
     #[inline]
     pub(super) fn may_reroute(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| {

@@ -232,7 +232,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Returns the client's routing state, created if necessary.
+    /// Returns the client's routing state, which is created if necessary, under the current
+    /// settings.
     pub(super) fn client_routing<'c>(
         &self,
         client: &'c mut ClientConnection,

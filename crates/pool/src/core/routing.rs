@@ -58,7 +58,7 @@ pub(crate) struct ClientRouting {
     /// Statements by name, if the pooler does not rewrite names. The value is `None` if it is
     /// uncertain which of several texts the server has.
     pub(crate) statements_by_name: HashMap<Box<[u8]>, Option<NamedStatement>>,
-    /// The edition of the router for which `statements_by_id` was filled.
+    /// The edition of the router for which the cached routes and analyses were made.
     edition: u32,
     has_server_encoding: bool,
 }

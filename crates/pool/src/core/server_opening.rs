@@ -122,7 +122,7 @@ impl Core {
             })
     }
 
-    /// Whether a pool may start a server login now, apart from limits.
+    /// Whether a pool may start a server login now, regardless of connection limits.
     fn may_open(&mut self, pool_id: PoolId) -> bool {
         let (now, is_suspended) = (self.now, self.is_suspended);
         let pool = self.pool(pool_id);
@@ -319,7 +319,7 @@ fn transfer_evens_shares(first: &PoolSpec, second: &PoolSpec) -> bool {
     server_count(first) == 0 || gains * u64::from(second.weight) <= loses * u64::from(first.weight)
 }
 
-/// Whether the two pools have a limit in common.
+/// Whether the two pools have a connection limit in common.
 fn have_shared_limit(first: &PoolSpec, second: &PoolSpec) -> bool {
     let is_shared =
         |limit: &Arc<ConnectionLimit>| second.server_limits.iter().any(|it| Arc::ptr_eq(it, limit));

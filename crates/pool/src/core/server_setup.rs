@@ -159,8 +159,8 @@ fn set_in_open_batch(
     });
 }
 
-/// Queues the query for the parse settings in force: in the open batch or, without one, in a
-/// separate batch.
+/// Queues the query for the current parse settings: in the open batch, followed by a Flush, or in a
+/// separate batch if none is open.
 pub(super) fn query_parse_settings(server: &mut ServerConnection, to: &mut GatherBuffer) {
     let is_own = !server.has_open_batch;
     server.parameters.parse_state.is_querying = true;

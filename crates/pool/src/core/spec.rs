@@ -55,7 +55,8 @@ pub struct PoolSpec {
     pub connect_query: Option<Arc<ConnectQuery>>,
     /// The query that checks a server that has been idle for a long time before a client gets it.
     pub check: Option<CheckQuery>,
-    /// Whether the least recently used server is used first, instead of the most recently used.
+    /// Whether the least recently used idle server is used first, instead of the most recently used
+    /// one.
     pub is_round_robin: bool,
     /// Maximum bytes of notifications buffered for a busy client, if servers are shared. With
     /// `None`, LISTEN is not multiplexed, and ends when the server is released.
@@ -67,7 +68,7 @@ pub struct PoolSpec {
     /// The parameters that are sent to clients at login, once a server has reported them to any
     /// worker.
     pub welcome: Arc<WelcomeMessage>,
-    /// Administrative state of the database: paused, disabled, or to be reconnected.
+    /// The effect of administrators' commands on the database, such as PAUSE.
     pub admin_state: Arc<AdminState>,
     /// The name of the pool's user, for `PAUSE` of single users.
     pub user: Arc<str>,
@@ -191,7 +192,7 @@ pub struct PoolTimeouts {
     pub client_idle: Option<Duration>,
     /// How long a server beyond [`PoolSpec::servers_min`] may be idle before it is closed.
     pub server_idle: Option<Duration>,
-    /// The age at which a server is closed as soon as it is idle.
+    /// The age from which on a server is closed as soon as it is idle.
     pub server_lifetime: Option<Duration>,
     /// How long the requests of a disconnected client may take to finish, or to be cancelled and
     /// rolled back, before the server is closed.

@@ -36,7 +36,7 @@ pub(crate) struct FanOutRequest {
     pub(crate) can_use_primary: bool,
     /// The messages to send to each shard before any rows of a COPY.
     pub(crate) messages: Vec<u8>,
-    /// The requests among `messages` that the shards reply to.
+    /// The requests among `messages` that each shard replies to, in order.
     pub(crate) expected_replies: Vec<ShardRequest>,
     /// For a COPY, how to assign the rows that follow to shards.
     pub(crate) copy: Option<CopyRowRouting>,
@@ -83,7 +83,7 @@ pub(crate) struct FanOutCopy {
     pub(crate) has_same_encoding: bool,
     /// Bytes of the current CopyData message that have not been received yet.
     pub(crate) data_left: u32,
-    /// Rows collected for each shard, not sent yet.
+    /// Rows for each shard that have not been sent yet, in shard order.
     pub(crate) buffers: Vec<Vec<u8>>,
 }
 

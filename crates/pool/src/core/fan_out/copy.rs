@@ -21,7 +21,7 @@ use crate::{
 /// Bytes of rows collected for a shard before they are sent in a CopyData message.
 const COPY_DATA_BYTES: usize = 32 << 10;
 
-/// Maximum length of a row in bytes.
+/// Maximum length of a row, in bytes: 64 MiB.
 const ROW_BYTES_MAX: usize = 64 << 20;
 
 const NO_ZERO_BYTE: &str = "the pooler's own text has no zero byte";
@@ -39,7 +39,8 @@ impl FanOutCopy {
         })
     }
 
-    /// Splits received data into rows by shard, or returns the reason why a row cannot be routed.
+    /// Splits received data into rows and appends each to the buffer of its shard. Returns an error
+    /// if a row cannot be routed.
     fn split(&mut self, bytes: &[u8], is_last: bool) -> Result<(), Refusal> {
         self.rows.push(bytes);
         while let Some((place, row)) = self.rows.next(&self.map, self.has_same_encoding)? {
@@ -78,7 +79,7 @@ enum CopyInput {
 }
 
 impl Core {
-    /// Processes rows that a client sends; returns the number of bytes processed.
+    /// Processes COPY data that a client sent; returns the number of bytes processed.
     pub(crate) fn process_copy_data(
         &mut self,
         id: ClientId,

@@ -20,7 +20,8 @@ pub(crate) use crate::core::listen::{
     statement::{parse, starts_with_listen},
 };
 
-/// A channel name as in PostgreSQL: folded, and truncated to the maximum length.
+/// A channel name as PostgreSQL stores it: folded to lower case unless quoted, and truncated to 63
+/// bytes.
 pub type Channel = Arc<[u8]>;
 
 /// A change to the channels that a client listens to.
@@ -88,6 +89,7 @@ pub(crate) fn marker_number(channel: &[u8]) -> Option<u32> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Query sent to a server after the transaction: lists its channels, then unlistens all.
+/// The query sent to a server after the transaction: returns the channels that it listens to, then
+/// unlistens all.
 pub(crate) const LISTENING_CHANNELS_QUERY: &[u8] =
     b"SELECT pg_catalog.pg_listening_channels();UNLISTEN *";

@@ -49,12 +49,12 @@ pub(crate) enum NotificationOutcome {
 }
 
 impl ClientChannels {
-    /// Whether the client has no channels and nothing is pending.
+    /// Whether the client has no channels, and no notification or warning is pending.
     pub(crate) fn is_idle(&self) -> bool {
         self.channels.is_empty() && self.queue.is_empty() && self.dropped == 0
     }
 
-    /// Returns the channels that committed transactions listen to.
+    /// Returns the channels whose LISTEN was committed.
     pub(crate) fn committed(&self) -> impl Iterator<Item = &Channel> {
         self.channels.iter().filter(|(_, committed)| **committed).map(|(channel, _)| channel)
     }
@@ -210,14 +210,14 @@ impl ClientChannels {
     }
 }
 
-/// Appends a warning as NoticeResponse.
+/// Appends a warning as a NoticeResponse message.
 pub(crate) fn write_warning(to: &mut Vec<u8>, warning: &MissedNotifications) {
     let text = warning.text();
     let fields = encode::essentials(Severity::Warning, warning.sqlstate(), text.as_bytes());
     encode::notice_response(to, fields).expect("the texts contain no zero byte");
 }
 
-/// LISTEN and UNLISTEN statements in a server's current transaction.
+/// The LISTEN and UNLISTEN statements in a server's current transaction.
 #[derive(Debug, Default)]
 pub(crate) struct PendingActions {
     /// The statements in order of execution; the index is the number of the marker channel.
@@ -241,7 +241,7 @@ impl PendingActions {
         self.actions.len()
     }
 
-    /// Adds a statement; returns its number.
+    /// Adds a statement; returns the number of its marker channel.
     pub(crate) fn push(&mut self, action: ListenAction) -> u32 {
         self.actions.push(action);
         u32::try_from(self.actions.len() - 1).unwrap_or(u32::MAX)

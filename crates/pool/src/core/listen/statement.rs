@@ -30,7 +30,7 @@ pub(crate) fn parse(sql: &[u8]) -> Option<ListenStatement> {
     }
 }
 
-/// Parses the statement at the start of a text.
+/// Parses the LISTEN or UNLISTEN at the start of a text, which may continue after it.
 fn parse_prefix(sql: &[u8]) -> Option<ListenStatement> {
     let rest = skip_whitespace(sql)?;
     let (is_listen, rest) = if let Some(rest) = strip_keyword(rest, b"listen") {

@@ -32,7 +32,7 @@ struct BatchInfo<'a> {
     parsed: Vec<(&'a [u8], &'a [u8], Parsed)>,
     binds: usize,
     executes: usize,
-    /// The text of the statement bound last, if it is a plain BEGIN.
+    /// The text of the last bound statement that is a BEGIN.
     begin: Option<Box<[u8]>>,
     /// Portals bound to the pooler's own commands, such as SHOW SHARD.
     portals: Vec<&'a [u8]>,
@@ -119,8 +119,8 @@ impl RoutingContext<'_> {
     }
 
     /// Plans the batch at `at`: returns the end of the analyzed part, its route, its fan-out plans,
-    /// and whether it executes nothing and may go to any shard. Returns `None` if more input is
-    /// needed.
+    /// and whether it only parses or describes statements and may go to any shard. Returns `None`
+    /// if more input is needed.
     fn plan_batch<'a>(
         &mut self,
         client: &mut ClientConnection,
@@ -132,7 +132,7 @@ impl RoutingContext<'_> {
             return Ok(None);
         }
         if end == at {
-            // An incomplete message cannot be routed by its contents.
+            // A single message exceeds the limit, so it cannot be routed by its contents.
             return Err(Dispatch::Refused(Refusal::UnknownShard(NoShardKey::Unreadable)));
         }
         match self.analyze(client, &input[at..end]) {
@@ -455,7 +455,7 @@ fn prepared_text<'a>(client: &'a ClientConnection, name: &[u8]) -> Option<&'a [u
     }
 }
 
-/// Analyzes the text of a Parse and the fields after it.
+/// Analyzes a statement, given the body of its Parse message after the name.
 fn parse_text(
     session: &mut howdah_route::RouteSession,
     router: &mut howdah_route::Router,

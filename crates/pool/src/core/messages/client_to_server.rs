@@ -199,7 +199,7 @@ impl Core {
         at
     }
 
-    /// Processes `input` from `at` on, up to the next point where the core must act.
+    /// Processes the messages in `input` from `at` on, until the core must act; advances `at`.
     fn process_messages(&mut self, id: ClientId, input: &[u8], at: &mut usize) -> StopReason {
         let ignores_parse_settings = self.injects(InjectedFault::ForeignLiterals);
         let Some(client) = self.clients.get_mut(id) else { return StopReason::Terminate };
@@ -262,7 +262,7 @@ impl Core {
 /// Decides how to handle each message of a client. Implemented for clients with and without a
 /// server.
 pub(in crate::core) trait MessageHandler {
-    /// Returns the cursor over the client's input.
+    /// Returns the client's position in its input stream.
     fn input(&mut self) -> &mut FrameCursor;
 
     /// Forwards a range of the input to the server.

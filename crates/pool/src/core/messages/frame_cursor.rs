@@ -62,7 +62,7 @@ impl FrameCursor {
         (bytes == 0 || self.body_handling == BodyHandling::Drop || may).then_some(bytes)
     }
 
-    /// Whether the last message was processed to its end.
+    /// Whether the last message was processed completely.
     pub(crate) fn is_at_boundary(&self) -> bool {
         self.body_left == 0
     }

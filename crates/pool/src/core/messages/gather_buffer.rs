@@ -7,7 +7,7 @@ use crate::{Backlog, CoreIo, core::state::ids::PeerId};
 /// Maximum number of slices for one [`CoreIo::send`].
 const SLICES_MAX: usize = 64;
 
-/// A range of the input, or of the buffer's own bytes.
+/// A range of the input or of `GatherBuffer::own_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GatherSlice {
     /// Whether the range refers to the input.
@@ -116,7 +116,7 @@ impl GatherBuffer {
     }
 }
 
-/// Maximum capacity for own bytes that is retained between uses.
+/// Maximum capacity, in bytes, of `GatherBuffer::own_bytes` that is retained between uses.
 const RETAINED_BYTES: usize = 64 * 1024;
 
 impl GatherSlice {

@@ -78,8 +78,8 @@ impl LocalBatchHandler<'_, '_> {
         }
     }
 
-    /// Handles a message of a batch that is a single BEGIN: answers it, and defers the BEGIN
-    /// itself.
+    /// Handles a message of a batch that is a single BEGIN: answers the message, and defers the
+    /// BEGIN itself.
     fn handle_begin(&mut self, message: &frontend::FrontendMessage<'_>, body: &[u8]) {
         match message {
             frontend::FrontendMessage::Parse(parse) => {

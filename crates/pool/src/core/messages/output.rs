@@ -81,7 +81,7 @@ impl Core {
         }
     }
 
-    /// Called when a peer's send buffer is empty: resumes reading from its counterpart.
+    /// Called when a peer's send buffer has become empty: resumes reading from its counterpart.
     pub(in crate::core) fn handle_drained(&mut self, peer: PeerId, io: &mut dyn CoreIo) {
         match peer {
             PeerId::Client(id) => {

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use crate::core::{prepared::statements::PooledStatement, session::state::SetKind};
 
-/// The kind of an outstanding request.
+/// The kind of an outstanding request, with the state needed to handle its reply.
 #[derive(Debug)]
 pub(crate) enum RequestKind {
     /// Answered by any messages, then ReadyForQuery.
@@ -73,7 +73,7 @@ pub(crate) enum RollbackAction {
 /// The unnamed statement that a client had before a request.
 #[derive(Debug)]
 pub(crate) enum PreviousUnnamed {
-    /// Irrelevant, because the request is the first of its batch and cannot be skipped.
+    /// Not recorded, because the request is the first of its batch and cannot be skipped.
     Any,
     /// The statement with this text; if the text is empty, the client had none.
     Text(Vec<u8>),
@@ -119,7 +119,8 @@ impl OutstandingRequest {
         matches!(self.kind, RequestKind::Query(_) | RequestKind::FunctionCall | RequestKind::Sync)
     }
 
-    /// Returns the change that is uncertain until the request is answered.
+    /// Returns the change to roll back if the request fails or is skipped; until its reply arrives,
+    /// the change is uncertain.
     fn rollback(&self) -> Option<&RollbackAction> {
         match &self.kind {
             RequestKind::Parse(rollback)

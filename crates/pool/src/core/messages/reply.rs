@@ -71,7 +71,7 @@ pub(in crate::core) struct ReplyHandler<'a> {
     pub(in crate::core) multiplexes_listen: bool,
     /// Whether transaction blocks are refused (statement mode).
     pub(in crate::core) refuses_blocks: bool,
-    /// The query that ran after the server's login.
+    /// The query that ran after the server's login, if one is configured.
     pub(in crate::core) connect_query: Option<&'a ConnectQuery>,
     pub(in crate::core) parameter_sets: &'a mut ParameterSets,
     pub(in crate::core) statements: &'a StatementRegistry,
@@ -287,7 +287,7 @@ impl ReplyHandler<'_> {
     fn command_completed(&mut self, body: &[u8]) {
         let tag = body.strip_suffix(b"\0").unwrap_or(body);
         let server = &mut *self.server;
-        // A tag with a row count means that only data has changed.
+        // A tag with a row count is that of a statement that cannot have changed session settings.
         if tag.last().is_some_and(u8::is_ascii_digit) && !server.write_detection.is_enabled() {
             return;
         }

@@ -47,7 +47,8 @@ impl ReplyHandler<'_> {
         if is_last { ReplyAction::Swallow } else { ReplyAction::Forward }
     }
 
-    /// Hides the replies to statements that the pooler spliced into a client's query string.
+    /// Hides the replies to statements that the pooler spliced into a client's query string, and
+    /// corrects error positions. Returns `None` for messages that need no special handling.
     pub(in crate::core) fn filter_spliced_reply(
         &mut self,
         kind: Backend,

@@ -7,8 +7,8 @@
 //! answered. If none of its statements has run, the statement is parsed again and the batch is sent
 //! again.
 //!
-//! A batch that does not ask for a description of the result is not retried: the client relies on
-//! an earlier description and would misread other columns.
+//! A batch is not retried if it neither describes the result nor prepares the statement: the client
+//! relies on an earlier description and would misread changed columns.
 
 use howdah_wire::{Frame, Frontend, Header};
 
@@ -57,7 +57,8 @@ impl RetryBuffer {
         self.uses_shared_statement = true;
     }
 
-    /// Records that the batch prepares a statement that the server already holds.
+    /// Records that the batch contains a Parse that the pooler answers, because the server already
+    /// has the statement.
     pub(crate) fn mark_parse(&mut self) {
         self.has_parse = true;
     }

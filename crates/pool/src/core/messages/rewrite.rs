@@ -117,7 +117,7 @@ impl<'a> PartialMessage<'a> {
 struct StatementRef {
     /// Id of the pooled statement; 0 for the unnamed statement, or if there is none.
     id: u64,
-    /// Whether its text is simple; see [`is_simple`].
+    /// Whether the statement's text is simple; see [`is_simple`].
     is_simple: bool,
 }
 
@@ -126,7 +126,7 @@ impl StatementRef {
 }
 
 impl Rewriter<'_> {
-    /// Called for the first message of a batch.
+    /// Called before the first message of a batch is handled.
     #[inline]
     pub(in crate::core) fn start_batch(&mut self) {
         let server = &mut *self.server;
@@ -135,7 +135,7 @@ impl Rewriter<'_> {
         server.retry_buffer.start_batch(is_first && server.status == TransactionStatus::Idle);
     }
 
-    /// Called for the Sync of a batch.
+    /// Called when the Sync of a batch is handled.
     #[inline]
     pub(in crate::core) fn finish_batch(&mut self, input: &[u8]) {
         self.server.retry_buffer.finish_batch(self.to_server, input);
@@ -556,7 +556,7 @@ impl Rewriter<'_> {
         server.set_kind = server.set_kind.max(SetKind::from_text(sql, reported));
     }
 
-    /// Prepares a statement on the server, unless the server has it.
+    /// Sends a Parse for a statement, unless the server already has it.
     fn ensure_prepared(&mut self, statement: &PooledStatement) {
         if self.server.statements.touch(statement.id) {
             return;

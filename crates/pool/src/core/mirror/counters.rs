@@ -62,7 +62,7 @@ struct MirrorErrors {
     last: Option<String>,
 }
 
-/// The counters of a mirror at one moment.
+/// A copy of a mirror's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorReport {
     /// Number of clients that are mirrored now.

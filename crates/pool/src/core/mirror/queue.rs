@@ -48,7 +48,7 @@ pub(crate) enum BufferingState {
     /// Buffering starts at the next point between two transactions.
     NotStarted,
     Active,
-    /// The current transaction is not buffered.
+    /// The current transaction is not buffered, for this reason.
     Dropped(DropReason),
 }
 
@@ -98,13 +98,13 @@ impl BufferReservation {
 #[derive(Debug)]
 pub(crate) struct MirrorQueue {
     pub(crate) target: MirrorTarget,
-    /// When the client disconnected or was removed from mirroring.
+    /// Time at which the client disconnected or was removed from mirroring.
     pub(crate) closed_at: Option<Time>,
-    /// Whether the client's input is buffered for this mirror.
+    /// Whether the client's current input is buffered for this mirror.
     pub(crate) buffering: BufferingState,
     /// Space reserved for the input of the open transaction.
     pub(crate) open_reservation: BufferReservation,
-    /// Waiting transactions, the oldest first.
+    /// Completed transactions that have yet to run on the mirror, the oldest first.
     pub(crate) waiting: VecDeque<BufferedTransaction>,
     pub(crate) running: Option<RunningTransaction>,
     /// Space reserved for all open, waiting and running transactions of this queue.
@@ -195,7 +195,7 @@ impl MirrorQueue {
         self.target.mirror.release(reservation.total());
     }
 
-    /// Drops the waiting transactions.
+    /// Drops the waiting transactions, and counts them as dropped for this reason.
     pub(crate) fn drop_waiting(&mut self, reason: DropReason) {
         for transaction in std::mem::take(&mut self.waiting) {
             self.target.mirror.record_drop(reason, transaction.bytes.len());

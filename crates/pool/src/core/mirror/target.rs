@@ -94,9 +94,9 @@ impl DropReason {
 pub enum MirrorResult {
     /// The transaction succeeded on both, or failed on both with the same first SQLSTATE.
     Same,
-    /// Only the mirror had an error.
+    /// The transaction failed only on the mirror.
     FailedMirrorOnly,
-    /// Only the database had an error.
+    /// The transaction failed only on the database.
     FailedClientOnly,
     /// The transaction failed on both, with different first SQLSTATEs.
     SqlstateDiffers,

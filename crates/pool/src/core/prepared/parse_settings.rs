@@ -116,7 +116,8 @@ pub(crate) struct ParseState {
     /// Values after login of parameters that the server does not report; `None` until they have
     /// been queried.
     base: Option<Box<ParseSettingValues>>,
-    /// Values from the last query, if parameters had been changed before it.
+    /// Values from the last query, if parameters had been changed since the connection was linked:
+    /// they are valid only for this link.
     queried: Option<Box<ParseSettingValues>>,
     /// Whether a query for the values was sent and its row has not arrived yet.
     pub(crate) is_querying: bool,
@@ -134,7 +135,7 @@ impl ParseState {
         self.current.as_ref()
     }
 
-    /// Records the settings in force.
+    /// Records the settings that are now in force.
     pub(crate) fn set_current(&mut self, settings: Arc<ParseSettings>) {
         self.key = settings.id;
         self.current = Some(settings);
@@ -200,7 +201,7 @@ impl ParseState {
         self.is_relied_on = false;
     }
 
-    /// Handles a reported value that differs from the expected one.
+    /// Called when the server reports an unexpected value of a parse setting.
     pub(crate) fn handle_unexpected_change(&mut self) {
         self.is_tainted |= self.key != 0 && self.is_relied_on;
         self.invalidate();

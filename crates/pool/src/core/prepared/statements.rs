@@ -94,7 +94,7 @@ struct StatementTable {
     clear_at_bytes: usize,
 }
 
-/// Minimum number of entries before the first eviction.
+/// Minimum number of entries before unused ones are evicted.
 const CLEAR_THRESHOLD_MIN: usize = 1024;
 /// Minimum total length of texts, in bytes, before the first eviction: 32 MiB.
 const CLEAR_THRESHOLD_BYTES_MIN: usize = 32 << 20;
@@ -230,7 +230,7 @@ impl StatementTable {
         }
     }
 
-    /// Evicts entries that no client uses.
+    /// Evicts entries that no client uses, and sets the thresholds for the next eviction.
     fn clear(&mut self) {
         self.by_text.retain(|statement| Arc::strong_count(statement) > 1);
         self.bytes = self.by_text.iter().map(|statement| statement.text.len()).sum();

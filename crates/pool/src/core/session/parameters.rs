@@ -95,7 +95,7 @@ pub(crate) struct ParameterSets {
     clear_at: usize,
 }
 
-/// Minimum number of entries before the first eviction.
+/// Minimum number of entries before unused ones are evicted.
 const CLEAR_THRESHOLD_MIN: usize = 256;
 
 impl ParameterSets {
@@ -175,11 +175,11 @@ pub(crate) struct ServerParameters {
     unreported: Vec<SessionParameter>,
     /// The parameter set that is known to be in force; `None` if that is uncertain.
     pub(crate) applied: Option<Arc<TrackedParameters>>,
-    /// Whether the statement that sets a parameter is prepared on the server.
+    /// Whether the pooler's statement that sets a parameter is prepared on the server.
     pub(crate) is_setter_prepared: bool,
     /// The parameter set that was sent but is not confirmed yet.
     in_flight: Option<Arc<TrackedParameters>>,
-    /// The parse settings in force.
+    /// The parse settings in force, as far as they are known.
     pub(crate) parse_state: ParseState,
 }
 

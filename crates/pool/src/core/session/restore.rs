@@ -50,7 +50,7 @@ pub(crate) fn changes_parameters(sql: &[u8]) -> bool {
         .any(|statement| ParameterChange::from_statement(statement.trim_ascii()).is_some())
 }
 
-/// A portal whose statement resets parameters.
+/// A portal whose statement resets parameters, with the startup values to restore.
 #[derive(Debug)]
 pub(crate) struct ResettingPortal {
     pub(crate) portal: Box<[u8]>,
@@ -86,7 +86,7 @@ fn statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
 enum ParameterChange<'a> {
     ResetAll,
     Reset(&'a [u8]),
-    /// Reset until the end of the transaction.
+    /// SET LOCAL to the default, which lasts until the end of the transaction.
     ResetLocal(&'a [u8]),
     Set(&'a [u8]),
 }
@@ -113,7 +113,8 @@ impl<'a> ParameterChange<'a> {
         }
     }
 
-    /// Parses the text after SET.
+    /// Parses the text after SET; `None` if it changes nothing beyond the transaction or is not
+    /// understood.
     fn from_set(rest: &'a [u8]) -> Option<Self> {
         if let Some(rest) = strip_keyword(rest, b"local") {
             // SET LOCAL ends with the transaction, and the previous value returns.

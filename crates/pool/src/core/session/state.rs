@@ -12,7 +12,7 @@ pub(crate) struct SessionStateFlags(u8);
 
 impl SessionStateFlags {
     pub(crate) const NONE: Self = Self(0);
-    /// Roles, and parameters that are not tracked per client.
+    /// The role, and parameters that the pooler does not track for each client.
     pub(crate) const SETTINGS: Self = Self(1);
     /// Session-level advisory locks.
     pub(crate) const LOCKS: Self = Self(2);
@@ -20,7 +20,7 @@ impl SessionStateFlags {
     pub(crate) const TEMP: Self = Self(4);
     /// Channels that the session listens to.
     pub(crate) const LISTEN: Self = Self(8);
-    /// Cursors, which may be WITH HOLD.
+    /// Cursors; one declared WITH HOLD outlives its transaction.
     pub(crate) const CURSORS: Self = Self(16);
     /// Statements prepared with the SQL command PREPARE.
     pub(crate) const PREPARED: Self = Self(32);

@@ -55,9 +55,9 @@ pub(crate) enum ClientKind {
     Plain,
     /// A client whose transactions are also replayed on mirrors.
     Mirrored(Box<MirroredClient>),
-    /// Internal: runs another client's request on one of several shards.
+    /// An internal client that runs another client's request on one of several shards.
     SubRequest(SubRequest),
-    /// Internal: runs another client's transaction on a mirror.
+    /// An internal client that runs another client's transaction on a mirror.
     MirrorClient(MirrorClient),
 }
 
@@ -102,7 +102,8 @@ pub(crate) struct ClientConnection {
     pub(crate) has_read_your_writes: bool,
     /// The writes that the client's reads must see; `None` before its first write.
     pub(crate) causal_token: Option<Box<CausalToken>>,
-    /// The role that the client requested at startup.
+    /// The role that the client requested, at startup or by `Core::set_role`; `None` to use the
+    /// pool's.
     pub(crate) requested_role: Option<RolePreference>,
     /// The client's own routing state; `None` while the pool's settings are sufficient.
     pub(crate) routing: Option<Box<ClientRouting>>,

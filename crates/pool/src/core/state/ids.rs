@@ -60,7 +60,7 @@ pub enum PeerId {
 /// worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PoolId(
-    /// Number of the pool, from 0.
+    /// Number of the pool; numbers start at 0.
     pub u32,
 );
 

@@ -129,7 +129,8 @@ impl Drop for Permits {
     }
 }
 
-/// Permission to acquire several permits of the same limits one after another while holding some.
+/// Permission to acquire several permits of the same limits one after another, holding some while
+/// waiting for more.
 ///
 /// If all permits of a limit were held by clients that wait for another one, none could ever
 /// proceed. A client that needs `n` permits holds at most `n - 1` while it waits. As long as the
@@ -143,7 +144,7 @@ pub(crate) struct AcquireGuard(Vec<(Arc<ConnectionLimit>, u32)>);
 pub(crate) enum TryAcquireError {
     /// Other requests have reserved too many permits; try again later.
     Busy,
-    /// More permits are needed at once than the limit allows.
+    /// The request needs more permits at once than the limit allows.
     Impossible {
         /// Number of permits needed at once.
         needed: u32,

@@ -46,14 +46,14 @@ impl WelcomeMessage {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StarvedWorker {
     pub(crate) worker: WorkerId,
-    /// Time of the worker's first request.
+    /// Time of the worker's first request since it last got a server from here.
     pub(crate) since: Time,
     /// Time of the worker's last request. The worker repeats the request while it has waiting
     /// clients.
     pub(crate) last_request: Time,
 }
 
-/// A worker's part of a pool.
+/// The state of a worker's part of a pool.
 #[derive(Debug)]
 pub(crate) struct PoolState {
     pub(crate) spec: Arc<PoolSpec>,
@@ -90,7 +90,8 @@ pub(crate) struct PoolState {
     /// Whether a limit may have been lowered below its use, so that servers that become free must
     /// be checked. Cached here so that releasing a server usually reads no limit.
     pub(crate) has_surplus: bool,
-    /// Chooses the cluster member for a client; `None` if the pool has no clusters.
+    /// Load balancers that choose a cluster member for each client; `None` if the pool has no
+    /// clusters.
     pub(crate) balancers: Option<Box<ShardBalancers>>,
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct ServerConnection {
     /// Whether an unanswered request may deallocate prepared statements. Cleared when no request is
     /// outstanding.
     pub(crate) may_deallocate: bool,
-    /// Whether the server waits for COPY data, and does not answer Sync.
+    /// Whether the server waits for COPY data, and ignores Sync.
     pub(crate) is_copying_in: bool,
     /// Number of CancelRequests in flight to the server.
     pub(crate) cancels_in_flight: u32,
@@ -79,7 +79,7 @@ pub(crate) struct ServerConnection {
     pub(crate) statements: ServerStatements,
     /// Whether the reset query must run before the next client.
     pub(crate) is_reset_due: bool,
-    /// Whether the connection is being checked.
+    /// Whether the check query is running on the connection.
     pub(crate) is_in_check: bool,
     /// Whether the connection has just passed a check, so that a waiting client gets it without
     /// another one.

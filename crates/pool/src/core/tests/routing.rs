@@ -333,7 +333,7 @@ fn shard_failure_is_logged_once() {
     let received = harness.sent_to_client(client);
     assert!(received.windows(7).any(|it| it == b"C28000\0"), "{}", received.escape_ascii());
     assert_eq!(harness.io.errors_sent, [(client, message, true)]);
-    // The end of the first shard's connection is not logged again.
+    // The loss of the first shard's connection is not reported again.
     harness.core.server_closed(first, harness.now, &mut harness.io);
     assert!(harness.sent_to_client(client).ends_with(b"Z\0\0\0\x05I"));
     assert_eq!(harness.io.errors_sent.len(), 1);

@@ -276,7 +276,7 @@ fn min_pool_size_is_split_among_workers_without_clients() {
         assert!(harness.core.deadline() < crate::Time::NEVER || worker > 4);
         harness.core.fill_min_pool(POOL, harness.now, &mut harness.io);
         opened.push(harness.io.opened.len());
-        // An unreachable server is retried even though no client waits.
+        // A login to an unreachable server is retried although no client waits.
         login_fails(&mut harness, *b"08006", "Connection refused");
         harness.advance(200);
         assert_eq!(harness.io.opened.len(), opened[usize::from(worker)], "{:?}", WorkerId(worker));

@@ -8,7 +8,7 @@ use crate::core::{
 /// How running a text changes the parse settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParseSettingsChange {
-    /// The settings become uncertain to this degree.
+    /// The text makes the settings uncertain to this degree.
     Known(Uncertainty),
     /// The text changes the setting whose name is passed as a bound value.
     ByParameter,
@@ -34,7 +34,7 @@ pub(crate) fn change_of(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> Pars
     }
     let has_comment = contains(sql, b"--") || contains(sql, b"/*");
     if has_comment && memchr::memchr(b';', sql).is_some() {
-        // A semicolon in a comment does not end a statement.
+        // A semicolon may be part of the comment, so statements cannot be split there.
         if ["set", "reset", "discard"].iter().any(|word| contains_keyword(sql, word.as_bytes())) {
             uncertainty = Uncertainty::Unreported;
         }
@@ -50,7 +50,7 @@ pub(crate) fn change_of(sql: &[u8], is_reported: impl Fn(&[u8]) -> bool) -> Pars
     }
 }
 
-/// Returns the effect of a statement, apart from calls of `set_config`.
+/// Returns how uncertain a single statement makes the settings, apart from calls of `set_config`.
 fn statement_uncertainty(statement: &[u8], of_name: &impl Fn(&[u8]) -> Uncertainty) -> Uncertainty {
     let sql = skip_comments(statement);
     let word_bytes = sql.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
@@ -73,13 +73,13 @@ fn statement_uncertainty(statement: &[u8], of_name: &impl Fn(&[u8]) -> Uncertain
     }
 }
 
-/// Returns the effect of the text after SET.
+/// Returns how uncertain a SET makes the settings, given the text after SET.
 fn set_uncertainty(rest: &[u8], of_name: &impl Fn(&[u8]) -> Uncertainty) -> Uncertainty {
     let scoped = strip_name(rest, b"local").or_else(|| strip_name(rest, b"session"));
     name_uncertainty(scoped.map_or(rest, skip_comments), of_name)
 }
 
-/// Returns the effect of the parameter named at the start of `rest`.
+/// Returns how uncertain changing the parameter named at the start of `rest` makes the settings.
 fn name_uncertainty(rest: &[u8], of_name: &impl Fn(&[u8]) -> Uncertainty) -> Uncertainty {
     let is = |words: &[u8]| strip_name(rest, words).is_some();
     match rest.first() {

@@ -7,7 +7,7 @@
 
 use crate::core::session::{parameters::SessionParameter, restore::parameters_reset_by_statement};
 
-/// A query string with inserted statements.
+/// A query string with inserted statements, and the progress of its execution.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SplicedQuery {
     pub(crate) sql: Vec<u8>,
