@@ -66,7 +66,7 @@ pub struct HandoverStatement {
     pub settings: Option<usize>,
 }
 
-/// Clients with more bytes of prepared statements than this are not handed over: 16 MiB.
+/// Maximum total length of the prepared statements of a client that is handed over: 16 MiB.
 const STATEMENT_BYTES_MAX: usize = 16 << 20;
 
 impl Core {
@@ -89,8 +89,9 @@ impl Core {
         Some((client.owner_pool, channels))
     }
 
-    /// Removes a client without closing its connection and returns its state, with its owner pool.
-    /// Returns `None` if the client cannot be handed over now. Its id may then be reused.
+    /// Removes a client without closing its connection, and returns its owner pool and state. Its
+    /// id may then be reused. Returns `None`, without any change, if the client cannot be handed
+    /// over now.
     pub fn hand_over_client(
         &mut self,
         id: ClientId,

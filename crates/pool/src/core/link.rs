@@ -6,12 +6,15 @@
 //! the server's whole state, including its permits, together with the socket. Neither can be
 //! copied, and the sender removes both from its own tables before it creates the message. So at
 //! every moment exactly one worker, or one message, owns the server, whatever the order of events.
+//!
 //! Workers also share [`crate::ConnectionLimit`]s and the statement registry. A limit is a single
 //! atomic number that protects no other data; the registry's mutex is held only while names are
-//! looked up or added. A request for a server that arrives too late has no effect, or moves a
-//! server to a worker that no longer needs it, where it stays idle. A message that is never read,
-//! because its worker has ended, drops its contents: permits are released and the socket is closed.
-//! So no stronger memory ordering is needed; a test with threads exercises this.
+//! looked up or added.
+//!
+//! A request for a server that arrives too late has no effect, or moves a server to a worker that
+//! no longer needs it, where it stays idle. A message that is never read, because its worker has
+//! ended, drops its contents: permits are released and the socket is closed. So no stronger memory
+//! ordering is needed; a test with threads exercises this.
 
 use std::sync::Arc;
 

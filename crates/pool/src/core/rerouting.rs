@@ -2,16 +2,20 @@
 //!
 //! A hung server keeps its connections open and sends nothing. Most requests must wait for it until
 //! its connections are closed, because they may have been executed; requests that certainly only
-//! read need not. So the pooler buffers the bytes of a small request, in however many pieces they
-//! arrive, until the first byte of a reply arrives. If a health check of the server fails
-//! meanwhile, the request is withdrawn, as if it had never been processed, and dispatched to
-//! another suitable member. If no other member is suitable, the request stays.
+//! read need not.
+//!
+//! So the pooler buffers the bytes of a small request, in however many pieces they arrive, until
+//! the first byte of a reply arrives. If a health check of the server fails meanwhile, the request
+//! is withdrawn, as if it had never been processed, and dispatched to another suitable member. If
+//! no other member is suitable, the request stays.
 //!
 //! A request can be rerouted if it is a single query string or batch (up to its Sync) outside a
 //! transaction, no part of it was answered, its client has sent nothing after it, and according to
-//! PostgreSQL's grammar all its statements only read. A request that waits for its server to apply
-//! or report parameters has not been sent at all, and is rerouted whatever it does. All other
-//! requests wait until the connection ends, and the client gets an error.
+//! PostgreSQL's grammar all its statements only read.
+//!
+//! A request that waits for its server to apply or report parameters has not been sent at all, and
+//! is rerouted whatever it does. All other requests wait until the connection ends, and the client
+//! gets an error.
 
 use howdah_route::{PinScope, RouteSession};
 use howdah_wire::{Frame, Frontend, backend::TransactionStatus};
@@ -154,7 +158,7 @@ impl Core {
                     || self.injects(InjectedFault::WritesRerouted))
     }
 
-    /// Whether another member than that of `pool` is suitable for a client.
+    /// Whether a member other than that of `pool` is suitable for a client.
     fn has_other_member(&self, client: &ClientConnection, pool: PoolId) -> bool {
         let owner = self.pools[client.owner_pool.index()].as_ref();
         let balancers = owner.and_then(|owner| owner.balancers.as_ref());

@@ -6,9 +6,11 @@
 //! of another pool becomes free, it is closed in favor of the starved pool. This happens if it
 //! brings both pools closer to their weighted shares, or if the starved pool is below its share and
 //! its first client has waited longer; and only once the server is at least [`MIN_SERVER_AGE`] old.
-//! So servers move towards the shares gradually. Idle servers within a pool's share are also kept
-//! for [`MIN_SERVER_AGE`]. Otherwise a pool whose clients always wait would take every server of a
-//! pool that is used only now and then, which would need a new login for each query.
+//! So servers move towards the shares gradually.
+//!
+//! Idle servers within a pool's share are also kept for [`MIN_SERVER_AGE`]. Otherwise a pool whose
+//! clients always wait would take every server of a pool that is used only now and then, which
+//! would need a new login for each query.
 
 use std::{sync::Arc, time::Duration};
 

@@ -8,9 +8,10 @@
 //! PostgreSQL decides what LISTEN and UNLISTEN do. The client's statement runs on its server,
 //! followed by the pooler's own LISTEN to a numbered marker channel. After the transaction, the
 //! pooler queries the channels that the server listens to. If a marker is among them, its statement
-//! took effect, even if savepoints were rolled back. The server then unlistens all channels. So the
-//! outcome of a transaction never depends on parsing SQL. Parsing only shows which channels the
-//! dedicated connection must listen to *before* the client's statement runs, so that no
+//! took effect, even if savepoints were rolled back. The server then unlistens all channels.
+//!
+//! So the outcome of a transaction never depends on parsing SQL. Parsing only shows which channels
+//! the dedicated connection must listen to *before* the client's statement runs, so that no
 //! notification is lost in between.
 
 use std::sync::Arc;

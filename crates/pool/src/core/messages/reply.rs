@@ -67,7 +67,7 @@ const ERROR_BYTES_MAX: u32 = 8192;
 pub(in crate::core) struct ReplyHandler<'a> {
     pub(in crate::core) server: &'a mut ServerConnection,
     pub(in crate::core) client: Option<&'a mut ClientConnection>,
-    /// Whether LISTEN is multiplexed, see [`crate::core::listen::channels`].
+    /// Whether LISTEN is multiplexed; see [`crate::core::listen::channels`].
     pub(in crate::core) multiplexes_listen: bool,
     /// Whether transaction blocks are refused (statement mode).
     pub(in crate::core) refuses_blocks: bool,

@@ -46,7 +46,7 @@ pub(in crate::core) struct LinkedHandler<'a> {
     pub(in crate::core) to_client: &'a mut GatherBuffer,
     /// Whether other clients may get the server after this transaction: not in session mode.
     pub(in crate::core) is_shared: bool,
-    /// Whether LISTEN is multiplexed, see [`crate::core::listen::channels`].
+    /// Whether LISTEN is multiplexed; see [`crate::core::listen::channels`].
     pub(in crate::core) multiplexes_listen: bool,
     /// Whether the client may use the simple query protocol.
     pub(in crate::core) allows_simple_queries: bool,

@@ -3,9 +3,10 @@
 //! A server refuses to run a prepared statement whose result columns have changed since it was
 //! parsed (0A000), or that no longer exists because, for example, a function has deallocated it
 //! (26000). A client that has just prepared the text must not see that error: on a server of its
-//! own, the batch would have worked. So the bytes of a small batch are buffered until it is
-//! answered. If none of its statements has run, the statement is parsed again and the batch is sent
-//! again.
+//! own, the batch would have worked.
+//!
+//! So the bytes of a small batch are buffered until it is answered. If none of its statements has
+//! run, the statement is parsed again and the batch is sent again.
 //!
 //! A batch is not retried if it neither describes the result nor prepares the statement: the client
 //! relies on an earlier description and would misread changed columns.

@@ -58,7 +58,7 @@ pub(in crate::core) struct Rewriter<'a> {
     pub(in crate::core) server: &'a mut ServerConnection,
     pub(in crate::core) statements: &'a StatementRegistry,
     pub(in crate::core) statements_max: usize,
-    /// Whether LISTEN is multiplexed, see [`crate::core::listen::channels`].
+    /// Whether LISTEN is multiplexed; see [`crate::core::listen::channels`].
     pub(in crate::core) multiplexes_listen: bool,
     pub(in crate::core) stats: &'a mut PoolStats,
     pub(in crate::core) to_server: &'a mut GatherBuffer,

@@ -30,7 +30,8 @@ pub struct SessionParameter {
 }
 
 impl SessionParameter {
-    /// Creates a parameter. To be sent, neither may contain a zero byte.
+    /// Creates a parameter. Name and value of a parameter that is sent must not contain a zero
+    /// byte.
     pub fn new(name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
         Self { name: name.as_ref().into(), value: value.as_ref().into() }
     }
