@@ -10,7 +10,7 @@ use crate::{
     core::state::ids::{ClientId, PeerId, PoolId, ServerId, WorkerId},
 };
 
-/// The worker's sockets, as the core uses them.
+/// The I/O commands that the core issues to its worker.
 ///
 /// The core calls these while it handles an event; none of them may call back into the core. If a
 /// result is known at once (connection refused, peer closed), the worker stores it and reports it

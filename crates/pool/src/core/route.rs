@@ -210,8 +210,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Dispatches a FunctionCall. Its effect is unknown, so it goes to a primary unless the session
-    /// selects another role.
+    /// Dispatches a FunctionCall, whose effect is unknown. Unless the session's settings determine
+    /// its route, it goes to the primary, or is refused if there are several shards.
     pub(super) fn dispatch_function_call(
         &mut self,
         client: &mut ClientConnection,

@@ -3,10 +3,11 @@
 //!
 //! If a pool has reached a limit that it shares with other pools, it first closes an idle server of
 //! one of them to open its own. If all their servers are busy, the pool is *starved*: when a server
-//! of another pool becomes free, it is closed in favor of the starved pool. This happens if it
-//! brings both pools closer to their weighted shares, or if the starved pool is below its share and
-//! its first client has waited longer; and only once the server is at least [`MIN_SERVER_AGE`] old.
-//! So servers move towards the shares gradually.
+//! of another pool becomes free, it may be closed in favor of the starved pool. If the other pool
+//! has no waiting client, this happens if the starved pool is below its weighted share. Otherwise
+//! the server must be at least [`MIN_SERVER_AGE`] old, and either closing it brings both pools
+//! closer to their shares, or the starved pool is below its share and its first client has waited
+//! longer. So servers move towards the shares gradually.
 //!
 //! Idle servers within a pool's share are also kept for [`MIN_SERVER_AGE`]. Otherwise a pool whose
 //! clients always wait would take every server of a pool that is used only now and then, which

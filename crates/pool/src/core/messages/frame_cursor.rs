@@ -87,7 +87,7 @@ impl FrameCursor {
     }
 }
 
-/// The least that the limit in [`FrameCursor::bytes_needed_after`] can be, in bytes.
+/// Minimum number of bytes requested at a time for an incomplete message, if that many are missing.
 const BUFFER_STEP_BYTES: usize = 512;
 
 /// Maximum number of padding bytes that complete an unfinished message: 64 kB.

@@ -160,15 +160,15 @@ impl StatementRegistry {
         settings
     }
 
-    /// Locks the table. The lock is held only for lookups and single changes.
+    /// Locks the table for a lookup or a change.
     fn lock_table(&self) -> MutexGuard<'_, StatementTable> {
         self.0.lock()
     }
 }
 
 impl StatementRegistry {
-    /// Removes a statement that a server reported as outdated from the table: clients that prepare
-    /// its text from now on get a new statement; clients that have prepared it already keep the old
+    /// Removes from the table a statement that a server reported as outdated. Clients that prepare
+    /// its text from now on get a new statement; clients that have already prepared it keep the old
     /// one.
     pub(crate) fn retire(&self, statement: &PooledStatement) {
         let mut table = self.lock_table();
@@ -179,7 +179,7 @@ impl StatementRegistry {
         }
     }
 
-    /// Removes a statement that failed to parse from the table, unless other clients also use it.
+    /// Removes from the table a statement that failed to parse, unless other clients also use it.
     pub(crate) fn parse_failed(&self, statement: &Arc<PooledStatement>) {
         if Arc::strong_count(statement) <= 2 {
             self.retire(statement);

@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// The use that a client makes of servers now.
+/// The state of a client with respect to servers.
 ///
 /// ```text
 /// Welcome ──► Idle ◄──────────── Linked
@@ -69,8 +69,7 @@ pub(crate) enum InputHold {
     /// The server must accept the client's parameters, because no server has accepted these values
     /// before.
     ApplyingParameters,
-    /// None any more: the server has just accepted the parameters, and input that arrived meanwhile
-    /// is processed next.
+    /// The server has just accepted the parameters; input that arrived meanwhile is processed next.
     ParametersApplied,
     /// Outstanding replies must arrive, because the meaning of the client's next message depends on
     /// them.

@@ -277,7 +277,8 @@ fn promoted_standby_serves_all_reads() {
     let (server, pool) = cluster.linked_server(client).expect("the client has a server");
     assert_eq!(pool, STANDBYS[0]);
     cluster.reply(server, "SELECT 1");
-    // Writes lost with the old primary are not waited for: the other standby follows the new one.
+    // No read waits for writes that were lost with the old primary: the other standby follows the
+    // new one.
     assert_eq!(cluster.read_pools(client), [STANDBYS[0]]);
     cluster.mark_replayed(2);
     assert_eq!(cluster.read_pools(client), STANDBYS);
