@@ -116,8 +116,8 @@ impl RoutingContext<'_> {
     }
 }
 
-/// Returns the replies to expect for a message. Before an Execute, appends the Describe that the
-/// merger needs to `request`.
+/// Returns the replies to expect for a message. Before an Execute, appends to `request` the
+/// Describe that the merger needs.
 fn plan_message<'a>(
     frame: Frame<'a>,
     fan_outs: &mut slice::Iter<'_, (&'a [u8], Arc<FanOut>)>,

@@ -65,7 +65,7 @@ impl Core {
         self.set_mirrors(client, MirroredClient { queues, open: None });
     }
 
-    /// Sets the mirrors of a client, and updates the counters that depend on it.
+    /// Sets the mirrors of a client, and updates the number of mirrored clients.
     fn set_mirrors(&mut self, client: &mut ClientConnection, mirrored: MirroredClient) {
         self.mirrored_clients -= usize::from(matches!(client.kind, ClientKind::Mirrored(_)));
         client.kind = if mirrored.queues.is_empty() {

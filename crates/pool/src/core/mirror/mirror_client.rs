@@ -201,8 +201,8 @@ fn new_mirror_client(
     mirror_client
 }
 
-/// Applies the Parse, Close and DEALLOCATE requests of a transaction that did not run to its end to
-/// `known`.
+/// Applies to `known` the Parse, Close and DEALLOCATE requests of a transaction that did not run to
+/// its end.
 fn record_statements(known: &mut ClientStatements, bytes: &[u8], statements: &StatementRegistry) {
     let mut rest = bytes;
     while let Ok(Some((Frame { tag, body }, later))) = Frame::split(rest, u32::MAX) {

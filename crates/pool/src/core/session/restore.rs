@@ -113,8 +113,8 @@ impl<'a> ParameterChange<'a> {
         }
     }
 
-    /// Parses the text after SET; `None` if it changes nothing beyond the transaction or is not
-    /// understood.
+    /// Parses the text after SET. Returns `None` for a SET LOCAL to a value other than the default,
+    /// and for text that is not understood.
     fn from_set(rest: &'a [u8]) -> Option<Self> {
         if let Some(rest) = strip_keyword(rest, b"local") {
             // SET LOCAL ends with the transaction, and the previous value returns.

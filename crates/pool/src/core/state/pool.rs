@@ -130,7 +130,7 @@ impl PoolState {
     }
 
     /// Returns how long clients wait in this pool for a suitable cluster member, or for a member
-    /// that cannot be reached; `None` if the general limit applies.
+    /// that cannot be reached; `None` if [`crate::PoolTimeouts::query_wait`] applies instead.
     pub(crate) fn failover_timeout(&self) -> Option<Duration> {
         match (self.spec.clusters.first(), &self.spec.member) {
             (Some(cluster), _) => cluster.failover_timeout,
