@@ -97,7 +97,7 @@ pub struct Config {
     pub timeouts: TimeoutConfig,
     /// How clients authenticate.
     pub auth: AuthConfig,
-    /// Encryption towards clients and servers.
+    /// Encryption of connections from clients and to servers.
     pub tls: TlsConfig,
     /// Parameters restored on each server connection that a client gets, in addition to
     /// `client_encoding`, `DateStyle`, `TimeZone`, `standard_conforming_strings` and
@@ -125,16 +125,16 @@ pub struct Config {
     /// Whether clients may use the simple query protocol, in which one message can contain several
     /// statements.
     pub simple_queries: bool,
-    /// Event that the pooler waits for after SIGTERM.
+    /// Condition under which the pooler exits after SIGTERM.
     pub shutdown_mode: ShutdownMode,
     /// Whether cleartext passwords may be sent to servers over connections that are neither
     /// encrypted nor local; databases can override this.
     pub allow_cleartext_password: bool,
     /// Which events are logged in addition to problems.
     pub log: LogConfig,
-    /// LISTEN in transaction and statement mode.
+    /// How LISTEN works in transaction and statement mode.
     pub notifications: NotificationConfig,
-    /// Capturing of clients' traffic.
+    /// Whether and how clients' traffic is captured.
     pub capture: CaptureConfig,
     /// TCP socket options.
     pub tcp: TcpConfig,
@@ -182,7 +182,7 @@ impl Default for Config {
     }
 }
 
-/// A `howdah.toml` with every key, its default and its meaning, and one database.
+/// An example `howdah.toml` with one database, which explains every key and shows its default.
 pub const EXAMPLE: &str = include_str!("config/example.toml");
 
 /// Name of the database entry that matches all names without an entry of their own.
@@ -202,14 +202,14 @@ impl Config {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ListenConfig {
-    /// Host names or addresses, `*` for all addresses of the machine; `host:port` if the port is
-    /// not `port`. Default: 127.0.0.1.
+    /// Host names or addresses to listen on; `*` means all addresses of the machine. `host:port`
+    /// overrides `port`. Default: 127.0.0.1.
     pub addresses: Vec<String>,
-    /// The port, also used in the names of unix sockets. 0 picks a free one.
+    /// The TCP port, which is also part of the names of unix sockets. 0 picks a free port.
     pub port: u16,
     /// Directories of unix sockets; a name that starts with `@` is in Linux's abstract namespace.
     pub unix_directories: Vec<PathBuf>,
-    /// Permissions of unix sockets, such as 0o770.
+    /// Permission bits of unix sockets, such as 0o770.
     pub unix_mode: u32,
     /// Group of unix sockets; the group of the process if `None`.
     pub unix_group: Option<String>,
@@ -269,7 +269,8 @@ impl PoolMode {
     }
 }
 
-/// Event that SIGTERM waits for. SIGINT always waits for servers, SIGQUIT for nothing.
+/// What the pooler waits for after SIGTERM before it exits. SIGINT always waits for servers,
+/// SIGQUIT for nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShutdownMode {
@@ -290,16 +291,18 @@ impl ShutdownMode {
     }
 }
 
-/// Numbers of server connections of one pool, that is, of one user in one database: `[pool.sizes]`.
+/// Size of one pool, that is, of one user in one database: `[pool.sizes]`. Counts server
+/// connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SizeConfig {
-    /// Maximum number; `None`, written 0, means no limit.
+    /// Maximum number of connections; `None`, written 0, means no limit.
     #[serde(with = "toml::limit")]
     pub pool: Option<NonZeroU32>,
-    /// Number kept open while the pool has clients, or always if the database forces its user.
+    /// Number of connections kept open while the pool has clients, or always if the database forces
+    /// its user.
     pub min: u32,
-    /// Additional number allowed once a client has waited for `timeouts.reserve-wait`.
+    /// Additional connections allowed once a client has waited for `timeouts.reserve-wait`.
     pub reserve: u32,
 }
 
@@ -358,10 +361,10 @@ impl Default for LimitConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AuthConfig {
-    /// The method, TOML key `type`.
+    /// The authentication method; the TOML key is `type`.
     #[serde(rename = "type")]
     pub method: AuthMethod,
-    /// File with a list of users and secrets in the format of PgBouncer's `userlist.txt`.
+    /// User list: a file of users and secrets in the format of PgBouncer's `userlist.txt`.
     pub file: Option<PathBuf>,
     /// File with rules in the format of `pg_hba.conf`, for [`AuthMethod::Hba`].
     pub hba_file: Option<PathBuf>,
@@ -376,7 +379,8 @@ pub struct AuthConfig {
     /// The database, by the name that clients use, in which secrets are queried; the database that
     /// the client requests if `None`.
     pub dbname: Option<String>,
-    /// The query for a secret: `$1` is the user, and the result has the columns user and secret.
+    /// The SQL query for a secret. `$1` is the user name; the result's columns are user name and
+    /// secret.
     pub query: String,
     /// SCRAM iterations for keys derived from plain passwords.
     pub scram_iterations: NonZeroU32,
@@ -420,7 +424,7 @@ pub enum AuthMethod {
 }
 
 impl AuthMethod {
-    /// All methods, in the order of the documentation.
+    /// All methods, in the order in which the documentation lists them.
     pub const ALL: [Self; 7] =
         [Self::Any, Self::Trust, Self::Plain, Self::Md5, Self::ScramSha256, Self::Cert, Self::Hba];
 

@@ -41,7 +41,7 @@ impl Config {
         })
     }
 
-    /// Whether any user's secret is queried.
+    /// Whether `[pool.auth]` or any database names a role that queries servers for secrets.
     pub(crate) fn uses_auth_query(&self) -> bool {
         self.auth.user.is_some() || self.databases.values().any(|it| it.auth_user.is_some())
     }

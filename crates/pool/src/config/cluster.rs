@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{DatabaseConfig, database::endpoint, durations, toml};
 
-/// Maximum number of servers of a database or shard: a worker has a bit for each.
+/// Maximum number of servers of a database or shard: workers keep one bit per server in a `u64`.
 pub const SERVERS_MAX: usize = 64;
 
-/// One of several servers: an entry of `servers`.
+/// A server of a database or shard: an entry of `servers`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ServerEntry {
-    /// A name, an address or the directory of a unix socket, as in `hosts`, with `:port` if it is
-    /// not `port`.
+    /// A name, an address or the directory of a unix socket, as in `hosts`, optionally with
+    /// `:port`, which overrides `port`.
     pub host: String,
     /// The port; the database's if `None`.
     pub port: Option<u16>,
@@ -46,26 +46,26 @@ impl ServerEntry {
     }
 }
 
-/// How one of the suitable servers is chosen for a request.
+/// How one of the eligible servers is selected for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
     /// Members take turns.
     #[default]
     RoundRobin,
-    /// A random member, with equal probability.
+    /// Selects a random member, with equal probability.
     Random,
-    /// The member with the fewest requests in progress.
+    /// Selects the member with the fewest requests in progress.
     LeastOutstanding,
     /// Members take turns in proportion to their weight.
     Weighted,
     /// Picks two members at random and uses the one expected to reply sooner under its load. A much
-    /// slower one gets a request only to find out whether it still is slow.
+    /// slower member gets only occasional requests, which show whether it is still slow.
     Latency,
 }
 
 impl Strategy {
-    /// Returns the keyword in the configuration and in SHOW.
+    /// Returns the strategy's keyword in configuration files and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",
@@ -81,7 +81,7 @@ impl Strategy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfiguredRole {
-    /// The role is detected, and may change.
+    /// Health checks detect the role, which may change.
     #[default]
     Auto,
     /// The server that accepts writes.
@@ -91,7 +91,7 @@ pub enum ConfiguredRole {
 }
 
 impl ConfiguredRole {
-    /// Returns the keyword in configuration files.
+    /// Returns the role's keyword in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -107,7 +107,7 @@ impl ConfiguredRole {
 pub struct ClusterConfig {
     /// How the server for a transaction is selected from the eligible ones.
     pub strategy: Strategy,
-    /// The role for clients that request none.
+    /// The role preference of clients that do not state one.
     #[serde(with = "toml::role_preference")]
     pub role: RolePreference,
     /// How long a failed replica is banned.
@@ -123,11 +123,11 @@ pub struct ClusterConfig {
     /// Interval between two health checks of a server.
     #[serde(with = "durations::duration")]
     pub check_interval: Duration,
-    /// Timeout of a health check, login included.
+    /// Timeout of one health check, including the login.
     #[serde(with = "durations::duration")]
     pub check_timeout: Duration,
-    /// The role that runs the checks; if `None` the database's user, or else a user of the
-    /// database.
+    /// The role that health checks log in as. If `None`, the database's forced user or else any of
+    /// its users.
     pub check_user: Option<String>,
     /// Maximum replication lag of a replica that serves reads; `None`, written 0, means no limit.
     #[serde(with = "durations::timeout")]
@@ -171,7 +171,7 @@ impl Default for ClusterConfig {
 pub struct ClusterPool {
     /// The servers in configured order; at least one.
     pub servers: Vec<ClusterServer>,
-    /// Name of the database on the servers, if it differs from the pool's.
+    /// Name of the database on these servers; the pool's own database name if `None`.
     pub dbname: Option<String>,
     /// Load balancing, health checks and failover.
     pub settings: ClusterConfig,
@@ -189,8 +189,8 @@ pub struct ClusterServer {
 }
 
 impl DatabaseConfig {
-    /// Returns one cluster per shard, or one of `servers` if the database is not sharded. Empty if
-    /// it has neither.
+    /// Returns one cluster per shard, or one cluster of `servers` if the database is not sharded;
+    /// an empty list if it has neither.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl DatabaseConfig {
         shards.chain(own).collect()
     }
 
-    /// Returns the list of servers of each cluster, with its key.
+    /// Returns the server list of each cluster, with the list's key below the database.
     fn server_lists(&self) -> impl Iterator<Item = (String, &[ServerEntry])> {
         let shards = self.shards.iter().enumerate();
         let shards =

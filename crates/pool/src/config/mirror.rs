@@ -17,8 +17,8 @@ pub const MIRRORS_MAX: usize = 8;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MirrorEntry {
-    /// A name, an address or the directory of a unix socket, as in `hosts`, with `:port` if it is
-    /// not `port`.
+    /// A name, an address or the directory of a unix socket, as in `hosts`, optionally with
+    /// `:port`, which overrides `port`.
     pub host: String,
     /// The port; the database's if `None`.
     pub port: Option<u16>,
@@ -41,7 +41,7 @@ pub struct MirrorEntry {
     /// Maximum bytes of all clients' buffered and running transactions together.
     #[serde(default = "default_buffer_bytes")]
     pub buffer_bytes: u32,
-    /// Timeout of a transaction at the mirror, and of the wait for a connection.
+    /// How long a transaction may run at the mirror, and how long it may wait for a connection.
     #[serde(default = "default_timeout", with = "durations::duration")]
     pub timeout: Duration,
 }
@@ -67,7 +67,7 @@ fn default_timeout() -> Duration {
 }
 
 impl MirrorEntry {
-    /// Creates a mirror of all clients with default limits.
+    /// Creates an entry that mirrors all clients, with default limits.
     pub fn new(host: String, port: Option<u16>) -> Self {
         Self {
             host,
@@ -104,7 +104,7 @@ pub struct MirrorPool {
     pub name: String,
     /// The mirror's endpoint.
     pub endpoint: Endpoint,
-    /// The configuration entry.
+    /// The configuration entry, with sample rate and limits.
     pub entry: MirrorEntry,
 }
 

@@ -1,5 +1,5 @@
-//! Changes of single keys by the console's `SET key = value`. Accepts PgBouncer's names and those
-//! of `[pool]`.
+//! Changes single keys for the console's `SET key = value`. Keys may have PgBouncer's names or
+//! those of `[pool]`.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use super::{
 /// The reason why a key was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SetError {
-    /// The name is unknown.
+    /// Neither PgBouncer nor `[pool]` has a key of this name.
     #[error("unrecognized parameter {0:?}")]
     Unknown(String),
     /// The key has no effect in this program.
@@ -24,7 +24,7 @@ pub(crate) enum SetError {
     Ignored {
         /// Name of the key.
         name: String,
-        /// The reason, as in PgBouncer's table of keys.
+        /// The reason from the table of PgBouncer's keys.
         why: &'static str,
     },
     /// The change needs a restart.
@@ -35,7 +35,7 @@ pub(crate) enum SetError {
     Invalid {
         /// Name of the key.
         name: String,
-        /// The reason that the parser of the value gave.
+        /// The error of the value's parser.
         why: String,
     },
 }
@@ -113,7 +113,7 @@ impl Config {
         })
     }
 
-    /// Returns the file name in a key's value, if the key is for a file name and has a value.
+    /// Returns the path that a key is set to; `None` if the key is unset or does not hold a path.
     pub(crate) fn file_key_mut(&mut self, key: &str) -> Option<&mut PathBuf> {
         let (client, server) = (&mut self.tls.client, &mut self.tls.server);
         match key {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::{StoredSecret, secret::SECRET_BYTES_MAX};
 
-/// The error for an invalid line. Never contains the line itself, which may have a secret.
+/// The error for an invalid line. It never contains the line itself, which may include a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct UserlistError {
@@ -76,7 +76,7 @@ fn entry(line: &str) -> Result<(String, String), UserlistErrorKind> {
     }
 }
 
-/// Parses a text up to its closing quote, and returns it with the rest.
+/// Parses a quoted text up to its closing quote, and returns the text and the rest of the line.
 fn quoted(mut rest: &str) -> Result<(String, &str), UserlistErrorKind> {
     let mut text = String::new();
     loop {

@@ -1,4 +1,4 @@
-//! The entries of `[databases]` and `[users]`: a name and a list of pairs.
+//! Reads the entries of `[databases]` and `[users]`: a name and a list of `key=value` pairs.
 
 use super::{
     super::{

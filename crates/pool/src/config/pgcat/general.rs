@@ -45,7 +45,7 @@ impl Default for General {
             },
             workers: NonZeroUsize::new(4),
             mode: PoolMode::Transaction,
-            // PgCat itself has no such limit.
+            // PgCat does not limit the number of clients.
             limits: LimitConfig { clients: 10_000, ..LimitConfig::default() },
             timeouts: TimeoutConfig {
                 query_wait: timeout_millis(1000),
@@ -63,8 +63,8 @@ impl Default for General {
             round_robin: true,
             max_prepared_statements: 0,
             log: LogConfig { connections: false, disconnections: false, ..LogConfig::default() },
-            // PgCat ignores all parameters that it does not track, so the usual ones must not be
-            // refused here.
+            // PgCat ignores all startup parameters that it does not track, so the common ones must
+            // not be refused here.
             ignored_startup_parameters: ["extra_float_digits", "options"].map(str::to_owned).into(),
             ..Config::default()
         };
@@ -111,7 +111,7 @@ impl General {
 const DNS: &str = "names are resolved by the operating system for each new connection";
 const METRICS: &str = "metrics are enabled by the option `--metrics HOST:PORT`";
 
-/// Replaces the quoted placeholder for the user name, which PgCat substitutes, with `$1`.
+/// Replaces `'$1'`, where PgCat inserts the user name as text, with the parameter `$1`.
 pub(super) fn parameterized_query(query: &str) -> String {
     query.replace("'$1'", "$1")
 }
