@@ -1,4 +1,4 @@
-//! Databases with several servers: which server serves which client.
+//! Databases with several servers: selects a server whenever a client needs one.
 //!
 //! ```text
 //! database, user ─► owner pool (its clients, no servers)
@@ -10,8 +10,8 @@
 //! A client belongs to an owner pool. Whenever it needs a server, the worker's
 //! [`MemberBalancer`](member_balancer::MemberBalancer) chooses a member. The state of a member
 //! ([`MemberHealth`]) is shared by all workers and pools, and updated by the thread that observes a
-//! change. A worker needs only a few bits of it to choose, which it copies when their version has
-//! changed. [`primary_detector`] determines which server is the primary.
+//! change. A worker needs only a few bits of that state to choose, and copies them when their
+//! version has changed. [`primary_detector`] determines which server is the primary.
 //!
 //! A database of several shards has one cluster per shard; they share no state.
 
@@ -53,10 +53,10 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetRole {
-    /// Any server that is up; the primary takes reads, too.
+    /// Any server that is up, including the primary.
     #[default]
     Any,
-    /// The server that takes writes.
+    /// The server that accepts writes.
     Primary,
     /// A standby.
     Replica,
@@ -65,7 +65,7 @@ pub enum TargetRole {
 }
 
 impl TargetRole {
-    /// Every role.
+    /// All roles, in order of declaration.
     pub const ALL: [Self; 4] = [Self::Any, Self::Primary, Self::Replica, Self::PreferReplica];
 
     /// Returns the keyword in the configuration and in SHOW.
@@ -100,9 +100,9 @@ pub struct ClusterSpec {
     pub strategy: Strategy,
     /// How long a client waits while no member is suitable.
     pub failover_timeout: Option<Duration>,
-    /// How long a member that returned gets less than its share.
+    /// How long a member that returned gets a reduced share of the load.
     pub slow_start: Duration,
-    /// The state of the servers, shared by all pools of the same servers.
+    /// The servers' state, shared by all pools that use these servers.
     pub state: Arc<ClusterState>,
 }
 
@@ -113,7 +113,7 @@ pub struct ClusterMember {
     pub pool: PoolId,
     /// The server's shared state.
     pub state: Arc<MemberHealth>,
-    /// The member's share, for [`Strategy::Weighted`].
+    /// The member's share of the load relative to the other members, for [`Strategy::Weighted`].
     pub weight: u32,
 }
 
@@ -140,8 +140,8 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    /// Creates the state of servers of which only the configured role is known. A replica that
-    /// fails is banned for `ban`.
+    /// Creates the state of servers that have not been checked yet: only their configured roles are
+    /// known. A replica that fails is banned for `ban`.
     pub fn new(roles: impl IntoIterator<Item = ConfiguredRole>, ban: Duration) -> Arc<Self> {
         let version = Arc::new(AtomicU32::new(1));
         let write_tracker = Arc::new(WriteTracker::default());
@@ -152,7 +152,8 @@ impl ClusterState {
         Arc::new(Self { members, write_tracker, version })
     }
 
-    /// Returns a number that changes whenever a choice may turn out differently.
+    /// Returns the version of the members' states. It changes whenever workers may have to choose
+    /// differently.
     #[inline]
     pub(crate) fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)

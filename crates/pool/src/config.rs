@@ -269,8 +269,8 @@ impl PoolMode {
     }
 }
 
-/// What the pooler waits for after SIGTERM before it exits. SIGINT always waits for servers,
-/// SIGQUIT for nothing.
+/// Condition under which the pooler exits after SIGTERM. SIGINT always waits for servers; SIGQUIT
+/// does not wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShutdownMode {

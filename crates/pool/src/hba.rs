@@ -1,9 +1,9 @@
 //! Host-based authentication: `pg_hba.conf` and `pg_ident.conf`.
 //!
-//! The grammar is PostgreSQL's (manual, chapter "Client Authentication"; `hba.c`), within what a
-//! pooler can know: it has no roles, so `+group`, `samerole` and `samegroup` are refused rather
-//! than guessed, and it does not resolve host names. PgBouncer supports less: no `samehost`,
-//! `samenet`, regular expressions or includes.
+//! The grammar is PostgreSQL's (manual, chapter "Client Authentication"; `hba.c`), except for rules
+//! that a pooler cannot check: it does not know role memberships, so `+group`, `samerole` and
+//! `samegroup` are refused, and it does not resolve host names. PgBouncer supports less: no
+//! `samehost`, `samenet`, regular expressions or includes.
 //!
 //! ```text
 //! files ─► tokenizer (lines, fields, quotes, @file, include) ─► rules, maps ─► required_auth
@@ -31,7 +31,7 @@ use self::{
 
 pub use self::{address::Network, networks::Networks};
 
-/// The contents of both files: the rules in order, and the user name maps.
+/// The contents of `pg_hba.conf` and `pg_ident.conf`: the rules in order, and the user name maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hba {
     rules: Vec<HbaRule>,
@@ -66,9 +66,9 @@ pub enum ClientOrigin {
         /// UID of the peer process.
         uid: Option<u32>,
     },
-    /// An address; `None` if the connection is already closed.
+    /// A TCP connection.
     Tcp(
-        /// IP address of the client.
+        /// IP address of the client; `None` if the connection is already closed.
         Option<IpAddr>,
     ),
 }
@@ -125,7 +125,7 @@ impl fmt::Display for HbaError {
     }
 }
 
-/// Reads files; replaced in tests.
+/// Access to the files of HBA rules; tests implement it in memory.
 pub trait Files {
     /// Reads the text of a file.
     ///
@@ -143,7 +143,7 @@ pub trait Files {
 }
 
 impl Hba {
-    /// Reads the rules and, if given, the maps; `networks` and `os_users` are those of the machine.
+    /// Reads the rules and, if given, the maps. `networks` and `os_users` describe this machine.
     ///
     /// # Errors
     ///
@@ -182,7 +182,8 @@ impl Hba {
         self.rules.iter().any(HbaRule::needs_certificate)
     }
 
-    /// Returns how a client must authenticate, by the first matching rule.
+    /// Returns how a client must authenticate according to the first rule that matches its
+    /// connection.
     ///
     /// # Errors
     ///

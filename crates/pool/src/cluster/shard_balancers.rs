@@ -1,5 +1,5 @@
-//! [`ShardBalancers`]: a worker's choice of a member for a database with several shards, each of
-//! which is a cluster.
+//! [`ShardBalancers`]: selects members for a worker's clients of a database with several shards,
+//! each of which is a cluster.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct ShardBalancers {
     worker: WorkerId,
 }
 
-/// Identifies a member by its shard and its index there.
+/// Identifies a member by its shard and its index within the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MemberIndex {
     pub(crate) shard: usize,
@@ -39,7 +39,7 @@ pub(crate) struct MemberRequest<'a> {
     pub(crate) shard: Option<u32>,
     /// The client's writes so far, if it reads its own writes.
     pub(crate) causal_token: Option<&'a CausalToken>,
-    /// Whether the primary is also suitable while no standby has replayed those writes.
+    /// Whether the primary is also suitable while no standby has replayed the client's writes.
     pub(crate) can_use_primary: bool,
 }
 
@@ -73,7 +73,7 @@ impl ShardBalancers {
         (!shards.is_empty()).then(|| Box::new(Self { shards, last_shard: 0, worker }))
     }
 
-    /// Applies a changed configuration.
+    /// Replaces the balancers after a change of the configuration; measured speeds are lost.
     pub(crate) fn update(&mut self, clusters: &[Arc<ClusterSpec>]) {
         if let Some(balancers) = Self::new(clusters, self.worker) {
             *self = *balancers;
@@ -125,7 +125,8 @@ impl ShardBalancers {
         shards.any(|(shard, balancer)| balancer.has_other(pool, request.for_shard(shard)))
     }
 
-    /// Returns the pool for the next client of a role, if the choice depends on the turn alone.
+    /// Returns the pool for the next client of a role, if a single member is suitable or the choice
+    /// depends on the turn alone; otherwise `None`, and [`Self::choose`] is needed.
     #[inline]
     pub(crate) fn choose_fast(&mut self, role: TargetRole, shard: Option<u32>) -> Option<PoolId> {
         let at = match shard {
@@ -149,7 +150,7 @@ impl ShardBalancers {
             Some(Err(_)) => return MemberChoice::NoMember,
             None => (self.next_shard(), count),
         };
-        // Without a required shard: the next one that has a suitable member.
+        // If no shard is required, the next shard with a suitable member is used.
         let mut none = MemberChoice::NoMember;
         for more in 0..tries {
             let at = if tries == 1 { first } else { (first + more) % count };

@@ -1,7 +1,8 @@
-//! [`SimBackend`]: a server that speaks PostgreSQL's protocol, with a language of a few commands.
+//! [`SimBackend`]: a server that speaks PostgreSQL's protocol and understands a few commands.
 //!
 //! Every text and every parameter of a client ends with a token such as `c7.12`: client 7, token
-//! 12. So a backend notices when one client uses it while it still holds another's state.
+//! 12. So a backend notices when it serves one client while it still holds session state of
+//!     another.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -37,7 +38,8 @@ pub(super) struct SimBackend {
     /// Locks, channels and tables that remain after the end of a transaction.
     leftovers: Vec<&'static str>,
     leftover_owner: Option<u32>,
-    /// Channels listened to, and pending changes of them: `None` unlistens all.
+    /// Channels that the session listens to, and changes that are pending until commit; `None`
+    /// stands for `UNLISTEN *`.
     channels: Vec<String>,
     pending: Vec<Option<String>>,
     /// The client whose statement ran last.
@@ -46,8 +48,8 @@ pub(super) struct SimBackend {
     pub(super) fed_client: Option<u32>,
     /// The backend's shard, if there are several.
     pub(super) shard: Option<u32>,
-    /// The shard selected by the client, in a reference model, which also answers the pooler's
-    /// commands.
+    /// In a reference model, the shard that the client has selected. Only a model with such a shard
+    /// answers the pooler's own commands.
     pub(super) client_shard: Option<u32>,
     /// The reply of a statement that is still sleeping.
     pub(super) sleeping: Option<String>,
@@ -66,7 +68,7 @@ struct SimCopy {
     extended: bool,
 }
 
-/// A literal whose value, when parsed, is that of `TimeZone` and `backslash_quote`.
+/// A literal that Parse replaces with the current values of `TimeZone` and `backslash_quote`.
 pub(super) const LITERAL: &str = "'literal'";
 
 const REPORTED: [&str; 2] = ["TimeZone", "application_name"];
@@ -117,7 +119,7 @@ impl SimBackend {
         self.process_input();
     }
 
-    /// Sends reports that no request caused.
+    /// Sends a notice or parameter reports that no request caused.
     pub(super) fn send_unrequested(&mut self, notice: bool) {
         if notice {
             let fields = encode::essentials(Severity::Notice, b"00000", b"hello");
@@ -131,7 +133,7 @@ impl SimBackend {
         }
     }
 
-    /// Alters the tables that prepared statements read.
+    /// Alters the tables that prepared statements read, so that their result columns change.
     pub(super) fn outdate_statements(&mut self) {
         let is_own = |name: &[u8]| {
             matches!(name, b"howdah_set" | b"howdah_restore" | b"howdah_parse_settings")
@@ -223,7 +225,8 @@ impl SimBackend {
                 }
                 self.ready();
             }
-            // Flush: everything is sent at once. COPY messages outside of a COPY are ignored.
+            // Flush does nothing, since replies are never held back. COPY messages outside of a
+            // COPY are ignored.
             _ => {}
         }
     }
@@ -234,7 +237,7 @@ impl SimBackend {
         for part in sql.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             self.execute(part, false);
             if self.sleeping.is_some() || self.copying.is_some() {
-                return; // Both end the string, and send ReadyForQuery themselves.
+                return; // ReadyForQuery follows when the sleep or COPY ends.
             }
             if self.output.ends_with(b"!\0\0") {
                 break;
@@ -287,7 +290,7 @@ impl SimBackend {
         encode::bare(&mut self.output, Bare::BindComplete);
     }
 
-    /// Returns the value of an unreported parameter.
+    /// Returns the value of `backslash_quote`, a parameter that servers do not report.
     fn quoting(&self) -> &str {
         self.settings.get("backslash_quote").map_or("safe_encoding", |value| value)
     }
