@@ -1,7 +1,8 @@
 //! Hints in comments: `/* shard_id: 1 */ select …`.
 //!
 //! Only comments before the first keyword of a text and one at its very end are examined, so that
-//! nothing inside a string is mistaken for a hint, and only [`SEARCH_BYTES_MAX`] bytes at each end.
+//! text inside a string is never mistaken for a hint. At each end, at most [`SEARCH_BYTES_MAX`]
+//! bytes are searched.
 
 use memchr::memmem;
 
@@ -57,7 +58,7 @@ impl Hints {
         Ok(hints)
     }
 
-    /// Reads the pairs in a comment: a name, `:` or `=`, a value. Other text is ignored.
+    /// Reads the pairs in a comment, each a name, `:` or `=`, and a value. Other text is ignored.
     fn comment(&mut self, text: &[u8], names: &HintNames) -> Result<(), Refusal> {
         let mut rest = text;
         while let Some(start) = rest.iter().position(|byte| is_name_byte(*byte)) {
@@ -103,7 +104,8 @@ fn bare(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(end)
 }
 
-/// Parses a value in single or double quotes, or bare; returns it with the rest.
+/// Parses a value with or without single or double quotes. Returns the value and the remaining
+/// text.
 fn value(text: &[u8]) -> (&[u8], &[u8]) {
     if let [quote @ (b'\'' | b'"'), inside @ ..] = text
         && let Some(end) = memchr::memchr(*quote, inside)

@@ -1,5 +1,5 @@
-//! [`RoutePlan`]: possible destinations of statements of one shape, computed once and used for all
-//! texts of the shape.
+//! [`RoutePlan`]: the possible destinations of a statement, computed once for all texts that differ
+//! only in constants.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ pub(crate) struct RoutePlan {
     pub(crate) primary: Option<PrimaryReason>,
     /// Whether the text is a single `BEGIN`.
     pub(crate) is_begin: bool,
-    /// Set if the text creates a temporary object that outlives its transaction, or discards all of
-    /// them.
+    /// Whether the text creates a temporary object that outlives its transaction, or discards all
+    /// such objects; `None` if neither.
     pub(crate) temporary: Option<Temporary>,
     /// The shards that the text reaches.
     pub(crate) scope: ShardScope,
@@ -35,9 +35,10 @@ pub(crate) enum Temporary {
 /// The shards that a text reaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShardScope {
-    /// Any one shard: the text uses no table.
+    /// Any single shard: the text uses no table.
     Free,
-    /// The shard that the settings for unlisted tables determine: the text uses no sharded table.
+    /// The default shard: the text uses only unlisted tables. `why` is the reason for a refusal if
+    /// no default shard is configured.
     Unlisted { why: NoShardKey, reads: bool },
     /// The shard of the keys; `otherwise` applies if they are on several shards or not supported.
     Keyed {
@@ -48,12 +49,12 @@ pub(crate) enum ShardScope {
     },
     /// All shards, or an error.
     Unkeyed(MergePlan),
-    /// The shards of the rows that arrive later, each with its key.
+    /// All shards, for a COPY whose rows arrive later, each with its key.
     Copy(Arc<CopyFrom>),
 }
 
 impl ShardScope {
-    /// Whether constants of the text may be needed to find the shard.
+    /// Whether constants or parameters of the text determine the shard.
     pub(crate) fn has_keys(&self) -> bool {
         matches!(self, Self::Keyed { .. })
     }
@@ -63,7 +64,7 @@ impl ShardScope {
 pub(crate) type MergePlan = Result<Arc<FanOut>, NoShardKey>;
 
 impl RoutePlan {
-    /// Returns the plan of a text about which nothing is known.
+    /// Returns the plan of a text that could not be analyzed, for the reason `why`.
     pub(crate) fn unreadable(why: NoShardKey) -> Self {
         Self {
             primary: Some(PrimaryReason::Unreadable),
