@@ -5,8 +5,9 @@
 //! is certain. The detector must guess whether a primary that was unreachable and returned on the
 //! newest known timeline is still the primary: a standby may be about to be promoted, and writes in
 //! between would be lost. The returned primary is accepted after a delay, or as soon as a standby
-//! starts to stream from it, which a standby that is being promoted does not do. No primary is
-//! accepted before all servers were checked, since the newest timeline is unknown until then.
+//! reports again that it streams WAL, which a standby that is being promoted does not do. No
+//! primary is accepted before all servers were checked, since the newest timeline is unknown until
+//! then.
 //!
 //! A cluster may be restored to a state before a promotion, from the old primary or from a backup.
 //! Then no server is on the newest known timeline, and none would ever be the primary again. So if
@@ -133,8 +134,8 @@ struct ServerObservation {
     is_unreachable: bool,
     /// The last report and its time; retained while the server is unreachable.
     last_report: Option<(HealthReport, Time)>,
-    /// Time since which the server has reported itself as a primary, unless it was unreachable or
-    /// restarted in the meantime.
+    /// Time of the first report since which the server has been a primary without a failed check, a
+    /// restart or a recovery.
     primary_since: Option<Time>,
 }
 

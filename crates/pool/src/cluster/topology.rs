@@ -94,8 +94,8 @@ impl ClusterTopology {
     /// Handles a failed check. Returns whether the server was reachable before.
     pub(crate) fn handle_check_failure(&mut self, server: usize, reason: &str, now: Time) -> bool {
         self.detector.observe(server, None, now);
-        // The statuses of the others may depend on this check, if they were waiting for all servers
-        // to be checked once.
+        // If this was the last server to be checked for the first time, the statuses of the others
+        // may change.
         let statuses = self.statuses(now);
         self.update_others(server, &statuses);
         let member = &self.state.members[server];

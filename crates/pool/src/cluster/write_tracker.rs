@@ -209,12 +209,12 @@ impl LsnHistory {
 /// bytes, or 40 at the start of a segment, and a record at least 24.
 const PAGE_HEADER_BYTES: u64 = 48;
 
-/// Returns the position that a standby reports once it has replayed everything before
-/// `next_insert`, or an earlier one that no standby reports sooner. The insert position may be just
-/// after the header of a page that has no record yet; a standby then still reports the end of the
-/// previous page. So a position within or just after a page header is mapped to the start of its
-/// page. That is also correct if a record continues onto the page, because no other record ends
-/// between the start of the page and that record's end.
+/// Returns a position that a standby's reported position reaches once the standby has replayed all
+/// WAL before `next_insert`, and no sooner. The insert position may be just after the header of a
+/// page that has no record yet; a standby then still reports the end of the previous page. So a
+/// position within or just after a page header is mapped to the start of its page. That is also
+/// correct if a record continues onto the page, because no other record ends between the start of
+/// the page and that record's end.
 pub(crate) fn end_of_wal(next_insert: u64, page_bytes: u64) -> u64 {
     match next_insert.checked_rem(page_bytes) {
         Some(on_page) if on_page < PAGE_HEADER_BYTES => next_insert - on_page,
