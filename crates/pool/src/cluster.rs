@@ -58,7 +58,7 @@ pub enum TargetRole {
     Any,
     /// The server that accepts writes.
     Primary,
-    /// A standby.
+    /// A standby, which accepts only reads.
     Replica,
     /// A standby, or any server if no standby is suitable.
     PreferReplica,
@@ -111,7 +111,7 @@ pub struct ClusterSpec {
 pub struct ClusterMember {
     /// The pool of connections to this server.
     pub pool: PoolId,
-    /// The server's shared state.
+    /// The server's health, shared by all workers and pools.
     pub state: Arc<MemberHealth>,
     /// The member's share of the load relative to the other members, for [`Strategy::Weighted`].
     pub weight: u32,
@@ -124,7 +124,7 @@ pub struct ClusterMembership {
     pub owner: PoolId,
     /// The shard of the server; 0 without sharding.
     pub shard: u32,
-    /// The shared state of the server.
+    /// The server's health, shared by all workers and pools.
     pub state: Arc<MemberHealth>,
     /// How long a client waits while logins to the server fail.
     pub failover_timeout: Option<Duration>,
@@ -159,7 +159,7 @@ impl ClusterState {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Lifts all bans.
+    /// Lifts the bans of all members.
     pub(crate) fn unban_all(&self) {
         for member in &self.members {
             member.unban();

@@ -83,13 +83,13 @@ pub use crate::auth::proxy_protocol::ProxySource;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Listening sockets.
+    /// Addresses and unix sockets on which the pooler listens.
     pub listen: ListenConfig,
     /// Number of event loops, one per thread; the number of cores if `None`.
     pub workers: Option<NonZeroUsize>,
     /// When a server connection may go to another client.
     pub mode: PoolMode,
-    /// Number of server connections per pool.
+    /// Number of server connections per pool, that is, per user and database.
     pub sizes: SizeConfig,
     /// Limits on the number of connections.
     pub limits: LimitConfig,
@@ -136,7 +136,7 @@ pub struct Config {
     pub notifications: NotificationConfig,
     /// Whether and how clients' traffic is captured.
     pub capture: CaptureConfig,
-    /// TCP socket options.
+    /// Options of TCP sockets to clients and servers, such as keepalive.
     pub tcp: TcpConfig,
     /// Databases by the name that clients use. `*` matches all other names.
     pub databases: BTreeMap<String, DatabaseConfig>,
@@ -198,7 +198,7 @@ impl Config {
     }
 }
 
-/// Listening sockets: `[pool.listen]`.
+/// Addresses and unix sockets on which the pooler listens: `[pool.listen]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ListenConfig {
@@ -249,12 +249,13 @@ impl Default for ListenConfig {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum PoolMode {
-    /// When the client that uses it disconnects.
+    /// A client keeps its server connection until it disconnects.
     #[default]
     Session,
-    /// At the end of the client's transaction.
+    /// A client keeps its server connection until the end of its transaction.
     Transaction,
-    /// At the end of the statement; transactions of several statements are refused.
+    /// A client keeps its server connection until the end of the statement. Transactions of several
+    /// statements are refused.
     Statement,
 }
 
@@ -274,10 +275,10 @@ impl PoolMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShutdownMode {
-    /// The end of transactions: each client is disconnected once it is outside a transaction.
+    /// Disconnects each client once it is outside a transaction, and exits after the last one.
     #[default]
     WaitForServers,
-    /// The disconnection of clients: each is served until it disconnects.
+    /// Serves each client until it disconnects, and exits after the last one.
     WaitForClients,
 }
 
@@ -410,14 +411,15 @@ pub enum AuthMethod {
     Any,
     /// No authentication, but the user must be known.
     Trust,
-    /// The password in cleartext.
+    /// The client sends its password in cleartext.
     Plain,
-    /// An md5 hash; SCRAM for users whose stored secret is a SCRAM secret.
+    /// The client sends an md5 hash of its password; SCRAM is used for users whose stored secret is
+    /// a SCRAM secret.
     Md5,
-    /// SCRAM-SHA-256, with channel binding over TLS.
+    /// SCRAM-SHA-256, over TLS with channel binding if the client supports it.
     #[serde(rename = "scram-sha-256")]
     ScramSha256,
-    /// A TLS certificate whose common name is the user name.
+    /// The client presents a TLS certificate whose common name is the user name.
     Cert,
     /// The method that `hba_file` selects for each connection.
     Hba,

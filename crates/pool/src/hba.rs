@@ -50,9 +50,9 @@ pub struct ConnectionInfo<'a> {
     pub database: &'a str,
     /// Whether the connection is for physical replication, which has no database.
     pub is_physical: bool,
-    /// The origin of the connection.
+    /// The client's address, or the OS user of a unix socket's peer.
     pub from: ClientOrigin,
-    /// Whether the connection is encrypted.
+    /// Whether the connection is encrypted with TLS.
     pub is_tls: bool,
     /// The client's verified certificate, if it has presented one.
     pub certificate: Option<ClientCertificate<'a>>,
@@ -83,13 +83,13 @@ pub struct ClientCertificate<'a> {
 /// How a client must authenticate after a rule has matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredAuth {
-    /// No password is required.
+    /// The client need not authenticate.
     Trust,
-    /// A cleartext password is required.
+    /// The client must send its password in cleartext.
     Plain,
-    /// An md5 hash or SCRAM is required, depending on the stored secret.
+    /// The client must authenticate with md5 or SCRAM, depending on the stored secret.
     Md5,
-    /// SCRAM-SHA-256 is required.
+    /// The client must authenticate with SCRAM-SHA-256.
     ScramSha256,
     /// Nothing more is required: the certificate or OS user was accepted.
     Verified,
@@ -187,7 +187,7 @@ impl Hba {
     ///
     /// # Errors
     ///
-    /// The connection is refused.
+    /// No rule allows the connection, or the certificate or OS user is not accepted.
     pub fn required_auth(
         &self,
         connection: &ConnectionInfo<'_>,

@@ -48,7 +48,7 @@ pub(crate) struct Analysis<'a> {
     sharded: usize,
     unlisted: usize,
     cte_references: usize,
-    /// Names of the CTEs in scope.
+    /// Names of the CTEs in scope, innermost last.
     cte_names: Vec<String>,
     is_exact: bool,
 }
@@ -65,7 +65,7 @@ struct StatementScope {
     /// Whether the result is valid for this exact text only, not for texts that differ in
     /// constants.
     pub(crate) is_exact: bool,
-    /// Whether the statement reads the catalog.
+    /// Whether the statement reads a system catalog.
     pub(crate) reads_catalog: bool,
 }
 

@@ -65,7 +65,7 @@ pub(crate) enum KeyLookup {
     Key(Vec<Option<ShardKey>>),
     /// A column is compared with NULL, so no row can match on any shard.
     NoRows,
-    /// A value is not supported.
+    /// A value cannot be evaluated with certainty.
     Unsupported,
 }
 

@@ -62,7 +62,7 @@ enum NextMessage {
         tag: u8,
         is_visible: bool,
     },
-    /// The row description.
+    /// RowDescription or NoData.
     Description {
         is_visible: bool,
     },
@@ -406,7 +406,7 @@ impl Merger {
         Ok(())
     }
 
-    /// Merges rows as far as possible.
+    /// Merges the rows received so far, as far as their order is known.
     fn rows(&mut self, fan_out: &FanOut, out: &mut Vec<u8>) -> Result<bool, MergeError> {
         let mut rows = match self.rows.take() {
             Some(rows) => rows,

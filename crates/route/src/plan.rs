@@ -32,7 +32,7 @@ pub(crate) enum Temporary {
     Discards,
 }
 
-/// The shards that a text reaches.
+/// The shards that a text reaches, or how to find them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShardScope {
     /// Any single shard: the text uses no table.
@@ -47,7 +47,7 @@ pub(crate) enum ShardScope {
         unlisted: Option<NoShardKey>,
         otherwise: MergePlan,
     },
-    /// All shards, or an error.
+    /// All shards, if their results can be merged; otherwise the request is refused.
     Unkeyed(MergePlan),
     /// All shards, for a COPY whose rows arrive later, each with its key.
     Copy(Arc<CopyFrom>),

@@ -10,7 +10,7 @@ use crate::shard::{NoShard, ShardKeyError};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A command or hint with an invalid value.
+    /// The value in a command or hint is invalid.
     #[error("invalid value for {parameter}: {value:?} is not {expected}")]
     Value {
         /// Name of the command's or hint's parameter.
@@ -20,7 +20,7 @@ pub enum Refusal {
         /// Description of the valid values.
         expected: &'static str,
     },
-    /// A shard that does not exist.
+    /// A command or hint names a shard that does not exist.
     #[error(
         "shard {shard} is not configured {shards}, staying on shard {} (shard numbers start at 0)",
         .stays.map_or("unset".to_owned(), |stays| stays.to_string())
@@ -113,18 +113,19 @@ pub enum NoShardKey {
     /// The text has non-ASCII characters or backslashes that the server may read differently.
     #[error("its text uses an encoding or escapes that the pooler does not support")]
     Encoding,
-    /// A write to a sharded table without its key.
+    /// The statement writes to a sharded table and does not give the key.
     #[error(
         "it writes to the sharded table {0:?} and does not give the key as a constant or a parameter"
     )]
     Write(Box<str>),
-    /// A write that changes a key column.
+    /// The statement changes a key column.
     #[error("it changes the sharding key of {0:?}")]
     ChangesKey(Box<str>),
-    /// An INSERT without a column list.
+    /// The statement is an INSERT or COPY without a column list.
     #[error("its columns are not named, so the key of {0:?} is unknown")]
     Columns(Box<str>),
-    /// A read of a sharded table without its key whose results cannot be merged.
+    /// The statement reads a sharded table without giving the key, and results of several shards
+    /// cannot be merged.
     #[error("it does not give the key of {table:?}, and results of several shards {why}")]
     Read {
         /// Name of the table.
@@ -132,21 +133,21 @@ pub enum NoShardKey {
         /// The reason why results cannot be merged, as the end of the error's sentence.
         why: &'static str,
     },
-    /// A read of several shards, whose results can be merged only outside a transaction and without
+    /// The statement reads several shards, which is possible only outside a transaction and without
     /// other statements.
     #[error("it reads several shards, which {0}")]
     FanOutNotAllowed(&'static str),
-    /// A table that is not in the settings.
+    /// The statement uses a table that is not in the settings.
     #[error("the table {0:?} is not among the pooler's sharded tables")]
     Unlisted(Box<str>),
-    /// A write to a table that is replicated to every shard.
+    /// The statement writes to a table that is replicated to every shard.
     #[error("it writes to {0:?}, which must be the same on every shard")]
     ReplicatedTable(Box<str>),
-    /// A call of a function that may read or write any table.
+    /// The statement calls a function that may read or write any table.
     #[error("it runs code that may use tables on any shard")]
     Function,
-    /// A statement of a kind that is not analyzed, such as DDL, on a sharded table or on an object
-    /// of a single server.
+    /// The statement is of a kind that is not analyzed, such as DDL, and concerns a sharded table
+    /// or an object of a single server.
     #[error("statements of this kind must be sent to one shard")]
     Kind,
     /// The value of a key is not a plain constant or parameter of the key's type.

@@ -71,7 +71,7 @@ pub struct SessionOverrides {
     pub shard: Option<u32>,
 }
 
-/// The shard that the session is linked to.
+/// The shard of the server that is linked to the session.
 #[derive(Clone, Copy, Debug)]
 struct ShardLink {
     shard: u32,
@@ -85,7 +85,7 @@ pub enum RoutedRequest {
     /// The query was a command, which was executed and must not be sent to a server. Contains the
     /// reply.
     Command(CommandAnswer),
-    /// The query must be sent to servers of this route.
+    /// The query must be sent to the servers that the route selects.
     Route(Route),
 }
 
@@ -98,7 +98,7 @@ pub struct RoutedStatement {
     text: Option<KeyedText>,
 }
 
-/// A text whose constants are keys.
+/// A text whose constants are key values, with their positions.
 #[derive(Clone, Debug)]
 struct KeyedText {
     sql: Box<[u8]>,
@@ -110,7 +110,7 @@ struct KeyedText {
 pub enum Parsed {
     /// A command, to be performed by [`RouteSession::execute`] when its portal is executed.
     Command(RouteCommand),
-    /// A statement for servers.
+    /// A statement that is sent to servers.
     Statement(RoutedStatement),
 }
 

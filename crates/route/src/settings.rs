@@ -1,4 +1,4 @@
-//! The routing settings of a database.
+//! The routing settings of a database, and a check of their consistency.
 
 use std::collections::BTreeMap;
 
@@ -136,7 +136,7 @@ impl FromIterator<RoutedTable> for RoutedTables {
 }
 
 impl RoutedTables {
-    /// Whether no table is listed.
+    /// Whether there are neither sharded nor replicated tables.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -222,7 +222,7 @@ impl RouteSettings {
     ///
     /// # Errors
     ///
-    /// The first inconsistency.
+    /// The first inconsistency that was found.
     pub fn check(&self) -> Result<(), SettingsError> {
         if !cfg!(feature = "grammar") {
             if self.role == RolePreference::Auto {

@@ -53,7 +53,7 @@ commands! {
     Merge = "MERGE": "merge";
     /// `WITH`, with any main statement.
     With = "WITH": "with";
-    /// `VALUES` as a statement of its own.
+    /// `VALUES` as a complete statement.
     Values = "VALUES": "values";
     /// `TABLE name`, short for `SELECT * FROM name`.
     Table = "TABLE": "table";

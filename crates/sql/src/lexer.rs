@@ -8,7 +8,7 @@
 
 use memchr::{memchr, memchr2, memmem};
 
-/// A lexical element, with its bytes.
+/// A token of SQL: its kind and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqlToken<'a> {
     /// The kind of token, which determines how `text` is read.

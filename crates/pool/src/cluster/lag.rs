@@ -10,7 +10,7 @@ use crate::core::time::Time;
 /// Maximum number of positions stored; the history is thinned before it exceeds this.
 const POSITIONS_MAX: usize = 600;
 
-/// Past WAL positions of the primary.
+/// Past WAL positions of the primary, each with the time at which it was first seen.
 #[derive(Debug, Default)]
 pub(crate) struct LagHistory {
     /// Index of the primary in the cluster's list of servers.

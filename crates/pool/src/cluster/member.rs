@@ -17,7 +17,8 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{CheckSeq, ServerStatus, WriteTracker};
 use crate::{config::ConfiguredRole, core::time::Time};
 
-/// Bits of the published eligibility.
+/// Bits of the eligibility that workers read: the requests for which the server is eligible, and
+/// reasons against waiting for it.
 pub(super) const PRIMARY: u8 = 1;
 pub(super) const REPLICA: u8 = 2;
 pub(super) const ANY: u8 = 4;
@@ -74,7 +75,7 @@ pub struct MemberBan {
     pub reason: String,
 }
 
-/// The findings of a health check.
+/// The state of a server according to its last health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckFindings {
     /// The timeline that the server reported; 0 if a standby has not reported one.

@@ -213,7 +213,7 @@ impl MemberBalancer {
         bits(self.members_with(requirement)).any(|at| self.cluster.members[at].pool != pool)
     }
 
-    /// Whether a member meets the requirement.
+    /// Whether a member meets the requirement now.
     pub(crate) fn satisfies(&mut self, member: usize, requirement: MemberRequirement) -> bool {
         self.refresh();
         self.members_with(requirement) & 1 << member != 0

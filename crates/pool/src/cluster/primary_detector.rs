@@ -27,7 +27,7 @@ use crate::{config::ConfiguredRole, core::time::Time};
 /// The role of a server as the detector sees it. Only [`ServerStatus::Primary`] gets writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerStatus {
-    /// Not checked yet.
+    /// The server has not replied to a check yet.
     Unknown,
     /// The server accepts writes.
     Primary,
@@ -54,7 +54,7 @@ impl ServerStatus {
     }
 }
 
-/// The result of a health check.
+/// The facts that a health check has read from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HealthReport {
     pub(crate) is_in_recovery: bool,
@@ -101,7 +101,7 @@ pub(crate) struct PrimaryDetector {
 /// The event that a primary was accepted although a newer timeline was known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimelineRegression {
-    /// Index of the primary.
+    /// Index of the accepted primary.
     pub(crate) server: usize,
     /// The timeline that the primary is on.
     pub(crate) timeline: u32,

@@ -98,7 +98,7 @@ impl ShardBalancers {
         }
     }
 
-    /// Returns every member, with its pool.
+    /// Returns the indexes and pools of all members of all shards.
     pub(crate) fn members(&self) -> impl Iterator<Item = (MemberIndex, PoolId)> {
         self.shards.iter().enumerate().flat_map(|(shard, balancer)| {
             let members = balancer.cluster.members.iter().enumerate();
@@ -106,7 +106,7 @@ impl ShardBalancers {
         })
     }
 
-    /// Whether a member meets the request.
+    /// Whether a member meets the request's conditions.
     pub(crate) fn satisfies(&mut self, index: MemberIndex, request: &MemberRequest<'_>) -> bool {
         let is_there =
             request.shard.is_none_or(|required| usize::try_from(required) == Ok(index.shard));
@@ -179,7 +179,7 @@ impl ShardBalancers {
         none
     }
 
-    /// Returns the next shard in turn.
+    /// Returns the next shard, for clients that may use any.
     fn next_shard(&mut self) -> usize {
         self.last_shard = (self.last_shard + 1) % self.shards.len();
         self.last_shard

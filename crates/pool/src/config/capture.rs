@@ -59,12 +59,12 @@ pub enum CopyCapture {
     Full,
     /// Only the rows' length in bytes.
     Length,
-    /// Nothing at all.
+    /// Neither the rows nor their length.
     Off,
 }
 
 impl CopyCapture {
-    /// Returns the keyword in configuration files.
+    /// Returns the keyword of this value in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",

@@ -21,7 +21,7 @@ pub struct ServerEntry {
     /// A name, an address or the directory of a unix socket, as in `hosts`, optionally with
     /// `:port`, which overrides `port`.
     pub host: String,
-    /// The port; the database's if `None`.
+    /// The server's port; the database's `port` if `None`.
     pub port: Option<u16>,
     /// The role of this server, if it should not be detected.
     #[serde(default)]
@@ -40,7 +40,7 @@ impl ServerEntry {
     ///
     /// # Errors
     ///
-    /// `host` is not a valid host.
+    /// `host` cannot be parsed as a host.
     pub(super) fn endpoint(&self, port: u16) -> Result<Endpoint, String> {
         endpoint(&self.host, self.port.unwrap_or(port))
     }
@@ -50,7 +50,7 @@ impl ServerEntry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// Members take turns.
+    /// The eligible members take turns.
     #[default]
     RoundRobin,
     /// Selects a random member, with equal probability.
@@ -180,7 +180,7 @@ pub struct ClusterPool {
 /// A server of a [`ClusterPool`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterServer {
-    /// The server's endpoint.
+    /// Address of the server: host and port, or unix socket.
     pub endpoint: Endpoint,
     /// The role of this server, if it should not be detected.
     pub role: ConfiguredRole,
@@ -194,7 +194,7 @@ impl DatabaseConfig {
     ///
     /// # Errors
     ///
-    /// A `host` is not valid.
+    /// The `host` of a server cannot be parsed.
     pub(crate) fn clusters(&self) -> Result<Vec<ClusterPool>, String> {
         let server = |entry: &ServerEntry| {
             let endpoint = entry.endpoint(self.port)?;

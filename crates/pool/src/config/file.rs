@@ -16,12 +16,12 @@ use super::{
 /// Maximum size of a configuration file or user list: enough for a million users.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// The contents of a configuration file.
+/// A configuration file that was read without errors.
 #[derive(Clone, Debug)]
 pub struct ParsedConfig {
     /// The validated settings, including the users of the user list.
     pub config: Config,
-    /// The file's format.
+    /// The detected format of the file.
     pub format: FileFormat,
     /// Settings that are recognized but have no effect.
     pub warnings: Vec<Diagnostic>,
@@ -160,10 +160,10 @@ pub enum ConfigReadError {
     Unreadable {
         /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of opening or reading the file.
         source: io::Error,
     },
-    /// The file contains errors.
+    /// The file was read, but has unknown keys or invalid values.
     #[error(transparent)]
     Invalid(#[from] ConfigErrors),
 }

@@ -20,7 +20,7 @@ pub struct MirrorEntry {
     /// A name, an address or the directory of a unix socket, as in `hosts`, optionally with
     /// `:port`, which overrides `port`.
     pub host: String,
-    /// The port; the database's if `None`.
+    /// The mirror's port; the database's `port` if `None`.
     pub port: Option<u16>,
     /// The database's name at the mirror; its name at the database's own servers if `None`.
     pub dbname: Option<String>,
@@ -102,7 +102,7 @@ impl MirrorEntry {
 pub struct MirrorPool {
     /// The mirror's name, unique within its database.
     pub name: String,
-    /// The mirror's endpoint.
+    /// Address of the mirror: host and port, or unix socket.
     pub endpoint: Endpoint,
     /// The configuration entry, with sample rate and limits.
     pub entry: MirrorEntry,

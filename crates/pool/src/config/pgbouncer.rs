@@ -24,7 +24,7 @@ pub use self::{
     keys::{KEYS, KeyEffect, PgbouncerKey},
 };
 
-/// Deepest nesting of `%include`.
+/// Maximum nesting depth of `%include`.
 const INCLUDES_MAX: usize = 10;
 
 /// Sections that a `pgbouncer.ini` may have.

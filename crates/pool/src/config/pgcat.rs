@@ -32,7 +32,7 @@ use super::file::{ConfigErrors, Diagnostic};
 /// The result of reading a key: a remark, if any, or the reason why the value is invalid.
 type PgcatKeyResult = Result<Option<String>, String>;
 
-/// The contents of a `pgcat.toml`.
+/// The contents of a `pgcat.toml`, with everything that could not be converted exactly.
 #[derive(Debug)]
 struct PgcatFile {
     general: General,

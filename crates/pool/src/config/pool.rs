@@ -54,19 +54,19 @@ pub struct PoolSettings {
     pub timeouts: TimeoutConfig,
 }
 
-/// The pooler's identity at a server.
+/// The role, database and secret with which the pooler logs in to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerIdentity {
     /// The role that the pooler logs in as.
     pub user: String,
     /// Whether the database forces this role for all clients.
     pub is_forced: bool,
-    /// The database's name at the server.
+    /// Name of the database on the server.
     pub database: String,
     /// The role's stored secret. A SCRAM secret is only sufficient together with the client key
     /// recovered from the client's own login.
     pub secret: Option<StoredSecret>,
-    /// Startup parameters of the connection.
+    /// Additional startup parameters: names and values.
     pub parameters: Vec<(String, String)>,
     /// Query run on the connection before its first use.
     pub connect_query: Option<String>,

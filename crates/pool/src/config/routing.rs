@@ -19,7 +19,7 @@ pub struct RoutingConfig {
     pub read_your_writes: bool,
     /// Whether hints in SQL comments are recognized.
     pub hints: bool,
-    /// The keywords of hints.
+    /// The keywords that introduce hints in SQL comments.
     pub hint_names: HintConfig,
     /// Functions that only read, in addition to PostgreSQL's own.
     pub read_only_functions: Vec<String>,
@@ -44,11 +44,11 @@ impl Default for RoutingConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HintConfig {
-    /// Keyword of the hint that sets the shard number.
+    /// Keyword of the hint whose value is a shard number.
     pub shard: String,
-    /// Keyword of the hint that sets the sharding key.
+    /// Keyword of the hint whose value is a sharding key.
     pub key: String,
-    /// Keyword of the hint that sets the role.
+    /// Keyword of the hint whose value is a role.
     pub role: String,
 }
 
@@ -63,11 +63,11 @@ impl Default for HintConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ShardingConfig {
-    /// The types of the sharding key's columns.
+    /// The SQL types of the sharding key's columns, in order.
     pub key: Vec<String>,
     /// The hash that maps keys to shards, unless the shards have lists or ranges.
     pub hash: ShardHash,
-    /// The sharded tables.
+    /// The sharded and replicated tables.
     pub tables: KeyedTables,
     /// The shard for requests that neither a key nor a hint assigns to a shard.
     pub default: DefaultShardSetting,
@@ -177,7 +177,7 @@ impl DatabaseConfig {
         !self.servers.is_empty() || !self.shards.is_empty()
     }
 
-    /// Returns the settings of the router.
+    /// Converts the database's settings to those of the router.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ pub const SECRET_BYTES_MAX: usize = 65_530;
 /// 32 hexadecimal digits; everything else is a password.
 #[derive(Clone)]
 pub enum StoredSecret {
-    /// The password.
+    /// The password in cleartext.
     Plain(Secret),
     /// `md5` and 32 hexadecimal digits, a hash of password and user name: equivalent to the
     /// password wherever md5 is accepted.

@@ -30,7 +30,7 @@ pub(crate) enum SetError {
     /// The change needs a restart.
     #[error("parameter {0:?} cannot be changed without a restart")]
     NeedsRestart(String),
-    /// The value is invalid.
+    /// The key's parser rejects the value.
     #[error("{name}: {why}")]
     Invalid {
         /// Name of the key.
@@ -191,7 +191,7 @@ mod tests {
         Config { databases, ..Config::default() }
     }
 
-    /// Sets a key as SET does.
+    /// Sets a key like the console's SET, including the check of all rules.
     fn with(config: &Config, name: &str, value: &str) -> Result<Config, String> {
         let edited =
             config.with_key_set(name, value, Path::new("")).map_err(|error| error.to_string())?;

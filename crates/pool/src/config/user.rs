@@ -1,4 +1,4 @@
-//! [`UserConfig`]: settings of a user.
+//! [`UserConfig`]: the secret, limits and timeouts of a user.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{PoolMode, StoredSecret, secret, toml};
 
-/// Settings of a user: `[pool.users.NAME]`. `None` means the value of the database or of `[pool]`.
+/// Secret, limits and timeouts of a user: `[pool.users.NAME]`. `None` means the value of the
+/// database or of `[pool]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct UserConfig {

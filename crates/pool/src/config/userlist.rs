@@ -49,7 +49,7 @@ const NAME_BYTES_MAX: usize = 127;
 ///
 /// # Errors
 ///
-/// The first invalid line, by number.
+/// The first invalid line, identified by its number.
 pub fn read(text: &str) -> Result<BTreeMap<String, StoredSecret>, UserlistError> {
     let mut users = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {

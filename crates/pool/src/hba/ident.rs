@@ -13,7 +13,7 @@ use super::{
     tokenizer::HbaToken,
 };
 
-/// The user name maps, by name.
+/// The lines of each user name map, by the map's name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct IdentMaps(BTreeMap<String, Vec<IdentMapLine>>);
 

@@ -21,7 +21,7 @@ pub(super) struct HbaRule {
 /// The connection type of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnType {
-    /// Unix sockets.
+    /// Connections over unix sockets.
     Local,
     /// TCP connections from these addresses, with the given encryption.
     Host(RuleEncryption, RuleAddresses),

@@ -15,7 +15,7 @@ use howdah_wire::{
     frontend::{DescribeTarget, FrontendMessage},
 };
 
-/// A simulated session of a server.
+/// A simulated server session, with the session state that PostgreSQL would keep.
 #[derive(Debug, Default)]
 pub(super) struct SimBackend {
     input: Vec<u8>,
@@ -44,7 +44,7 @@ pub(super) struct SimBackend {
     pending: Vec<Option<String>>,
     /// The client whose statement ran last.
     pub(super) last_client: Option<u32>,
-    /// The client whose input was fed last.
+    /// The client named in the last statement of the current input, if any.
     pub(super) fed_client: Option<u32>,
     /// The backend's shard, if there are several.
     pub(super) shard: Option<u32>,

@@ -78,7 +78,7 @@ impl SimClient {
         }
     }
 
-    /// Whether a reply is outstanding.
+    /// Whether the client waits for the end of its login or for a reply.
     pub(super) fn is_awaiting_reply(&self) -> bool {
         !self.is_welcomed || !self.expected.is_empty()
     }

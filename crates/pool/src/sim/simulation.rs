@@ -34,7 +34,7 @@ const MS: u64 = 1_000_000;
 const AT_LOGIN: [(&str, &str); 2] = [("TimeZone", "UTC"), ("application_name", "")];
 const EVENTS_MAX: u32 = 200_000;
 
-/// A scheduled event.
+/// An event that is scheduled for a time of the fake clock.
 enum SimEvent {
     Connect(usize),
     Step(usize),
@@ -90,7 +90,7 @@ struct SimWorker {
     peers: HashMap<PeerId, SimPeer>,
 }
 
-/// The state of one simulation.
+/// One simulation: workers, clients, servers, and the queue of scheduled events.
 pub(super) struct Simulation {
     random: SimRandom,
     now: u64,

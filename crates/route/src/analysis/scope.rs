@@ -70,7 +70,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// Returns all tables added so far.
+    /// Returns the set of all sharded tables added so far.
     pub(super) fn all(&self) -> TableSet {
         set(0..self.instances.len())
     }
@@ -104,7 +104,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         Ok(set(before..self.instances.len()))
     }
 
-    /// Adds a table by name.
+    /// Adds a table, given by its name.
     pub(super) fn relation(
         &mut self,
         analysis: &mut Analysis<'a>,

@@ -28,7 +28,7 @@ pub enum ShardKey {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not a valid {of}", display_bytes(written))]
 pub struct ShardKeyError {
-    /// The expected type.
+    /// The key type that the value does not match.
     pub of: KeyType,
     written: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! The keys of section `[pgbouncer]`.
+//! The table of keys of section `[pgbouncer]`, and parsers for their values.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -20,9 +20,9 @@ pub struct PgbouncerKey {
 pub enum KeyEffect {
     /// The key sets a key of `[pool]`.
     Sets(
-        /// Name of the `[pool]` key.
+        /// Path of the `[pool]` key, such as `auth.dbname`.
         &'static str,
-        /// Parses the value and sets it.
+        /// Parses the value and stores it in the configuration.
         fn(&mut Config, &str) -> Result<(), String>,
     ),
     /// The key has no effect; the text is the reason, which is logged as a warning.
@@ -371,7 +371,7 @@ pub const KEYS: &[PgbouncerKey] = &[
     ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs"),
 ];
 
-/// Returns `None` for an empty value.
+/// Converts a value; an empty value means that the setting is unset.
 pub(super) fn non_empty<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
     (!value.is_empty()).then(|| value.into())
 }

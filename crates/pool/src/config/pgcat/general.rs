@@ -1,4 +1,4 @@
-//! The section `[general]`.
+//! The keys of the section `[general]`.
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -34,7 +34,7 @@ pub(super) struct General {
 }
 
 impl Default for General {
-    /// Returns PgCat's defaults.
+    /// Returns PgCat's defaults, expressed in the pooler's settings.
     fn default() -> Self {
         let config = Config {
             listen: ListenConfig {

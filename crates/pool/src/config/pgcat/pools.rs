@@ -1,4 +1,4 @@
-//! The sections `[pools.NAME]` with their users, shards and plugins.
+//! The keys of the sections `[pools.NAME]`, and of their users, shards and plugins.
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
@@ -412,7 +412,7 @@ pub(super) const SHARDS: &[PgcatKey<PgcatShard>] = &[
     ),
 ];
 
-/// All plugins, ordered by name.
+/// All plugins of a pool, ordered by name.
 pub(super) const PLUGINS: &[PgcatKey<PgcatPool>] = &[
     PgcatKey {
         name: "intercept",

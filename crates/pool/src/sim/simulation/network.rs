@@ -7,7 +7,7 @@ use crate::{PeerId, PoolId};
 
 /// A simulated network connection between the pooler and a client or server.
 pub(super) struct SimLink {
-    /// The pool of the connection.
+    /// The pool that the connection belongs to.
     pub(super) pool: PoolId,
     /// While connected, the worker of the connection and its ID there.
     pub(super) worker: Option<(usize, PeerId)>,
