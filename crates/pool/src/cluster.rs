@@ -49,7 +49,7 @@ use crate::{
     core::state::ids::PoolId,
 };
 
-/// Which servers of a cluster are suitable for a client.
+/// The role of the servers that are suitable for a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetRole {
@@ -68,7 +68,7 @@ impl TargetRole {
     /// All roles, in order of declaration.
     pub const ALL: [Self; 4] = [Self::Any, Self::Primary, Self::Replica, Self::PreferReplica];
 
-    /// Returns the keyword in the configuration and in SHOW.
+    /// Returns the role's keyword in configuration files and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -91,7 +91,7 @@ impl TargetRole {
     }
 }
 
-/// A cluster as seen by the pools of one user in one database; part of the owner pool's spec.
+/// The cluster that serves the clients of one user in one database; part of the owner pool's spec.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
     /// The members in configured order, 1 to 64.
@@ -106,7 +106,7 @@ pub struct ClusterSpec {
     pub state: Arc<ClusterState>,
 }
 
-/// A server of a cluster, as seen by the pools of one user in one database.
+/// A server of a [`ClusterSpec`], with the pool of one user's connections to it.
 #[derive(Clone, Debug)]
 pub struct ClusterMember {
     /// The pool of connections to this server.
@@ -120,7 +120,7 @@ pub struct ClusterMember {
 /// The cluster that a pool is a member of; part of the member pool's spec.
 #[derive(Clone, Debug)]
 pub struct ClusterMembership {
-    /// The pool that the clients belong to.
+    /// The owner pool, to which the clients belong.
     pub owner: PoolId,
     /// The shard of the server; 0 without sharding.
     pub shard: u32,

@@ -1,10 +1,11 @@
 //! The pooler's configuration: listening sockets, databases and their servers, users, limits,
 //! timeouts.
 //!
-//! The structs mirror the `[pool]` section of `howdah.toml`, in kebab-case. A `pgbouncer.ini` with
-//! its `userlist.txt` is read into the same structs ([`pgbouncer`]). Units, defaults and the
-//! meaning of zero are PgBouncer's. [`Config::pool`] resolves the settings of one user in one
-//! database. Nothing here acts on the settings.
+//! The structs have the structure of the `[pool]` section of `howdah.toml`, whose keys are in
+//! kebab-case. A `pgbouncer.ini` with its `userlist.txt` is read into the same structs
+//! ([`pgbouncer`]). Units, defaults and the meaning of zero are PgBouncer's. [`Config::pool`]
+//! resolves the settings of one user in one database. This module only reads and checks settings;
+//! it does not act on them.
 
 mod application_name;
 mod auth_query;
@@ -87,7 +88,7 @@ pub struct Config {
     pub listen: ListenConfig,
     /// Number of event loops, one per thread; the number of cores if `None`.
     pub workers: Option<NonZeroUsize>,
-    /// When a server connection may go to another client.
+    /// When a client gives its server connection back.
     pub mode: PoolMode,
     /// Number of server connections per pool, that is, per user and database.
     pub sizes: SizeConfig,
@@ -113,7 +114,7 @@ pub struct Config {
     /// Maximum number of prepared statements per server connection outside session mode; 0 turns
     /// tracking off.
     pub max_prepared_statements: u32,
-    /// Health check of a server connection that was idle for `timeouts.server-check-delay`: an
+    /// Query that checks a server connection which was idle for `timeouts.server-check-delay`; an
     /// empty query by default. `None` turns the check off.
     #[serde(with = "toml::check_query")]
     pub check_query: Option<String>,
@@ -138,7 +139,7 @@ pub struct Config {
     pub capture: CaptureConfig,
     /// Options of TCP sockets to clients and servers, such as keepalive.
     pub tcp: TcpConfig,
-    /// Databases by the name that clients use. `*` matches all other names.
+    /// Databases, by the name that clients use. The entry `*` matches all other names.
     pub databases: BTreeMap<String, DatabaseConfig>,
     /// Users by name, including those of the user list once it is loaded.
     pub users: BTreeMap<String, UserConfig>,
@@ -243,7 +244,7 @@ impl Default for ListenConfig {
     }
 }
 
-/// When a server connection may go to another client.
+/// When a client gives its server connection back.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize,
 )]
@@ -407,7 +408,7 @@ impl Default for AuthConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuthMethod {
-    /// No authentication, any user name: for databases that force their user.
+    /// No authentication and any user name, for databases that force their user.
     Any,
     /// No authentication, but the user must be known.
     Trust,

@@ -41,10 +41,10 @@ pub struct Hba {
     os_users: BTreeMap<u32, String>,
 }
 
-/// The facts about a connection attempt that rules refer to.
+/// The properties of a connection attempt that rules refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionInfo<'a> {
-    /// The user that the client requests.
+    /// The user name that the client requests.
     pub user: &'a str,
     /// The database, by the name that clients use.
     pub database: &'a str,

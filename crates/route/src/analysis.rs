@@ -53,7 +53,7 @@ pub(crate) struct Analysis<'a> {
     is_exact: bool,
 }
 
-/// The statement uses a construct that the analysis does not support.
+/// The error for a statement with a construct that the analysis does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnsupportedStatement;
 
@@ -156,7 +156,7 @@ impl<'a> Analysis<'a> {
                 None => unanalyzed_scope(scan),
             },
             NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
-                // A prepared transaction outlives its session, and its name does not show the
+                // A prepared transaction outlives its session, and its name does not identify the
                 // shard.
                 Transaction::TransStmtPrepare
                 | Transaction::TransStmtCommitPrepared

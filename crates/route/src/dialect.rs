@@ -1,4 +1,4 @@
-//! The session parameters that affect how statement texts are lexed.
+//! Tracks session parameters that affect how statement texts are lexed.
 
 /// The session parameters that determine how the bytes of a statement text are read.
 #[derive(Clone, Debug)]

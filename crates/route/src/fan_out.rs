@@ -5,9 +5,9 @@
 /// Every shard receives the statement unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FanOut {
-    /// All rows, in order of arrival.
+    /// All rows of all shards, in order of arrival.
     Concatenate,
-    /// A merge of rows that each shard has sorted.
+    /// A merge of the shards' rows, which each shard has sorted.
     Merge {
         /// Sort keys, most significant first.
         by: Vec<SortKey>,

@@ -14,11 +14,11 @@ pub(crate) const SEARCH_BYTES_MAX: usize = 1000;
 /// The names of hints. An empty name disables the hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HintNames {
-    /// Name of the shard number hint: `/* shard_id: 1 */`.
+    /// Name of the hint that selects a shard by number: `/* shard_id: 1 */`.
     pub shard: String,
-    /// Name of the sharding key hint: `/* sharding_key: 'x' */`.
+    /// Name of the hint that selects the shard of a key: `/* sharding_key: 'x' */`.
     pub key: String,
-    /// Name of the role hint, whose value is a role or `auto`: `/* role: replica */`.
+    /// Name of the hint that sets the role preference: `/* role: replica */`.
     pub role: String,
 }
 

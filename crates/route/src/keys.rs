@@ -46,7 +46,7 @@ pub(crate) struct KeySource {
     pub(crate) is_inserted: bool,
 }
 
-/// One text with its constants, or one Bind with its values.
+/// The values from which keys are evaluated: one text with its constants, and its Bind, if any.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyValues<'a> {
     pub(crate) sql: &'a [u8],

@@ -162,7 +162,7 @@ impl Merger {
         }
     }
 
-    /// Handles the loss of a shard's connection. The client gets an error unless no request is
+    /// Handles the loss of a shard's connection. The client gets an error if any request is
     /// pending.
     pub fn on_disconnect(&mut self, shard: usize, out: &mut Vec<u8>) {
         let buffer = &mut self.shards[shard];
@@ -205,7 +205,7 @@ impl Merger {
         self.advance(out);
     }
 
-    /// Whether every shard has sent CopyInResponse.
+    /// Whether every shard has sent CopyInResponse, so that it accepts data.
     pub fn accepts_copy(&self) -> bool {
         matches!(self.expected.front(), Some(NextMessage::CopyCount))
     }
@@ -480,7 +480,7 @@ fn command_tag(bytes: &[u8]) -> Result<CommandTag<'_>, MergeError> {
 }
 
 fn write_tag(tag: &str, out: &mut Vec<u8>) {
-    // The tag contains no zero byte.
+    // This cannot fail, because the tag contains no zero byte.
     let _ = encode::command_complete(out, tag.as_bytes());
 }
 

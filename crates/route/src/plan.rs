@@ -7,7 +7,7 @@ use crate::{
     copy::CopyFrom, fan_out::FanOut, keys::KeySource, refusal::NoShardKey, role::PrimaryReason,
 };
 
-/// Facts about a text that its route depends on.
+/// The properties of a text that determine its route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoutePlan {
     /// The reason why the text needs the primary; `None` if it is certain to only read.
@@ -40,7 +40,8 @@ pub(crate) enum ShardScope {
     /// The default shard: the text uses only unlisted tables. `why` is the reason for a refusal if
     /// no default shard is configured.
     Unlisted { why: NoShardKey, reads: bool },
-    /// The shard of the keys; `otherwise` applies if they are on several shards or not supported.
+    /// The shard of the keys; `otherwise` applies if the keys are on several shards or not
+    /// supported.
     Keyed {
         table: Box<str>,
         rows: Vec<KeySource>,

@@ -46,7 +46,7 @@ pub enum Refusal {
     /// A sharding key was given for a database without a shard map.
     #[error("this database has no sharding key")]
     NoMap,
-    /// A value is not a valid key.
+    /// A value is not a valid key for the shard map.
     #[error("{0}")]
     Key(#[from] ShardKeyError),
     /// No shard is configured for the key.

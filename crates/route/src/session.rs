@@ -21,9 +21,10 @@ use crate::{
 /// How long a server stays linked to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinScope {
-    /// Until the end of the transaction.
+    /// The server stays linked until the end of the transaction.
     Transaction,
-    /// For the rest of the session: the first statement determines server and shard.
+    /// The server stays linked for the rest of the session, so the first statement determines
+    /// server and shard.
     Session,
 }
 
@@ -108,7 +109,7 @@ struct KeyedText {
 /// The result of routing a Parse message.
 #[derive(Clone, Debug)]
 pub enum Parsed {
-    /// A command, to be performed by [`RouteSession::execute`] when its portal is executed.
+    /// A command. The caller must pass it to [`RouteSession::execute`] when its portal is executed.
     Command(RouteCommand),
     /// A statement that is sent to servers.
     Statement(RoutedStatement),
@@ -342,8 +343,9 @@ impl RouteSession {
                 | RouteCommand::ShowPrimaryReads
                 | RouteCommand::ShowReadYourWrites
         );
-        // A command changes where the next server is chosen. With a server linked, or a BEGIN that
-        // has been answered but not sent, the choice for this transaction is already made.
+        // A command affects the choice of the next server. While a server is linked, or a BEGIN has
+        // been answered but not sent, that choice has already been made for the current
+        // transaction.
         if !shows && (self.link.is_some() || self.deferred_begin.is_some()) {
             return Err(Refusal::ServerLinked { tag, in_session_mode: self.is_in_session_mode() });
         }

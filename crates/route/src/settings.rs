@@ -13,7 +13,7 @@ pub struct RouteSettings {
     pub role: RolePreference,
     /// Whether reads that are routed automatically may also go to the primary.
     pub primary_reads: bool,
-    /// The default of `SET READ YOUR WRITES`: whether sessions read their own writes on any server.
+    /// The default of `SET READ YOUR WRITES`: whether a session's reads must see its own writes.
     pub read_your_writes: bool,
     /// Number of shards, at least one.
     pub shards: u32,
@@ -62,7 +62,7 @@ pub enum DefaultShard {
     Refuse,
     /// The shard with this number, which has the unlisted tables.
     One(u32),
-    /// Any shard, if the request only reads: unlisted tables are the same on all shards.
+    /// Any shard, if the request only reads. Unlisted tables must be the same on all shards.
     Any,
 }
 
@@ -185,12 +185,12 @@ pub enum SettingsError {
         /// The highest shard number.
         last: u32,
     },
-    /// The role `auto` in a build without PostgreSQL's grammar.
+    /// The role is `auto`, but the build does not include PostgreSQL's grammar.
     #[error(
         "role 'auto' analyzes statements, which this build cannot do (build with --features grammar)"
     )]
     AutoWithoutGrammar,
-    /// Tables with sharding keys in a build without PostgreSQL's grammar.
+    /// Sharded tables are configured, but the build does not include PostgreSQL's grammar.
     #[error(
         "sharding keys are found by analyzing statements, which this build cannot do \
          (build with --features grammar)"

@@ -1,4 +1,4 @@
-//! [`Fingerprinter`]: fingerprints with a cache.
+//! [`Fingerprinter`]: computes fingerprints and normal forms, with a cache.
 
 use std::{collections::HashMap, sync::Arc};
 

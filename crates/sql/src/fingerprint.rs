@@ -8,9 +8,9 @@ use crate::normal::normalize_into;
 
 /// A 64-bit hash (XXH3) of a statement's normal form, shown as 16 hexadecimal digits.
 ///
-/// Equal shapes have equal fingerprints on every machine and in every version that has the same
-/// normal form. Among a million shapes, the chance that two share a fingerprint is about 1 in 40
-/// million.
+/// Equal shapes have equal fingerprints on every machine and in every version that computes the
+/// same normal form. Among a million shapes, the chance that two share a fingerprint is about 1 in
+/// 40 million.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u64);
 

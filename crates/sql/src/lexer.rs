@@ -33,7 +33,7 @@ pub enum TokenKind {
     String,
     /// A numeric constant, without a sign.
     Number,
-    /// `$1`: a parameter, with its number from 1.
+    /// A parameter with its number from 1, such as `$1`.
     Placeholder,
     /// An operator made of `+-*/<>=~!@#%^&|` and `` ` `` and `?`.
     Operator,

@@ -93,7 +93,7 @@ enum LastToken {
 }
 
 impl LastToken {
-    /// Whether a value comes next, so that a sign belongs to it.
+    /// Whether a value must come next, so that a sign is part of that value.
     fn expects_value(self) -> bool {
         use LastToken::{Comma, Keyword, Open, Operator, Other, RowComma, Start};
         matches!(self, Start | Keyword(_) | Open | Comma | RowComma | Operator | Other)

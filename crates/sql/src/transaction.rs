@@ -39,7 +39,7 @@ impl TransactionBlock {
             |word: &[u8]| Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word));
         match SqlCommand::from_sql(statement) {
             SqlCommand::Begin => Some(Self::Opened),
-            // AND CHAIN starts the next transaction immediately.
+            // AND CHAIN starts another transaction immediately.
             SqlCommand::Commit | SqlCommand::Rollback if has(b"chain") && !has(b"no") => {
                 Some(Self::Opened)
             }

@@ -38,7 +38,8 @@ pub struct MemberHealth {
     epoch: AtomicU32,
     /// Time at which the last ban ended, in nanoseconds; 0 if the server was never banned.
     slow_start_from: AtomicU64,
-    /// For a standby: the last check whose primary WAL position it has replayed.
+    /// For a standby, the last check at which the primary's WAL position was one that the standby
+    /// has replayed by now.
     replayed: AtomicU64,
     /// The write tracker of the server's cluster.
     pub(crate) write_tracker: Arc<WriteTracker>,
@@ -94,7 +95,8 @@ pub struct CheckFindings {
     /// Whether the system identifier differs from the primary's although they are required to be
     /// the same.
     pub is_foreign: bool,
-    /// For a standby: the last check whose primary WAL position it has replayed.
+    /// For a standby, the last check at which the primary's WAL position was one that the standby
+    /// has replayed by now.
     pub(crate) replayed: CheckSeq,
 }
 
@@ -161,7 +163,7 @@ impl MemberHealth {
         CheckSeq::from_number(self.replayed.load(Ordering::Acquire))
     }
 
-    /// Whether clients must not stay connected to this server.
+    /// Whether the server is fenced, so that clients must not stay connected to it.
     pub(crate) fn is_fenced(&self) -> bool {
         self.eligibility() & FENCED != 0
     }
@@ -303,7 +305,7 @@ impl MemberHealth {
         self.publish(&inner);
     }
 
-    /// Updates status and findings. A configured role takes precedence.
+    /// Stores status and findings. A configured role takes precedence over `status`.
     fn update(&self, inner: &mut HealthState, status: ServerStatus, state: CheckFindings) {
         let before = inner.status;
         if self.configured == ConfiguredRole::Auto {
@@ -315,7 +317,7 @@ impl MemberHealth {
         }
     }
 
-    /// Returns the status as of the last check, or the configured role.
+    /// Returns the configured role, or else the status as of the last check.
     pub(crate) fn status(&self) -> ServerStatus {
         self.lock().status
     }

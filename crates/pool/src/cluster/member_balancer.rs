@@ -76,7 +76,7 @@ impl From<TargetRole> for MemberRequirement {
     }
 }
 
-/// The measured speed of a member, and its credit for weighted turns.
+/// The measured speed and load of a member, and its credit for weighted turns.
 #[derive(Clone, Debug, Default)]
 struct MemberSpeed {
     /// Moving average of the time per request, in nanoseconds; 0 while unknown.
@@ -118,7 +118,7 @@ impl MemberBalancer {
         }
     }
 
-    /// Copies the states of members if they have changed. Returns whether they have.
+    /// Copies the states of members if any has changed. Returns whether any has.
     #[inline]
     pub(crate) fn refresh(&mut self) -> bool {
         let version = self.cluster.state.version();
@@ -327,8 +327,8 @@ impl MemberBalancer {
         bits(members).nth(skip).unwrap_or(0)
     }
 
-    /// Chooses by weight: each member is credited its weight; the one with the most credit is
-    /// chosen and debited the sum. This spaces turns evenly.
+    /// Chooses by weight: each member's credit grows by its weight, and the member with the most
+    /// credit is chosen and pays the sum of all weights. This spaces turns evenly.
     fn by_weight(&mut self, members: u64) -> usize {
         let (mut sum, mut best) = (0, None);
         for index in bits(members) {
@@ -535,7 +535,7 @@ mod tests {
         let mut balancer = balancer_with(strategy);
         let mut all_stats: [PoolStats; 3] = Default::default();
         let (mut loads, mut counts, mut latencies) = ([0; 3], [0_u64; 3], Vec::new());
-        // Time, client, and the member and start time of its request.
+        // Events: the time, the client, and the member and start time of the client's request.
         let mut events: BinaryHeap<_> =
             (0..clients).map(|client| Reverse((client * MS / 7, client, None))).collect();
         let (mut dice, mut tick) = (1_u64, 0);

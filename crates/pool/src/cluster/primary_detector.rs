@@ -33,7 +33,7 @@ pub(crate) enum ServerStatus {
     Primary,
     /// The server is in recovery.
     Replica,
-    /// A primary that was unreachable, and may have been replaced.
+    /// A primary that was unreachable and may have been replaced meanwhile.
     Returning,
     /// A primary on an older timeline than another primary.
     Stale,
@@ -109,7 +109,7 @@ pub(crate) struct TimelineRegression {
     pub(crate) newest_timeline: u32,
 }
 
-/// The reason why none of several primaries is chosen.
+/// The reason why none of several primaries is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrimaryConflict {
     /// The primaries have different system identifiers.
@@ -204,7 +204,8 @@ impl PrimaryDetector {
         &self.roles
     }
 
-    /// Returns the reason if several servers claim to be the primary and none is accepted.
+    /// Returns the reason why none of several primaries is accepted; `None` without such a
+    /// conflict.
     pub(crate) fn conflict(&self) -> Option<PrimaryConflict> {
         self.conflict
     }

@@ -19,7 +19,7 @@ use crate::core::{
 #[derive(Debug)]
 pub(crate) struct ShardBalancers {
     shards: Box<[MemberBalancer]>,
-    /// The last shard chosen for a client that may use any.
+    /// The shard chosen last for a client that may use any shard.
     last_shard: usize,
     worker: WorkerId,
 }
@@ -31,7 +31,7 @@ pub(crate) struct MemberIndex {
     pub(crate) member: usize,
 }
 
-/// The conditions that a server must meet for a client, across shards.
+/// The conditions that a server must meet for a client, including its shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberRequest<'a> {
     pub(crate) role: TargetRole,
@@ -58,9 +58,10 @@ pub(crate) enum MemberChoice {
     Chosen(PoolId),
     /// The primary, because no standby has replayed the client's writes.
     Redirected(PoolId),
-    /// None: no standby has replayed the client's writes, and no other server is suitable.
+    /// No member for now: no standby has replayed the client's writes, and no other server is
+    /// suitable.
     AwaitReplay,
-    /// None: no member is suitable.
+    /// No member, because none is suitable.
     NoMember,
 }
 

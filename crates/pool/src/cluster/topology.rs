@@ -130,7 +130,8 @@ impl ClusterTopology {
         }
     }
 
-    /// Returns the reason if several servers claim to be the primary and none is accepted.
+    /// Returns the reason why none of several primaries is accepted; `None` without such a
+    /// conflict.
     pub(crate) fn conflict(&self) -> Option<PrimaryConflict> {
         self.detector.conflict()
     }

@@ -88,7 +88,7 @@ impl CausalToken {
 /// monitor.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTracker {
-    /// The highest check that covers a client's write.
+    /// The highest number of a check that covers a client's write.
     newest_write: AtomicU64,
     /// Whether a client has written since the last check of the primary.
     check_requested: AtomicBool,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// How traffic is captured: `[pool.capture]`. Changes do not affect a running capture.
+/// How clients' traffic is captured: `[pool.capture]`. Changes do not affect a running capture.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CaptureConfig {
@@ -18,7 +18,7 @@ pub struct CaptureConfig {
     pub copy: CopyCapture,
     /// Maximum bytes of COPY rows captured per message, from 0 to 128 MiB.
     pub copy_bytes_max: u32,
-    /// Whether values are replaced by other values of the same shape.
+    /// Whether captured values are replaced by other values of the same shape.
     pub redact: bool,
     /// A file with the secret from which the replacements are derived, at least 16 bytes; a random
     /// secret, which is not stored, if `None`.

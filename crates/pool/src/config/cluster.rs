@@ -23,7 +23,7 @@ pub struct ServerEntry {
     pub host: String,
     /// The server's port; the database's `port` if `None`.
     pub port: Option<u16>,
-    /// The role of this server, if it should not be detected.
+    /// The role of this server; [`ConfiguredRole::Auto`] if health checks detect it.
     #[serde(default)]
     pub role: ConfiguredRole,
     /// The server's share of the load relative to the other servers, for the strategy `weighted`.
@@ -77,7 +77,7 @@ impl Strategy {
     }
 }
 
-/// The configured role of a server.
+/// The role that the configuration assigns to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfiguredRole {
@@ -86,7 +86,7 @@ pub enum ConfiguredRole {
     Auto,
     /// The server that accepts writes.
     Primary,
-    /// A server for reads only.
+    /// A server that is used only for reads.
     Replica,
 }
 
@@ -182,7 +182,7 @@ pub struct ClusterPool {
 pub struct ClusterServer {
     /// Address of the server: host and port, or unix socket.
     pub endpoint: Endpoint,
-    /// The role of this server, if it should not be detected.
+    /// The role of this server; [`ConfiguredRole::Auto`] if health checks detect it.
     pub role: ConfiguredRole,
     /// The server's share of the load, for the strategy `weighted`.
     pub weight: NonZeroU32,

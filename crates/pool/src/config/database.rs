@@ -24,7 +24,7 @@ pub struct DatabaseConfig {
     pub hosts: Vec<String>,
     /// Default port of the database's servers.
     pub port: u16,
-    /// Name of the database at the server; the name that the client used if `None`.
+    /// Name of the database on the server; the name that the client requests if `None`.
     pub dbname: Option<String>,
     /// The forced user: all clients log in to the server as this role.
     pub user: Option<String>,
@@ -79,7 +79,7 @@ pub struct DatabaseConfig {
     pub sharding: ShardingConfig,
     /// Shards, each with its own servers; instead of `servers`.
     pub shards: Vec<ShardEntry>,
-    /// Other clusters that a sample of the traffic is mirrored to.
+    /// Other clusters to which a sample of the traffic is mirrored.
     pub mirrors: Vec<MirrorEntry>,
 }
 

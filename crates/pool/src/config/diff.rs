@@ -84,7 +84,7 @@ pub(crate) fn needs_restart(key: &str) -> bool {
     key == "workers" || key == "capture.start" || is_socket || key.starts_with("tcp.")
 }
 
-/// A part of the configuration that can be compared with a later version of itself.
+/// A part of the configuration that can be compared with its later version.
 trait Compare {
     /// Adds the differences between `self` and `now` to `changes`; `key` is the path of `self`.
     fn compare(&self, now: &Self, key: &str, changes: &mut Vec<ConfigChange>);

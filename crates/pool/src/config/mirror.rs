@@ -13,7 +13,7 @@ use super::{
 /// Maximum number of mirrors of a database.
 pub const MIRRORS_MAX: usize = 8;
 
-/// A mirror: an entry of `mirrors`.
+/// A server that receives mirrored traffic: an entry of `mirrors`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MirrorEntry {
@@ -26,7 +26,7 @@ pub struct MirrorEntry {
     pub dbname: Option<String>,
     /// The role at the mirror; the role at the database's own servers if `None`.
     pub user: Option<String>,
-    /// The role's secret; the one of the user list if `None`.
+    /// The role's secret; if `None`, that of the user list.
     #[serde(default, serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
     /// The share of clients whose transactions are mirrored, from 0 to 1.

@@ -29,7 +29,7 @@ pub struct PoolSettings {
     /// Whether cleartext passwords may be sent over connections that are neither encrypted nor
     /// local.
     pub allow_cleartext_password: bool,
-    /// When a server connection may go to another client.
+    /// When a client gives its server connection back.
     pub mode: PoolMode,
     /// Maximum number of server connections, without the reserve; `None` means no limit.
     pub size: Option<NonZeroU32>,
@@ -43,7 +43,7 @@ pub struct PoolSettings {
     pub database_clients: Option<NonZeroU32>,
     /// Maximum number of server connections of the user in all databases.
     pub user_servers: Option<NonZeroU32>,
-    /// Maximum number of server connections of all pools to the same host.
+    /// Maximum number of server connections of all pools to the same host and port.
     pub host_servers: Option<NonZeroU32>,
     /// The pool's weight, relative to other pools, when pools compete for server connections under
     /// a shared limit.

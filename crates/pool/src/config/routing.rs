@@ -59,7 +59,7 @@ impl Default for HintConfig {
     }
 }
 
-/// How rows are distributed over shards: `[pool.databases.NAME.sharding]`.
+/// How rows are distributed over the shards: `[pool.databases.NAME.sharding]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ShardingConfig {
@@ -110,7 +110,8 @@ pub struct KeyedTables(pub BTreeMap<String, Vec<String>>);
 pub enum DefaultShardSetting {
     /// The shard with this number, from 0.
     Shard(u32),
-    /// `any` (a request that only reads may use any shard) or `refuse` (the request is an error).
+    /// `any` (a request that only reads may use any shard, others are refused) or `refuse` (all
+    /// such requests are refused).
     Keyword(String),
 }
 

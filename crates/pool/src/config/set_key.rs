@@ -27,7 +27,7 @@ pub(crate) enum SetError {
         /// The reason from the table of PgBouncer's keys.
         why: &'static str,
     },
-    /// The change needs a restart.
+    /// The key can be changed only by a restart.
     #[error("parameter {0:?} cannot be changed without a restart")]
     NeedsRestart(String),
     /// The key's parser rejects the value.
@@ -41,10 +41,10 @@ pub(crate) enum SetError {
 }
 
 impl Config {
-    /// Returns the configuration with one key changed, not yet validated as a whole; see
-    /// [`Config::first_violation`]. Values of PgBouncer's keys are written as in a `pgbouncer.ini`;
-    /// those of `[pool]` as in TOML, but without quotes, and lists with commas. File names are
-    /// relative to `folder`; user lists and HBA rules are loaded.
+    /// Returns the configuration with one key changed. The result is not yet checked against the
+    /// rules: see [`Config::first_violation`]. Values of PgBouncer's keys are written as in a
+    /// `pgbouncer.ini`; those of `[pool]` as in TOML, but without quotes, and lists with commas.
+    /// File names are relative to `folder`; user lists and HBA rules are loaded.
     ///
     /// # Errors
     ///

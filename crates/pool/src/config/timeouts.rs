@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// Timeouts: `[pool.timeouts]`. `None`, written 0, means no timeout.
+/// Timeouts and intervals: `[pool.timeouts]`. `None`, written 0, means no timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TimeoutConfig {
@@ -58,7 +58,7 @@ pub struct TimeoutConfig {
     /// zero, it is always run.
     #[serde(with = "durations::duration")]
     pub server_check_delay: Duration,
-    /// How long clients are served after SIGTERM.
+    /// How long clients are served after SIGTERM before the pooler exits anyway.
     #[serde(with = "durations::timeout")]
     pub shutdown: Option<Duration>,
     /// How long a pool without clients and servers is retained.

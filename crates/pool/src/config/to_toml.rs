@@ -215,7 +215,7 @@ mod tests {
         let (mut found, mut expected) = (Vec::new(), Vec::new());
         paths(written["pool"].as_table().unwrap(), "", &mut found);
         paths(&table(&Config::default()), "", &mut expected);
-        // The example shows a shorter query: the default is a long text.
+        // The example shows a shorter query, because the default is long.
         expected.retain(|path| path != "auth.query");
         for path in expected {
             assert!(found.contains(&path), "{path} is not in the example");

@@ -42,7 +42,7 @@ pub enum UserlistErrorKind {
     LongSecret,
 }
 
-/// Maximum length of a name: PgBouncer's limit, twice PostgreSQL's.
+/// Maximum length of a user name in bytes: PgBouncer's limit. PostgreSQL allows 63.
 const NAME_BYTES_MAX: usize = 127;
 
 /// Parses a user list.

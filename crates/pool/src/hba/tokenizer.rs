@@ -214,7 +214,8 @@ fn relative_to(name: &str, path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(name)
 }
 
-/// Whether `include_dir` includes a file: it ends in `.conf` and is not hidden.
+/// Whether `include_dir` includes a file, that is, whether its name ends in `.conf` and it is not
+/// hidden.
 fn is_conf_file(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.ends_with(".conf") && !name.starts_with('.')

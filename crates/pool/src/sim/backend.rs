@@ -103,7 +103,7 @@ impl SimBackend {
         }
     }
 
-    /// Handles a CancelRequest, on behalf of a client if one requested it.
+    /// Handles a CancelRequest; `client` is the client that requested it, if any.
     pub(super) fn cancel(&mut self, client: Option<u32>) {
         if self.sleeping.take().is_none() {
             return;
@@ -542,7 +542,7 @@ impl SimBackend {
         self.complete("SELECT 1");
     }
 
-    /// Checks that a statement finds no state of another client.
+    /// Checks that the session has no state left by a client other than the statement's.
     fn check_owner(&mut self, sql: &str) {
         let Some(token) = sql.rsplit(' ').next().filter(|token| token.starts_with('c')) else {
             return;
@@ -565,7 +565,8 @@ impl SimBackend {
         self.fed_client = Some(owner);
     }
 
-    /// Records a violation: a server received a command of the pooler.
+    /// Handles a command that the pooler should execute itself: a violation, except in a reference
+    /// model.
     fn pooler_command(&mut self, tag: &str) {
         if self.client_shard.is_none() {
             self.violations.push(format!("a server received {tag}"));

@@ -11,7 +11,7 @@ use howdah_wire::{
 use super::{backend::SimBackend, random::SimRandom, simulation::shards::shard_of};
 use crate::TargetRole;
 
-/// A client with its script and the replies that it expects.
+/// A client with its reference model, and the replies that it expects.
 pub(super) struct SimClient {
     pub(super) number: u32,
     pub(super) zone: String,

@@ -77,7 +77,7 @@ enum SimEvent {
     Suspect(usize),
 }
 
-/// The far end of a connection to the pooler.
+/// The client or server at the other end of one of the pooler's connections.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum SimPeer {
     Client(usize),

@@ -98,7 +98,7 @@ fn combine(one: ShardScope, other: ShardScope) -> ShardScope {
     }
 }
 
-/// Returns the reason why a statement needs the primary, if it does.
+/// Returns the reason why a statement needs the primary; `None` if it does not.
 fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReason> {
     let node = statement.node.as_ref()?;
     let is_read = match node {

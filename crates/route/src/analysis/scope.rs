@@ -23,7 +23,7 @@ type TableSet = u64;
 /// A query level. `outer` is the enclosing level if its columns are visible.
 pub(super) struct Scope<'a, 'o> {
     pub(super) instances: Vec<TableInstance<'a>>,
-    /// Aliases of other FROM items that have columns.
+    /// Names or aliases of FROM items other than sharded tables.
     others: Vec<String>,
     conditions: Vec<(Condition<'a>, TableSet)>,
     /// Names of columns that joins have merged, as `USING` does.
@@ -295,7 +295,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         (0..self.instances.len()).any(has)
     }
 
-    /// Returns the key column that an expression refers to, if it is one.
+    /// Returns the key column that an expression refers to; `None` for other expressions.
     pub(super) fn column(&self, expression: &Node) -> Option<KeyColumn> {
         let Some(NodeEnum::ColumnRef(column)) = &expression.node else { return None };
         match names(column)?[..] {

@@ -46,7 +46,7 @@ pub struct CopyRowSplitter {
 pub enum RowTarget {
     /// The shard of the row's key.
     Shard(u32),
-    /// Every shard: the row is the header.
+    /// Every shard, because the row is the header.
     All,
 }
 
@@ -156,7 +156,7 @@ impl CopyRowSplitter {
         Ok(())
     }
 
-    /// Returns the end of the next row.
+    /// Returns the position after the next row in `buffer`; `None` if the row is incomplete.
     fn row_end(&mut self) -> Option<usize> {
         match self.copy.format {
             CopyRowFormat::Csv { quote, escape, .. } => self.csv_row_end(quote, escape),

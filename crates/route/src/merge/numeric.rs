@@ -63,7 +63,8 @@ impl Numeric {
             let digit = short(8 + 2 * at).filter(|digit| *digit < 10_000)?;
             digits += &format!("{digit:04}");
         }
-        // The digits are an integer times 10,000 to this power; convert it to the scale.
+        // The value is the integer of all digits times 10,000 to this power. Convert it to an
+        // integer at the scale.
         let power = i32::from(weight) + 1 - i32::from(count);
         let zeros = 4 * power + i32::from(scale);
         if zeros >= 0 {

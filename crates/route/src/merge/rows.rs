@@ -52,7 +52,8 @@ impl MergedRows {
         Ok(Self { is_finished, count: 0, method })
     }
 
-    /// Processes the next row of a shard; returns whether the row is consumed.
+    /// Processes the next row of a shard. Returns whether the row is consumed; otherwise it waits
+    /// for the rows of other shards.
     pub(super) fn accept(
         &mut self,
         shard: usize,

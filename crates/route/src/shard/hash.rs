@@ -106,7 +106,8 @@ impl HashState {
 mod tests {
     use super::*;
 
-    /// Values of `hashint8extended(v, 8816678312871386365)` and its siblings on PostgreSQL 15.
+    /// Expected hashes are those of `hashint8extended(v, 8816678312871386365)` and the like on
+    /// PostgreSQL 15.
     #[test]
     fn hashes_match_server() {
         for (value, hash) in [

@@ -11,7 +11,7 @@ pub enum KeyType {
     Text,
     /// `uuid`: 16 bytes, regardless of the notation.
     Uuid,
-    /// `bytea`: the bytes, in either text format.
+    /// `bytea`: the bytes, written in hex or escape format.
     Bytea,
 }
 

@@ -64,7 +64,7 @@ fn call_effect(name: &Value, harmless: SideEffectFree<'_>) -> Effect {
     if harmless(&parts) { Effect::ReadOnly } else { Effect::UnknownFunction }
 }
 
-/// Returns the effect that is further from read-only.
+/// Returns the effect that ranks further from read-only.
 fn worse(one: Effect, other: Effect) -> Effect {
     let rank = |effect: Effect| match effect {
         Effect::ReadOnly => 0,

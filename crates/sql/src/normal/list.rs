@@ -45,7 +45,7 @@ pub(super) struct ListState {
     run: Option<Range<usize>>,
     /// Whether the constant in `run` represents several equal ones.
     run_folded: bool,
-    /// Number of elements that remain; a run counts once.
+    /// Number of elements in the output so far; a folded run counts once.
     elements: usize,
     /// Whether all elements so far were constants.
     all_constant: bool,

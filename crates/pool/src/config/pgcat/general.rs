@@ -22,7 +22,8 @@ use super::{
 #[derive(Debug)]
 pub(super) struct General {
     pub(super) config: Config,
-    /// Ban duration; copied to the cluster of every database, as is `check_timeout`.
+    /// How long a failed replica is banned. Copied to the cluster of every database, like
+    /// `check_timeout`.
     pub(super) ban: Duration,
     pub(super) check_timeout: Duration,
     admin: Option<String>,

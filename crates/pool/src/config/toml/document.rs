@@ -33,7 +33,7 @@ pub(in crate::config) struct PoolDocument {
     pub(in crate::config) keys: Vec<(String, usize)>,
 }
 
-/// The section of the shared `howdah.toml` that belongs to the pooler.
+/// The sections of `howdah.toml`, of which only `[pool]` is read here.
 #[derive(serde::Deserialize)]
 struct Sections {
     pool: Option<Config>,

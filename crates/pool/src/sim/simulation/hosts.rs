@@ -21,13 +21,14 @@ use crate::{
     sim::random::SimRandom,
 };
 
-/// The rejoin delay: how long a returned primary is not accepted.
+/// How long a returned primary is not accepted, in nanoseconds.
 const PRIMARY_REJOIN_DELAY_NS: u64 = 2_000 * MS;
 
-/// How long the reaction to a status change may take: messages and closes need time.
+/// Time that the reaction to a status change may take, since messages and closes need time, in
+/// nanoseconds.
 const REACTION_TIME_NS: u64 = 40 * MS;
 
-/// How long a host may be silent before it is declared unresponsive.
+/// How long a host may be silent before it is declared unresponsive, in nanoseconds.
 const CHECK_FAILURE_TIMEOUT_NS: u64 = 300 * MS;
 
 /// The hosts of a simulated cluster, and the topology under test.
