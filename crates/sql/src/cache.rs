@@ -11,7 +11,7 @@ use crate::{Fingerprint, normal::normalize_into};
 pub struct CachedShape {
     /// Hash of the normal form.
     pub fingerprint: Fingerprint,
-    /// The normal form: the statement's text without literals, comments and formatting.
+    /// The normal form: the statement with literals replaced, and without comments and formatting.
     pub normal: Arc<str>,
 }
 

@@ -38,8 +38,8 @@ pub struct MemberHealth {
     epoch: AtomicU32,
     /// Time at which the last ban ended, in nanoseconds; 0 if the server was never banned.
     slow_start_from: AtomicU64,
-    /// For a standby, the last check at which the primary's WAL position was one that the standby
-    /// has replayed by now.
+    /// For a standby, the last check at which the primary's WAL position was not beyond what the
+    /// standby has replayed by now.
     replayed: AtomicU64,
     /// The write tracker of the server's cluster.
     pub(crate) write_tracker: Arc<WriteTracker>,
@@ -95,8 +95,8 @@ pub struct CheckFindings {
     /// Whether the system identifier differs from the primary's although they are required to be
     /// the same.
     pub is_foreign: bool,
-    /// For a standby, the last check at which the primary's WAL position was one that the standby
-    /// has replayed by now.
+    /// For a standby, the last check at which the primary's WAL position was not beyond what the
+    /// standby has replayed by now.
     pub(crate) replayed: CheckSeq,
 }
 
@@ -261,8 +261,8 @@ impl MemberHealth {
 
     /// Records a successful check that started after `suspicions` suspicions. Returns whether its
     /// result is valid: it is discarded if a suspicion was raised meanwhile, which may be about an
-    /// event after the reply. Status and findings are published together, since another server may
-    /// reply at this address than before.
+    /// event after the reply. Status and findings are published together, since a different server
+    /// may be replying at this address now.
     pub(crate) fn check_succeeded(
         &self,
         suspicions: u32,

@@ -134,8 +134,8 @@ struct ServerObservation {
     is_unreachable: bool,
     /// The last report and its time; retained while the server is unreachable.
     last_report: Option<(HealthReport, Time)>,
-    /// Time of the first report since which the server has been a primary without a failed check, a
-    /// restart or a recovery.
+    /// Time of the server's first report as a primary since its last failed check, restart or
+    /// recovery.
     primary_since: Option<Time>,
 }
 

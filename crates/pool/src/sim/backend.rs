@@ -1,8 +1,8 @@
 //! [`SimBackend`]: a server that speaks PostgreSQL's protocol and understands a few commands.
 //!
-//! Every text and every parameter of a client ends with a token such as `c7.12`: client 7, token
-//! 12. So a backend notices when it serves one client while it still holds session state of
-//!     another.
+//! Every statement text and every parameter of a client ends with a token such as `c7.12`: the
+//! client is 7, and the token 12. So a backend notices when it serves one client while it still
+//! holds session state of another.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
