@@ -293,8 +293,7 @@ impl ShutdownMode {
     }
 }
 
-/// Size of one pool, that is, of one user in one database: `[pool.sizes]`. Counts server
-/// connections.
+/// Numbers of server connections of a pool, which serves one user in one database: `[pool.sizes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SizeConfig {

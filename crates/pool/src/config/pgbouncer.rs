@@ -38,8 +38,8 @@ pub(super) fn is_section(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// A line, section or included file could not be read. Rules that involve several keys cannot be
-/// checked then, because the values of some keys are unknown.
+/// A line, section or included file could not be read, so the values of some keys are unknown and
+/// the settings cannot be checked as a whole.
 pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, ConfigErrors> {
     let IniReader { config, warnings, errors, invalid_keys, locations, is_broken, .. } =
         IniReader::read_all(text, file);

@@ -16,7 +16,7 @@ use super::super::{
     file::{ConfigErrors, Diagnostic},
 };
 
-/// Maximum number of reported errors, a limit because the document is parsed again for each.
+/// Maximum number of reported errors. The document is parsed again for each of them.
 const ERRORS_MAX: usize = 100;
 
 /// Maximum number of valid keys listed in the error for an unknown one.
