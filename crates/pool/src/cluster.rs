@@ -1,4 +1,4 @@
-//! Databases with several servers: which server serves which client.
+//! Databases with several servers: selects a server whenever a client needs one.
 //!
 //! ```text
 //! database, user ─► owner pool (its clients, no servers)
@@ -10,8 +10,8 @@
 //! A client belongs to an owner pool. Whenever it needs a server, the worker's
 //! [`MemberBalancer`](member_balancer::MemberBalancer) chooses a member. The state of a member
 //! ([`MemberHealth`]) is shared by all workers and pools, and updated by the thread that observes a
-//! change. A worker needs only a few bits of it to choose, which it copies when their version has
-//! changed. [`primary_detector`] determines which server is the primary.
+//! change. A worker needs only a few bits of that state to choose, and copies them when their
+//! version has changed. [`primary_detector`] determines which server is the primary.
 //!
 //! A database of several shards has one cluster per shard; they share no state.
 
@@ -49,26 +49,26 @@ use crate::{
     core::state::ids::PoolId,
 };
 
-/// Which servers of a cluster are suitable for a client.
+/// The role of the servers that are suitable for a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetRole {
-    /// Any server that is up; the primary takes reads, too.
+    /// Any server that is up, including the primary.
     #[default]
     Any,
-    /// The server that takes writes.
+    /// The server that accepts writes.
     Primary,
-    /// A standby.
+    /// A standby, which accepts only reads.
     Replica,
     /// A standby, or any server if no standby is suitable.
     PreferReplica,
 }
 
 impl TargetRole {
-    /// Every role.
+    /// All roles, in order of declaration.
     pub const ALL: [Self; 4] = [Self::Any, Self::Primary, Self::Replica, Self::PreferReplica];
 
-    /// Returns the keyword in the configuration and in SHOW.
+    /// Returns the role's keyword in configuration files and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Any => "any",
@@ -91,7 +91,7 @@ impl TargetRole {
     }
 }
 
-/// A cluster as seen by the pools of one user in one database; part of the owner pool's spec.
+/// The cluster that serves the clients of one user in one database; part of the owner pool's spec.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
     /// The members in configured order, 1 to 64.
@@ -100,31 +100,31 @@ pub struct ClusterSpec {
     pub strategy: Strategy,
     /// How long a client waits while no member is suitable.
     pub failover_timeout: Option<Duration>,
-    /// How long a member that returned gets less than its share.
+    /// How long a member that returned gets a reduced share of the load.
     pub slow_start: Duration,
-    /// The state of the servers, shared by all pools of the same servers.
+    /// The servers' state, shared by all pools that use these servers.
     pub state: Arc<ClusterState>,
 }
 
-/// A server of a cluster, as seen by the pools of one user in one database.
+/// A server of a [`ClusterSpec`], with the pool of one user's connections to it.
 #[derive(Clone, Debug)]
 pub struct ClusterMember {
     /// The pool of connections to this server.
     pub pool: PoolId,
-    /// The server's shared state.
+    /// The server's health, shared by all workers and pools.
     pub state: Arc<MemberHealth>,
-    /// The member's share, for [`Strategy::Weighted`].
+    /// The member's share of the load relative to the other members, for [`Strategy::Weighted`].
     pub weight: u32,
 }
 
 /// The cluster that a pool is a member of; part of the member pool's spec.
 #[derive(Clone, Debug)]
 pub struct ClusterMembership {
-    /// The pool that the clients belong to.
+    /// The owner pool, to which the clients belong.
     pub owner: PoolId,
     /// The shard of the server; 0 without sharding.
     pub shard: u32,
-    /// The shared state of the server.
+    /// The server's health, shared by all workers and pools.
     pub state: Arc<MemberHealth>,
     /// How long a client waits while logins to the server fail.
     pub failover_timeout: Option<Duration>,
@@ -140,8 +140,8 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    /// Creates the state of servers of which only the configured role is known. A replica that
-    /// fails is banned for `ban`.
+    /// Creates the state of servers that have not been checked yet: only their configured roles are
+    /// known. A replica that fails is banned for `ban`.
     pub fn new(roles: impl IntoIterator<Item = ConfiguredRole>, ban: Duration) -> Arc<Self> {
         let version = Arc::new(AtomicU32::new(1));
         let write_tracker = Arc::new(WriteTracker::default());
@@ -152,13 +152,14 @@ impl ClusterState {
         Arc::new(Self { members, write_tracker, version })
     }
 
-    /// Returns a number that changes whenever a choice may turn out differently.
+    /// Returns the version of the members' states. It changes whenever workers may have to choose
+    /// differently.
     #[inline]
     pub(crate) fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Lifts all bans.
+    /// Lifts the bans of all members.
     pub(crate) fn unban_all(&self) {
         for member in &self.members {
             member.unban();

@@ -1,10 +1,11 @@
 //! The pooler's configuration: listening sockets, databases and their servers, users, limits,
 //! timeouts.
 //!
-//! The structs mirror the `[pool]` section of `howdah.toml`, in kebab-case. A `pgbouncer.ini` with
-//! its `userlist.txt` is read into the same structs ([`pgbouncer`]). Units, defaults and the
-//! meaning of zero are PgBouncer's. [`Config::pool`] resolves the settings of one user in one
-//! database. Nothing here acts on the settings.
+//! The structs have the structure of the `[pool]` section of `howdah.toml`, whose keys are in
+//! kebab-case. A `pgbouncer.ini` with its `userlist.txt` is read into the same structs
+//! ([`pgbouncer`]). Units, defaults and the meaning of zero are PgBouncer's. [`Config::pool`]
+//! resolves the settings of one user in one database. This module only reads and checks settings;
+//! it does not act on them.
 
 mod application_name;
 mod auth_query;
@@ -83,13 +84,13 @@ pub use crate::auth::proxy_protocol::ProxySource;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// Listening sockets.
+    /// Addresses and unix sockets on which the pooler listens.
     pub listen: ListenConfig,
     /// Number of event loops, one per thread; the number of cores if `None`.
     pub workers: Option<NonZeroUsize>,
-    /// When a server connection may go to another client.
+    /// When a client gives its server connection back.
     pub mode: PoolMode,
-    /// Number of server connections per pool.
+    /// Number of server connections per pool, that is, per user and database.
     pub sizes: SizeConfig,
     /// Limits on the number of connections.
     pub limits: LimitConfig,
@@ -97,7 +98,7 @@ pub struct Config {
     pub timeouts: TimeoutConfig,
     /// How clients authenticate.
     pub auth: AuthConfig,
-    /// Encryption towards clients and servers.
+    /// Encryption of connections from clients and to servers.
     pub tls: TlsConfig,
     /// Parameters restored on each server connection that a client gets, in addition to
     /// `client_encoding`, `DateStyle`, `TimeZone`, `standard_conforming_strings` and
@@ -113,7 +114,7 @@ pub struct Config {
     /// Maximum number of prepared statements per server connection outside session mode; 0 turns
     /// tracking off.
     pub max_prepared_statements: u32,
-    /// Health check of a server connection that was idle for `timeouts.server-check-delay`: an
+    /// Query that checks a server connection which was idle for `timeouts.server-check-delay`; an
     /// empty query by default. `None` turns the check off.
     #[serde(with = "toml::check_query")]
     pub check_query: Option<String>,
@@ -125,20 +126,20 @@ pub struct Config {
     /// Whether clients may use the simple query protocol, in which one message can contain several
     /// statements.
     pub simple_queries: bool,
-    /// Event that the pooler waits for after SIGTERM.
+    /// Condition under which the pooler exits after SIGTERM.
     pub shutdown_mode: ShutdownMode,
     /// Whether cleartext passwords may be sent to servers over connections that are neither
     /// encrypted nor local; databases can override this.
     pub allow_cleartext_password: bool,
     /// Which events are logged in addition to problems.
     pub log: LogConfig,
-    /// LISTEN in transaction and statement mode.
+    /// How LISTEN works in transaction and statement mode.
     pub notifications: NotificationConfig,
-    /// Capturing of clients' traffic.
+    /// Whether and how clients' traffic is captured.
     pub capture: CaptureConfig,
-    /// TCP socket options.
+    /// Options of TCP sockets to clients and servers, such as keepalive.
     pub tcp: TcpConfig,
-    /// Databases by the name that clients use. `*` matches all other names.
+    /// Databases, by the name that clients use. The entry `*` matches all other names.
     pub databases: BTreeMap<String, DatabaseConfig>,
     /// Users by name, including those of the user list once it is loaded.
     pub users: BTreeMap<String, UserConfig>,
@@ -182,7 +183,7 @@ impl Default for Config {
     }
 }
 
-/// A `howdah.toml` with every key, its default and its meaning, and one database.
+/// An example `howdah.toml` with one database, which explains every key and shows its default.
 pub const EXAMPLE: &str = include_str!("config/example.toml");
 
 /// Name of the database entry that matches all names without an entry of their own.
@@ -198,18 +199,18 @@ impl Config {
     }
 }
 
-/// Listening sockets: `[pool.listen]`.
+/// Addresses and unix sockets on which the pooler listens: `[pool.listen]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ListenConfig {
-    /// Host names or addresses, `*` for all addresses of the machine; `host:port` if the port is
-    /// not `port`. Default: 127.0.0.1.
+    /// Host names or addresses to listen on; `*` means all addresses of the machine. `host:port`
+    /// overrides `port`. Default: 127.0.0.1.
     pub addresses: Vec<String>,
-    /// The port, also used in the names of unix sockets. 0 picks a free one.
+    /// The TCP port, which is also part of the names of unix sockets. 0 picks a free port.
     pub port: u16,
     /// Directories of unix sockets; a name that starts with `@` is in Linux's abstract namespace.
     pub unix_directories: Vec<PathBuf>,
-    /// Permissions of unix sockets, such as 0o770.
+    /// Permission bits of unix sockets, such as 0o770.
     pub unix_mode: u32,
     /// Group of unix sockets; the group of the process if `None`.
     pub unix_group: Option<String>,
@@ -243,18 +244,19 @@ impl Default for ListenConfig {
     }
 }
 
-/// When a server connection may go to another client.
+/// When a client gives its server connection back.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum PoolMode {
-    /// When the client that uses it disconnects.
+    /// A client keeps its server connection until it disconnects.
     #[default]
     Session,
-    /// At the end of the client's transaction.
+    /// A client keeps its server connection until the end of its transaction.
     Transaction,
-    /// At the end of the statement; transactions of several statements are refused.
+    /// A client keeps its server connection until the end of the statement. Transactions of several
+    /// statements are refused.
     Statement,
 }
 
@@ -269,14 +271,15 @@ impl PoolMode {
     }
 }
 
-/// Event that SIGTERM waits for. SIGINT always waits for servers, SIGQUIT for nothing.
+/// Condition under which the pooler exits after SIGTERM. SIGINT always waits for servers; SIGQUIT
+/// does not wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ShutdownMode {
-    /// The end of transactions: each client is disconnected once it is outside a transaction.
+    /// Disconnects each client once it is outside a transaction, and exits after the last one.
     #[default]
     WaitForServers,
-    /// The disconnection of clients: each is served until it disconnects.
+    /// Serves each client until it disconnects, and exits after the last one.
     WaitForClients,
 }
 
@@ -290,16 +293,17 @@ impl ShutdownMode {
     }
 }
 
-/// Numbers of server connections of one pool, that is, of one user in one database: `[pool.sizes]`.
+/// Numbers of server connections of a pool, which serves one user in one database: `[pool.sizes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SizeConfig {
-    /// Maximum number; `None`, written 0, means no limit.
+    /// Maximum number of connections; `None`, written 0, means no limit.
     #[serde(with = "toml::limit")]
     pub pool: Option<NonZeroU32>,
-    /// Number kept open while the pool has clients, or always if the database forces its user.
+    /// Number of connections kept open while the pool has clients, or always if the database forces
+    /// its user.
     pub min: u32,
-    /// Additional number allowed once a client has waited for `timeouts.reserve-wait`.
+    /// Additional connections allowed once a client has waited for `timeouts.reserve-wait`.
     pub reserve: u32,
 }
 
@@ -358,10 +362,10 @@ impl Default for LimitConfig {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct AuthConfig {
-    /// The method, TOML key `type`.
+    /// The authentication method; the TOML key is `type`.
     #[serde(rename = "type")]
     pub method: AuthMethod,
-    /// File with a list of users and secrets in the format of PgBouncer's `userlist.txt`.
+    /// User list: a file of users and secrets in the format of PgBouncer's `userlist.txt`.
     pub file: Option<PathBuf>,
     /// File with rules in the format of `pg_hba.conf`, for [`AuthMethod::Hba`].
     pub hba_file: Option<PathBuf>,
@@ -376,7 +380,8 @@ pub struct AuthConfig {
     /// The database, by the name that clients use, in which secrets are queried; the database that
     /// the client requests if `None`.
     pub dbname: Option<String>,
-    /// The query for a secret: `$1` is the user, and the result has the columns user and secret.
+    /// The SQL query for a secret. `$1` is the user name; the result's columns are user name and
+    /// secret.
     pub query: String,
     /// SCRAM iterations for keys derived from plain passwords.
     pub scram_iterations: NonZeroU32,
@@ -402,25 +407,26 @@ impl Default for AuthConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AuthMethod {
-    /// No authentication, any user name: for databases that force their user.
+    /// No authentication and any user name, for databases that force their user.
     Any,
     /// No authentication, but the user must be known.
     Trust,
-    /// The password in cleartext.
+    /// The client sends its password in cleartext.
     Plain,
-    /// An md5 hash; SCRAM for users whose stored secret is a SCRAM secret.
+    /// The client sends an md5 hash of its password; SCRAM is used for users whose stored secret is
+    /// a SCRAM secret.
     Md5,
-    /// SCRAM-SHA-256, with channel binding over TLS.
+    /// SCRAM-SHA-256, over TLS with channel binding if the client supports it.
     #[serde(rename = "scram-sha-256")]
     ScramSha256,
-    /// A TLS certificate whose common name is the user name.
+    /// The client presents a TLS certificate whose common name is the user name.
     Cert,
     /// The method that `hba_file` selects for each connection.
     Hba,
 }
 
 impl AuthMethod {
-    /// All methods, in the order of the documentation.
+    /// All methods, in the order in which the documentation lists them.
     pub const ALL: [Self; 7] =
         [Self::Any, Self::Trust, Self::Plain, Self::Md5, Self::ScramSha256, Self::Cert, Self::Hba];
 

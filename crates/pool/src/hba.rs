@@ -1,9 +1,9 @@
 //! Host-based authentication: `pg_hba.conf` and `pg_ident.conf`.
 //!
-//! The grammar is PostgreSQL's (manual, chapter "Client Authentication"; `hba.c`), within what a
-//! pooler can know: it has no roles, so `+group`, `samerole` and `samegroup` are refused rather
-//! than guessed, and it does not resolve host names. PgBouncer supports less: no `samehost`,
-//! `samenet`, regular expressions or includes.
+//! The grammar is PostgreSQL's (manual, chapter "Client Authentication"; `hba.c`), except for rules
+//! that a pooler cannot check: it does not know role memberships, so `+group`, `samerole` and
+//! `samegroup` are refused, and it does not resolve host names. PgBouncer supports less: no
+//! `samehost`, `samenet`, regular expressions or includes.
 //!
 //! ```text
 //! files ─► tokenizer (lines, fields, quotes, @file, include) ─► rules, maps ─► required_auth
@@ -31,7 +31,7 @@ use self::{
 
 pub use self::{address::Network, networks::Networks};
 
-/// The contents of both files: the rules in order, and the user name maps.
+/// The contents of `pg_hba.conf` and `pg_ident.conf`: the rules in order, and the user name maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hba {
     rules: Vec<HbaRule>,
@@ -41,18 +41,18 @@ pub struct Hba {
     os_users: BTreeMap<u32, String>,
 }
 
-/// The facts about a connection attempt that rules refer to.
+/// The properties of a connection attempt that rules refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionInfo<'a> {
-    /// The user that the client requests.
+    /// The user name that the client requests.
     pub user: &'a str,
     /// The database, by the name that clients use.
     pub database: &'a str,
     /// Whether the connection is for physical replication, which has no database.
     pub is_physical: bool,
-    /// The origin of the connection.
+    /// The client's address, or the OS user of a unix socket's peer.
     pub from: ClientOrigin,
-    /// Whether the connection is encrypted.
+    /// Whether the connection is encrypted with TLS.
     pub is_tls: bool,
     /// The client's verified certificate, if it has presented one.
     pub certificate: Option<ClientCertificate<'a>>,
@@ -66,9 +66,9 @@ pub enum ClientOrigin {
         /// UID of the peer process.
         uid: Option<u32>,
     },
-    /// An address; `None` if the connection is already closed.
+    /// A TCP connection.
     Tcp(
-        /// IP address of the client.
+        /// IP address of the client; `None` if the connection is already closed.
         Option<IpAddr>,
     ),
 }
@@ -83,13 +83,13 @@ pub struct ClientCertificate<'a> {
 /// How a client must authenticate after a rule has matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredAuth {
-    /// No password is required.
+    /// The client need not authenticate.
     Trust,
-    /// A cleartext password is required.
+    /// The client must send its password in cleartext.
     Plain,
-    /// An md5 hash or SCRAM is required, depending on the stored secret.
+    /// The client must authenticate with md5 or SCRAM, depending on the stored secret.
     Md5,
-    /// SCRAM-SHA-256 is required.
+    /// The client must authenticate with SCRAM-SHA-256.
     ScramSha256,
     /// Nothing more is required: the certificate or OS user was accepted.
     Verified,
@@ -125,7 +125,7 @@ impl fmt::Display for HbaError {
     }
 }
 
-/// Reads files; replaced in tests.
+/// Access to the files of HBA rules; tests implement it in memory.
 pub trait Files {
     /// Reads the text of a file.
     ///
@@ -143,7 +143,7 @@ pub trait Files {
 }
 
 impl Hba {
-    /// Reads the rules and, if given, the maps; `networks` and `os_users` are those of the machine.
+    /// Reads the rules and, if given, the maps. `networks` and `os_users` describe this machine.
     ///
     /// # Errors
     ///
@@ -182,11 +182,12 @@ impl Hba {
         self.rules.iter().any(HbaRule::needs_certificate)
     }
 
-    /// Returns how a client must authenticate, by the first matching rule.
+    /// Returns how a client must authenticate according to the first rule that matches its
+    /// connection.
     ///
     /// # Errors
     ///
-    /// The connection is refused.
+    /// No rule allows the connection, or the certificate or OS user is not accepted.
     pub fn required_auth(
         &self,
         connection: &ConnectionInfo<'_>,

@@ -1,9 +1,9 @@
 //! Determines the [`ShardScope`] of a statement from its parse tree.
 //!
-//! A wrong shard must be impossible, so there are two passes. [`scan`] collects every table name in
-//! the tree, wherever it occurs, without interpreting it. [`scope`] follows queries, joins and
-//! conditions as far as it supports them. The result of the second pass is used only if it has
-//! accounted for every table that the first one found; otherwise the statement has no known key.
+//! A statement must never be sent to a wrong shard, so there are two passes. [`scan`] collects
+//! every table name in the tree, wherever it occurs, without interpreting it. [`scope`] interprets
+//! queries, joins and conditions as far as it supports them. Its result is used only if it has
+//! accounted for every table that [`scan`] found; otherwise the statement has no known key.
 
 use pg_query::{
     NodeEnum,
@@ -37,34 +37,35 @@ use scope::Scope;
 pub(crate) struct Analysis<'a> {
     settings: &'a RouteSettings,
     sql: &'a [u8],
-    /// Positions of all constants of the text, in order.
+    /// Byte ranges of all constants in `sql`, in order.
     constants: Vec<std::ops::Range<usize>>,
     /// Number of constants that were extracted from the parameterized text.
     extracted: usize,
     keys: Vec<KeySource>,
-    /// The parameters that are keys, with their positions.
+    /// The parameters that are keys: number from 0, and position in the text.
     parameters: Vec<(u16, i32)>,
-    /// Number of references found: to sharded tables, to unlisted tables, and to CTEs.
+    /// Numbers of references found so far: to sharded tables, to unlisted tables, and to CTEs.
     sharded: usize,
     unlisted: usize,
     cte_references: usize,
-    /// Names of the CTEs in scope.
+    /// Names of the CTEs in scope, innermost last.
     cte_names: Vec<String>,
     is_exact: bool,
 }
 
-/// The statement uses a construct that the analysis does not support.
+/// The error for a statement with a construct that the analysis does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnsupportedStatement;
 
 type AnalysisResult<T = ()> = Result<T, UnsupportedStatement>;
 
-/// The shards that one statement reaches.
+/// The shards that one statement reaches, and whether the result may be cached.
 struct StatementScope {
     pub(crate) scope: ShardScope,
-    /// Whether the result is valid for this exact text only.
+    /// Whether the result is valid for this exact text only, not for texts that differ in
+    /// constants.
     pub(crate) is_exact: bool,
-    /// Whether the statement reads the catalog.
+    /// Whether the statement reads a system catalog.
     pub(crate) reads_catalog: bool,
 }
 
@@ -87,8 +88,8 @@ fn statement_scope(
     let Some(scan) = StatementScan::from_statement(statement, settings) else {
         return unknown(NoShardKey::Unreadable);
     };
-    // The constants of the text in order: the normalized statement does not have them, and the tree
-    // has only their positions.
+    // Find the constants' byte ranges with the lexer, since the tree has only their start
+    // positions.
     let mut at = 0;
     let mut constants = Vec::new();
     for token in Lexer::new(sql) {
@@ -120,7 +121,7 @@ impl<'a> Analysis<'a> {
             return ShardScope::Unkeyed(Err(NoShardKey::Unreadable));
         };
         match node {
-            // SELECT INTO creates a table: shards cannot answer it together.
+            // SELECT INTO is excluded because it creates a table.
             NodeEnum::SelectStmt(select) if select.into_clause.is_none() => {
                 let otherwise = |analysis: &mut Self| analysis.merge_plan(select, scan);
                 self.keyed_scope(statement, scan, true, otherwise)
@@ -155,7 +156,7 @@ impl<'a> Analysis<'a> {
                 None => unanalyzed_scope(scan),
             },
             NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
-                // A prepared transaction outlives its session, and its name does not show the
+                // A prepared transaction outlives its session, and its name does not identify the
                 // shard.
                 Transaction::TransStmtPrepare
                 | Transaction::TransStmtCommitPrepared
@@ -210,7 +211,7 @@ impl<'a> Analysis<'a> {
         };
         let is_keyed = is_analyzed && is_complete && !self.keys.is_empty();
         let rows = std::mem::take(&mut self.keys);
-        // Rows written to an unlisted table are not on the shard of the key, or also elsewhere.
+        // Rows written to an unlisted table may belong on other shards than that of the key.
         if !is_keyed || (!reads && scan.writes_unlisted) {
             return ShardScope::Unkeyed(otherwise(self));
         }
@@ -222,7 +223,7 @@ impl<'a> Analysis<'a> {
         ShardScope::Keyed { table, rows, unlisted, otherwise }
     }
 
-    /// Whether every reference found by the scan has been accounted for.
+    /// Whether the analysis has accounted for every reference that the scan found.
     fn is_complete(&self, scan: &StatementScan) -> bool {
         self.sharded == scan.sharded && self.unlisted + self.cte_references == scan.unlisted
     }
@@ -272,7 +273,8 @@ impl<'a> Analysis<'a> {
         self.settings.tables.classify_table(schema, name)
     }
 
-    /// Analyzes a query or a writing statement, at the top level or nested.
+    /// Analyzes a query or a statement that writes, at the top level or nested; `outer` is the
+    /// enclosing query level.
     fn analyze(&mut self, statement: &'a Node, outer: Option<&Scope<'a, '_>>) -> AnalysisResult {
         match statement.node.as_ref().ok_or(UnsupportedStatement)? {
             NodeEnum::SelectStmt(select) => self.query(select, outer),
@@ -301,7 +303,7 @@ fn without_merge(scope: ShardScope, why: &'static str) -> ShardScope {
     }
 }
 
-/// Returns the scope of a statement that is not analyzed further.
+/// Returns the scope of a statement of a kind that is not analyzed for keys.
 fn unanalyzed_scope(scan: &StatementScan) -> ShardScope {
     if scan.sharded > 0 || scan.has_replicated || scan.mentions_listed {
         return ShardScope::Unkeyed(Err(NoShardKey::Kind));
@@ -309,7 +311,7 @@ fn unanalyzed_scope(scan: &StatementScan) -> ShardScope {
     ShardScope::Unlisted { why: NoShardKey::Kind, reads: false }
 }
 
-/// Whether the expression is `left = right` or `left IN (…)` with the operator of that name.
+/// Whether an expression of this kind and operator name is `left = right` or `left IN (…)`.
 fn is_equality(kind: AExprKind, name: &[Node]) -> bool {
     let is_equal = match name {
         [only] => matches!(&only.node, Some(NodeEnum::String(name)) if name.sval == "="),
@@ -318,7 +320,8 @@ fn is_equality(kind: AExprKind, name: &[Node]) -> bool {
     is_equal && matches!(kind, AExprKind::AexprOp | AExprKind::AexprIn)
 }
 
-/// Whether every shard has the unlisted tables, so that they can be joined with sharded ones.
+/// Whether unlisted tables are the same on every shard, so that they can be joined with sharded
+/// ones.
 fn unlisted_are_everywhere(settings: &RouteSettings) -> bool {
     settings.default_shard == DefaultShard::Any
 }

@@ -1,9 +1,9 @@
 //! [`PlanCache`]: the plans of recent texts.
 //!
-//! The first lookup is by the exact text: an application that binds its values sends the same text
-//! again and again, and pays one hash and one comparison. The second is by the
-//! [`ParameterizedText`]: texts that differ only in constants share a plan. Entries are found by
-//! hash and then compared by text, so two texts are never confused.
+//! The first lookup is by the exact text: for an application that sends the same text with bound
+//! values, it costs one hash and one comparison. The second lookup is by the [`ParameterizedText`],
+//! so that texts that differ only in constants share a plan. Entries are found by hash and then
+//! compared by text, so two texts are never confused.
 
 use std::{
     collections::HashMap,
@@ -18,14 +18,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::analysis::plan;
 use crate::{plan::RoutePlan, settings::RouteSettings};
 
-/// Returns the plan of a text in a build without PostgreSQL's grammar, which analyzes no
+/// Returns the plan of a text in a build without PostgreSQL's grammar, which cannot analyze
 /// statements.
 #[cfg(not(feature = "grammar"))]
 fn plan(_: &[u8], _: &ParameterizedText, _: &RouteSettings) -> RoutePlan {
     RoutePlan::unreadable(crate::refusal::NoShardKey::NoGrammar)
 }
 
-/// Plans by text, in two generations: when the young one is full, the old one is dropped.
+/// Plans by text, in two generations. When the young generation is full, it becomes the old one,
+/// and the previous old one is dropped.
 #[derive(Debug)]
 pub(crate) struct PlanCache {
     young: PlanGeneration,
@@ -45,7 +46,7 @@ struct PlanGeneration {
     bytes: usize,
 }
 
-/// Approximate cost of an entry in addition to its text: a plan, pointers, unused table capacity.
+/// Approximate bytes of an entry in addition to its text: a plan, pointers, unused table capacity.
 const ENTRY_BYTES: usize = 512;
 
 impl PlanCache {
@@ -59,8 +60,8 @@ impl PlanCache {
         }
     }
 
-    /// Returns the plan of a text. If it refers to constants, [`Self::parameterized`] is then that
-    /// of this text.
+    /// Returns the plan of a text. If the plan refers to constants, [`Self::parameterized`] has
+    /// their positions in this text afterwards.
     pub(crate) fn plan(&mut self, sql: &[u8], settings: &RouteSettings) -> Arc<RoutePlan> {
         let hash = xxh3_64(sql);
         if let Some(plan) = self.find(hash, sql) {
@@ -92,7 +93,8 @@ impl PlanCache {
         plan
     }
 
-    /// Returns the parameterized text of the last request.
+    /// Returns the parameterized text that the last call of [`Self::plan`] has read; empty if its
+    /// plan does not need it.
     pub(crate) fn parameterized(&self) -> &ParameterizedText {
         &self.parameterized
     }
@@ -123,7 +125,8 @@ impl PlanGeneration {
     }
 
     fn insert(&mut self, hash: u64, text: &[u8], plan: &Arc<RoutePlan>) {
-        // Plans with long lists of keys are larger, but so are their texts.
+        // Counting the text several times covers plans with long lists of keys, whose texts are
+        // long as well.
         self.bytes += ENTRY_BYTES + text.len() * 8;
         if let Some((text, _)) = self.plans.insert(hash, (text.into(), Arc::clone(plan))) {
             self.bytes -= ENTRY_BYTES + text.len() * 8;
@@ -131,7 +134,7 @@ impl PlanGeneration {
     }
 }
 
-/// A hasher for keys that are hashes already.
+/// A hasher that returns its `u64` key, which is a hash already.
 #[derive(Debug, Default)]
 struct IdentityHasher(u64);
 

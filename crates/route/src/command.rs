@@ -1,11 +1,12 @@
-//! The statements with which a session controls routing, and their replies.
+//! Statements by which a client controls the routing of its session, and their replies.
 //!
-//! The syntax is PgCat's: any case, spaces at the ends, one semicolon. In addition, keys may be of
-//! every type that a map supports, values may be unquoted, and any number of spaces counts as one.
+//! The syntax is PgCat's: case is ignored, and spaces at the ends and one semicolon are allowed. In
+//! addition, keys may have any type that a shard map supports, values may be unquoted, and words
+//! may be separated by several spaces.
 
 use crate::{Refusal, role::RolePreference};
 
-/// A statement that controls routing, and is not sent to a server.
+/// A statement that controls routing and is not sent to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteCommand {
     /// `SET SHARD TO 'n'`: sends requests to this shard. `None` is `ANY`.
@@ -15,7 +16,8 @@ pub enum RouteCommand {
     /// `SET SHARDING KEY TO 'k'`, or `'k', 'l'` for a key with two columns: selects the key's
     /// shard.
     SetShardingKey(Vec<String>),
-    /// `SET SERVER ROLE TO 'role'`: sets the role of servers. `None` is `DEFAULT`.
+    /// `SET SERVER ROLE TO 'role'`: sets the role of the servers that requests go to. `None` is
+    /// `DEFAULT`.
     SetServerRole(Option<RolePreference>),
     /// `SHOW SERVER ROLE`: returns the role in effect.
     ShowServerRole,
@@ -23,7 +25,8 @@ pub enum RouteCommand {
     SetPrimaryReads(Option<bool>),
     /// `SHOW PRIMARY READS`: returns `on` or `off`.
     ShowPrimaryReads,
-    /// `SET READ YOUR WRITES TO 'on'`: whether reads must see own writes. `None` is `DEFAULT`.
+    /// `SET READ YOUR WRITES TO 'on'`: whether reads must see the client's own writes. `None` is
+    /// `DEFAULT`.
     SetReadYourWrites(Option<bool>),
     /// `SHOW READ YOUR WRITES`: returns `on` or `off`.
     ShowReadYourWrites,
@@ -32,20 +35,20 @@ pub enum RouteCommand {
 /// The reply to a command: a row for a `SHOW`, and the CommandComplete tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandAnswer {
-    /// The only column's name and value, of type `text`.
+    /// Name and value of the row's only column, which has type `text`.
     pub row: Option<(&'static str, String)>,
     /// The command tag, such as `SET SHARD` or `SELECT 1`.
     pub tag: &'static str,
 }
 
-/// Maximum number of columns of a sharding key.
+/// Maximum number of columns of a sharding key: `PARTITION_MAX_KEYS` in PostgreSQL.
 const COLUMNS_MAX: usize = 32;
 
 impl RouteCommand {
     /// Parses a query that is a routing command; `None` if it is any other statement.
     ///
-    /// Other statements are rejected by their first bytes: a SELECT by its third, a SET by its
-    /// fifth.
+    /// Other statements are recognized by their first bytes: a SELECT by the third, most SETs by
+    /// the fifth.
     ///
     /// # Errors
     ///
@@ -63,7 +66,7 @@ impl RouteCommand {
         let [first, second, third, ..] = query else { return None };
         match (first | 0x20, second | 0x20, third | 0x20) {
             (b's', b'e', b't') | (b's', b'h', b'o') => Self::read_on(query),
-            // A leading space or control character, with that bit set.
+            // A leading space or control character, after the case bit is set.
             (b' '..=b'-', ..) => Self::read_on(query),
             _ => None,
         }
@@ -112,7 +115,7 @@ impl RouteCommand {
 
 /// Parses the text after `SET`.
 fn set(rest: &[u8]) -> Option<Result<RouteCommand, Refusal>> {
-    // Checked first, because nearly every SET is for something else.
+    // Check the first byte, because nearly every SET is for a session parameter.
     let rest = spaces(rest)?;
     if !matches!(rest.first().map(|byte| byte | 0x20), Some(b's' | b'p' | b'r')) {
         return None;
@@ -177,7 +180,7 @@ fn switch(parameter: &'static str, value: String) -> Result<Option<bool>, Refusa
     }
 }
 
-/// Returns the text after at least one space.
+/// Returns the text after leading white space, of which there must be some.
 fn spaces(text: &[u8]) -> Option<&[u8]> {
     let rest = text.trim_ascii_start();
     (rest.len() < text.len()).then_some(rest)
@@ -224,7 +227,8 @@ fn single(mut values: Vec<String>) -> Option<String> {
     if values.len() > 1 { None } else { values.pop() }
 }
 
-/// Parses a quoted value, in which quotes are doubled, or a bare word or number.
+/// Parses a quoted value, in which quotes are doubled, or an unquoted word or number. Also returns
+/// the remaining text.
 fn value(text: &[u8]) -> Option<(String, &[u8])> {
     let Some(mut rest) = text.strip_prefix(b"'") else {
         let is_bare = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
@@ -242,7 +246,8 @@ fn value(text: &[u8]) -> Option<(String, &[u8])> {
                 value.push(b'\'');
                 rest = behind;
             }
-            // In another encoding than UTF-8, the server would see a different key.
+            // Text that is not UTF-8 is in an unknown encoding, so its key on the server is
+            // unknown.
             None => return Some((String::from_utf8(value).ok()?, rest)),
         }
     }

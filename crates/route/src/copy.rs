@@ -1,4 +1,4 @@
-//! [`CopyFrom`]: a COPY from the client to a sharded table, and the position of the key in each
+//! [`CopyFrom`]: a COPY from the client to a sharded table, with the position of the key in each
 //! row.
 
 mod rows;
@@ -10,7 +10,7 @@ pub use rows::{CopyRowSplitter, RowTarget};
 pub struct CopyFrom {
     /// Name of the table, as in the settings.
     pub table: Box<str>,
-    /// Indexes of the key columns in a row, from 0, in the order of the map.
+    /// Indexes of the key columns in a row, from 0, in the order of the shard map's columns.
     pub key: Vec<usize>,
     /// The format in which the client sends rows.
     pub format: CopyRowFormat,
@@ -18,7 +18,7 @@ pub struct CopyFrom {
     pub header: bool,
 }
 
-/// The format of COPY rows, with the options that rows depend on.
+/// The format of COPY rows, with the options needed to split them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CopyRowFormat {
     /// Columns with a delimiter and backslash escapes.
@@ -39,6 +39,7 @@ pub enum CopyRowFormat {
         /// Escape character before a quote within values.
         escape: u8,
     },
-    /// PostgreSQL's binary format. Its header and trailer would be needed on every shard.
+    /// PostgreSQL's binary format, which cannot be split: every shard would need its header and
+    /// trailer.
     Binary,
 }

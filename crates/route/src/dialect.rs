@@ -1,6 +1,6 @@
-//! The session parameters that affect how statement texts are lexed.
+//! Tracks session parameters that affect how statement texts are lexed.
 
-/// Session parameters that affect the meaning of the bytes of a text.
+/// The session parameters that determine how the bytes of a statement text are read.
 #[derive(Clone, Debug)]
 pub(crate) struct TextDialect {
     /// Whether a backslash in a plain string is an ordinary character:
@@ -8,7 +8,7 @@ pub(crate) struct TextDialect {
     conforming: bool,
     client: Option<Box<[u8]>>,
     server: Option<Box<[u8]>>,
-    /// Whether multi-byte characters contain no ASCII bytes in the client's encoding.
+    /// Whether the client's encoding is known and its multi-byte characters contain no ASCII bytes.
     is_safe: bool,
     is_same: bool,
 }
@@ -19,7 +19,7 @@ impl Default for TextDialect {
     }
 }
 
-/// Maximum length of an encoding name that is stored.
+/// Maximum length of an encoding name that is stored, in bytes. A longer one counts as unknown.
 const NAME_MAX: usize = 32;
 
 impl TextDialect {
@@ -31,23 +31,23 @@ impl TextDialect {
             b"server_encoding" => self.server = encoding,
             _ => return,
         }
-        // Without a conversion, bytes stay unchanged.
+        // The server does not convert text if the encodings are equal or one of them is SQL_ASCII.
         let (client, server) = (self.client.as_deref(), self.server.as_deref());
         let raw = Some(&b"SQL_ASCII"[..]);
         self.is_same = client.is_some() && client == server || client == raw || server == raw;
-        // Encodings that are client-only because their characters contain ASCII bytes.
+        // The client-only encodings, whose multi-byte characters may contain ASCII bytes.
         let unsafe_ones: [&[u8]; 7] =
             [b"BIG5", b"GB18030", b"GBK", b"JOHAB", b"SHIFT_JIS_2004", b"SJIS", b"UHC"];
         self.is_safe = client.is_some_and(|client| !unsafe_ones.contains(&client));
     }
 
-    /// Whether PostgreSQL's scanner tokenizes the text as our lexer does.
+    /// Whether our lexer finds the same tokens in the text as PostgreSQL's scanner.
     pub(crate) fn is_lexed_alike(&self, sql: &[u8]) -> bool {
         (self.conforming || memchr::memchr(b'\\', sql).is_none())
             && (self.is_safe || sql.is_ascii())
     }
 
-    /// Whether text has the same bytes on the server.
+    /// Whether all text has the same bytes on the server.
     pub(crate) fn encodings_match(&self) -> bool {
         self.is_same
     }

@@ -5,24 +5,25 @@
 /// Every shard receives the statement unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FanOut {
-    /// All rows, in order of arrival.
+    /// All rows of all shards, in order of arrival.
     Concatenate,
-    /// A merge of rows that each shard has sorted.
+    /// A merge of the shards' rows, which each shard has sorted.
     Merge {
         /// Sort keys, most significant first.
         by: Vec<SortKey>,
         /// Maximum number of rows of the merged result.
         limit: Option<u64>,
     },
-    /// One row per shard is combined into one, column by column. The sum, minimum or maximum of no
-    /// rows is NULL, and NULLs are ignored.
+    /// One row that combines those of the shards, column by column. NULLs, the sums, minimums and
+    /// maximums of no rows, are ignored.
     Aggregate(Vec<Aggregate>),
 }
 
 /// A sort key: a column with its direction.
 ///
-/// Only types whose order is known without the server can be merged: numbers, times, `bytea`,
-/// `uuid`, and text in the collation `C`. The merging code must check this in the row description.
+/// Rows can be merged only by types whose order is known without the server: numbers, times,
+/// `bytea`, `uuid`, and text in the collation `C`. The merger checks the types in the row
+/// description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortKey {
     /// The column that rows are sorted by.
@@ -38,12 +39,12 @@ pub struct SortKey {
 pub enum SortColumn {
     /// The index of the column, from 0.
     Position(usize),
-    /// The column's name in the row description; if several columns have that name, the order is
-    /// unknown.
+    /// The column's name in the row description. If several columns have that name, rows cannot be
+    /// merged.
     Named(Box<str>),
 }
 
-/// How a column is combined over one row per shard.
+/// How the values of a column, one per shard, are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Aggregate {
     /// `count`: the counts are added.

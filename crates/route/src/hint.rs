@@ -1,7 +1,8 @@
 //! Hints in comments: `/* shard_id: 1 */ select …`.
 //!
 //! Only comments before the first keyword of a text and one at its very end are examined, so that
-//! nothing inside a string is mistaken for a hint, and only [`SEARCH_BYTES_MAX`] bytes at each end.
+//! text inside a string is never mistaken for a hint. At each end, at most [`SEARCH_BYTES_MAX`]
+//! bytes are searched.
 
 use memchr::memmem;
 
@@ -13,11 +14,11 @@ pub(crate) const SEARCH_BYTES_MAX: usize = 1000;
 /// The names of hints. An empty name disables the hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HintNames {
-    /// Name of the shard number hint: `/* shard_id: 1 */`.
+    /// Name of the hint that selects a shard by number: `/* shard_id: 1 */`.
     pub shard: String,
-    /// Name of the sharding key hint: `/* sharding_key: 'x' */`.
+    /// Name of the hint that selects the shard of a key: `/* sharding_key: 'x' */`.
     pub key: String,
-    /// Name of the role hint, whose value is a role or `auto`: `/* role: replica */`.
+    /// Name of the hint that sets the role preference: `/* role: replica */`.
     pub role: String,
 }
 
@@ -57,7 +58,7 @@ impl Hints {
         Ok(hints)
     }
 
-    /// Reads the pairs in a comment: a name, `:` or `=`, a value. Other text is ignored.
+    /// Reads the pairs in a comment, each a name, `:` or `=`, and a value. Other text is ignored.
     fn comment(&mut self, text: &[u8], names: &HintNames) -> Result<(), Refusal> {
         let mut rest = text;
         while let Some(start) = rest.iter().position(|byte| is_name_byte(*byte)) {
@@ -103,7 +104,8 @@ fn bare(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(end)
 }
 
-/// Parses a value in single or double quotes, or bare; returns it with the rest.
+/// Parses a value with or without single or double quotes. Returns the value and the remaining
+/// text.
 fn value(text: &[u8]) -> (&[u8], &[u8]) {
     if let [quote @ (b'\'' | b'"'), inside @ ..] = text
         && let Some(end) = memchr::memchr(*quote, inside)

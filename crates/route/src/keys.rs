@@ -1,4 +1,4 @@
-//! The positions of key values in a statement, and their values in a text or Bind.
+//! Sources of key values in a statement, and their evaluation for one text or Bind.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -19,39 +19,40 @@ pub(crate) enum KeyValueSource {
     /// A parameter, numbered from 0.
     Parameter {
         index: u16,
-        /// Whether the parameter is cast to the key's type, so that it may be text that is parsed
-        /// as that type.
+        /// Whether the parameter is cast to the key's type. It may then be text, which is parsed as
+        /// that type.
         is_cast: bool,
-        /// Whether the parameter is used only as a key, so that its type, if not declared, is that
-        /// of the column.
+        /// Whether the parameter is used only as a key. If its type is not declared, it is then
+        /// that of the column.
         is_key_only: bool,
     },
 }
 
-/// The place where a constant's text is found.
+/// Where to find the text of a constant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConstantPosition {
-    /// The `n`-th constant extracted from the parameterized text.
+    /// The index of a constant that was extracted from the parameterized text.
     Extracted(usize),
-    /// A part of the parameterized text itself.
+    /// The constant's text, which is part of the parameterized text and therefore the same for all
+    /// texts that share the plan.
     Inline(Box<[u8]>),
 }
 
-/// A key in a statement: a source for each column.
+/// The sources of one key in a statement, one for each column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeySource {
     pub(crate) sources: Vec<KeyValueSource>,
-    /// Whether the key is inserted rather than compared, so that NULL is a value like any other.
+    /// Whether the key is inserted rather than compared. NULL is then a value like any other.
     pub(crate) is_inserted: bool,
 }
 
-/// One text with its constants, or one Bind with its values.
+/// The values from which keys are evaluated: one text with its constants, and its Bind, if any.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyValues<'a> {
     pub(crate) sql: &'a [u8],
     /// Positions of constants in `sql`.
     pub(crate) constants: &'a [Range<usize>],
-    /// Parameter types from Parse, and the Bind message.
+    /// The parameter types declared in Parse, and the Bind message; `None` for a Query message.
     pub(crate) bind: Option<(&'a [u32], &'a Bind<'a>)>,
     /// Whether non-ASCII characters have the same bytes on the server.
     pub(crate) same_encoding: bool,
@@ -62,14 +63,14 @@ pub(crate) struct KeyValues<'a> {
 pub(crate) enum KeyLookup {
     /// The values of the key's columns; `None` is NULL.
     Key(Vec<Option<ShardKey>>),
-    /// Nothing equals NULL, so no row can match on any shard.
+    /// A column is compared with NULL, so no row can match on any shard.
     NoRows,
-    /// A value is not supported.
+    /// A value cannot be evaluated with certainty.
     Unsupported,
 }
 
 impl KeySource {
-    /// Evaluates the key.
+    /// Evaluates the key for the given text or Bind.
     pub(crate) fn key(&self, columns: &[KeyType], values: KeyValues<'_>) -> KeyLookup {
         let mut key = Vec::with_capacity(columns.len());
         let mut is_nothing = false;
@@ -77,7 +78,7 @@ impl KeySource {
             match source.key(*of, values) {
                 None => return KeyLookup::Unsupported,
                 Some(None) if !self.is_inserted => is_nothing = true,
-                // Trailing spaces are trimmed where a column's length is limited.
+                // The server may trim trailing spaces, if the column's length is limited.
                 Some(Some(ShardKey::Bytes(bytes)))
                     if self.is_inserted && *of == KeyType::Text && bytes.ends_with(b" ") =>
                 {
@@ -134,8 +135,8 @@ const UNKNOWN: u32 = 705;
 const VARCHAR: u32 = 1043;
 const UUID: u32 = 2950;
 
-/// Whether a parameter of the declared type is text, in both formats; `None` if a value of this
-/// type is not, or not certainly, a key of type `of`.
+/// Whether a parameter of the declared type is text that is parsed as type `of`; `None` if it is
+/// not certain that its values are keys of type `of`.
 fn is_text_for(of: KeyType, declared: u32, is_cast: bool, is_alone: bool) -> Option<bool> {
     match (of, declared) {
         // The server infers the type from the column that the parameter is compared with.
@@ -152,8 +153,8 @@ fn is_text_for(of: KeyType, declared: u32, is_cast: bool, is_alone: bool) -> Opt
 /// Returns the key of a constant as written in the text.
 fn constant(text: &[u8], is_negative: bool, of: KeyType, same_encoding: bool) -> Option<ShardKey> {
     if text.first()?.is_ascii_digit() {
-        // A number with a point or an exponent may be rounded, and only integer keys can be written
-        // as numbers.
+        // Only integer keys can be written as numbers, and a number with a point or an exponent may
+        // be rounded.
         let is_plain = of == KeyType::Int && text.iter().all(u8::is_ascii_digit);
         let sign: &[u8] = if is_negative { b"-" } else { b"" };
         return is_plain.then(|| of.parse([sign, text].concat()).ok()).flatten();
@@ -196,7 +197,7 @@ fn quoted(inside: &[u8], escapes: bool) -> Option<Cow<'_, [u8]>> {
                 value.push(*escaped);
                 behind
             }
-            // The end of a segment that is continued, or an unsupported escape.
+            // The string continues in another segment, or has an unsupported escape.
             [b'\'', ..] => return None,
             [b'\\', ..] if escapes => return None,
             [byte, behind @ ..] => {

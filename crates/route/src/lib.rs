@@ -1,18 +1,17 @@
-//! Decides on the destination of a client's request: its shard, and the primary or a replica. The
-//! decision depends on commands, on hints in comments, and on the statement itself, parsed with
-//! PostgreSQL's grammar.
+//! Determines the destination of a client's request: the shard, and the primary or a replica. The
+//! destination depends on the session's commands, on hints in comments, and on the statement
+//! itself, parsed with PostgreSQL's grammar.
 //!
-//! This crate knows no connections and sends nothing. [`RouteSession`] is a state machine for one
-//! client: the caller asks it for a route before sending a request, and reports when a server is
-//! linked and released. [`Router`] holds the [`RouteSettings`] of a database and the plans cached
-//! for its statements.
+//! This crate does no I/O. [`RouteSession`] is a state machine for one client: the caller asks it
+//! for a route before sending a request, and reports when a server is linked and released.
+//! [`Router`] holds the [`RouteSettings`] of a database and the plans cached for its statements.
 //!
 //! Analyzing statements needs PostgreSQL's grammar, which the feature `grammar` compiles. Without
 //! it, settings that depend on the contents of statements are refused
 //! ([`SettingsError::AutoWithoutGrammar`]); everything else works the same.
 //!
-//! A statement that cannot be analyzed has no key, and a statement that may write counts as a
-//! write: a wrong shard would be a wrong result.
+//! In doubt, the analysis is cautious, because a wrong shard would return a wrong result: a
+//! statement that cannot be analyzed has no key, and a statement that may write counts as a write.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,7 +38,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// In a build without the grammar, the types for analyzed statements are still declared.
+// Builds without the grammar still declare the types for analyzed statements.
 #![cfg_attr(not(feature = "grammar"), allow(dead_code))]
 
 #[cfg(feature = "grammar")]

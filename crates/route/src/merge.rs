@@ -1,4 +1,4 @@
-//! [`Merger`]: merges the replies of several shards to the same requests as they arrive.
+//! [`Merger`]: merges the replies of several shards to the same requests while the replies arrive.
 
 mod aggregate;
 mod columns;
@@ -22,17 +22,18 @@ use self::{
 };
 use crate::fan_out::FanOut;
 
-/// A request that was sent to all shards, in the order of their replies.
+/// A request that was sent to all shards. Shards reply to requests in the order in which they were
+/// sent.
 #[derive(Clone, Debug)]
 pub enum ShardRequest {
     /// A Query message with one read.
     Query(Arc<FanOut>),
-    /// A Query with a `COPY … FROM STDIN`, whose data is distributed by row. The reply is held
-    /// until [`ShardRequest::Commit`] is answered.
+    /// A Query with a `COPY … FROM STDIN`, whose rows are distributed over the shards. The reply is
+    /// held until the shards have replied to [`ShardRequest::Commit`].
     Copy,
-    /// A Query of the pooler: its reply is not forwarded to the client.
+    /// A Query that the pooler sends itself: its reply is not forwarded to the client.
     HiddenQuery,
-    /// A Query of the pooler that commits or rolls back the last COPY.
+    /// A Query that the pooler sends to commit or roll back the last COPY.
     Commit,
     /// A Parse: one ParseComplete is forwarded.
     Parse,
@@ -44,8 +45,8 @@ pub enum ShardRequest {
     DescribeStatement,
     /// A Describe of a portal: the shards' descriptions must be equal.
     DescribePortal,
-    /// A Describe of a portal by the pooler, sent before every [`ShardRequest::Execute`] to learn
-    /// the formats of its columns.
+    /// A Describe of a portal that the pooler sends before every [`ShardRequest::Execute`] to learn
+    /// the formats of the portal's columns.
     HiddenDescribe,
     /// An Execute without a row limit.
     Execute(Arc<FanOut>),
@@ -56,28 +57,28 @@ pub enum ShardRequest {
 /// The next message expected from every shard.
 #[derive(Debug)]
 enum NextMessage {
-    /// One message of a kind.
+    /// One message with this tag.
     One {
         tag: u8,
         is_visible: bool,
     },
-    /// The row description.
+    /// RowDescription or NoData.
     Description {
         is_visible: bool,
     },
     Rows(Arc<FanOut>),
-    /// The number of rows copied.
+    /// CommandComplete of a COPY, with the number of rows copied.
     CopyCount,
     Ready {
         is_visible: bool,
     },
 }
 
-/// Merges the replies of several shards for a client that expects those of one server.
+/// Merges the replies of several shards into those of one server, for a client.
 ///
-/// Bytes are pushed as each shard sends them and come out as early as possible. Do not read from a
-/// shard that is ahead of the others while it [is full](Merger::is_full): this limits buffered data
-/// per shard to one message or 256 KiB, whichever is more.
+/// The caller pushes the bytes of each shard as they arrive, and gets the merged bytes as early as
+/// possible. It must not read from a shard while that [is full](Merger::is_full): this limits
+/// buffered data per shard to one message or 256 KiB, whichever is more.
 ///
 /// The first error of any shard is sent to the client; other replies are discarded until all shards
 /// are ready.
@@ -152,8 +153,8 @@ impl Merger {
         }
     }
 
-    /// Handles bytes from a shard, complete messages or not, and appends the client's messages to
-    /// `out`.
+    /// Handles bytes from a shard, which may end within a message, and appends the client's
+    /// messages to `out`.
     pub fn push(&mut self, shard: usize, bytes: &[u8], out: &mut Vec<u8>) {
         if !self.shards[shard].is_lost {
             self.shards[shard].push(bytes);
@@ -161,7 +162,7 @@ impl Merger {
         }
     }
 
-    /// Handles the loss of a shard's connection. The client gets an error unless no request is
+    /// Handles the loss of a shard's connection. The client gets an error if any request is
     /// pending.
     pub fn on_disconnect(&mut self, shard: usize, out: &mut Vec<u8>) {
         let buffer = &mut self.shards[shard];
@@ -173,7 +174,7 @@ impl Merger {
         self.advance(out);
     }
 
-    /// Completes requests that need no more replies because every shard that owed one has
+    /// Completes requests that get no more replies, because every shard that had to reply has
     /// disconnected.
     pub fn finish_disconnected(&mut self, out: &mut Vec<u8>) {
         self.advance(out);
@@ -184,18 +185,18 @@ impl Merger {
         self.shards[shard].is_full(self.body_bytes_max)
     }
 
-    /// Whether all requests have been answered.
+    /// Whether the replies to all requests are complete.
     pub fn is_done(&self) -> bool {
         self.expected.is_empty()
     }
 
-    /// Whether an error was sent to the client and its ReadyForQuery is pending: any further work
-    /// by the shards for this request is wasted.
+    /// Whether an error was sent to the client and its ReadyForQuery is pending. Any further work
+    /// of the shards for this request is useless then.
     pub fn has_failed(&self) -> bool {
         self.has_failed
     }
 
-    /// Sends the client an error of the caller: a complete ErrorResponse.
+    /// Sends the client an error on behalf of the caller; `error` is a complete ErrorResponse.
     pub fn refuse(&mut self, error: &[u8], out: &mut Vec<u8>) {
         if !self.has_failed {
             out.extend_from_slice(error);
@@ -204,7 +205,7 @@ impl Merger {
         self.advance(out);
     }
 
-    /// Whether every shard has sent CopyInResponse.
+    /// Whether every shard has sent CopyInResponse, so that it accepts data.
     pub fn accepts_copy(&self) -> bool {
         matches!(self.expected.front(), Some(NextMessage::CopyCount))
     }
@@ -242,7 +243,7 @@ impl Merger {
                 Ok(Some(Tag(tag))) => tag,
                 Ok(None) => return Ok(None),
                 Err(error) => {
-                    // The stream is out of sync, so no later message can be found.
+                    // The start of the next message is unknown, so the connection is useless.
                     buffer.clear();
                     buffer.is_lost = true;
                     return Err(match error {
@@ -255,7 +256,8 @@ impl Merger {
             };
             match tag {
                 b'N' | b'A' => out.extend_from_slice(buffer.front()),
-                // Session parameters are the same on all shards.
+                // Session parameters are the same on all shards, so the client gets only the
+                // reports of one.
                 b'S' => {
                     if shard == 0 {
                         out.extend_from_slice(buffer.front());
@@ -275,16 +277,18 @@ impl Merger {
         }
     }
 
-    /// Takes one step; returns whether there was one to take.
+    /// Processes the next message of all shards, or rows. Returns whether there was anything to
+    /// process.
     fn step(&mut self, out: &mut Vec<u8>) -> Result<bool, MergeError> {
         let had_failed = self.has_failed;
-        // Rows are the only part of a reply whose number of messages differs between shards.
+        // Only rows differ in number between shards; all other messages are processed for all
+        // shards at once.
         if let Some(NextMessage::Rows(fan_out)) = self.expected.front() {
             let fan_out = Arc::clone(fan_out);
             return self.rows(&fan_out, out);
         }
         let Some(tag) = self.all(out)? else {
-            // An error has changed the next expected message.
+            // If an error has just arrived, the next expected message has changed.
             return Ok(self.has_failed && !had_failed);
         };
         let Some(expected) = self.expected.front() else {
@@ -313,8 +317,8 @@ impl Merger {
                 self.copied = Some(tag);
             }
             NextMessage::Ready { is_visible } if tag == b'Z' => {
-                // The tag is sent once every shard is ready: one that fails late must be able to
-                // turn the whole COPY into an error.
+                // The COPY's CommandComplete is sent only once every shard is ready, because a
+                // shard that fails late must turn the whole COPY into an error.
                 if is_visible {
                     out.extend(self.copied.take().unwrap_or_default());
                     let status = self.status();
@@ -354,7 +358,7 @@ impl Merger {
             }
         }
         if self.shards.iter().all(|buffer| buffer.is_lost) {
-            // No connected shard is left to wait for.
+            // All shards are disconnected, so every reply counts as complete.
             return Ok((!self.expected.is_empty()).then_some(b'Z'));
         }
         Ok(first.filter(|_| are_all_there))
@@ -369,8 +373,8 @@ impl Merger {
         self.shards.iter_mut().for_each(ReplyBuffer::pop);
     }
 
-    /// Returns the combined transaction status of the shards: idle unless one of them is in a
-    /// transaction.
+    /// Returns the combined transaction status of the shards: failed if any has failed, else in a
+    /// transaction if any is, else idle.
     fn status(&self) -> TransactionStatus {
         let status = |buffer: &ReplyBuffer| {
             buffer.front().last().copied().and_then(TransactionStatus::from_byte)
@@ -402,7 +406,7 @@ impl Merger {
         Ok(())
     }
 
-    /// Merges rows as far as possible.
+    /// Merges the rows received so far, as far as their order is known.
     fn rows(&mut self, fan_out: &FanOut, out: &mut Vec<u8>) -> Result<bool, MergeError> {
         let mut rows = match self.rows.take() {
             Some(rows) => rows,
@@ -411,8 +415,8 @@ impl Merger {
                 MergedRows::new(fan_out, self.columns.as_ref(), finished, self.text_by_byte)?
             }
         };
-        // First every shard that has not finished must show its next row; only then is it known
-        // which row comes first.
+        // The first row in order is known only when the next row of every unfinished shard has
+        // arrived.
         let mut waits = false;
         for shard in 0..self.shards.len() {
             loop {
@@ -447,7 +451,7 @@ impl Merger {
             return Ok(false);
         }
         if let Some(shard) = rows.next_shard() {
-            // Each shard with more rows has its next row buffered.
+            // The next row of each unfinished shard is buffered now.
             if rows.has_capacity() {
                 out.extend_from_slice(self.shards[shard].front());
             }
@@ -476,11 +480,12 @@ fn command_tag(bytes: &[u8]) -> Result<CommandTag<'_>, MergeError> {
 }
 
 fn write_tag(tag: &str, out: &mut Vec<u8>) {
-    // The tag contains no zero byte.
+    // This cannot fail, because the tag contains no zero byte.
     let _ = encode::command_complete(out, tag.as_bytes());
 }
 
-/// Forwards an error. An error that ends a shard's session does not end the client's.
+/// Forwards an error with severity ERROR: even one that ends a shard's session does not end the
+/// client's.
 fn write_error(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), MergeError> {
     let BackendMessage::ErrorResponse(error) = message(bytes)? else {
         return Err(MergeError::Different);

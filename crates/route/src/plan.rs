@@ -1,5 +1,5 @@
-//! [`RoutePlan`]: possible destinations of statements of one shape, computed once and used for all
-//! texts of the shape.
+//! [`RoutePlan`]: the possible destinations of a statement, computed once for all texts that differ
+//! only in constants.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use crate::{
     copy::CopyFrom, fan_out::FanOut, keys::KeySource, refusal::NoShardKey, role::PrimaryReason,
 };
 
-/// Facts about a text that its route depends on.
+/// The properties of a text that determine its route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoutePlan {
     /// The reason why the text needs the primary; `None` if it is certain to only read.
     pub(crate) primary: Option<PrimaryReason>,
     /// Whether the text is a single `BEGIN`.
     pub(crate) is_begin: bool,
-    /// Set if the text creates a temporary object that outlives its transaction, or discards all of
-    /// them.
+    /// Whether the text creates a temporary object that outlives its transaction, or discards all
+    /// such objects; `None` if neither.
     pub(crate) temporary: Option<Temporary>,
     /// The shards that the text reaches.
     pub(crate) scope: ShardScope,
@@ -32,28 +32,30 @@ pub(crate) enum Temporary {
     Discards,
 }
 
-/// The shards that a text reaches.
+/// The shards that a text reaches, or how to find them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShardScope {
-    /// Any one shard: the text uses no table.
+    /// Any single shard: the text uses no table.
     Free,
-    /// The shard that the settings for unlisted tables determine: the text uses no sharded table.
+    /// The default shard: the text uses only unlisted tables. `why` is the reason for a refusal if
+    /// no default shard is configured.
     Unlisted { why: NoShardKey, reads: bool },
-    /// The shard of the keys; `otherwise` applies if they are on several shards or not supported.
+    /// The shard of the keys; `otherwise` applies if the keys are on several shards or not
+    /// supported.
     Keyed {
         table: Box<str>,
         rows: Vec<KeySource>,
         unlisted: Option<NoShardKey>,
         otherwise: MergePlan,
     },
-    /// All shards, or an error.
+    /// All shards, if their results can be merged; otherwise the request is refused.
     Unkeyed(MergePlan),
-    /// The shards of the rows that arrive later, each with its key.
+    /// All shards, for a COPY whose rows arrive later, each with its key.
     Copy(Arc<CopyFrom>),
 }
 
 impl ShardScope {
-    /// Whether constants of the text may be needed to find the shard.
+    /// Whether constants or parameters of the text determine the shard.
     pub(crate) fn has_keys(&self) -> bool {
         matches!(self, Self::Keyed { .. })
     }
@@ -63,7 +65,7 @@ impl ShardScope {
 pub(crate) type MergePlan = Result<Arc<FanOut>, NoShardKey>;
 
 impl RoutePlan {
-    /// Returns the plan of a text about which nothing is known.
+    /// Returns the plan of a text that could not be analyzed, for the reason `why`.
     pub(crate) fn unreadable(why: NoShardKey) -> Self {
         Self {
             primary: Some(PrimaryReason::Unreadable),

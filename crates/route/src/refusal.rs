@@ -5,12 +5,12 @@ use crate::shard::{NoShard, ShardKeyError};
 /// The reason why a request cannot be routed.
 ///
 /// The client receives severity ERROR, [`sqlstate`](Self::sqlstate), the text of `Display` and
-/// [`hint`](Self::hint). Its session is unaffected: nothing was sent and nothing has changed, and
-/// an open transaction block continues.
+/// [`hint`](Self::hint). The client's session is unaffected: nothing was sent to a server, no
+/// setting has changed, and an open transaction block continues.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A command or hint with an invalid value.
+    /// The value in a command or hint is invalid.
     #[error("invalid value for {parameter}: {value:?} is not {expected}")]
     Value {
         /// Name of the command's or hint's parameter.
@@ -20,7 +20,7 @@ pub enum Refusal {
         /// Description of the valid values.
         expected: &'static str,
     },
-    /// A shard that does not exist.
+    /// A command or hint names a shard that does not exist.
     #[error(
         "shard {shard} is not configured {shards}, staying on shard {} (shard numbers start at 0)",
         .stays.map_or("unset".to_owned(), |stays| stays.to_string())
@@ -30,7 +30,7 @@ pub enum Refusal {
         shard: u32,
         /// Number of shards.
         shards: u32,
-        /// The shard that the session had set before, and keeps.
+        /// The shard that the session set earlier, which stays in effect.
         stays: Option<u32>,
     },
     /// The shard that the session has set no longer exists.
@@ -46,7 +46,7 @@ pub enum Refusal {
     /// A sharding key was given for a database without a shard map.
     #[error("this database has no sharding key")]
     NoMap,
-    /// A value is not a valid key.
+    /// A value is not a valid key for the shard map.
     #[error("{0}")]
     Key(#[from] ShardKeyError),
     /// No shard is configured for the key.
@@ -59,12 +59,12 @@ pub enum Refusal {
         "inside a transaction"
     })]
     ServerLinked {
-        /// The command tag of the command.
+        /// The command's CommandComplete tag, such as `SET SHARD`.
         tag: &'static str,
-        /// Whether the server is linked for the rest of the session.
+        /// Whether the server is linked for the whole session instead of one transaction.
         in_session_mode: bool,
     },
-    /// The role `auto` in a build without PostgreSQL's grammar.
+    /// The client set the role `auto`, but the build does not include PostgreSQL's grammar.
     #[error(
         "server role 'auto' is not available: this build cannot analyze statements (build with --features grammar)"
     )]
@@ -72,7 +72,7 @@ pub enum Refusal {
     /// A command was sent together with other statements.
     #[error("pooler commands cannot be sent in one batch with other statements")]
     MixedBatch,
-    /// The request is for another shard than that of its transaction or session.
+    /// The request is for another shard than the one that its transaction or session is linked to.
     #[error("the statement is for shard {wanted}, and the {} on shard {linked}", if *.in_session_mode {
         "session is"
     } else {
@@ -83,10 +83,10 @@ pub enum Refusal {
         wanted: u32,
         /// The shard of the linked server.
         linked: u32,
-        /// Whether the server is linked for the rest of the session.
+        /// Whether the server is linked for the whole session instead of one transaction.
         in_session_mode: bool,
     },
-    /// A statement that must reach only one shard has rows of several.
+    /// A statement that must reach a single shard concerns rows on several.
     #[error("the statement is for several shards: {shards:?}")]
     SeveralShards {
         /// Some of the shards, in ascending order.
@@ -110,46 +110,47 @@ pub enum NoShardKey {
     /// The build does not include PostgreSQL's grammar.
     #[error("this build cannot analyze statements (build with --features grammar)")]
     NoGrammar,
-    /// The text has non-ASCII characters or backslashes whose meaning on the server differs.
+    /// The text has non-ASCII characters or backslashes that the server may read differently.
     #[error("its text uses an encoding or escapes that the pooler does not support")]
     Encoding,
-    /// A write to a sharded table without its key.
+    /// The statement writes to a sharded table and does not give the key.
     #[error(
         "it writes to the sharded table {0:?} and does not give the key as a constant or a parameter"
     )]
     Write(Box<str>),
-    /// A write that changes a key column.
+    /// The statement changes a key column.
     #[error("it changes the sharding key of {0:?}")]
     ChangesKey(Box<str>),
-    /// An INSERT without a column list.
+    /// The statement is an INSERT or COPY without a column list.
     #[error("its columns are not named, so the key of {0:?} is unknown")]
     Columns(Box<str>),
-    /// A read of a sharded table without its key whose results cannot be merged.
+    /// The statement reads a sharded table without giving the key, and results of several shards
+    /// cannot be merged.
     #[error("it does not give the key of {table:?}, and results of several shards {why}")]
     Read {
         /// Name of the table.
         table: Box<str>,
-        /// The reason why results cannot be merged, completing the sentence.
+        /// The reason why results cannot be merged, as the end of the error's sentence.
         why: &'static str,
     },
-    /// A read whose results could be merged only outside a transaction and without other
-    /// statements.
+    /// The statement reads several shards, which is possible only outside a transaction and without
+    /// other statements.
     #[error("it reads several shards, which {0}")]
     FanOutNotAllowed(&'static str),
-    /// A table that is not in the settings.
+    /// The statement uses a table that is not in the settings.
     #[error("the table {0:?} is not among the pooler's sharded tables")]
     Unlisted(Box<str>),
-    /// A write to a table that is replicated to every shard.
+    /// The statement writes to a table that is replicated to every shard.
     #[error("it writes to {0:?}, which must be the same on every shard")]
     ReplicatedTable(Box<str>),
-    /// A function that may read or write anything.
+    /// The statement calls a function that may read or write any table.
     #[error("it runs code that may use tables on any shard")]
     Function,
-    /// A statement other than a query, on a sharded table or on an object that exists on one
-    /// server.
+    /// The statement is of a kind that is not analyzed, such as DDL, and concerns a sharded table
+    /// or an object of a single server.
     #[error("statements of this kind must be sent to one shard")]
     Kind,
-    /// A key value that is not supported.
+    /// The value of a key is not a plain constant or parameter of the key's type.
     #[error(
         "the value for the sharding key of {0:?} is not a plain constant or parameter of its type"
     )]

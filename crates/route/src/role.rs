@@ -1,23 +1,24 @@
-//! The servers of a shard that may handle a request, as preference and as decision.
+//! Roles of the servers that may handle a request: the session's preference, and the router's
+//! decision.
 
-/// A session's preference for the servers of its requests.
+/// A session's preference for the role of the servers that handle its requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RolePreference {
     /// Always the primary.
     Primary,
-    /// Always a replica: writes fail there.
+    /// Always a replica, where writes fail.
     Replica,
     /// A replica, or any server if no replica is usable.
     PreferReplica,
-    /// Any server that accepts requests, regardless of the request.
+    /// Any usable server, whether the request writes or not.
     #[default]
     Any,
-    /// Depends on the request: the primary, unless it is certain to only read.
+    /// The primary, unless the request is certain to only read.
     Auto,
 }
 
 impl RolePreference {
-    /// All preferences, in the order of the documentation.
+    /// All preferences, in the order in which the documentation lists them.
     pub const ALL: [Self; 5] =
         [Self::Primary, Self::Replica, Self::PreferReplica, Self::Any, Self::Auto];
 
@@ -54,7 +55,7 @@ pub enum RouteRole {
 /// The reason why a request needs the primary although the session did not request it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrimaryReason {
-    /// The request changes data, schema or the server.
+    /// The request changes data, the schema or the server's state.
     Writes,
     /// The request takes locks that block other sessions: `FOR UPDATE`, `LOCK`.
     Locks,

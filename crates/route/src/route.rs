@@ -15,8 +15,8 @@ pub struct Route {
     pub shards: ShardTarget,
     /// The role of the server on each shard.
     pub role: RouteRole,
-    /// Whether the primary may be used if no replica has replayed the client's writes; false where
-    /// the client, the settings or a hint require a replica.
+    /// Whether the primary may be used if no replica has replayed the client's writes; false if the
+    /// client, the settings or a hint require a replica.
     pub may_use_primary: bool,
     /// The reason why the text needs the primary; `None` if it only reads, or was not analyzed.
     pub primary_reason: Option<PrimaryReason>,
@@ -29,7 +29,7 @@ pub struct Route {
 /// The shards that a request goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShardTarget {
-    /// Any one shard.
+    /// Any single shard.
     Any,
     /// The shard with this number.
     One(u32),
@@ -40,6 +40,7 @@ pub enum ShardTarget {
         /// How the results of the shards are merged.
         fan_out: Arc<FanOut>,
     },
-    /// All shards, which start a COPY: each row goes to the shard of its key.
+    /// All shards, for a COPY from the client. Each of its rows then goes to the shard of the row's
+    /// key.
     Copy(Arc<CopyFrom>),
 }

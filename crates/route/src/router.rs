@@ -1,4 +1,4 @@
-//! [`Router`]: the settings and plans of a database, shared by all its sessions.
+//! [`Router`]: the routing settings and cached plans of a database, shared by a worker's sessions.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::{
     settings::{DefaultShard, RouteSettings},
 };
 
-/// The settings of a database and the plans cached for its statements. Each worker has one; a
-/// session uses that of its worker.
+/// The settings of a database and the plans cached for its statements. Each worker has one router
+/// per database, and its sessions share that.
 #[derive(Debug)]
 pub struct Router {
     pub(crate) settings: Arc<RouteSettings>,
@@ -23,8 +23,8 @@ pub struct Router {
 }
 
 impl Router {
-    /// Creates a router for settings that have been [checked](RouteSettings::check), with a cache
-    /// of about `cache_bytes`.
+    /// Creates a router for settings that have been [checked](RouteSettings::check), with a plan
+    /// cache of about `cache_bytes`.
     pub fn new(settings: Arc<RouteSettings>, cache_bytes: usize) -> Self {
         Self { settings, cache: PlanCache::with_capacity(cache_bytes) }
     }
@@ -54,7 +54,7 @@ pub(crate) fn default_shards(settings: &RouteSettings) -> ShardTarget {
     }
 }
 
-/// Returns the shards of a statement, by its plan and the settings.
+/// Returns the shards of a statement according to its plan, its key values and the settings.
 pub(crate) fn shards_for(
     settings: &RouteSettings,
     plan: &RoutePlan,
@@ -98,7 +98,7 @@ pub(crate) fn shards_for(
                 }
             }
             match (&shards[..], beside, otherwise) {
-                // Rows that the same statement writes must be on the same shard.
+                // The unlisted tables must be on the shard of the key.
                 (&[shard], Some(why), _) => match unlisted(why, true)? {
                     ShardTarget::One(there) if there != shard => {
                         Err(Refusal::UnknownShard(why.clone()))

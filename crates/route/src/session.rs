@@ -21,9 +21,10 @@ use crate::{
 /// How long a server stays linked to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinScope {
-    /// Until the end of the transaction.
+    /// The server stays linked until the end of the transaction.
     Transaction,
-    /// For the rest of the session: the first statement determines server and shard.
+    /// The server stays linked for the rest of the session, so the first statement determines
+    /// server and shard.
     Session,
 }
 
@@ -42,13 +43,14 @@ pub enum PinScope {
 #[derive(Clone, Debug)]
 pub struct RouteSession {
     pin_scope: PinScope,
-    /// The role while the session has set none, if it differs from that of the settings.
+    /// The role that the client requested at startup, which applies until the session sets one; the
+    /// role of the settings if `None`.
     default_role: Option<RolePreference>,
     overrides: SessionOverrides,
     link: Option<ShardLink>,
-    /// Whether the last route came from an explicit shard, in case a server is linked for it.
+    /// Whether the last route had an explicit shard. `link` records this for the linked server.
     last_is_explicit: bool,
-    /// The role of a BEGIN that has not been sent yet.
+    /// The role of a BEGIN that was answered but not sent yet.
     deferred_begin: Option<RouteRole>,
     has_temporary: bool,
     dialect: TextDialect,
@@ -56,7 +58,8 @@ pub struct RouteSession {
     random_state: u64,
 }
 
-/// Settings that a client has changed by commands; they persist until changed again.
+/// Settings that a client has changed by commands. They stay in effect until the client changes
+/// them again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionOverrides {
     /// The role set by `SET SERVER ROLE`.
@@ -69,7 +72,7 @@ pub struct SessionOverrides {
     pub shard: Option<u32>,
 }
 
-/// The shard that the session is linked to.
+/// The shard of the server that is linked to the session.
 #[derive(Clone, Copy, Debug)]
 struct ShardLink {
     shard: u32,
@@ -77,12 +80,13 @@ struct ShardLink {
     is_explicit: bool,
 }
 
-/// How to handle a Query message.
+/// The result of routing a Query message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RoutedRequest {
-    /// The query was a command, and this is the reply; it is not sent to a server.
+    /// The query was a command, which was executed and must not be sent to a server. Contains the
+    /// reply.
     Command(CommandAnswer),
-    /// The query must be sent to servers of this route.
+    /// The query must be sent to the servers that the route selects.
     Route(Route),
 }
 
@@ -95,25 +99,25 @@ pub struct RoutedStatement {
     text: Option<KeyedText>,
 }
 
-/// A text whose constants are keys.
+/// A text whose constants are key values, with their positions.
 #[derive(Clone, Debug)]
 struct KeyedText {
     sql: Box<[u8]>,
     constants: Box<[Range<usize>]>,
 }
 
-/// The contents of a Parse.
+/// The result of routing a Parse message.
 #[derive(Clone, Debug)]
 pub enum Parsed {
-    /// A command, to be performed by [`RouteSession::execute`] when its portal is executed.
+    /// A command. The caller must pass it to [`RouteSession::execute`] when its portal is executed.
     Command(RouteCommand),
-    /// A statement for servers.
+    /// A statement that is sent to servers.
     Statement(RoutedStatement),
 }
 
 impl RouteSession {
-    /// Creates the state of a client that has set nothing. `seed` determines the shard that `SET
-    /// SHARD TO ANY` picks.
+    /// Creates the state of a client that has set nothing yet. `seed` determines the shards that
+    /// `SET SHARD TO ANY` picks.
     pub fn new(hold: PinScope, seed: u64) -> Self {
         Self {
             pin_scope: hold,
@@ -128,7 +132,8 @@ impl RouteSession {
         }
     }
 
-    /// Sets the role that the client requested at startup: it becomes the client's `DEFAULT`.
+    /// Sets the role that the client requested at startup, which `SET SERVER ROLE TO DEFAULT`
+    /// restores.
     #[must_use]
     pub fn with_role(mut self, role: Option<RolePreference>) -> Self {
         self.default_role = role;
@@ -140,19 +145,19 @@ impl RouteSession {
         self.overrides
     }
 
-    /// Restores the overrides of a client that had another router. A shard that does not exist is
-    /// dropped.
+    /// Restores the overrides that a client set with another router. A shard that does not exist in
+    /// `router` is dropped.
     pub fn resume(&mut self, router: &Router, overrides: SessionOverrides) {
         let shard = overrides.shard.filter(|shard| *shard < router.settings.shards);
         self.overrides = SessionOverrides { shard, ..overrides };
     }
 
-    /// Returns the route of every request except commands, regardless of its text; `None` if texts
-    /// must be analyzed. Works whether or not a server is linked.
+    /// Returns the route of all requests except commands, if it does not depend on their texts;
+    /// otherwise `None`. Can be called whether or not a server is linked.
     ///
     /// # Errors
     ///
-    /// Currently, no request can be routed.
+    /// No request can be routed, for example because the session's shard no longer exists.
     pub fn route_without_text(&mut self, router: &Router) -> Result<Option<Route>, Refusal> {
         match router.settings.hints {
             Some(_) => Ok(None),
@@ -160,8 +165,8 @@ impl RouteSession {
         }
     }
 
-    /// Returns the route of messages that execute nothing, such as a Close: the explicit shard, or
-    /// any.
+    /// Returns the route of messages that execute nothing, such as Close: the linked or explicit
+    /// shard, or any.
     pub fn route_unrelated_message(&mut self, router: &Router) -> Route {
         let settings = &*router.settings;
         let none = Hints::default();
@@ -193,14 +198,15 @@ impl RouteSession {
         self.overrides.read_your_writes.unwrap_or(router.settings.read_your_writes)
     }
 
-    /// Handles a ParameterStatus sent to the client: some parameters affect how its texts are
-    /// lexed. Until `client_encoding` and `server_encoding` are known, only ASCII is analyzed.
+    /// Handles a ParameterStatus sent to the client, since some parameters affect how the client's
+    /// texts are lexed. Until `client_encoding` and `server_encoding` are known, only ASCII texts
+    /// are analyzed.
     pub fn parameter_status(&mut self, name: &[u8], value: &[u8]) {
         self.dialect.parameter_status(name, value);
     }
 
-    /// Whether a text is certain to only read, by itself and outside a transaction, and to leave no
-    /// session state, so that running it twice, on any server, is harmless.
+    /// Whether a text, run by itself outside a transaction, is certain to only read and to leave no
+    /// session state, so that it can safely run twice and on any server.
     pub fn only_reads(&self, router: &mut Router, sql: &[u8]) -> bool {
         let plan = router.plan(sql, &self.dialect);
         plan.primary.is_none() && !plan.is_begin && plan.temporary.is_none()
@@ -212,7 +218,7 @@ impl RouteSession {
         self.dialect.encodings_match()
     }
 
-    /// Routes a Query. Works whether or not a server is linked.
+    /// Routes a Query, whether or not a server is linked.
     ///
     /// # Errors
     ///
@@ -235,7 +241,7 @@ impl RouteSession {
         self.route(&router.settings, &plan, &hints, values).map(RoutedRequest::Route)
     }
 
-    /// Plans a Parse with its declared parameter types.
+    /// Analyzes the statement of a Parse with its declared parameter types.
     ///
     /// # Errors
     ///
@@ -264,7 +270,7 @@ impl RouteSession {
         }))
     }
 
-    /// Routes a Bind to a statement; the portal must be executed on the same server.
+    /// Routes the Bind of a statement. The portal must be executed on the same server.
     ///
     /// # Errors
     ///
@@ -318,7 +324,7 @@ impl RouteSession {
         Ok(self.route_to(&router.settings, shards, &statement.plan, &statement.hints))
     }
 
-    /// Performs a command; [`Self::simple`] does this itself.
+    /// Executes a command. [`Self::simple`] does this itself.
     ///
     /// # Errors
     ///
@@ -337,8 +343,9 @@ impl RouteSession {
                 | RouteCommand::ShowPrimaryReads
                 | RouteCommand::ShowReadYourWrites
         );
-        // A command changes where the next server is chosen. With a server linked, or a BEGIN that
-        // has been answered but not sent, the choice for this transaction is already made.
+        // A command affects the choice of the next server. While a server is linked, or a BEGIN has
+        // been answered but not sent, that choice has already been made for the current
+        // transaction.
         if !shows && (self.link.is_some() || self.deferred_begin.is_some()) {
             return Err(Refusal::ServerLinked { tag, in_session_mode: self.is_in_session_mode() });
         }
@@ -389,14 +396,15 @@ impl RouteSession {
         self.link = Some(ShardLink { shard, is_explicit: self.last_is_explicit });
     }
 
-    /// Records that the server has been released. In session mode this happens only at the end.
+    /// Records that the server has been released. In session mode this happens only when the
+    /// session ends.
     pub fn release(&mut self) {
         self.link = None;
         self.deferred_begin = None;
     }
 
-    /// Records that a BEGIN, which had the last route, was answered and is held until the next
-    /// request determines where both are sent: to one shard, and to a server suitable for both.
+    /// Records that the BEGIN with the last route, `route`, was answered but not sent. It is sent
+    /// together with the next request, to a server that is suitable for both.
     pub fn defer_begin(&mut self, route: &Route) {
         self.deferred_begin = Some(route.role);
     }
@@ -430,11 +438,11 @@ impl RouteSession {
         let shard = match (self.link, explicit) {
             (Some(link), _) if link.is_explicit || explicit.is_some() => Some(link.shard),
             (_, Some(shard)) => Some(shard),
-            // A single shard has everything.
+            // With a single shard, no choice is needed.
             _ if settings.shards == 1 => Some(0),
             _ => None,
         };
-        // Nothing is sent elsewhere while a server is linked.
+        // While a server is linked, all requests go to it, so the role does not matter.
         let role_is_known =
             self.link.is_some() || self.requested_role(settings, hints) != RolePreference::Auto;
         match shard {
@@ -510,7 +518,7 @@ impl RouteSession {
         Route { shards, role, may_use_primary, primary_reason, is_begin: plan.is_begin }
     }
 
-    /// Returns the shards of a statement, apart from the session's state.
+    /// Returns the shards of a statement whose session has no explicit shard.
     fn target_shards(
         &self,
         settings: &RouteSettings,
@@ -525,7 +533,7 @@ impl RouteSession {
         let stays = self.link.is_some() || self.deferred_begin.is_some();
         match (shards, self.link) {
             (ShardTarget::Any, Some(link)) => Ok(ShardTarget::One(link.shard)),
-            // Catalog queries must get the same result each time.
+            // Catalog queries prefer the default shard, so that repeated ones get the same result.
             (ShardTarget::Any, None) if plan.reads_catalog => match settings.default_shard {
                 DefaultShard::One(shard) => Ok(ShardTarget::One(shard)),
                 DefaultShard::Any | DefaultShard::Refuse => Ok(ShardTarget::Any),
@@ -568,7 +576,7 @@ impl RouteSession {
             RolePreference::Replica => RouteRole::Replica,
             RolePreference::PreferReplica => RouteRole::PreferReplica,
             RolePreference::Any => RouteRole::Any,
-            // Later statements of the session are not known yet.
+            // Later statements of the session may write.
             RolePreference::Auto if self.is_in_session_mode() => RouteRole::Primary,
             RolePreference::Auto if why != Some(None) => RouteRole::Primary,
             RolePreference::Auto
@@ -578,7 +586,7 @@ impl RouteSession {
             }
             RolePreference::Auto => RouteRole::Replica,
         };
-        // The server must be suitable for the deferred BEGIN, too.
+        // The server must also be suitable for the deferred BEGIN.
         match self.deferred_begin {
             Some(RouteRole::Primary) => RouteRole::Primary,
             _ => role,
@@ -591,7 +599,8 @@ impl RouteSession {
         self.requested_role(settings, hints) != RolePreference::Replica
     }
 
-    /// Returns the shard that the client has set, for this request or until changed.
+    /// Returns the shard that the client has set explicitly, by a hint in this request or by a
+    /// command.
     fn requested_shard(
         &self,
         settings: &RouteSettings,
@@ -602,8 +611,8 @@ impl RouteSession {
         }
         match &hints.key {
             Some(key) => self.shard_for_key(settings, &[key]).map(Some),
-            // The explicit shard may differ from the linked one because of a hint, which applies to
-            // one transaction.
+            // While a server is linked, the shard of the link applies, since a hint may have
+            // overridden the session's shard for this transaction.
             None => Ok(match self.link {
                 Some(link) => link.is_explicit.then_some(link.shard),
                 None => match self.overrides.shard {
@@ -629,7 +638,7 @@ impl RouteSession {
     fn shard_for_key(&self, settings: &RouteSettings, key: &[&str]) -> Result<u32, Refusal> {
         let map = settings.map.as_ref().ok_or(Refusal::NoMap)?;
         let column = |(text, of): (&&str, &crate::shard::KeyType)| {
-            // The server would receive different bytes.
+            // The server would convert the text to other bytes, which have another hash.
             if *of == crate::shard::KeyType::Text && !self.dialect.is_unconverted(text.as_bytes()) {
                 Err(Refusal::UnknownShard(NoShardKey::Encoding))
             } else {
@@ -639,13 +648,13 @@ impl RouteSession {
         let columns = map.columns();
         let mut values =
             key.iter().zip(columns).map(column).collect::<Result<Vec<ShardKey>, _>>()?;
-        // With a wrong number of columns, the map reports the error.
+        // For a wrong number of columns, placeholders are added and the map reports the error.
         values.extend((columns.len()..key.len()).map(|_| ShardKey::Int(0)));
         let values: Vec<_> = values.into_iter().map(Some).collect();
         Ok(map.shard(&values)?)
     }
 
-    /// Returns a random shard: one step of SplitMix64.
+    /// Returns a random shard, by one step of SplitMix64.
     fn random_shard(&mut self, sides: u32) -> u32 {
         self.random_state = self.random_state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random_state;

@@ -1,4 +1,4 @@
-//! The routing settings of a database.
+//! The routing settings of a database, and a check of their consistency.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,19 @@ use crate::{hint::HintNames, role::RolePreference};
 /// How the requests of one database are routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSettings {
-    /// The role for sessions that set none.
+    /// The role preference of sessions that do not set one.
     pub role: RolePreference,
     /// Whether reads that are routed automatically may also go to the primary.
     pub primary_reads: bool,
-    /// The default of `SET READ YOUR WRITES`: whether sessions read their own writes on any server.
+    /// The default of `SET READ YOUR WRITES`: whether a session's reads must see its own writes.
     pub read_your_writes: bool,
     /// Number of shards, at least one.
     pub shards: u32,
-    /// Which key is on which shard, if the database has keys.
+    /// The map from sharding keys to shards; `None` if the database has no sharding keys.
     pub map: Option<ShardMap>,
-    /// Tables whose keys are searched for in statements; if empty, statements are not analyzed for
-    /// keys.
+    /// The sharded and replicated tables. If empty, statements are not analyzed for keys.
     pub tables: RoutedTables,
-    /// Destination of requests that have no other route.
+    /// The shard for requests that neither a key, a hint nor a command assigns to a shard.
     pub default_shard: DefaultShard,
     /// Names of hints in comments; `None` disables hints.
     pub hints: Option<HintNames>,
@@ -31,7 +30,7 @@ pub struct RouteSettings {
     /// Whether text sorts bytewise on every shard, as in the collation `C`; otherwise results
     /// sorted by text are not merged.
     pub text_by_byte: bool,
-    /// Maximum length of a text that is analyzed, in bytes; longer ones count as writes without a
+    /// Maximum length of a text that is analyzed, in bytes. Longer texts count as writes without a
     /// key.
     pub text_bytes_max: usize,
 }
@@ -54,16 +53,16 @@ impl Default for RouteSettings {
     }
 }
 
-/// The destination of a request that has no other route.
+/// The shard for requests that neither a key, a hint nor a command assigns to a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultShard {
-    /// None: the request is refused. Statements that use no table, or only the catalog, may go to
+    /// The request is refused. Statements that use no table, or only the catalog, may still go to
     /// any shard.
     #[default]
     Refuse,
     /// The shard with this number, which has the unlisted tables.
     One(u32),
-    /// Any shard, if the request only reads: unlisted tables are the same on all shards.
+    /// Any shard, if the request only reads. Unlisted tables must be the same on all shards.
     Any,
 }
 
@@ -96,27 +95,27 @@ fn has(names: &[String], name: &[&str]) -> bool {
 
 /// The sharded tables, and the tables that are replicated to every shard.
 ///
-/// A name without a schema matches tables in any schema. A name with a schema also matches a
-/// statement that leaves the schema to the search path. Names are spelled as in the catalog: mostly
-/// in lower case.
+/// A name without a schema matches tables in any schema. A name with a schema also matches an
+/// unqualified name in a statement, whatever the search path. Names are spelled as in the catalog,
+/// so unquoted ones are in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RoutedTables {
     by_name: BTreeMap<Box<str>, Vec<RoutedTable>>,
 }
 
-/// A listed table.
+/// A sharded or replicated table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutedTable {
     /// Schema of the table; `None` matches any schema.
     pub schema: Option<String>,
     /// Name of the table, without its schema.
     pub name: String,
-    /// The columns of its sharding key, in the map's order; if empty, the table is replicated to
-    /// every shard.
+    /// The columns of the table's sharding key, in the order of the shard map's columns. If empty,
+    /// the table is replicated to every shard.
     pub key: Vec<String>,
 }
 
-/// The class of a table name in a statement.
+/// The class of a table, as determined by its name in a statement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TableClass<'a> {
     Sharded(&'a RoutedTable),
@@ -137,7 +136,7 @@ impl FromIterator<RoutedTable> for RoutedTables {
 }
 
 impl RoutedTables {
-    /// Whether no table is listed.
+    /// Whether there are neither sharded nor replicated tables.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -186,12 +185,12 @@ pub enum SettingsError {
         /// The highest shard number.
         last: u32,
     },
-    /// The role `auto` in a build without PostgreSQL's grammar.
+    /// The role is `auto`, but the build does not include PostgreSQL's grammar.
     #[error(
         "role 'auto' analyzes statements, which this build cannot do (build with --features grammar)"
     )]
     AutoWithoutGrammar,
-    /// Tables with sharding keys in a build without PostgreSQL's grammar.
+    /// Sharded tables are configured, but the build does not include PostgreSQL's grammar.
     #[error(
         "sharding keys are found by analyzing statements, which this build cannot do \
          (build with --features grammar)"
@@ -213,7 +212,7 @@ pub enum SettingsError {
 }
 
 impl RouteSettings {
-    /// Whether the shard of a request depends on its statement, unless one was set.
+    /// Whether the shard of a request depends on its statement, unless the client has set a shard.
     pub(crate) fn inspects_statements(&self) -> bool {
         let refuses = self.default_shard == DefaultShard::Refuse;
         self.shards > 1 && (refuses || !self.tables.is_empty())
@@ -223,7 +222,7 @@ impl RouteSettings {
     ///
     /// # Errors
     ///
-    /// The first inconsistency.
+    /// The first inconsistency that was found.
     pub fn check(&self) -> Result<(), SettingsError> {
         if !cfg!(feature = "grammar") {
             if self.role == RolePreference::Auto {

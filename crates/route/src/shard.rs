@@ -1,10 +1,10 @@
 //! The map from sharding keys to shards.
 //!
-//! By hash, a row is on the shard with the number of the partition in which PostgreSQL would store
-//! it, in a table `PARTITION BY HASH` with as many partitions as there are shards. If shard `n` has
-//! only the partition `MODULUS shards, REMAINDER n`, a row sent to a wrong shard is an error rather
-//! than lost. By list and by range, keys are compared as numbers or as bytes (the order of the
-//! collation `C`).
+//! A map by hash assigns each row the number of the partition in which PostgreSQL would store it,
+//! in a table `PARTITION BY HASH` with as many partitions as there are shards. If the table on
+//! shard `n` has only the partition `MODULUS shards, REMAINDER n`, PostgreSQL rejects a row that is
+//! sent to a wrong shard. Maps by list and by range compare keys as numbers or as bytes (the order
+//! of the collation `C`).
 //!
 //! ```
 //! use howdah_route::shard::{KeyType, ShardMap};
@@ -14,7 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This module knows nothing of connections, servers, or the position of keys in statements.
+//! This module does not deal with connections, servers, or the position of keys in statements.
 
 mod hash;
 mod key;

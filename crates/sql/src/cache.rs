@@ -1,4 +1,4 @@
-//! [`Fingerprinter`]: fingerprints with a cache.
+//! [`Fingerprinter`]: computes fingerprints and normal forms, with a cache.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,15 +11,15 @@ use crate::{Fingerprint, normal::normalize_into};
 pub struct CachedShape {
     /// Hash of the normal form.
     pub fingerprint: Fingerprint,
-    /// The normal form.
+    /// The normal form: the statement with literals replaced, and without comments and formatting.
     pub normal: Arc<str>,
 }
 
 /// Computes fingerprints and normal forms, and caches those of recent texts.
 ///
-/// An application that binds its values sends the same text again and again; the cost is then one
-/// hash and one comparison of the text. Texts with literals are mostly new each time, but they
-/// still share their normal forms.
+/// For an application that sends the same text with bound values, the cost is one hash and one
+/// comparison of the text. Texts with literals are mostly new each time, but their normal forms are
+/// stored only once.
 ///
 /// Memory is bounded: the cache consists of two generations of half the limit each. When the young
 /// generation is full, the old one is dropped, so a text that is used at least once per generation
@@ -48,7 +48,7 @@ struct Generation {
     bytes: usize,
 }
 
-/// Approximate cost of an entry in addition to its text: keys, pointers and unused table capacity.
+/// Approximate bytes of an entry in addition to its text: keys, pointers and unused table capacity.
 const ENTRY_BYTES: usize = 96;
 
 impl Default for Fingerprinter {

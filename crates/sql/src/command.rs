@@ -6,15 +6,15 @@ use crate::lexer::{Lexer, TokenKind};
 
 macro_rules! commands {
     ($($(#[$doc:meta])* $variant:ident = $name:literal: $($words:literal),+;)*) => {
-        /// The kind of statement, by its leading keyword.
+        /// The kind of a statement, determined by its leading keyword.
         ///
-        /// Only the first keywords of the first statement are examined: a `WITH` may contain a
-        /// DELETE, and an `EXPLAIN` may execute.
+        /// The rest of the statement is not examined, so a `WITH` may contain a DELETE, and an
+        /// `EXPLAIN` may execute its statement.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum SqlCommand {
             $($(#[$doc])* $variant,)*
-            /// None: the text consists of white space, comments and semicolons.
+            /// No keyword: the text consists of white space, comments and semicolons.
             Empty,
             /// A keyword that is not in the table of commands.
             Other,
@@ -41,7 +41,7 @@ macro_rules! commands {
 }
 
 commands! {
-    /// `SELECT`, with or without parentheses around it.
+    /// `SELECT`, also in parentheses.
     Select = "SELECT": "select";
     /// `INSERT`, with `VALUES` or a query.
     Insert = "INSERT": "insert";
@@ -51,9 +51,9 @@ commands! {
     Delete = "DELETE": "delete";
     /// `MERGE`, since PostgreSQL 15.
     Merge = "MERGE": "merge";
-    /// `WITH`, whatever the main statement is.
+    /// `WITH`, with any main statement.
     With = "WITH": "with";
-    /// `VALUES` as a statement of its own.
+    /// `VALUES` as a complete statement.
     Values = "VALUES": "values";
     /// `TABLE name`, short for `SELECT * FROM name`.
     Table = "TABLE": "table";
@@ -81,7 +81,7 @@ commands! {
     Close = "CLOSE": "close";
     /// `COPY`, in either direction.
     Copy = "COPY": "copy";
-    /// `SET`, for session or transaction, also `SET ROLE` and the like.
+    /// `SET`, for the session or transaction, also `SET ROLE` and `SET CONSTRAINTS`.
     Set = "SET": "set";
     /// `RESET` of one or all settings.
     Reset = "RESET": "reset";
@@ -105,11 +105,11 @@ commands! {
     Do = "DO": "do";
     /// `TRUNCATE` of tables.
     Truncate = "TRUNCATE": "truncate";
-    /// `CREATE`, whatever the object is.
+    /// `CREATE` of any object.
     Create = "CREATE": "create";
-    /// `ALTER`, whatever the object is.
+    /// `ALTER` of any object.
     Alter = "ALTER": "alter";
-    /// `DROP`, whatever the object is.
+    /// `DROP` of any object.
     Drop = "DROP": "drop";
     /// `VACUUM`, also with `ANALYZE`.
     Vacuum = "VACUUM": "vacuum";
@@ -141,7 +141,7 @@ impl SqlCommand {
         }
     }
 
-    /// Whether plain EXPLAIN accepts a statement with this leading keyword.
+    /// Whether EXPLAIN accepts statements with this leading keyword.
     ///
     /// Source: manual, EXPLAIN. `CREATE … AS` is left out because `CREATE` has many other uses, and
     /// `EXECUTE` because it depends on the session.

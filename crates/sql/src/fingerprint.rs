@@ -8,9 +8,9 @@ use crate::normal::normalize_into;
 
 /// A 64-bit hash (XXH3) of a statement's normal form, shown as 16 hexadecimal digits.
 ///
-/// Equal shapes have equal fingerprints on every machine and in every version that has the same
-/// normal form. Among a million shapes, the chance that two share a fingerprint is about 1 in 40
-/// million.
+/// Equal shapes have equal fingerprints on every machine and in every version that computes the
+/// same normal form. Among a million shapes, the chance that two share a fingerprint is about 1 in
+/// 40 million.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u64);
 
@@ -23,7 +23,7 @@ impl Fingerprint {
 
 /// Returns the fingerprint of `sql`'s shape: the hash of [`normalize`](crate::normalize)`(sql)`.
 ///
-/// Builds the normal form each time; [`Fingerprinter`](crate::Fingerprinter) caches it.
+/// Builds the normal form on each call; [`Fingerprinter`](crate::Fingerprinter) caches it.
 pub fn fingerprint(sql: &[u8]) -> Fingerprint {
     let mut normal = String::new();
     normalize_into(sql, &mut normal);
@@ -71,7 +71,7 @@ fn display_and_parse_round_trip() {
     assert!("+00000000000002a".parse::<Fingerprint>().is_err());
 }
 
-/// Runs on disk contain fingerprints: changing this value changes their format.
+/// Stored runs contain fingerprints, so a change of these values is a change of the file format.
 #[test]
 fn fingerprints_are_stable() {
     assert_eq!(fingerprint(b"select ?"), Fingerprint(xxh3_64(b"select ?")));

@@ -1,16 +1,16 @@
-//! The effect of a statement on a server, by PostgreSQL's own grammar. The system catalog is not
-//! consulted, so names are taken at face value.
+//! Determines the effect of a statement on a server with PostgreSQL's own grammar. The system
+//! catalog is not consulted.
 //!
-//! The grammar is PostgreSQL 18's, in C, through `pg_query`; the feature `grammar` compiles it. A
-//! parse costs tens of microseconds, so [`EffectClassifier`] caches the result for each shape of
-//! statement.
+//! The grammar is that of PostgreSQL 18, in C, wrapped by the crate `pg_query`; the feature
+//! `grammar` compiles it. Parsing a statement takes tens of microseconds, so [`EffectClassifier`]
+//! caches the result for each statement shape.
 //!
-//! Analysis of the text alone is limited. It errs on the safe side with four exceptions: a function
+//! An analysis of the text alone cannot be exact. It is cautious, with four exceptions: a function
 //! with a known name is assumed to be PostgreSQL's own, operators and casts are assumed to be
 //! harmless, a view is assumed to be a table, and `t.name` is assumed to be a column, although
-//! PostgreSQL reads it as the call `name(t)` if the table has no such column. Only a server that
-//! refuses writes closes these gaps: see [`StatementEffect::allows_writes`] for statements that
-//! would undo that.
+//! PostgreSQL reads it as the call `name(t)` if the table has no such column. Only a session with
+//! `default_transaction_read_only` closes these gaps; [`StatementEffect::allows_writes`] detects
+//! statements that undo this setting.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -33,7 +33,7 @@ pub enum Effect {
     /// The text only reads, or changes only its own session: transactions, settings, cursors, and
     /// prepared statements that read.
     ReadOnly,
-    /// The text changes data, schema or the server, or notifies other sessions.
+    /// The text changes data, the schema or the server's state, or notifies other sessions.
     Writes,
     /// The text reads, and takes locks that block other sessions: `FOR UPDATE`, `LOCK TABLE`.
     Locks,
@@ -43,12 +43,12 @@ pub enum Effect {
     Unreadable,
 }
 
-/// The effect of a text, and the session-level names it uses.
+/// The effect of a text, and the names of session objects that it uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementEffect {
-    /// The combined effect of all statements: that of the first one that does more than read.
+    /// The combined effect of all statements: the effect of the first one that does more than read.
     pub effect: Effect,
-    /// Session-level names that the text creates, uses or drops, in order.
+    /// Names of session objects that the text creates, uses or drops, in order.
     pub names: Vec<NameUse>,
     /// Whether the text can make transactions read-write that `default_transaction_read_only` made
     /// read-only: `BEGIN READ WRITE`, `SET TRANSACTION READ WRITE`, `set_config` of the setting.
@@ -73,7 +73,7 @@ pub enum NameUse {
 pub struct SessionObject {
     /// The kind of object.
     pub kind: NameKind,
-    /// The name, case-folded as the server does.
+    /// The name, case-folded as by the server.
     pub name: Box<str>,
 }
 
@@ -119,28 +119,28 @@ pub fn tree(sql: &[u8]) -> Option<ParseResult> {
     (!tree.stmts.is_empty() || split_statements(sql).next().is_none()).then_some(tree)
 }
 
-/// A predicate that returns whether a function has no side effects, by the parts of its name:
-/// `["lower"]`, `["app", "total"]`.
+/// A predicate that tells whether a function has no side effects. Its argument is the parts of the
+/// function's name: `["lower"]`, `["app", "total"]`.
 pub type SideEffectFree<'f> = &'f dyn Fn(&[&str]) -> bool;
 
-/// Returns the effect of one statement of a [`tree()`]; the caller decides which functions are
-/// harmless.
+/// Returns the effect of one statement of a [`tree()`]; `harmless` decides which functions have no
+/// side effects.
 pub fn statement_effect(statement: &Node, harmless: SideEffectFree<'_>) -> Effect {
     statement::classify_statement(statement, &mut Vec::new(), harmless)
 }
 
 /// Returns the parse tree of a text, if the grammar accepts it.
 fn parse(sql: &str) -> Option<ParseResult> {
-    // `pg_query` also collects names from the tree and panics on unexpected trees.
+    // `pg_query` also collects names from the tree, and panics on trees that it does not expect.
     let parsed = std::panic::catch_unwind(|| pg_query::parse(sql, 0));
     parsed.ok()?.ok().map(|result| result.protobuf)
 }
 
 /// Classifies texts, and caches the result for each shape.
 ///
-/// Literals do not matter except in the options of EXPLAIN and in the values of settings, and a
-/// shape leaves out the names of statements to deallocate. Texts with one of these keywords are
-/// parsed each time.
+/// Texts of one shape differ in literals, and in the names of statements to deallocate. These
+/// matter only in options of EXPLAIN, in values of settings and in DEALLOCATE, so texts with one of
+/// these are not cached.
 #[derive(Debug, Default)]
 pub struct EffectClassifier {
     fingerprinter: Fingerprinter,
@@ -176,8 +176,8 @@ impl EffectClassifier {
     }
 }
 
-/// Whether the text ends outside a constant, a quoted name and a comment. A text that ends inside
-/// one may have the shape of a text that does not.
+/// Whether the text ends outside constants, quoted names and comments. A text that ends inside one
+/// is rejected by the server, but may have the shape of a valid text.
 fn is_lexically_complete(sql: &[u8]) -> bool {
     let last = Lexer::new(sql).last().map_or(&b""[..], |token| token.text);
     let ended = [last, b"\n;"].concat();

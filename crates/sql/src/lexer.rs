@@ -1,18 +1,19 @@
-//! PostgreSQL's lexical rules: from bytes to [`SqlToken`]s.
+//! PostgreSQL's lexical rules: splits bytes into [`SqlToken`]s.
 //!
 //! Source: manual, section 4.1, and `src/backend/parser/scan.l`. The lexer assumes
 //! `standard_conforming_strings = on`, the default since 9.1, so a backslash is special only in
 //! `E'…'`. Where the server would report an error (an unterminated string, a stray `\`), the lexer
-//! returns a token for what is there and continues: logs contain rejected statements too.
+//! returns a token for the available bytes and continues, because logs also contain rejected
+//! statements.
 
 use memchr::{memchr, memchr2, memmem};
 
-/// A lexical element, with its bytes.
+/// A token of SQL: its kind and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SqlToken<'a> {
-    /// The class of the token, which determines how its bytes are read.
+    /// The kind of token, which determines how `text` is read.
     pub kind: TokenKind,
-    /// The bytes of the token, unchanged.
+    /// The token as written, including quotes.
     pub text: &'a [u8],
 }
 
@@ -32,7 +33,7 @@ pub enum TokenKind {
     String,
     /// A numeric constant, without a sign.
     Number,
-    /// `$1`: a parameter, with its number from 1.
+    /// A parameter with its number from 1, such as `$1`.
     Placeholder,
     /// An operator made of `+-*/<>=~!@#%^&|` and `` ` `` and `?`.
     Operator,
@@ -40,11 +41,12 @@ pub enum TokenKind {
     Cast,
     /// Brackets, comma, semicolon, point or colon: `( ) [ ] , ; . :`, also `:=`, `..`, `...`.
     Punctuation,
-    /// A byte that starts no token: `\`, `{`, a lone `$`, a control character.
+    /// A byte that cannot start a token: `\`, `{`, a lone `$`, a control character.
     Stray,
 }
 
-/// Iterates over the tokens of a text, in order and without gaps: their texts joined are the input.
+/// Iterates over the tokens of a text, in order and without gaps: concatenating their texts yields
+/// the input.
 #[derive(Clone, Debug)]
 pub struct Lexer<'a> {
     rest: &'a [u8],
@@ -116,8 +118,8 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// Whether a byte may start a name. One with the high bit set may be part of an alphabetic
-/// character in some encoding.
+/// Whether a byte may start a name. As in PostgreSQL, any byte with the high bit set counts as
+/// alphabetic.
 fn starts_name(byte: u8) -> bool {
     byte.is_ascii_alphabetic() || byte == b'_' || byte >= 0x80
 }
@@ -162,8 +164,8 @@ fn block_comment(s: &[u8]) -> usize {
     s.len()
 }
 
-/// Returns the end of a string whose first quote ends at `from`, with the segments that continue
-/// it.
+/// Returns the end of a string whose first quote ends at `from`, including segments on further
+/// lines.
 fn string(s: &[u8], from: usize, escapes: bool) -> usize {
     let mut end = segment(s, from, escapes);
     while let Some(next) = continuation(s, end) {
@@ -241,8 +243,8 @@ fn dollar(s: &[u8]) -> (TokenKind, usize) {
     (TokenKind::String, len)
 }
 
-/// Returns the end of a number, which starts with a digit, or with a point and a digit. `1..2` is a
-/// number and two points.
+/// Returns the end of a number, which starts with a digit, or with a point and a digit. In `1..2`,
+/// the number ends before the two points.
 fn number(s: &[u8]) -> usize {
     if let [b'0', radix, ..] = s {
         let is_digit: fn(u8) -> bool = match radix {
@@ -300,9 +302,9 @@ fn operator(s: &[u8]) -> usize {
     end - signs
 }
 
-/// Maximum number of bytes searched for the end of an operator. The server accepts no operator of
-/// 64 bytes or more (`NAMEDATALEN`), and without the limit a long run of operator characters would
-/// be rescanned for each of them.
+/// Maximum number of bytes searched for the end of an operator. The server rejects operators of 64
+/// bytes or more (`NAMEDATALEN`). Without the limit, a long run of operator characters could be
+/// rescanned for each of them.
 const OPERATOR_BYTES_MAX: usize = 64;
 
 #[cfg(test)]

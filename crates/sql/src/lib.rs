@@ -1,11 +1,11 @@
 //! SQL text as tokens: normal form, fingerprint, leading command, placeholders.
 //!
-//! Everything works on bytes, because a statement in a log or on the wire is in the encoding of its
-//! database. No function fails: text that PostgreSQL would reject gets a normal form like any
-//! other, in time linear in its length. The crate is not a parser. It implements PostgreSQL's
+//! All functions work on bytes, because a statement in a log or on the wire is in the encoding of
+//! its database or client. They accept any text: even text that PostgreSQL would reject gets a
+//! normal form, in time linear in its length. The crate is not a parser. It implements PostgreSQL's
 //! lexical rules (manual, section 4.1) and a few keywords of its grammar, but does not resolve
-//! names. The feature `grammar` adds PostgreSQL's own parser and the module `grammar` for the one
-//! question that needs it: whether a statement changes anything.
+//! names. The feature `grammar` adds PostgreSQL's own parser, and the module `grammar`, which
+//! determines whether a statement changes anything.
 //!
 //! ```
 //! let literal = howdah_sql::fingerprint(b"SELECT * FROM orders WHERE id = 42 -- by key");

@@ -1,6 +1,6 @@
-//! The normal form: one text for all statements of a shape. Not a pretty printer.
+//! The normal form of SQL: one text for all statements of a shape.
 //!
-//! [`normalize`] describes the form; [`list`] folds its lists. There is one pass over the tokens;
+//! [`normalize`] describes the form; [`list`] folds its lists. It takes one pass over the tokens;
 //! only the elements of lists are visited again, to compare them.
 
 use std::ops::Range;
@@ -33,7 +33,7 @@ mod list;
 /// also gets `...`, so that its length never matters. A constant is a literal with its casts
 /// (`?::int`), a literal after a type name (`date ?`), or a list of constants.
 ///
-/// The form is stable under normalization. Bytes that are not UTF-8 become U+FFFD.
+/// Normalizing a normal form does not change it. Bytes that are not UTF-8 become U+FFFD.
 ///
 /// ```
 /// use howdah_sql::normalize;
@@ -49,7 +49,7 @@ pub fn normalize(sql: &[u8]) -> String {
     out
 }
 
-/// Like [`normalize`], but writes into a buffer: its contents are replaced, its memory is reused.
+/// Like [`normalize`], but replaces the contents of `out`, whose memory is reused.
 pub fn normalize_into(sql: &[u8], out: &mut String) {
     out.clear();
     let mut writer = NormalFormWriter::new(out);
@@ -59,15 +59,16 @@ pub fn normalize_into(sql: &[u8], out: &mut String) {
     writer.finish();
 }
 
-/// Maximum nesting of parentheses whose contents are tracked; deeper ones are copied.
+/// Maximum nesting depth of brackets whose lists are folded. The contents of deeper brackets are
+/// not folded.
 const NESTING_MAX: usize = 256;
 
 /// Maximum depth at which lists of lists (rows, arrays of arrays) are folded. Folding moves the
-/// text of an element once per level; the limit keeps the total linear.
+/// text of an element once per level, so the limit keeps the total time linear.
 const LIST_NESTING_MAX: usize = 8;
 
-/// The token written last. It determines the white space that follows, and whether a sign or a
-/// `NULL` belongs to a value.
+/// The token written last. It determines the white space before the next token, and whether a sign
+/// or a `NULL` is part of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LastToken {
     /// The statement has no token yet.
@@ -92,7 +93,7 @@ enum LastToken {
 }
 
 impl LastToken {
-    /// Whether a value comes next, so that a sign belongs to it.
+    /// Whether a value must come next, so that a sign is part of that value.
     fn expects_value(self) -> bool {
         use LastToken::{Comma, Keyword, Open, Operator, Other, RowComma, Start};
         matches!(self, Start | Keyword(_) | Open | Comma | RowComma | Operator | Other)
@@ -163,7 +164,7 @@ impl<'o> NormalFormWriter<'o> {
 
     fn finish(mut self) {
         self.flush_signs();
-        // After brackets that are not tracked, an ellipsis would be read as their content.
+        // If untracked brackets are open, an ellipsis would end up inside them.
         while self.lists.len() > 1 && self.untracked == 0 {
             self.finish_list();
             self.element().set(Element::Mixed);
@@ -223,7 +224,7 @@ impl<'o> NormalFormWriter<'o> {
         }
         push_lower(self.out, text);
         match due {
-            // After a dot or a cast, a keyword is a name: `new.values`, `x::interval`.
+            // After a dot or a cast, a keyword counts as a name: `new.values`, `x::interval`.
             Some(due) if !after_name => {
                 self.element().keyword(due);
                 self.last = LastToken::Keyword(due);
@@ -241,7 +242,7 @@ impl<'o> NormalFormWriter<'o> {
         }
         self.out.push_str(&String::from_utf8_lossy(text));
         if is_open_ended(text) {
-            // Otherwise, output appended to the name would become part of it.
+            // Without the closing quote, output appended to the name would become part of it.
             self.out.push('"');
         }
         self.element().name();

@@ -8,15 +8,15 @@ use crate::lexer::{Lexer, SqlToken, TokenKind};
 /// differ only in constants.
 ///
 /// Unlike the [normal form](crate::normalize), it preserves every other difference: the kind and
-/// number of constants, upper case, placeholders, quotes, and the presence of space. Only runs of
-/// white space and comments become one space each. So two texts with equal parameterized texts have
-/// the same tree in PostgreSQL's grammar, except for the values of constants and for positions, and
-/// the `n`-th constant of one is in the same position in the tree as the `n`-th constant of the
-/// other.
+/// number of constants, upper case, placeholders, quotes, and the presence of space. Only white
+/// space is not preserved: each run of white space and comments becomes one space. So two texts
+/// with equal parameterized texts have the same tree in PostgreSQL's grammar, except for the values
+/// of constants and for positions, and the `n`-th constant of one is in the same position in the
+/// tree as the `n`-th constant of the other.
 ///
 /// Constants are extracted only from queries and from statements that write rows, up to the first
-/// semicolon: in `EXPLAIN (ANALYZE 0)`, for example, a constant decides what is executed. They are
-/// not extracted where `U&"…" UESCAPE '…'` makes a constant part of a name.
+/// semicolon: in `EXPLAIN (ANALYZE 0)`, for example, a constant decides whether the statement is
+/// executed. They are not extracted where `U&"…" UESCAPE '…'` makes a constant part of a name.
 ///
 /// ```
 /// let mut one = howdah_sql::ParameterizedText::default();
@@ -33,11 +33,12 @@ pub struct ParameterizedText {
     is_complete: bool,
 }
 
-/// The byte before the class of a constant. The scanner accepts this byte only inside quotes.
+/// The byte that marks an extracted constant; the class of the constant follows. PostgreSQL's
+/// scanner accepts this byte only inside quotes.
 const MARK: u8 = 1;
 
 impl ParameterizedText {
-    /// Reads another text; the memory of the previous one is reused.
+    /// Reads a text. It replaces the previous one, whose memory is reused.
     pub fn read(&mut self, sql: &[u8]) {
         self.bytes.clear();
         self.constants.clear();
@@ -85,18 +86,18 @@ impl ParameterizedText {
     }
 
     /// Whether the text ends outside quotes and comments, and contains nothing that the scanner
-    /// rejects outright, such as a zero byte or a stray control character. If not, no result for it
-    /// may be cached.
+    /// rejects outright, such as a zero byte or a stray control character. No result for an
+    /// incomplete text may be cached.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }
 
-    /// Copies the text unchanged.
+    /// Copies a text that contains `U&"…"` unchanged, without extracting constants.
     fn copy_token(&mut self, sql: &[u8]) {
         self.bytes.clear();
         self.constants.clear();
         self.bytes.extend_from_slice(sql);
-        // The name may be complete, but such names are too rare to be worth caching.
+        // The text may be complete, but such names are too rare to be worth caching.
         self.is_complete = false;
     }
 
@@ -107,14 +108,15 @@ impl ParameterizedText {
     }
 }
 
-/// Whether constants are plain values in a statement whose first keyword is `word`.
+/// Whether all constants are plain values in a statement whose first keyword is `word`.
 fn has_value_constants_only(word: &[u8]) -> bool {
     ["select", "insert", "update", "delete", "with", "values"]
         .iter()
         .any(|keyword| word.eq_ignore_ascii_case(keyword.as_bytes()))
 }
 
-/// Returns the class of a constant: a number, or a string by its quoting.
+/// Returns the class of a constant: `0` for a number, or the first byte of a string in lower case,
+/// which determines its quoting.
 fn token_class(token: SqlToken<'_>) -> u8 {
     match (token.kind, token.text.first()) {
         (TokenKind::String, Some(first)) => first.to_ascii_lowercase(),
@@ -122,8 +124,8 @@ fn token_class(token: SqlToken<'_>) -> u8 {
     }
 }
 
-/// Whether a token at the end of a text is complete, so that appended text does not become part of
-/// it.
+/// Whether the last token of a text is complete, that is, text appended to it would not become part
+/// of it.
 fn is_terminated(token: SqlToken<'_>) -> bool {
     match token.kind {
         TokenKind::String | TokenKind::QuotedName | TokenKind::Comment => {

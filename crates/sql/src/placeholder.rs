@@ -1,12 +1,12 @@
-//! The number of values that a statement must be bound with.
+//! Counts the values that a Bind of a statement must have.
 
 use crate::lexer::{Lexer, TokenKind};
 
-/// Returns the highest `n` of the `$n` in `sql`, or 0 without placeholders.
+/// Returns the highest number `n` of the placeholders `$n` in `sql`; 0 if there are none.
 ///
-/// Literals, quoted names and comments do not count. A Bind must have this number of values,
-/// because PostgreSQL numbers parameters from 1 without gaps. For a number above 65535, the maximum
-/// of the protocol's 16-bit count, this returns 65535.
+/// Placeholders in literals, quoted names and comments do not count. A Bind must have this number
+/// of values, because PostgreSQL numbers parameters from 1 without gaps. For a number above 65535,
+/// the maximum of the protocol's 16-bit count, this returns 65535.
 ///
 /// ```
 /// assert_eq!(howdah_sql::placeholder_count(b"select $2, '$9' -- $7\n from t where a = $1"), 2);

@@ -57,7 +57,7 @@ impl<'a> Statements<'a> {
     }
 }
 
-/// The nesting state of a statement that determines whether a semicolon separates.
+/// The nesting state of a statement, which determines whether a semicolon separates statements.
 #[derive(Default)]
 struct Nesting {
     parentheses: usize,
@@ -66,8 +66,8 @@ struct Nesting {
     words: usize,
     /// Whether the statement starts with `CREATE`.
     creates: bool,
-    /// Whether the statement is `CREATE [OR REPLACE] {FUNCTION | PROCEDURE}`, the only one with
-    /// such a body.
+    /// Whether the statement is `CREATE [OR REPLACE] {FUNCTION | PROCEDURE}`, the only statement
+    /// with such a body.
     routine: bool,
 }
 

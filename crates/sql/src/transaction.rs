@@ -12,8 +12,8 @@ pub enum TransactionBlock {
 }
 
 impl TransactionBlock {
-    /// Returns the state after all statements in `sql`: the last one that opens or closes a block
-    /// decides. `None` if none does, so that the state is unchanged.
+    /// Returns the state after all statements in `sql`, as determined by the last one that opens or
+    /// closes a block; `None` if no statement does.
     ///
     /// ```
     /// use howdah_sql::TransactionBlock;
@@ -24,7 +24,7 @@ impl TransactionBlock {
     pub fn after(sql: &[u8]) -> Option<Self> {
         let single = sql.trim_ascii_end();
         let single = single.strip_suffix(b";").unwrap_or(single);
-        // Most texts contain one statement, for which the first keyword is sufficient.
+        // Most texts contain only one statement, which need not be split.
         if !single.contains(&b';') {
             return Self::after_one(single);
         }
@@ -39,7 +39,7 @@ impl TransactionBlock {
             |word: &[u8]| Lexer::new(statement).any(|token| token.text.eq_ignore_ascii_case(word));
         match SqlCommand::from_sql(statement) {
             SqlCommand::Begin => Some(Self::Opened),
-            // AND CHAIN starts the next transaction immediately.
+            // AND CHAIN starts another transaction immediately.
             SqlCommand::Commit | SqlCommand::Rollback if has(b"chain") && !has(b"no") => {
                 Some(Self::Opened)
             }
@@ -60,8 +60,8 @@ impl TransactionBlock {
     }
 }
 
-/// Whether a statement may open or close a block, by its first two bytes. Saves running the lexer
-/// on most statements of an import.
+/// Whether a statement may open or close a block, judging by its first two bytes. This saves
+/// running the lexer on most statements of an import.
 fn may_open_or_close(statement: &[u8]) -> bool {
     match *statement.trim_ascii_start() {
         [first, second, ..] if first.is_ascii_alphabetic() => matches!(

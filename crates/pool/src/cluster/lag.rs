@@ -1,6 +1,6 @@
-//! [`LagHistory`]: past WAL positions of the primary, to compute a standby's lag, in bytes and in
-//! time by our own clock. The time of a standby's last replayed transaction gives neither: its age
-//! grows while nothing is written, and is wrong if two clocks differ.
+//! [`LagHistory`]: past WAL positions of the primary, from which a standby's lag is computed, in
+//! bytes and in time by our own clock. `pg_last_xact_replay_timestamp` cannot replace it: its age
+//! grows while nothing is written, and it compares the clocks of two machines.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,12 +10,12 @@ use crate::core::time::Time;
 /// Maximum number of positions stored; the history is thinned before it exceeds this.
 const POSITIONS_MAX: usize = 600;
 
-/// Past WAL positions of the primary.
+/// Past WAL positions of the primary, each with the time at which it was first seen.
 #[derive(Debug, Default)]
 pub(crate) struct LagHistory {
     /// Index of the primary in the cluster's list of servers.
     primary: Option<usize>,
-    /// The time at which each position was first seen, and the position; both increase.
+    /// Pairs of the time at which a position was first seen, and the position; both increase.
     positions: VecDeque<(Time, u64)>,
 }
 
@@ -60,7 +60,7 @@ fn lag_counts_from_first_position_not_reached() {
     );
     assert_eq!(history.lag_at(250, at(5)), Some((50, seconds(1))));
     assert_eq!(history.lag_at(100, at(5)), Some((200, seconds(3))));
-    // After many checks it still covers the last hour.
+    // After many checks the history still covers the last hour.
     for second in 5..40_000 {
         history.record(0, 300 + second, at(second));
     }

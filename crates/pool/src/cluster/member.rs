@@ -1,7 +1,7 @@
 //! [`MemberHealth`]: the shared state of one server.
 //!
-//! Written by the monitor thread, by workers whose connections fail, and by administrators, all
-//! under a lock: none of them is on the path of a query. Workers read only a few bits, without the
+//! The monitor thread, workers whose connections fail, and administrators update the state under a
+//! lock, never while a query is being routed. To route, workers read only a few bits, without the
 //! lock.
 
 use std::{
@@ -17,11 +17,13 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{CheckSeq, ServerStatus, WriteTracker};
 use crate::{config::ConfiguredRole, core::time::Time};
 
-/// Bits of the published eligibility.
+/// Bits of the eligibility that workers read: the requests for which the server is eligible, and
+/// reasons against waiting for it.
 pub(super) const PRIMARY: u8 = 1;
 pub(super) const REPLICA: u8 = 2;
 pub(super) const ANY: u8 = 4;
-/// A primary on an older timeline, or of another system: clients must not stay connected to it.
+/// The server is a primary on an older timeline or with another system identifier: clients must not
+/// stay connected to it.
 const FENCED: u8 = 8;
 /// The server has failed checks for so long that clients no longer wait for it.
 const UNRESPONSIVE: u8 = 16;
@@ -34,9 +36,10 @@ pub struct MemberHealth {
     eligibility: AtomicU8,
     /// Connections opened in an earlier epoch are closed as soon as they are free.
     epoch: AtomicU32,
-    /// When the last ban ended, in nanoseconds; 0 for never.
+    /// Time at which the last ban ended, in nanoseconds; 0 if the server was never banned.
     slow_start_from: AtomicU64,
-    /// For a standby: the last check whose primary WAL position it has replayed.
+    /// For a standby, the last check at which the primary's WAL position was not beyond what the
+    /// standby has replayed by now.
     replayed: AtomicU64,
     /// The write tracker of the server's cluster.
     pub(crate) write_tracker: Arc<WriteTracker>,
@@ -47,7 +50,7 @@ pub struct MemberHealth {
 #[derive(Debug)]
 struct HealthState {
     status: ServerStatus,
-    /// Whether the last attempt to connect or to check failed.
+    /// Whether the last connection attempt or health check failed.
     is_down: bool,
     /// Time of the first failed check since the last successful one.
     failing_since: Option<Time>,
@@ -55,8 +58,8 @@ struct HealthState {
     /// Whether a connection was lost since the last successful check: the server may have
     /// restarted.
     is_suspect: bool,
-    /// Number of times the server became suspect. A check that started before the last of them is
-    /// void.
+    /// Number of times the server became suspect. The result of a check is discarded if this number
+    /// has grown since the check started.
     suspicions: u32,
     ban: Option<MemberBan>,
     findings: CheckFindings,
@@ -73,16 +76,17 @@ pub struct MemberBan {
     pub reason: String,
 }
 
-/// The findings of a health check.
+/// The state of a server according to its last health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckFindings {
     /// The timeline that the server reported; 0 if a standby has not reported one.
     pub timeline: u32,
-    /// The last WAL position written or replayed.
+    /// The last WAL position that the primary has written or the standby has replayed.
     pub lsn: u64,
     /// The standby's lag in bytes of WAL, if known.
     pub lag_bytes: Option<u64>,
-    /// The standby's lag in time: how long ago the primary was at the position replayed by now.
+    /// The standby's lag in time: how long ago the primary passed the position that the standby has
+    /// replayed.
     pub lag: Option<Duration>,
     /// Whether the lag exceeds the configured maximum.
     pub is_lagging: bool,
@@ -91,11 +95,12 @@ pub struct CheckFindings {
     /// Whether the system identifier differs from the primary's although they are required to be
     /// the same.
     pub is_foreign: bool,
-    /// For a standby: the last check whose primary WAL position it has replayed.
+    /// For a standby, the last check at which the primary's WAL position was not beyond what the
+    /// standby has replayed by now.
     pub(crate) replayed: CheckSeq,
 }
 
-/// The state of a member, for display.
+/// The state of a member as displayed by the console.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberReport {
     /// `primary`, `replica`, `returning`, `stale`, `foreign` or `unknown`.
@@ -158,7 +163,7 @@ impl MemberHealth {
         CheckSeq::from_number(self.replayed.load(Ordering::Acquire))
     }
 
-    /// Whether clients must not stay connected to this server.
+    /// Whether the server is fenced, so that clients must not stay connected to it.
     pub(crate) fn is_fenced(&self) -> bool {
         self.eligibility() & FENCED != 0
     }
@@ -183,7 +188,7 @@ impl MemberHealth {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Returns when the last ban ended; `None` if the server was never banned.
+    /// Returns the time at which the last ban ended; `None` if the server was never banned.
     pub(super) fn slow_start_from(&self) -> Option<Time> {
         Some(Time(self.slow_start_from.load(Ordering::Relaxed))).filter(|time| time.0 > 0)
     }
@@ -195,7 +200,8 @@ impl MemberHealth {
     /// Publishes the state for workers. The lock is held until both values are written, so that no
     /// older state is published after a newer one.
     fn publish(&self, inner: &HealthState) {
-        // First: a worker that sees it eligible must also see how far it has replayed.
+        // Stored first, so that a worker that sees the server as eligible also sees how far it has
+        // replayed.
         self.replayed.store(inner.findings.replayed.get(), Ordering::Release);
         let eligibility = inner.eligibility(self.configured);
         if self.eligibility.swap(eligibility, Ordering::Release) != eligibility {
@@ -203,8 +209,9 @@ impl MemberHealth {
         }
     }
 
-    /// Called when the server's name resolves to another address: connections are replaced as they
-    /// become free, and the new server must be checked first.
+    /// Handles a change of the address that the server's name resolves to: connections are replaced
+    /// as they become free, and the server at the new address must be checked before it gets
+    /// writes.
     pub(crate) fn handle_address_change(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
@@ -252,9 +259,10 @@ impl MemberHealth {
         was_up
     }
 
-    /// Records a successful check that started after `suspicions` suspicions. Returns whether it is
-    /// valid: a suspicion raised meanwhile may be about an event after the reply. Everything is
-    /// published at once, since the server may have changed.
+    /// Records a successful check that started after `suspicions` suspicions. Returns whether its
+    /// result is valid: it is discarded if a suspicion was raised meanwhile, which may be about an
+    /// event after the reply. Status and findings are published together, since a different server
+    /// may be replying at this address now.
     pub(crate) fn check_succeeded(
         &self,
         suspicions: u32,
@@ -289,7 +297,7 @@ impl MemberHealth {
         }
     }
 
-    /// Sets the status derived from the report of another server.
+    /// Sets the status that follows from the report of another server.
     pub(crate) fn set_status(&self, status: ServerStatus, is_foreign: bool) {
         let mut inner = self.lock();
         let state = CheckFindings { is_foreign, ..inner.findings.clone() };
@@ -297,7 +305,7 @@ impl MemberHealth {
         self.publish(&inner);
     }
 
-    /// Updates status and findings. A configured role takes precedence.
+    /// Stores status and findings. A configured role takes precedence over `status`.
     fn update(&self, inner: &mut HealthState, status: ServerStatus, state: CheckFindings) {
         let before = inner.status;
         if self.configured == ConfiguredRole::Auto {
@@ -309,7 +317,7 @@ impl MemberHealth {
         }
     }
 
-    /// Returns the status as of the last check, or the configured role.
+    /// Returns the configured role, or else the status as of the last check.
     pub(crate) fn status(&self) -> ServerStatus {
         self.lock().status
     }
@@ -336,7 +344,7 @@ impl MemberHealth {
         had
     }
 
-    /// Returns the state for display.
+    /// Returns the state for display by the console.
     pub(crate) fn report(&self) -> MemberReport {
         let inner = self.lock();
         let state = match () {
@@ -354,7 +362,7 @@ impl MemberHealth {
 impl HealthState {
     fn mark_failed(&mut self, now: Time, ban: Duration, reason: &str) {
         (self.is_down, self.is_suspect) = (true, true);
-        // The next server there may have been rebuilt from an older copy.
+        // The server may return after a rebuild from an older copy.
         self.findings.replayed = CheckSeq::default();
         let is_banned = self.ban.as_ref().is_some_and(|ban| ban.until > now);
         if self.status == ServerStatus::Replica && !is_banned {
@@ -405,7 +413,7 @@ mod tests {
         assert_eq!((member.eligibility(), version.load(Ordering::Relaxed)), (0, 2));
         let ban = member.report().ban.unwrap();
         assert_eq!((ban.until, ban.reason.as_str()), (at(70), "refused"));
-        // Another failure does not prolong the ban, and an answer does not end it early.
+        // Another failure does not prolong the ban, and a successful check does not end it early.
         member.connect_failed(at(20), "refused");
         let answers = |seconds| {
             let (suspicions, findings) = (member.suspicions(), CheckFindings::default());
@@ -413,7 +421,7 @@ mod tests {
         };
         assert!(answers(30));
         assert_eq!((member.eligibility(), member.report().state), (0, "banned"));
-        // An elapsed ban alone is not enough.
+        // The end of the ban alone does not bring the member back.
         member.check_failed(at(71), "silent", None);
         assert_eq!(member.report().ban.unwrap().until, at(131));
         assert!(answers(140));
@@ -461,10 +469,11 @@ mod tests {
             assert_eq!(member.is_unresponsive(), is_unresponsive, "{seconds}");
         }
         assert!(member.eligibility() & PRIMARY != 0, "writes wait there");
-        // A refused check is an answer.
+        // A refused check shows that the server responds.
         member.handle_refused_check(at(170));
         assert!(!member.is_unresponsive());
-        // A failure seen by a worker is not a check, and the timeout starts again.
+        // A failed connection does not count as a failed check, so the timeout starts only with the
+        // next check.
         member.connect_failed(at(300), "reset by peer");
         member.check_failed(at(300), "silent", after);
         assert!(!member.is_unresponsive());

@@ -2,26 +2,28 @@
 //!
 //! # Cost
 //!
-//! A choice in turn costs one load, to see that nothing has changed, and a few shifts: suitable
-//! members are kept as bit sets, by role. Workers share nothing except the members' states: each
-//! worker distributes its own clients, and measures the load and speed of members by its own
-//! connections. Speeds are derived ten times a second from counters that a pool maintains anyway.
+//! A round-robin choice costs one atomic load, which shows that no member state has changed, and a
+//! few shifts, since suitable members are stored as one bit set per role. Workers share nothing
+//! except the members' states: each worker distributes its own clients, and measures the load and
+//! speed of members on its own connections. Speeds are derived ten times a second from counters
+//! that a pool maintains anyway.
 //!
 //! # Latency
 //!
-//! Two members are picked at random. The chosen one is that for which the following is smaller:
+//! Two members are picked at random. The balancer chooses the one with the smaller value of:
 //!
 //! ```text
 //! latency² × (load + usual load of all)
 //! ```
 //!
-//! The current load of a member predicts the next latency only as far as replies take longer
-//! because of it, and the measured latency includes that already. With the load alone in place of
-//! the sum, a member three times as slow would still get a request whenever it is idle and others
-//! have three: too many for the 99th percentile. With the sum, the load decides between members of
-//! similar latency. With the square, a member twice as slow gets only occasional requests: when its
-//! latency, which decays while it is not used, has come down to that of others. With a higher
-//! power, members that are slow because they are busy would oscillate.
+//! The current load of a member matters only because it slows replies, and the measured latency
+//! already includes that effect. With the load alone in place of the sum, a member three times as
+//! slow would still get a request whenever it is idle and the others have three: often enough to
+//! raise the 99th percentile. With the sum, the load decides only between members of similar
+//! latency. The square ensures that a member twice as slow gets only occasional requests: the
+//! latency of an unused member decays, and it gets a request once that has fallen to the latency of
+//! the others. With a higher power, the load of members that are slow because they are busy would
+//! oscillate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,7 +43,7 @@ use crate::core::{
 #[derive(Debug)]
 pub(crate) struct MemberBalancer {
     pub(crate) cluster: Arc<ClusterSpec>,
-    /// Version of the member states when the bits were copied; 0 if they never were.
+    /// Version of the member states when the bit sets were copied; 0 if they must be copied again.
     version: u32,
     /// Bit sets of members suitable for any request, for writes, and for reads on a standby.
     any: u64,
@@ -49,7 +51,7 @@ pub(crate) struct MemberBalancer {
     replica: u64,
     /// Bit set of members that returned less than `slow_start` ago.
     slow_starting: u64,
-    /// Index of the member that was chosen last.
+    /// Index of the member chosen last by round-robin.
     last_index: u32,
     random: u64,
     speeds: Box<[MemberSpeed]>,
@@ -74,7 +76,7 @@ impl From<TargetRole> for MemberRequirement {
     }
 }
 
-/// The measured speed of a member, and its credit for weighted turns.
+/// The measured speed and load of a member, and its credit for weighted turns.
 #[derive(Clone, Debug, Default)]
 struct MemberSpeed {
     /// Moving average of the time per request, in nanoseconds; 0 while unknown.
@@ -85,11 +87,12 @@ struct MemberSpeed {
     credit: i64,
     /// Total time for which clients have held or waited for connections to the member.
     busy_time: Duration,
-    /// Moving average of the number of clients that did so at once, in units of 1/[`LOAD_PARTS`].
+    /// Moving average of the number of clients that hold or wait for connections at the same time,
+    /// in units of 1/[`LOAD_PARTS`].
     usual_load: u64,
 }
 
-/// Number of load units that one request in progress counts as.
+/// Fixed-point scale of loads: one request in progress counts as this many units.
 const LOAD_PARTS: u64 = 256;
 
 /// Latencies are clamped to an hour, to avoid overflow.
@@ -105,7 +108,8 @@ impl MemberBalancer {
             primary: 0,
             replica: 0,
             slow_starting: 0,
-            // Workers start with different members.
+            // Workers start with different members, so that they do not all send their first
+            // requests to the same one.
             last_index: u32::from(worker.0) % u32::try_from(members.max(1)).unwrap_or(1),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             speeds: vec![MemberSpeed::default(); members].into(),
@@ -114,7 +118,7 @@ impl MemberBalancer {
         }
     }
 
-    /// Copies the states of members if they have changed. Returns whether they have.
+    /// Copies the states of members if any has changed. Returns whether any has.
     #[inline]
     pub(crate) fn refresh(&mut self) -> bool {
         let version = self.cluster.state.version();
@@ -209,13 +213,14 @@ impl MemberBalancer {
         bits(self.members_with(requirement)).any(|at| self.cluster.members[at].pool != pool)
     }
 
-    /// Whether a member meets the requirement.
+    /// Whether a member meets the requirement now.
     pub(crate) fn satisfies(&mut self, member: usize, requirement: MemberRequirement) -> bool {
         self.refresh();
         self.members_with(requirement) & 1 << member != 0
     }
 
-    /// Returns the pool for the next client of a role, if the choice depends on the turn alone.
+    /// Returns the pool for the next client of a role, if a single member is suitable or the choice
+    /// depends on the turn alone; otherwise `None`, and [`Self::choose`] is needed.
     #[inline]
     pub(crate) fn choose_fast(&mut self, role: TargetRole) -> Option<PoolId> {
         self.refresh();
@@ -255,7 +260,7 @@ impl MemberBalancer {
         Some(self.pick(members, load))
     }
 
-    /// Lifts all bans when all replicas are banned.
+    /// Lifts all bans, since no member is suitable for `role`. The primary is never banned.
     #[cold]
     fn unban_all(&mut self, role: TargetRole) {
         if role != TargetRole::Primary {
@@ -264,7 +269,7 @@ impl MemberBalancer {
         }
     }
 
-    /// Excludes members that returned recently, less often as time passes.
+    /// Excludes members that returned recently, at random and less often as time passes.
     #[cold]
     fn without_slow_starting(&mut self, mut members: u64) -> u64 {
         let slow_start =
@@ -307,7 +312,7 @@ impl MemberBalancer {
         }
     }
 
-    /// Returns the next member after the last chosen one.
+    /// Returns the first of `members` after the member chosen last, wrapping around.
     #[inline]
     fn next_in_turn(&mut self, members: u64) -> usize {
         let later = members & u64::MAX.checked_shl(self.last_index + 1).unwrap_or(0);
@@ -322,8 +327,8 @@ impl MemberBalancer {
         bits(members).nth(skip).unwrap_or(0)
     }
 
-    /// Chooses by weight: each member is credited its weight; the one with the most credit is
-    /// chosen and debited the sum. This spaces turns evenly.
+    /// Chooses by weight: each member's credit grows by its weight, and the member with the most
+    /// credit is chosen and pays the sum of all weights. This spaces turns evenly.
     fn by_weight(&mut self, members: u64) -> usize {
         let (mut sum, mut best) = (0, None);
         for index in bits(members) {
@@ -357,7 +362,8 @@ impl MemberSpeed {
         if elapsed.is_zero() {
             return;
         }
-        // Time held per second equals connections held at once: Little's law.
+        // Little's law: the time held per unit of time is the average number of connections held at
+        // once.
         let load = more * u128::from(LOAD_PARTS) / elapsed.as_nanos();
         let load = u64::try_from(load).unwrap_or(u64::MAX).min(LOAD_PARTS << 32);
         self.usual_load = self.usual_load / 4 * 3 + load / 4;
@@ -368,7 +374,8 @@ impl MemberSpeed {
             (queries - self.queries.min(queries), total.saturating_sub(self.query_time));
         (self.queries, self.query_time) = (queries, total);
         if more == 0 {
-            // A slow member is eventually tried again.
+            // The latency of an unused member decays, so that a slow member is eventually tried
+            // again.
             self.latency_ns -= self.latency_ns / 128;
             return;
         }
@@ -397,7 +404,7 @@ mod tests {
         core::state::ids::PoolId,
     };
 
-    /// A primary and two replicas with weights 1, 2 and 3.
+    /// Returns a balancer for a primary and two replicas with weights 1, 2 and 3.
     fn balancer_with(strategy: Strategy) -> MemberBalancer {
         let roles = [ConfiguredRole::Primary, ConfiguredRole::Replica, ConfiguredRole::Replica];
         let state = ClusterState::new(roles, Duration::from_secs(60));
@@ -457,7 +464,7 @@ mod tests {
         let [first, second, slow] = shares(&mut balancer, TargetRole::Any, |_| 3);
         assert_eq!(slow, 0);
         assert!(first.abs_diff(second) < 300, "{first} {second}");
-        // It is not used, so it is tried again after some minutes.
+        // The slow member is not used, so it is tried again after some minutes.
         for tick in 0..3000 {
             balancer.tick(Time(tick), |at| all_stats.get(at));
         }
@@ -482,7 +489,7 @@ mod tests {
 
     #[test]
     fn members_slowed_by_load_do_not_oscillate() {
-        // Each works on four requests at a time; the last may be slower.
+        // Each member processes four requests at a time; the last member may be slower.
         let busy = |slow: u64| {
             move |member: usize, load: u64, _: u64| {
                 let alone = if member == 2 { slow } else { 5 };
@@ -512,13 +519,13 @@ mod tests {
     struct SimulatedLoad {
         /// 99th percentile of the latencies, in microseconds.
         p99: u64,
-        /// Per thousand requests, by member.
+        /// Share of each member, per thousand requests.
         shares: [u64; 3],
     }
 
-    /// The last 50 of 150 seconds of clients that send the next request as soon as they are
-    /// answered. `work` returns the milliseconds that a reply takes, plus or minus a fifth, by
-    /// member, its load, and the second.
+    /// Simulates 150 seconds of clients that send the next request as soon as they receive a reply,
+    /// and measures the last 50. `work(member, load, second)` returns the milliseconds that a reply
+    /// takes, plus or minus a fifth.
     fn run(
         strategy: Strategy,
         clients: u64,
@@ -528,7 +535,7 @@ mod tests {
         let mut balancer = balancer_with(strategy);
         let mut all_stats: [PoolStats; 3] = Default::default();
         let (mut loads, mut counts, mut latencies) = ([0; 3], [0_u64; 3], Vec::new());
-        // Time, client, and the member and start time of its request.
+        // Events: the time, the client, and the member and start time of the client's request.
         let mut events: BinaryHeap<_> =
             (0..clients).map(|client| Reverse((client * MS / 7, client, None))).collect();
         let (mut dice, mut tick) = (1_u64, 0);
@@ -600,7 +607,7 @@ mod tests {
         let (one, five, ten) = (after(1), after(5), after(10));
         assert!((100..800).contains(&one) && one < five && five < ten, "{one} {five} {ten}");
         assert_eq!(ten, 3000);
-        // With two members, one of them left out, only the other remains.
+        // If one of two members is excluded, only the other remains.
         for strategy in [Strategy::Latency, Strategy::LeastOutstanding, Strategy::Weighted] {
             let mut other = balancer_with(strategy);
             other.cluster.members[2].state.connect_failed(seconds(1), "refused");

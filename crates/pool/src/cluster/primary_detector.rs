@@ -3,20 +3,21 @@
 //! A server in recovery is a standby. Of the others, the one with the newest timeline is the
 //! primary: a promotion starts a timeline, and the replaced primary stays on the old one. This much
 //! is certain. The detector must guess whether a primary that was unreachable and returned on the
-//! newest known timeline still is the primary: a standby may be about to be promoted, and writes in
-//! between would be lost. It is accepted once a standby has started to stream since it returned,
-//! which a standby being promoted does not do, or after a delay. No primary is accepted before all
-//! servers were checked, since the newest timeline is unknown until then.
+//! newest known timeline is still the primary: a standby may be about to be promoted, and writes in
+//! between would be lost. The returned primary is accepted after a delay, or as soon as a standby
+//! reports again that it streams WAL, which a standby that is being promoted does not do. No
+//! primary is accepted before all servers were checked, since the newest timeline is unknown until
+//! then.
 //!
 //! A cluster may be restored to a state before a promotion, from the old primary or from a backup.
 //! Then no server is on the newest known timeline, and none would ever be the primary again. So if
-//! *all* servers answer, the only primary among them, from which standbys stream, is accepted after
-//! the same delay, whatever its timeline. If a server that may be on the newer timeline is
-//! unreachable, only an administrator can decide ([`PrimaryDetector::reset`]).
+//! *all* servers reply, only one of them is a primary and standbys stream from it, that one is
+//! accepted after the same delay, whatever its timeline. If a server that may be on the newer
+//! timeline is unreachable, only an administrator can decide ([`PrimaryDetector::reset`]).
 //!
 //! All this applies to servers with one *system identifier*, from initdb: timelines of different
 //! systems are not comparable. A primary of another system is never accepted, however new its
-//! timeline, while any server last reported our primary's system identifier; unless the
+//! timeline, while any server last reported our primary's system identifier, unless the
 //! configuration allows several systems.
 
 use std::time::Duration;
@@ -26,13 +27,13 @@ use crate::{config::ConfiguredRole, core::time::Time};
 /// The role of a server as the detector sees it. Only [`ServerStatus::Primary`] gets writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerStatus {
-    /// Not checked yet.
+    /// The server has not replied to a check yet.
     Unknown,
     /// The server accepts writes.
     Primary,
     /// The server is in recovery.
     Replica,
-    /// A primary that was unreachable, and may have been replaced.
+    /// A primary that was unreachable and may have been replaced meanwhile.
     Returning,
     /// A primary on an older timeline than another primary.
     Stale,
@@ -53,18 +54,19 @@ impl ServerStatus {
     }
 }
 
-/// The result of a health check.
+/// The facts that a health check has read from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HealthReport {
     pub(crate) is_in_recovery: bool,
-    /// A primary's own timeline; for a standby that of the WAL it replays, or 0 if it was not
-    /// queried or is unknown.
+    /// The timeline of a primary, or of the WAL that a standby replays; 0 if the standby's timeline
+    /// was not queried or is unknown.
     pub(crate) timeline: u32,
-    /// The last WAL position written or replayed.
+    /// The last WAL position that the primary has written or the standby has replayed.
     pub(crate) lsn: u64,
-    /// A primary's end of the WAL inserted so far, flushed or not; `None` if it was not queried.
+    /// The end of the WAL that a primary has inserted so far, flushed or not; `None` if it was not
+    /// queried.
     pub(crate) insert_lsn: Option<u64>,
-    /// The start time of the postmaster: identifies a restart.
+    /// The start time of the postmaster, which changes when the server restarts.
     pub(crate) start_time: String,
     /// For a standby, whether it streams WAL; for a primary, whether a standby streams from it.
     pub(crate) is_streaming: bool,
@@ -83,23 +85,23 @@ pub(crate) struct PrimaryDetector {
     last_primary: Option<LastPrimary>,
     /// System identifier of the primary, if known.
     system_identifier: Option<i64>,
-    /// How long a primary that returned waits to be accepted.
+    /// How long a primary that returned must wait until it is accepted.
     primary_rejoin_delay: Duration,
     /// Whether a server with another system identifier is excluded from being the primary.
     require_same_system_identifier: bool,
     conflict: Option<PrimaryConflict>,
-    /// The only primary, if it is on an older timeline than one seen before, and since when this is
-    /// so.
+    /// The only primary, if its timeline is older than one seen before, and the time since which
+    /// this has been so.
     sole_primary: Option<(usize, Time)>,
-    /// The acceptance of a primary on an older timeline, until reported by
-    /// `take_timeline_regression`.
+    /// The last acceptance of a primary on an older timeline, until `take_timeline_regression`
+    /// returns it.
     timeline_regression: Option<TimelineRegression>,
 }
 
 /// The event that a primary was accepted although a newer timeline was known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimelineRegression {
-    /// Index of the primary.
+    /// Index of the accepted primary.
     pub(crate) server: usize,
     /// The timeline that the primary is on.
     pub(crate) timeline: u32,
@@ -107,7 +109,7 @@ pub(crate) struct TimelineRegression {
     pub(crate) newest_timeline: u32,
 }
 
-/// The reason why none of several primaries is chosen.
+/// The reason why none of several primaries is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PrimaryConflict {
     /// The primaries have different system identifiers.
@@ -132,7 +134,8 @@ struct ServerObservation {
     is_unreachable: bool,
     /// The last report and its time; retained while the server is unreachable.
     last_report: Option<(HealthReport, Time)>,
-    /// Since when the server has reported to be a primary without being accepted.
+    /// Time of the server's first report as a primary since its last failed check, restart or
+    /// recovery.
     primary_since: Option<Time>,
 }
 
@@ -158,7 +161,7 @@ impl PrimaryDetector {
         }
     }
 
-    /// Records a server's report, or with `None` that the check failed.
+    /// Records a server's report; `None` means that the check failed.
     pub(crate) fn observe(&mut self, server: usize, report: Option<HealthReport>, now: Time) {
         let Some(observation) = self.servers.get_mut(server) else { return };
         observation.is_checked = true;
@@ -201,7 +204,8 @@ impl PrimaryDetector {
         &self.roles
     }
 
-    /// Returns the reason if several servers claim to be the primary and none is accepted.
+    /// Returns the reason why none of several primaries is accepted; `None` without such a
+    /// conflict.
     pub(crate) fn conflict(&self) -> Option<PrimaryConflict> {
         self.conflict
     }
@@ -249,8 +253,8 @@ impl PrimaryDetector {
         self.servers.iter().enumerate().map(status).collect()
     }
 
-    /// Starts over with the reports of reachable servers only. For administrators that know a newer
-    /// timeline is gone for good.
+    /// Starts over with the reports of reachable servers only. This is for the case that a newer
+    /// timeline is gone for good, which only an administrator can know.
     pub(crate) fn reset(&mut self) {
         for observation in self.servers.iter_mut().filter(|observation| observation.is_unreachable)
         {
@@ -260,14 +264,14 @@ impl PrimaryDetector {
         self.timeline = self.candidates().map(|(_, report)| report.timeline).max().unwrap_or(0);
     }
 
-    /// Takes the regression recorded since the last call, if a primary on an older timeline was
-    /// accepted.
+    /// Returns and clears the regression recorded since the last call, if a primary on an older
+    /// timeline was accepted.
     pub(crate) fn take_timeline_regression(&mut self) -> Option<TimelineRegression> {
         self.timeline_regression.take()
     }
 
-    /// Accepts the only primary although its timeline is older, if it has been the only one for
-    /// long enough. Returns whether it was accepted.
+    /// Accepts the only primary although its timeline is older, if it has been the only one for the
+    /// rejoin delay. Returns whether it was accepted.
     fn accept_older_timeline(&mut self, now: Time) -> bool {
         let Some((server, timeline)) = self.find_sole_primary() else {
             self.sole_primary = None;
@@ -314,7 +318,8 @@ impl PrimaryDetector {
         self.servers.get(server)?.last_report.as_ref().map(|(report, _)| report)
     }
 
-    /// Returns the servers that report to be primaries and are not excluded.
+    /// Returns the servers that reported not to be in recovery, except those configured as
+    /// replicas.
     fn candidates(&self) -> impl Iterator<Item = (usize, &HealthReport)> {
         let all = (0..self.servers.len()).zip(&self.roles);
         let all = all.filter(|(_, role)| **role != ConfiguredRole::Replica);
@@ -322,7 +327,7 @@ impl PrimaryDetector {
         reports.filter(|(_, report)| !report.is_in_recovery)
     }
 
-    /// Returns the candidates on the newest timeline of our system.
+    /// Returns the candidates on the newest timeline of the primary's system.
     fn newest_candidates(&self) -> impl Iterator<Item = usize> {
         let newest = |report: &HealthReport| {
             report.timeline == self.timeline && self.is_eligible_system(report)
@@ -335,9 +340,9 @@ impl PrimaryDetector {
             || !systems_differ(report.system_identifier, self.system_identifier)
     }
 
-    /// Determines the primary's system identifier: the previous one while any server has it.
-    /// Returns whether it is unambiguous: among several systems, only one with a standby is
-    /// preferred.
+    /// Determines the primary's system identifier, which stays the same while any server reports
+    /// it. Returns whether it is unambiguous: if the candidates belong to several systems, exactly
+    /// one of these must have a standby.
     fn resolve_system(&mut self) -> bool {
         let named = self.roles.iter().position(|role| *role == ConfiguredRole::Primary);
         if let Some(report) = named.and_then(|at| self.report_of(at)) {
@@ -375,8 +380,8 @@ impl PrimaryDetector {
         true
     }
 
-    /// Whether several primaries are on one timeline, none was the primary before, and none is
-    /// configured as such.
+    /// Whether several candidates are on the newest timeline, no primary was known before, and none
+    /// is configured.
     fn has_tied_candidates(&self) -> bool {
         self.newest_candidates().count() > 1
             && self.last_primary.is_none()
@@ -389,14 +394,15 @@ impl PrimaryDetector {
         let Some(LastPrimary { server: last, start_time, system_identifier: system }) =
             &self.last_primary
         else {
-            // Without a previous primary, two on one timeline cannot belong to the same cluster.
+            // Without a previous primary: two primaries on one timeline cannot belong to the same
+            // cluster.
             return if let [only] = candidates[..] { Some(only) } else { None };
         };
         if candidates.contains(last) && self.is_same_start(*last, start_time) {
             return Some(*last);
         }
         let promoted = |at: &usize| {
-            // The server was a standby of ours until a moment ago, and started the timeline.
+            // The candidate was one of our standbys, and its promotion started the new timeline.
             at != last
                 && !candidates.contains(last)
                 && (!self.require_same_system_identifier
@@ -430,7 +436,7 @@ impl PrimaryDetector {
     }
 }
 
-/// Whether two systems are known to differ.
+/// Whether two system identifiers are both known and differ.
 fn systems_differ(one: Option<i64>, other: Option<i64>) -> bool {
     matches!((one, other), (Some(one), Some(other)) if one != other)
 }
@@ -543,7 +549,7 @@ mod tests {
         };
         is_streaming.observe(1, standby(true), at(5));
         assert_eq!(status_line(&mut is_streaming, 5), "primary replica");
-        // It was never seen unreachable, but its restart is enough.
+        // The primary was never seen unreachable, but its restart alone causes the delay.
         let mut delayed = is_streaming;
         delayed.observe(1, standby(false), at(6));
         delayed.observe(0, primary(1, "c"), at(20));
@@ -551,8 +557,8 @@ mod tests {
         assert_eq!(status_line(&mut delayed, 30), "primary replica");
     }
 
-    /// After a promotion to timeline 2 that was lost: all servers but the first are rebuilt from
-    /// the first.
+    /// Returns a detector whose servers have lost a promotion to timeline 2: all servers but the
+    /// first are rebuilt from the first.
     fn detector_after_lost_promotion() -> PrimaryDetector {
         let mut detector = detector_for(3);
         detector.observe(0, primary(1, "a"), at(1));
@@ -588,7 +594,7 @@ mod tests {
         let regression = TimelineRegression { server: 0, timeline: 1, newest_timeline: 2 };
         assert_eq!(detector.take_timeline_regression(), Some(regression));
         assert_eq!(detector.take_timeline_regression(), None, "taken once");
-        // A promotion from here on has a newer timeline again.
+        // A promotion from here on starts a newer timeline again.
         detector.observe(1, primary(2, "s"), at(30));
         assert_eq!(status_line(&mut detector, 30), "stale primary replica");
     }
@@ -643,7 +649,7 @@ mod tests {
         );
         detector.reset();
         assert_eq!(status_line(&mut detector, 60), "primary unknown replica");
-        // After the reset the newest timeline wins, and a tie elects no primary.
+        // After the reset the newest timeline wins, and a tie leaves the cluster without a primary.
         detector.observe(1, primary(2, "s"), at(61));
         assert_eq!(status_line(&mut detector, 61), "stale primary replica");
         detector.reset();
@@ -682,7 +688,8 @@ mod tests {
             (status_line(&mut detector, 2).as_str(), detector.system_identifier()),
             ("primary replica", Some(1))
         );
-        // However new its timeline is, and whether our primary is reachable or not.
+        // The foreign primary is ignored however new its timeline is, whether or not our primary is
+        // reachable.
         detector.observe(1, from_system(2, primary(9, "x")), at(3));
         assert_eq!(status_line(&mut detector, 3), "primary foreign");
         assert!(detector.is_foreign(1) && !detector.is_foreign(0));
@@ -695,7 +702,8 @@ mod tests {
             "primary foreign",
             "timelines of other systems do not count"
         );
-        // All are of another system: like a returned primary, it is accepted after the delay.
+        // All servers are of another system now: like a returned primary, this one is accepted
+        // after the delay.
         detector.observe(0, from_system(2, standby(false)), at(80));
         detector.observe(1, from_system(2, primary(9, "y")), at(80));
         assert_eq!(status_line(&mut detector, 80), "replica returning");
@@ -734,7 +742,7 @@ mod tests {
         assert_eq!(detector.conflict(), None);
         detector.observe(2, from_system(1, primary(2, "c")), at(3));
         assert_eq!(status_line(&mut detector, 3), "stale foreign primary");
-        // It no longer reports its system identifier.
+        // The third server no longer reports its system identifier.
         detector.observe(2, primary(2, "c"), at(4));
         assert_eq!(status_line(&mut detector, 4), "stale foreign primary");
     }

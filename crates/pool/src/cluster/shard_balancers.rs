@@ -1,5 +1,5 @@
-//! [`ShardBalancers`]: a worker's choice of a member for a database with several shards, each of
-//! which is a cluster.
+//! [`ShardBalancers`]: selects members for a worker's clients of a database with several shards,
+//! each of which is a cluster.
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ use crate::core::{
 #[derive(Debug)]
 pub(crate) struct ShardBalancers {
     shards: Box<[MemberBalancer]>,
-    /// The last shard chosen for a client that may use any.
+    /// The shard chosen last for a client that may use any shard.
     last_shard: usize,
     worker: WorkerId,
 }
 
-/// Identifies a member by its shard and its index there.
+/// Identifies a member by its shard and its index within the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MemberIndex {
     pub(crate) shard: usize,
     pub(crate) member: usize,
 }
 
-/// The conditions that a server must meet for a client, across shards.
+/// The conditions that a server must meet for a client, including its shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberRequest<'a> {
     pub(crate) role: TargetRole,
@@ -39,7 +39,7 @@ pub(crate) struct MemberRequest<'a> {
     pub(crate) shard: Option<u32>,
     /// The client's writes so far, if it reads its own writes.
     pub(crate) causal_token: Option<&'a CausalToken>,
-    /// Whether the primary is also suitable while no standby has replayed those writes.
+    /// Whether the primary is also suitable while no standby has replayed the client's writes.
     pub(crate) can_use_primary: bool,
 }
 
@@ -58,9 +58,10 @@ pub(crate) enum MemberChoice {
     Chosen(PoolId),
     /// The primary, because no standby has replayed the client's writes.
     Redirected(PoolId),
-    /// None: no standby has replayed the client's writes, and no other server is suitable.
+    /// No member for now: no standby has replayed the client's writes, and no other server is
+    /// suitable.
     AwaitReplay,
-    /// None: no member is suitable.
+    /// No member, because none is suitable.
     NoMember,
 }
 
@@ -73,7 +74,7 @@ impl ShardBalancers {
         (!shards.is_empty()).then(|| Box::new(Self { shards, last_shard: 0, worker }))
     }
 
-    /// Applies a changed configuration.
+    /// Replaces the balancers after a change of the configuration; measured speeds are lost.
     pub(crate) fn update(&mut self, clusters: &[Arc<ClusterSpec>]) {
         if let Some(balancers) = Self::new(clusters, self.worker) {
             *self = *balancers;
@@ -98,7 +99,7 @@ impl ShardBalancers {
         }
     }
 
-    /// Returns every member, with its pool.
+    /// Returns the indexes and pools of all members of all shards.
     pub(crate) fn members(&self) -> impl Iterator<Item = (MemberIndex, PoolId)> {
         self.shards.iter().enumerate().flat_map(|(shard, balancer)| {
             let members = balancer.cluster.members.iter().enumerate();
@@ -106,7 +107,7 @@ impl ShardBalancers {
         })
     }
 
-    /// Whether a member meets the request.
+    /// Whether a member meets the request's conditions.
     pub(crate) fn satisfies(&mut self, index: MemberIndex, request: &MemberRequest<'_>) -> bool {
         let is_there =
             request.shard.is_none_or(|required| usize::try_from(required) == Ok(index.shard));
@@ -125,7 +126,8 @@ impl ShardBalancers {
         shards.any(|(shard, balancer)| balancer.has_other(pool, request.for_shard(shard)))
     }
 
-    /// Returns the pool for the next client of a role, if the choice depends on the turn alone.
+    /// Returns the pool for the next client of a role, if a single member is suitable or the choice
+    /// depends on the turn alone; otherwise `None`, and [`Self::choose`] is needed.
     #[inline]
     pub(crate) fn choose_fast(&mut self, role: TargetRole, shard: Option<u32>) -> Option<PoolId> {
         let at = match shard {
@@ -149,7 +151,7 @@ impl ShardBalancers {
             Some(Err(_)) => return MemberChoice::NoMember,
             None => (self.next_shard(), count),
         };
-        // Without a required shard: the next one that has a suitable member.
+        // If no shard is required, the next shard with a suitable member is used.
         let mut none = MemberChoice::NoMember;
         for more in 0..tries {
             let at = if tries == 1 { first } else { (first + more) % count };
@@ -178,7 +180,7 @@ impl ShardBalancers {
         none
     }
 
-    /// Returns the next shard in turn.
+    /// Returns the next shard, for clients that may use any.
     fn next_shard(&mut self) -> usize {
         self.last_shard = (self.last_shard + 1) % self.shards.len();
         self.last_shard

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-/// Neighboring entries are kept at least this fraction of their age apart: 1/16.
+/// Neighboring entries are kept at least 1/16 of their age apart.
 const RESOLUTION: u64 = 16;
 
-/// Removes entries (in order of time) whose neighbors are less than a sixteenth of their age apart.
-/// The number of remaining entries grows with the logarithm of the time span; if there are still
-/// `most`, the oldest is removed.
+/// Thins out `entries`, which are in order of time: removes those whose neighbors are less than a
+/// sixteenth of their age apart. The number of remaining entries grows with the logarithm of the
+/// time span. If there are still `most` entries, the oldest is removed.
 pub(super) fn thin<T>(entries: &mut VecDeque<T>, most: usize, time: impl Fn(&T) -> u64) {
     let Some(newest) = entries.back().map(&time) else { return };
     let times: Vec<u64> = entries.iter().map(time).collect();

@@ -1,4 +1,4 @@
-//! [`ClusterTopology`]: derives the state of each member from the health reports of all.
+//! [`ClusterTopology`]: derives the state of each member from the health reports of all members.
 
 use std::{num::NonZeroU64, sync::Arc, time::Duration};
 
@@ -60,7 +60,8 @@ impl ClusterTopology {
                 self.lsn_history.record(of, check, inserted, &self.state.write_tracker);
             }
         }
-        // WAL positions of another system mean nothing, whether it is allowed here or not.
+        // WAL positions of different systems are not comparable, even where several systems are
+        // allowed.
         let is_own_system = !self.detector.is_foreign(server);
         let replayed = if report.is_in_recovery && is_own_system {
             self.lsn_history.replayed(report.timeline, report.lsn)
@@ -85,7 +86,7 @@ impl ClusterTopology {
             is_foreign: self.detector.is_excluded(server),
             replayed,
         };
-        // The other servers first, so that workers never see two primaries.
+        // The other servers are updated first, so that workers never see two primaries.
         self.update_others(server, &statuses);
         self.state.members[server].check_succeeded(suspicions, statuses[server], findings, now)
     }
@@ -93,7 +94,8 @@ impl ClusterTopology {
     /// Handles a failed check. Returns whether the server was reachable before.
     pub(crate) fn handle_check_failure(&mut self, server: usize, reason: &str, now: Time) -> bool {
         self.detector.observe(server, None, now);
-        // This may have been the last server with unknown status.
+        // If this was the last server to be checked for the first time, the statuses of the others
+        // may change.
         let statuses = self.statuses(now);
         self.update_others(server, &statuses);
         let member = &self.state.members[server];
@@ -113,8 +115,8 @@ impl ClusterTopology {
         self.detector.system_identifier()
     }
 
-    /// Takes the regression recorded since the last call, if a primary on an older timeline was
-    /// accepted.
+    /// Returns and clears the regression recorded since the last call, if a primary on an older
+    /// timeline was accepted.
     pub(crate) fn take_timeline_regression(&mut self) -> Option<TimelineRegression> {
         self.detector.take_timeline_regression()
     }
@@ -128,7 +130,8 @@ impl ClusterTopology {
         }
     }
 
-    /// Returns the reason if several servers claim to be the primary and none is accepted.
+    /// Returns the reason why none of several primaries is accepted; `None` without such a
+    /// conflict.
     pub(crate) fn conflict(&self) -> Option<PrimaryConflict> {
         self.detector.conflict()
     }

@@ -8,10 +8,9 @@
 //! check 12           it has replayed up to 0/5000: as of check 8, so the client may read there
 //! ```
 //! The position of a commit is never queried: the position of the primary at the next check is at
-//! or after it. So a client has a number, a standby has one, and a read costs a comparison. Checks
-//! are numbered over the whole process, so the numbers stay valid when the configuration is
-//! reloaded.
-//! numbered over the whole process, so the numbers stay valid when the configuration is reloaded.
+//! or after it. So each client and each standby has the number of a check, and routing a read costs
+//! one comparison. Checks are numbered across the whole process, so the numbers stay valid when the
+//! configuration is reloaded.
 
 use std::{
     collections::VecDeque,
@@ -20,10 +19,10 @@ use std::{
 
 use super::thinning::thin;
 
-/// The number for the next check in this process.
+/// The number that the next health check in this process gets.
 static NEXT_SEQ: AtomicU64 = AtomicU64::new(1);
 
-/// The number of a health check, in the order in which they are sent.
+/// The number of a health check. Checks are numbered in the order in which they are sent.
 ///
 /// 0 precedes all checks: every server has replayed what was written before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,14 +64,15 @@ impl CausalToken {
         self.0[at] = self.0[at].max(written);
     }
 
-    /// Adds the writes recorded for a sub-request.
+    /// Adds the writes that a sub-request has recorded in its own token.
     pub(crate) fn merge(&mut self, part: &Self) {
         for (shard, written) in (0..).zip(&part.0) {
             self.raise(shard, *written);
         }
     }
 
-    /// Returns the check for a shard; 0 if the client did not write there.
+    /// Returns the check whose position a standby of this shard must have replayed; 0 if the client
+    /// did not write there.
     pub(crate) fn for_shard(&self, shard: usize) -> CheckSeq {
         self.0.get(shard).copied().unwrap_or_default()
     }
@@ -88,11 +88,11 @@ impl CausalToken {
 /// monitor.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTracker {
-    /// The highest check that covers a client's write.
+    /// The highest number of a check that covers a client's write.
     newest_write: AtomicU64,
     /// Whether a client has written since the last check of the primary.
     check_requested: AtomicBool,
-    /// The last check that the primary has replied to.
+    /// The number of the last check that the primary has replied to.
     answered: AtomicU64,
     /// Whether a client waits for a standby to catch up.
     replay_requested: AtomicBool,
@@ -102,7 +102,8 @@ impl WriteTracker {
     /// Records a write. Returns the check whose position a standby must have replayed, and whether
     /// the primary must be checked for it now.
     pub(crate) fn record_write(&self) -> (CheckSeq, bool) {
-        // In this order: the check that clears the request is sent after the write is recorded.
+        // The order matters: the check that clears the request must be sent after the write is
+        // recorded, so that it covers the write.
         let written = self.record_deferrable_write();
         (written, !self.check_requested.swap(true, Ordering::SeqCst))
     }
@@ -115,7 +116,7 @@ impl WriteTracker {
         written
     }
 
-    /// Clears the request: the primary is about to be checked.
+    /// Clears the request for a check of the primary; called just before the check is sent.
     pub(crate) fn start_primary_check(&self) {
         self.check_requested.store(false, Ordering::SeqCst);
     }
@@ -130,7 +131,7 @@ impl WriteTracker {
         self.newest_write.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether another check of a standby with this position may allow more reads there.
+    /// Whether another check of a standby that had replayed `replayed` may allow more reads there.
     pub(crate) fn can_advance(&self, replayed: CheckSeq) -> bool {
         let newest = self.newest_write.load(Ordering::SeqCst);
         replayed.0 < newest.min(self.answered.load(Ordering::SeqCst))
@@ -146,20 +147,20 @@ impl WriteTracker {
         self.replay_requested.store(true, Ordering::SeqCst);
     }
 
-    /// Returns whether that was requested, and clears the request; clients that still wait set it
-    /// again.
+    /// Returns whether a check of the standbys was requested, and clears the request. Clients that
+    /// still wait set it again.
     pub(crate) fn take_replay_request(&self) -> bool {
         self.replay_requested.swap(false, Ordering::SeqCst)
     }
 }
 
-/// Maximum number of entries stored.
+/// Maximum number of entries in an [`LsnHistory`].
 const ENTRIES_MAX: usize = 512;
 
 /// The WAL position of the primary at each check.
 ///
-/// Both increase. If a standby lags far, more entries are needed than fit: then older ones are
-/// thinned out, and a standby that catches up still finds one eventually.
+/// Check numbers and positions both increase. A full history is thinned: the older its entries, the
+/// fewer remain, so a standby with a large lag finds only a coarse entry until it catches up.
 #[derive(Debug, Default)]
 pub(crate) struct LsnHistory {
     /// Index of the primary in the list of servers, and its timeline.
@@ -180,8 +181,8 @@ impl LsnHistory {
         if self.primary.replace(primary) != Some(primary) {
             self.entries.clear();
         }
-        // An equal position at a later check is more useful; a lower one means that the server has
-        // crashed and lost unflushed WAL.
+        // If positions are equal, only the one at the latest check is useful. A lower position
+        // means that the server has crashed and lost unflushed WAL.
         while self.entries.back().is_some_and(|(_, lsn)| *lsn >= insert_lsn) {
             self.entries.pop_back();
         }
@@ -193,8 +194,8 @@ impl LsnHistory {
     }
 
     /// Returns the last check at which the primary was not ahead of the position that a standby on
-    /// `timeline` has replayed. Positions on different timelines are not comparable: the two may
-    /// have diverged before.
+    /// `timeline` has replayed. Positions on different timelines are not comparable, since the
+    /// timelines may have diverged before these positions.
     pub(crate) fn replayed(&self, timeline: u32, lsn: u64) -> CheckSeq {
         if self.primary.is_none_or(|(_, of_primary)| of_primary != timeline) {
             return CheckSeq::default();
@@ -204,15 +205,16 @@ impl LsnHistory {
     }
 }
 
-/// Page headers take 24 bytes, or 40 at the start of a segment. A record that starts after a header
-/// ends after this offset.
+/// Offset on a WAL page below which no record that starts on the page can end. Page headers take 24
+/// bytes, or 40 at the start of a segment, and a record at least 24.
 const PAGE_HEADER_BYTES: u64 = 48;
 
-/// Returns the latest possible end of the last record, given the position of the next insert. That
-/// position may be after the header of a page without a record, which a standby does not report
-/// until the page has one: it reports the end of the previous page. So a position within or just
-/// after a header stands for that end. If a record continues on the page, none can end between
-/// header and position.
+/// Returns a position that a standby's reported position reaches once the standby has replayed all
+/// WAL before `next_insert`, and no sooner. The insert position may be just after the header of a
+/// page that has no record yet; a standby then still reports the end of the previous page. So a
+/// position within or just after a page header is mapped to the start of its page. That is also
+/// correct if a record continues onto the page, because no other record ends between the start of
+/// the page and that record's end.
 pub(crate) fn end_of_wal(next_insert: u64, page_bytes: u64) -> u64 {
     match next_insert.checked_rem(page_bytes) {
         Some(on_page) if on_page < PAGE_HEADER_BYTES => next_insert - on_page,
@@ -237,7 +239,7 @@ mod tests {
         tracker.start_primary_check();
         let check = CheckSeq::allocate();
         assert!(check >= written);
-        // A write before the answer requires another check.
+        // A write before the primary's reply requires another check.
         let (second, is_first) = tracker.record_write();
         assert!(is_first && second > check);
         let mut history = LsnHistory::default();
@@ -266,7 +268,7 @@ mod tests {
             [99, 100, 200, 299, 300, 900].map(|it| replayed(&history, it)),
             [0, 1, 5, 5, 6, 6]
         );
-        // It has crashed and lost unflushed WAL.
+        // The primary has crashed and lost unflushed WAL.
         record(&mut history, 8, 250);
         assert_eq!([249, 250, 300].map(|it| replayed(&history, it)), [5, 8, 8]);
     }
@@ -288,7 +290,7 @@ mod tests {
             history.record((0, 1), CheckSeq(number), number * 10, &tracker);
         }
         assert!(history.entries.len() <= ENTRIES_MAX);
-        // Coarse for old entries, exact for recent ones, and never too high.
+        // The result is coarse for old entries, exact for recent ones, and never too high.
         for (lsn, least) in [(500_000, 43_000), (990_000, 98_000), (999_990, 99_999)] {
             let found = history.replayed(1, lsn).0;
             assert!((least..=lsn / 10).contains(&found), "{lsn}: {found}");

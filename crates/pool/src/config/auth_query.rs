@@ -6,7 +6,7 @@ use super::{CONSOLE_DATABASES, Config};
 pub const DEFAULT_AUTH_QUERY: &str = "select rolname, case when rolvaliduntil < pg_catalog.now() \
      then null else rolpassword end from pg_catalog.pg_authid where rolname = $1 and rolcanlogin";
 
-/// A query for a user's secret at a server.
+/// A query for a user's secret, run on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthQuery {
     /// The user whose secret is queried.
@@ -23,8 +23,8 @@ impl Config {
     /// Returns the query for the secret of `user` at a login to `database`; `None` if not
     /// configured.
     ///
-    /// The database's own settings take precedence over those of `[pool.auth]`. A database that
-    /// does not exist, or is the console, has no server to query: `auth.dbname` is needed then.
+    /// The database's own settings take precedence over those of `[pool.auth]`. The console, or a
+    /// database without an entry, has no server to query, so `auth.dbname` is needed.
     pub fn auth_query(&self, database: &str, user: &str) -> Option<AuthQuery> {
         let is_console = CONSOLE_DATABASES.contains(&database);
         let entry = self.database(database).filter(|_| !is_console);
@@ -41,7 +41,7 @@ impl Config {
         })
     }
 
-    /// Whether any user's secret is queried.
+    /// Whether `[pool.auth]` or any database names a role that queries servers for secrets.
     pub(crate) fn uses_auth_query(&self) -> bool {
         self.auth.user.is_some() || self.databases.values().any(|it| it.auth_user.is_some())
     }

@@ -1,4 +1,4 @@
-//! `[pool.capture]`: what to capture of clients' traffic, and where to store it.
+//! `[pool.capture]`: which parts of clients' traffic are captured, and where they are stored.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// How traffic is captured: `[pool.capture]`. Changes do not affect a running capture.
+/// How clients' traffic is captured: `[pool.capture]`. Changes do not affect a running capture.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CaptureConfig {
     /// The folder for captures, each in its own subfolder. `None` disables captures.
     pub path: Option<PathBuf>,
-    /// Whether a capture starts with the pooler.
+    /// Whether the pooler starts a capture when it starts.
     pub start: bool,
     /// How the rows that clients send for COPY are captured.
     pub copy: CopyCapture,
-    /// Maximum bytes of such rows captured per message, from 0 to 128 MiB.
+    /// Maximum bytes of COPY rows captured per message, from 0 to 128 MiB.
     pub copy_bytes_max: u32,
-    /// Whether values are replaced by other values of the same shape.
+    /// Whether captured values are replaced by other values of the same shape.
     pub redact: bool,
     /// A file with the secret from which the replacements are derived, at least 16 bytes; a random
     /// secret, which is not stored, if `None`.
@@ -29,7 +29,7 @@ pub struct CaptureConfig {
     /// Bytes of statement text and values after which a file is finished, from 1 MiB to 1 GiB.
     pub file_bytes: u32,
     /// Maximum age of a file before it is finished, counted from its first event; at least a
-    /// second. A crash loses no more than that.
+    /// second. A crash loses at most the events of this period.
     #[serde(with = "durations::duration")]
     pub file_time: Duration,
 }
@@ -54,17 +54,17 @@ impl Default for CaptureConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyCapture {
-    /// Complete rows.
+    /// The complete rows.
     #[default]
     Full,
-    /// Only the length in bytes.
+    /// Only the rows' length in bytes.
     Length,
-    /// Nothing at all.
+    /// Neither the rows nor their length.
     Off,
 }
 
 impl CopyCapture {
-    /// Returns the keyword in configuration files.
+    /// Returns the keyword of this value in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -75,7 +75,7 @@ impl CopyCapture {
 }
 
 impl CaptureConfig {
-    /// Reports violated rules: key and reason.
+    /// Calls `rule` for each rule: whether it is violated, its key, and the reason.
     pub(super) fn check(&self, rule: &mut impl FnMut(bool, &str, &str)) {
         const MIB: u32 = 1 << 20;
         let no_path = self.start && self.path.is_none();

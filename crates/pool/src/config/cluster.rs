@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{DatabaseConfig, database::endpoint, durations, toml};
 
-/// Maximum number of servers of a database or shard: a worker has a bit for each.
+/// Maximum number of servers of a database or shard: workers keep one bit per server in a `u64`.
 pub const SERVERS_MAX: usize = 64;
 
-/// One of several servers: an entry of `servers`.
+/// A server of a database or shard: an entry of `servers`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ServerEntry {
-    /// A name, an address or the directory of a unix socket, as in `hosts`, with `:port` if it is
-    /// not `port`.
+    /// A name, an address or the directory of a unix socket, as in `hosts`, optionally with
+    /// `:port`, which overrides `port`.
     pub host: String,
-    /// The port; the database's if `None`.
+    /// The server's port; the database's `port` if `None`.
     pub port: Option<u16>,
-    /// The role of this server, if it should not be detected.
+    /// The role of this server; [`ConfiguredRole::Auto`] if health checks detect it.
     #[serde(default)]
     pub role: ConfiguredRole,
     /// The server's share of the load relative to the other servers, for the strategy `weighted`.
@@ -40,32 +40,32 @@ impl ServerEntry {
     ///
     /// # Errors
     ///
-    /// `host` is not a valid host.
+    /// `host` cannot be parsed as a host.
     pub(super) fn endpoint(&self, port: u16) -> Result<Endpoint, String> {
         endpoint(&self.host, self.port.unwrap_or(port))
     }
 }
 
-/// How one of the suitable servers is chosen for a request.
+/// How one of the eligible servers is selected for a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {
-    /// Members take turns.
+    /// The eligible members take turns.
     #[default]
     RoundRobin,
-    /// A random member, with equal probability.
+    /// Selects a random member, with equal probability.
     Random,
-    /// The member with the fewest requests in progress.
+    /// Selects the member with the fewest requests in progress.
     LeastOutstanding,
     /// Members take turns in proportion to their weight.
     Weighted,
     /// Picks two members at random and uses the one expected to reply sooner under its load. A much
-    /// slower one gets a request only to find out whether it still is slow.
+    /// slower member gets only occasional requests, which show whether it is still slow.
     Latency,
 }
 
 impl Strategy {
-    /// Returns the keyword in the configuration and in SHOW.
+    /// Returns the strategy's keyword in configuration files and in SHOW.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RoundRobin => "round-robin",
@@ -77,21 +77,21 @@ impl Strategy {
     }
 }
 
-/// The configured role of a server.
+/// The role that the configuration assigns to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConfiguredRole {
-    /// The role is detected, and may change.
+    /// Health checks detect the role, which may change.
     #[default]
     Auto,
     /// The server that accepts writes.
     Primary,
-    /// A server for reads only.
+    /// A server that is used only for reads.
     Replica,
 }
 
 impl ConfiguredRole {
-    /// Returns the keyword in configuration files.
+    /// Returns the role's keyword in configuration files.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -107,7 +107,7 @@ impl ConfiguredRole {
 pub struct ClusterConfig {
     /// How the server for a transaction is selected from the eligible ones.
     pub strategy: Strategy,
-    /// The role for clients that request none.
+    /// The role preference of clients that do not state one.
     #[serde(with = "toml::role_preference")]
     pub role: RolePreference,
     /// How long a failed replica is banned.
@@ -123,11 +123,11 @@ pub struct ClusterConfig {
     /// Interval between two health checks of a server.
     #[serde(with = "durations::duration")]
     pub check_interval: Duration,
-    /// Timeout of a health check, login included.
+    /// Timeout of one health check, including the login.
     #[serde(with = "durations::duration")]
     pub check_timeout: Duration,
-    /// The role that runs the checks; if `None` the database's user, or else a user of the
-    /// database.
+    /// The role that health checks log in as. If `None`, the database's forced user or else any of
+    /// its users.
     pub check_user: Option<String>,
     /// Maximum replication lag of a replica that serves reads; `None`, written 0, means no limit.
     #[serde(with = "durations::timeout")]
@@ -171,7 +171,7 @@ impl Default for ClusterConfig {
 pub struct ClusterPool {
     /// The servers in configured order; at least one.
     pub servers: Vec<ClusterServer>,
-    /// Name of the database on the servers, if it differs from the pool's.
+    /// Name of the database on these servers; the pool's own database name if `None`.
     pub dbname: Option<String>,
     /// Load balancing, health checks and failover.
     pub settings: ClusterConfig,
@@ -180,21 +180,21 @@ pub struct ClusterPool {
 /// A server of a [`ClusterPool`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterServer {
-    /// The server's endpoint.
+    /// Address of the server: host and port, or unix socket.
     pub endpoint: Endpoint,
-    /// The role of this server, if it should not be detected.
+    /// The role of this server; [`ConfiguredRole::Auto`] if health checks detect it.
     pub role: ConfiguredRole,
     /// The server's share of the load, for the strategy `weighted`.
     pub weight: NonZeroU32,
 }
 
 impl DatabaseConfig {
-    /// Returns one cluster per shard, or one of `servers` if the database is not sharded. Empty if
-    /// it has neither.
+    /// Returns one cluster per shard, or one cluster of `servers` if the database is not sharded;
+    /// an empty list if it has neither.
     ///
     /// # Errors
     ///
-    /// A `host` is not valid.
+    /// The `host` of a server cannot be parsed.
     pub(crate) fn clusters(&self) -> Result<Vec<ClusterPool>, String> {
         let server = |entry: &ServerEntry| {
             let endpoint = entry.endpoint(self.port)?;
@@ -209,7 +209,7 @@ impl DatabaseConfig {
         shards.chain(own).collect()
     }
 
-    /// Returns the list of servers of each cluster, with its key.
+    /// Returns the server list of each cluster, with the list's key below the database.
     fn server_lists(&self) -> impl Iterator<Item = (String, &[ServerEntry])> {
         let shards = self.shards.iter().enumerate();
         let shards =

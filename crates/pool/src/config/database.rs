@@ -1,4 +1,4 @@
-//! [`DatabaseConfig`]: a database as clients know it.
+//! [`DatabaseConfig`]: the settings of a database, under the name that clients use.
 
 use std::{collections::BTreeMap, num::NonZeroU32, path::Path, time::Duration};
 
@@ -18,35 +18,37 @@ pub(super) const DEFAULT_PORT: u16 = 5432;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DatabaseConfig {
-    /// Addresses of its server: names, addresses or directories of unix sockets, with `:port` if it
-    /// is not `port`. If empty, the server whose socket is in the first of
-    /// `listen.unix-directories`.
+    /// Hosts of the database's server: names, addresses or directories of unix sockets, optionally
+    /// with `:port`, which overrides `port`. If empty, the server is reached by its unix socket in
+    /// the first of `listen.unix-directories`.
     pub hosts: Vec<String>,
     /// Default port of the database's servers.
     pub port: u16,
-    /// Name of the database at the server; the name that the client used if `None`.
+    /// Name of the database on the server; the name that the client requests if `None`.
     pub dbname: Option<String>,
     /// The forced user: all clients log in to the server as this role.
     pub user: Option<String>,
     /// The forced user's secret; the one of the user list if `None`.
     #[serde(serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
-    /// Whether cleartext passwords may be sent to the database's servers without TLS.
+    /// Whether cleartext passwords may be sent to the database's servers over connections that are
+    /// neither encrypted nor local.
     pub allow_cleartext_password: Option<bool>,
-    /// When a server connection is released by its client.
+    /// When a client releases its server connection.
     pub mode: Option<PoolMode>,
     /// Maximum number of server connections per user.
     pub pool_size: Option<u32>,
     /// Number of server connections kept open per user.
     pub min_size: Option<u32>,
-    /// Additional server connections per user once a client has waited.
+    /// Additional server connections per user, allowed once a client has waited for
+    /// `timeouts.reserve-wait`.
     pub reserve_size: Option<u32>,
     /// Maximum number of server connections of all users; 0 means no limit.
     pub max_servers: Option<u32>,
     /// Maximum number of clients of all users; 0 means no limit.
     pub max_clients: Option<u32>,
-    /// Share of each pool in limits on server connections that several pools share, relative to
-    /// other pools; 1 if `None`.
+    /// Weight of each pool of this database, relative to other pools, when pools compete for server
+    /// connections under a shared limit; 1 if `None`.
     pub weight: Option<NonZeroU32>,
     /// Age at which an idle server connection is closed.
     #[serde(with = "toml::optional_duration")]
@@ -77,7 +79,7 @@ pub struct DatabaseConfig {
     pub sharding: ShardingConfig,
     /// Shards, each with its own servers; instead of `servers`.
     pub shards: Vec<ShardEntry>,
-    /// Other clusters that a sample of the traffic is mirrored to.
+    /// Other clusters to which a sample of the traffic is mirrored.
     pub mirrors: Vec<MirrorEntry>,
 }
 
@@ -88,7 +90,7 @@ pub enum LoadBalanceHosts {
     /// Each new connection goes to the next host.
     #[default]
     RoundRobin,
-    /// The first reachable host.
+    /// Each new connection goes to the first reachable host.
     First,
 }
 
@@ -159,7 +161,8 @@ pub(super) fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
     })
 }
 
-/// Splits a host from its port.
+/// Splits `host:port` or `[address]:port` into host and port; without a port in the text, the port
+/// is `port`.
 pub(crate) fn host_and_port(text: &str, port: u16) -> Result<(&str, u16), String> {
     let wrong = |why: &str| format!("{text:?} is not a host: {why}");
     let (host, own_port) = match text.strip_prefix('[') {
@@ -167,7 +170,7 @@ pub(crate) fn host_and_port(text: &str, port: u16) -> Result<(&str, u16), String
             let (host, rest) = rest.split_once(']').ok_or_else(|| wrong("] is missing"))?;
             (host, rest.strip_prefix(':'))
         }
-        // An IPv6 address has more than one colon, and a port follows none of them.
+        // A text with more than one colon is an IPv6 address without a port.
         None => match text.split_once(':') {
             Some((host, port)) if !port.contains(':') => (host, Some(port)),
             _ => (text, None),

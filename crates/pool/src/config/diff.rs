@@ -1,7 +1,7 @@
 //! Differences between two configurations, key by key. Values of secrets are not shown.
 //!
-//! The lists of keys below destructure the structs completely, so a new field that is missing there
-//! does not compile.
+//! The key lists below destructure each struct completely: the compiler rejects a list that lacks a
+//! new field.
 
 use std::{
     collections::BTreeMap,
@@ -30,9 +30,9 @@ use crate::hba::Hba;
 pub struct ConfigChange {
     /// The key's path below `[pool]`.
     pub key: String,
-    /// The value before; `None` if there was none.
+    /// The value before the change; `None` if the key is new.
     pub before: Option<String>,
-    /// The value now; `None` if the key was removed.
+    /// The value after the change; `None` if the key was removed.
     pub now: Option<String>,
     /// Whether the change takes effect only at the next start.
     pub needs_restart: bool,
@@ -53,7 +53,7 @@ impl fmt::Display for ConfigChange {
 }
 
 impl Config {
-    /// Returns the keys whose values differ in `now`.
+    /// Returns the keys whose values differ between `self` and `now`.
     pub fn diff(&self, now: &Self) -> Vec<ConfigChange> {
         let mut changes = Vec::new();
         self.compare(now, "", &mut changes);
@@ -84,13 +84,13 @@ pub(crate) fn needs_restart(key: &str) -> bool {
     key == "workers" || key == "capture.start" || is_socket || key.starts_with("tcp.")
 }
 
-/// A part of the configuration that can be compared with a later version of itself.
+/// A part of the configuration that can be compared with its later version.
 trait Compare {
-    /// Adds the differences from `now` to `changes`.
+    /// Adds the differences between `self` and `now` to `changes`; `key` is the path of `self`.
     fn compare(&self, now: &Self, key: &str, changes: &mut Vec<ConfigChange>);
 }
 
-/// A value as shown in a [`ConfigChange`]; `None` if it is not set.
+/// A value that a [`ConfigChange`] can show.
 trait DisplayValue {
     fn display_value(&self) -> Option<String>;
 }
@@ -98,7 +98,7 @@ trait DisplayValue {
 impl<T: DisplayValue + PartialEq> Compare for T {
     fn compare(&self, now: &Self, key: &str, changes: &mut Vec<ConfigChange>) {
         if self != now {
-            // An unset value is shown as such, since `None` would mean a removed key.
+            // An unset value is shown as "not set", since `None` would mean a removed key.
             let text = |value: &Self| value.display_value().unwrap_or_else(|| "not set".to_owned());
             let (before, now) = (Some(text(self)), Some(text(now)));
             changes.push(ConfigChange { key: key.to_owned(), before, now, needs_restart: false });
@@ -106,8 +106,8 @@ impl<T: DisplayValue + PartialEq> Compare for T {
     }
 }
 
-/// `Struct { field, … }`: compares field by field; fields are named like their keys. Fields after a
-/// semicolon are not keys.
+/// Implements `Compare` for each listed struct, field by field. Keys are named after their fields;
+/// fields after a semicolon are not keys.
 macro_rules! by_fields {
     ($($type:ty => $name:ident { $($field:ident),* $(,)? $(; $hidden:ident)* })*) => {$(
         impl Compare for $type {
@@ -199,7 +199,7 @@ impl<T: Compare + NamedEntry> Compare for BTreeMap<String, T> {
     }
 }
 
-/// An entry of a map that is compared by name.
+/// Marks the entry type of a map whose entries are compared by name.
 trait NamedEntry {}
 impl NamedEntry for DatabaseConfig {}
 impl NamedEntry for UserConfig {}

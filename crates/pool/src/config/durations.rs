@@ -1,10 +1,11 @@
-//! Reading and writing of durations: seconds, or a number with a unit.
+//! Reads and writes durations: seconds, or a number with a unit.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Longest valid duration. A longer one is a typing error, and would overflow when added to a time.
+/// Longest valid duration, in seconds: 100 years. A longer one is probably a typing error, and
+/// adding it to an `Instant` could overflow.
 const SECONDS_MAX: f64 = 100.0 * 365.0 * 86_400.0;
 
 /// Parses seconds, such as `15` or `0.5`: the format of `pgbouncer.ini`.
@@ -36,7 +37,7 @@ fn deserialize_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, 
     })
 }
 
-/// A duration, for serde's `with`.
+/// Serde module for a duration.
 pub(super) mod duration {
     use super::{Deserializer, Duration, Serializer};
 
@@ -52,7 +53,7 @@ pub(super) mod duration {
     }
 }
 
-/// A timeout, for serde's `with`: 0 means none.
+/// Serde module for a timeout; 0 means no timeout.
 pub(super) mod timeout {
     use super::{Deserializer, Duration, Serializer};
 
@@ -71,7 +72,8 @@ pub(super) mod timeout {
     }
 }
 
-/// Parses a duration with a unit; seconds without one.
+/// Parses a number with the unit `ms`, `s`, `m`, `min`, `h` or `d`; a number without a unit is in
+/// seconds.
 pub(super) fn parse_with_unit(text: &str) -> Option<Duration> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

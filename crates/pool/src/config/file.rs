@@ -1,4 +1,4 @@
-//! Reads a configuration file of either format into [`Config`], and reports its errors.
+//! Reads a `howdah.toml` or `pgbouncer.ini` into [`Config`], and reports its errors.
 
 use std::{
     fmt, fs,
@@ -16,12 +16,12 @@ use super::{
 /// Maximum size of a configuration file or user list: enough for a million users.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
 
-/// The contents of a configuration file.
+/// A configuration file that was read without errors.
 #[derive(Clone, Debug)]
 pub struct ParsedConfig {
     /// The validated settings, including the users of the user list.
     pub config: Config,
-    /// The file's format.
+    /// The detected format of the file.
     pub format: FileFormat,
     /// Settings that are recognized but have no effect.
     pub warnings: Vec<Diagnostic>,
@@ -35,7 +35,7 @@ impl ParsedConfig {
     }
 }
 
-/// Files and lines of keys.
+/// The file and line of each key that the configuration sets.
 #[derive(Clone, Debug)]
 pub(super) struct KeyLocations {
     /// The configuration file itself, without included files.
@@ -67,8 +67,8 @@ fn is_same_or_child(key: &str, other: &str) -> bool {
     key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Whether the violation of a rule about `key` may only be a consequence of the invalid key
-/// `invalid`: one of them is in the section of the other.
+/// Whether a violated rule about `key` may merely follow from the invalid key `invalid`: one of
+/// them is in the section of the other.
 fn may_be_caused_by(key: &str, invalid: &str) -> bool {
     let section = invalid.rsplit_once('.').map_or(invalid, |(section, _)| section);
     is_same_or_child(key, section) || is_same_or_child(section, key)
@@ -113,7 +113,7 @@ pub struct Diagnostic {
     pub file: PathBuf,
     /// The line, from 1; 0 if the diagnostic is not about a line.
     pub line: usize,
-    /// The path of the key; empty if the diagnostic is not about a key.
+    /// The key's path below `[pool]`; empty if the diagnostic is not about a key.
     pub key: String,
     /// The message, without file and line.
     pub text: String,
@@ -160,10 +160,10 @@ pub enum ConfigReadError {
     Unreadable {
         /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of opening or reading the file.
         source: io::Error,
     },
-    /// The file contains errors.
+    /// The file was read, but has unknown keys or invalid values.
     #[error(transparent)]
     Invalid(#[from] ConfigErrors),
 }
@@ -229,7 +229,7 @@ impl Config {
         }
     }
 
-    /// Loads the secrets of the user list into `users`, and drops those of a list loaded before. A
+    /// Loads the secrets of the user list into `users`, replacing those that were loaded earlier. A
     /// secret in the configuration file takes precedence.
     ///
     /// # Errors
@@ -258,8 +258,8 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the rules that the settings violate, in whichever format they were written: key and
-    /// reason.
+    /// Returns the key and the reason of each rule that the settings violate. The rules are the
+    /// same for both file formats.
     pub(super) fn rule_violations(&self) -> impl Iterator<Item = (String, String)> {
         let mut violations = Vec::new();
         let mut rule = |is_violated: bool, key: &str, why: &str| {
@@ -323,7 +323,7 @@ impl Config {
         violations.into_iter()
     }
 
-    /// Checks the settings for queries of secrets.
+    /// Checks that each database in which secrets are queried exists in the configuration.
     fn check_auth_queries(&self, rule: &mut impl FnMut(bool, &str, &str)) {
         let entries = self.databases.iter();
         let own = entries.map(|(name, entry)| {
@@ -366,7 +366,7 @@ pub(super) enum LoadUsersError {
     Line(Diagnostic),
 }
 
-/// A configuration file of either format, as far as it could be read.
+/// The contents of a configuration file of either format, without the keys that could not be read.
 #[derive(Debug)]
 pub(super) struct FileContents {
     pub(super) config: Config,

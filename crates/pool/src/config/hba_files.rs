@@ -1,5 +1,4 @@
-//! Loading of `pg_hba.conf` and `pg_ident.conf`, and of the OS users and networks that they refer
-//! to.
+//! Loads `pg_hba.conf` and `pg_ident.conf`, and the OS users and networks that they refer to.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +13,7 @@ use super::{
 };
 use crate::hba::{Files, Hba, HbaError, Networks};
 
-/// Reads the files from disk.
+/// Access to the HBA files on disk.
 struct Disk;
 
 impl Files for Disk {
@@ -54,7 +53,7 @@ impl AuthConfig {
 }
 
 /// Returns the names of the operating system's users by uid, from the lines `name:password:uid:...`
-/// of passwd(5). If two lines have the same uid, the first one counts, as for the system itself.
+/// of passwd(5). If two lines have the same uid, the first one counts, as in getpwuid(3).
 fn os_users(passwd: &str) -> BTreeMap<u32, String> {
     let mut users = BTreeMap::new();
     for line in passwd.lines() {

@@ -2,7 +2,7 @@
 
 use super::{AuthMethod, Config};
 
-/// Returns keys of `[pool]` without effect in this configuration, and why.
+/// Returns the keys of `[pool]` that have no effect in this configuration, each with the reason.
 pub(super) fn ignored_settings(config: &Config) -> Vec<(String, &'static str)> {
     let auth = &config.auth;
     let rows = [
@@ -19,7 +19,7 @@ pub(super) fn ignored_settings(config: &Config) -> Vec<(String, &'static str)> {
     ];
     let ignored = rows.into_iter().filter(|(is_ignored, _, _)| *is_ignored);
     let ignored = ignored.map(|(_, key, why)| (key.to_owned(), why));
-    // Settings of a user that cannot log in.
+    // With `trust`, users without a secret cannot log in, so their settings have no effect.
     let is_trusting = auth.method == AuthMethod::Trust && !config.uses_auth_query();
     let unknown = config.users.iter().filter(|(_, user)| is_trusting && user.secret.is_none());
     let unknown = unknown.map(|(name, _)| {

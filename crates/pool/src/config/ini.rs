@@ -20,7 +20,7 @@ pub(super) enum IniLine<'a> {
     Pair { key: &'a str, value: &'a str },
     /// `%include file`.
     Include(&'a str),
-    /// A line that is neither; the text says what is wrong.
+    /// An invalid line; the text says what is wrong.
     Invalid(&'static str),
 }
 

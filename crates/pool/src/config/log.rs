@@ -15,11 +15,11 @@ pub struct LogConfig {
     pub connections: bool,
     /// Whether to log each client that disconnects, and why.
     pub disconnections: bool,
-    /// Whether to log the pooler's own errors that are sent to clients.
+    /// Whether to log the errors that clients get from the pooler itself, not from a server.
     pub pooler_errors: bool,
     /// Whether to log averages over all pools, once per period.
     pub stats: bool,
-    /// Interval between logged averages, at least a second. The console's averages use the same
+    /// Interval between logged averages, at least one second. The console's averages cover the same
     /// period.
     #[serde(with = "durations::duration")]
     pub stats_period: Duration,

@@ -13,20 +13,20 @@ use super::{
 /// Maximum number of mirrors of a database.
 pub const MIRRORS_MAX: usize = 8;
 
-/// A mirror: an entry of `mirrors`.
+/// A server that receives mirrored traffic: an entry of `mirrors`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MirrorEntry {
-    /// A name, an address or the directory of a unix socket, as in `hosts`, with `:port` if it is
-    /// not `port`.
+    /// A name, an address or the directory of a unix socket, as in `hosts`, optionally with
+    /// `:port`, which overrides `port`.
     pub host: String,
-    /// The port; the database's if `None`.
+    /// The mirror's port; the database's `port` if `None`.
     pub port: Option<u16>,
     /// The database's name at the mirror; its name at the database's own servers if `None`.
     pub dbname: Option<String>,
     /// The role at the mirror; the role at the database's own servers if `None`.
     pub user: Option<String>,
-    /// The role's secret; the one of the user list if `None`.
+    /// The role's secret; if `None`, that of the user list.
     #[serde(default, serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
     /// The share of clients whose transactions are mirrored, from 0 to 1.
@@ -41,7 +41,7 @@ pub struct MirrorEntry {
     /// Maximum bytes of all clients' buffered and running transactions together.
     #[serde(default = "default_buffer_bytes")]
     pub buffer_bytes: u32,
-    /// Timeout of a transaction at the mirror, and of the wait for a connection.
+    /// How long a transaction may run at the mirror, and how long it may wait for a connection.
     #[serde(default = "default_timeout", with = "durations::duration")]
     pub timeout: Duration,
 }
@@ -67,7 +67,7 @@ fn default_timeout() -> Duration {
 }
 
 impl MirrorEntry {
-    /// Creates a mirror of all clients with default limits.
+    /// Creates an entry that mirrors all clients, with default limits.
     pub fn new(host: String, port: Option<u16>) -> Self {
         Self {
             host,
@@ -102,9 +102,9 @@ impl MirrorEntry {
 pub struct MirrorPool {
     /// The mirror's name, unique within its database.
     pub name: String,
-    /// The mirror's endpoint.
+    /// Address of the mirror: host and port, or unix socket.
     pub endpoint: Endpoint,
-    /// The configuration entry.
+    /// The configuration entry, with sample rate and limits.
     pub entry: MirrorEntry,
 }
 

@@ -1,18 +1,18 @@
-//! `key=value key='value with blanks'`: the connection strings of a `pgbouncer.ini`.
+//! Parser for the connection strings of a `pgbouncer.ini`: `key=value key='value with blanks'`.
 //!
-//! A quote inside quotes is doubled. A backslash has no special meaning. An empty value is refused,
-//! as by PgBouncer, unless it is quoted.
+//! A quote inside quotes is doubled. A backslash has no special meaning. As in PgBouncer, an empty
+//! value is refused unless it is quoted.
 
-/// The reason why a text is not a list of pairs.
+/// The reason why a text is not a valid list of pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PairsError {
-    /// A key lacks `=`.
+    /// A key is empty, contains whitespace, or is not followed by `=`.
     #[error("expected `key=value`")]
     NoEquals,
     /// The closing quote is missing.
     #[error("the value's closing quote is missing")]
     Unclosed,
-    /// A key is not followed by a value: the text ends after `=`.
+    /// A key has no value: nothing follows `=`.
     #[error("a value is missing: write an empty value as ''")]
     NoValue,
 }
@@ -34,7 +34,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<(&str, String)>, PairsError> {
     Ok(pairs)
 }
 
-/// Parses a value at the start of `text`, and returns it with the rest.
+/// Parses the value at the start of `text`, and returns the value and the remaining text.
 fn value(text: &str) -> Result<(String, &str), PairsError> {
     let Some(mut rest) = text.strip_prefix('\'') else {
         let (value, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));

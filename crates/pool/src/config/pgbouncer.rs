@@ -1,8 +1,8 @@
 //! Reads a `pgbouncer.ini` into [`Config`].
 //!
 //! Each key is a row of a table: the `[pool]` key it sets, or the reason why it has no effect,
-//! which is logged as a warning. A key without a row is unknown to PgBouncer as well, and an error.
-//! Source: the manual of PgBouncer 1.25, config(5).
+//! which is logged as a warning. A key without a row is an error, since PgBouncer does not know it
+//! either. Source: the manual of PgBouncer 1.25, config(5).
 
 mod differences;
 mod entries;
@@ -24,7 +24,7 @@ pub use self::{
     keys::{KEYS, KeyEffect, PgbouncerKey},
 };
 
-/// Deepest nesting of `%include`.
+/// Maximum nesting depth of `%include`.
 const INCLUDES_MAX: usize = 10;
 
 /// Sections that a `pgbouncer.ini` may have.
@@ -38,7 +38,8 @@ pub(super) fn is_section(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// The structure of the file is broken. Other errors would be unreliable then and are not reported.
+/// A line, section or included file could not be read, so the values of some keys are unknown and
+/// the settings cannot be checked as a whole.
 pub(super) fn read(text: &str, file: &Path) -> Result<FileContents, ConfigErrors> {
     let IniReader { config, warnings, errors, invalid_keys, locations, is_broken, .. } =
         IniReader::read_all(text, file);
@@ -67,7 +68,7 @@ type IniKeyResult = Result<Option<&'static str>, String>;
 struct IniReader {
     config: Config,
     section: Option<&'static str>,
-    /// Keys of section `[pgbouncer]` in the file.
+    /// Keys of section `[pgbouncer]` that the file sets.
     keys: Vec<&'static str>,
     warnings: Vec<Diagnostic>,
     errors: Vec<Diagnostic>,

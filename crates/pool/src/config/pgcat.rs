@@ -1,11 +1,10 @@
 //! Reads a `pgcat.toml` into [`Config`](super::Config).
 //!
 //! Each key is a row of a table: the key it is converted to, or the reason why it is dropped, which
-//! is reported with file and line. Source: `src/config.rs` in the last commit of PgCat, of February
-//! 2025.
+//! is reported with file and line. Source: `src/config.rs` at PgCat's last commit (February 2025).
 //!
-//! PgCat's settings of each user of each pool become settings of a user or of a database. If users
-//! of the same name differ between pools, that is reported as well.
+//! PgCat's settings of each user of each pool become settings of a user or of a database. Users of
+//! the same name whose settings differ between pools are reported as well.
 
 mod general;
 mod import;
@@ -33,7 +32,7 @@ use super::file::{ConfigErrors, Diagnostic};
 /// The result of reading a key: a remark, if any, or the reason why the value is invalid.
 type PgcatKeyResult = Result<Option<String>, String>;
 
-/// The contents of a `pgcat.toml`.
+/// The contents of a `pgcat.toml`, with everything that could not be converted exactly.
 #[derive(Debug)]
 struct PgcatFile {
     general: General,
@@ -98,7 +97,7 @@ impl PgcatReader<'_> {
                 key => self.remark(name.span().start, key, "PgCat has unknown key"),
             }
         }
-        // General plugins apply to pools without their own.
+        // Plugins of `[general]` apply to pools that configure none.
         if let Some(value) = plugins {
             let mut pool = PgcatPool::default();
             self.rows(pools::PLUGINS, &mut pool, "plugins", value);
@@ -136,7 +135,7 @@ impl PgcatReader<'_> {
         }
     }
 
-    /// Calls `read` for each table in a table.
+    /// Calls `read` for each table within a table.
     fn for_each_table(
         &mut self,
         key: &str,
@@ -159,7 +158,7 @@ impl PgcatReader<'_> {
         table
     }
 
-    /// Reads a table whose valid keys are those in `rows`.
+    /// Reads the table at `key` into `into`; its valid keys are those in `rows`.
     fn rows<T>(&mut self, rows: &[PgcatKey<T>], into: &mut T, key: &str, value: &SpannedValue<'_>) {
         let Some(table) = self.table(key, value) else { return };
         for (name, value) in table {

@@ -12,29 +12,30 @@ use super::{
 
 /// The resolved settings of a pool, that is, of one user in one database.
 ///
-/// Settings of the user take precedence over those of the database, and those over `[pool]`.
+/// Settings of the user override those of the database, which override those of `[pool]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolSettings {
     /// Endpoints of the servers; never empty.
     pub servers: Vec<Endpoint>,
     /// The order in which `servers` are used.
     pub load_balance_hosts: LoadBalanceHosts,
-    /// The clusters of `servers` or of each shard, if each server has a separate pool.
+    /// The cluster of `servers`, or one cluster per shard, whose servers have separate pools; empty
+    /// for a database with `hosts`.
     pub clusters: Vec<ClusterPool>,
-    /// Mirrors that the clients' traffic is copied to.
+    /// Mirrors to which the clients' traffic is copied; empty in session mode.
     pub mirrors: Vec<MirrorPool>,
     /// Role, database and secret for logins to the servers.
     pub login: ServerIdentity,
     /// Whether cleartext passwords may be sent over connections that are neither encrypted nor
     /// local.
     pub allow_cleartext_password: bool,
-    /// When a server connection may go to another client.
+    /// When a client gives its server connection back.
     pub mode: PoolMode,
     /// Maximum number of server connections, without the reserve; `None` means no limit.
     pub size: Option<NonZeroU32>,
     /// Number of server connections kept open.
     pub min_size: u32,
-    /// Additional server connections once a client has waited for `timeouts.reserve_wait`.
+    /// Additional server connections allowed once a client has waited for `timeouts.reserve_wait`.
     pub reserve_size: u32,
     /// Maximum number of server connections of the whole database.
     pub database_servers: Option<NonZeroU32>,
@@ -42,29 +43,30 @@ pub struct PoolSettings {
     pub database_clients: Option<NonZeroU32>,
     /// Maximum number of server connections of the user in all databases.
     pub user_servers: Option<NonZeroU32>,
-    /// Maximum number of server connections of all pools to the same host.
+    /// Maximum number of server connections of all pools to the same host and port.
     pub host_servers: Option<NonZeroU32>,
-    /// The pool's share of limits that several pools share, relative to the other pools.
+    /// The pool's weight, relative to other pools, when pools compete for server connections under
+    /// a shared limit.
     pub weight: NonZeroU32,
     /// Maximum number of clients of the user in all databases.
     pub user_clients: Option<NonZeroU32>,
-    /// Timeouts, with those of user and database applied.
+    /// Timeouts of `[pool]`, overridden by those of the database and the user.
     pub timeouts: TimeoutConfig,
 }
 
-/// The pooler's identity at a server.
+/// The role, database and secret with which the pooler logs in to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerIdentity {
     /// The role that the pooler logs in as.
     pub user: String,
     /// Whether the database forces this role for all clients.
     pub is_forced: bool,
-    /// The database's name at the server.
+    /// Name of the database on the server.
     pub database: String,
     /// The role's stored secret. A SCRAM secret is only sufficient together with the client key
     /// recovered from the client's own login.
     pub secret: Option<StoredSecret>,
-    /// Startup parameters of the connection.
+    /// Additional startup parameters: names and values.
     pub parameters: Vec<(String, String)>,
     /// Query run on the connection before its first use.
     pub connect_query: Option<String>,

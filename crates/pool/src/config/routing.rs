@@ -19,11 +19,11 @@ pub struct RoutingConfig {
     pub read_your_writes: bool,
     /// Whether hints in SQL comments are recognized.
     pub hints: bool,
-    /// The keywords of hints.
+    /// The keywords that introduce hints in SQL comments.
     pub hint_names: HintConfig,
     /// Functions that only read, in addition to PostgreSQL's own.
     pub read_only_functions: Vec<String>,
-    /// Functions that need the primary; may include PostgreSQL's own.
+    /// Functions that must run on the primary; may include PostgreSQL's own.
     pub writing_functions: Vec<String>,
 }
 
@@ -44,11 +44,11 @@ impl Default for RoutingConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HintConfig {
-    /// Keyword of the hint that sets the shard number.
+    /// Keyword of the hint whose value is a shard number.
     pub shard: String,
-    /// Keyword of the hint that sets the sharding key.
+    /// Keyword of the hint whose value is a sharding key.
     pub key: String,
-    /// Keyword of the hint that sets the role.
+    /// Keyword of the hint whose value is a role.
     pub role: String,
 }
 
@@ -59,17 +59,17 @@ impl Default for HintConfig {
     }
 }
 
-/// How rows are distributed over shards: `[pool.databases.NAME.sharding]`.
+/// How rows are distributed over the shards: `[pool.databases.NAME.sharding]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ShardingConfig {
-    /// The types of the sharding key's columns.
+    /// The SQL types of the sharding key's columns, in order.
     pub key: Vec<String>,
     /// The hash that maps keys to shards, unless the shards have lists or ranges.
     pub hash: ShardHash,
-    /// The sharded tables.
+    /// The sharded and replicated tables.
     pub tables: KeyedTables,
-    /// The shard for requests that have none.
+    /// The shard for requests that neither a key nor a hint assigns to a shard.
     pub default: DefaultShardSetting,
     /// The sort order of text on all shards.
     pub collation: ShardCollation,
@@ -97,19 +97,21 @@ pub enum ShardCollation {
     Bytes,
 }
 
-/// Tables, by name or `schema.name`, with the columns of their sharding keys. A table without
-/// columns is complete on every shard.
+/// Tables, by name or `schema.name`, with the columns of their sharding keys. A table without such
+/// columns has all of its rows on every shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct KeyedTables(pub BTreeMap<String, Vec<String>>);
 
-/// The shard for requests that have none: a number, `"any"` or `"refuse"`.
+/// The shard for requests that neither a key nor a hint assigns to a shard: a number, `"any"` or
+/// `"refuse"`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(untagged)]
 pub enum DefaultShardSetting {
     /// The shard with this number, from 0.
     Shard(u32),
-    /// `any` (a request that only reads may use any shard) or `refuse` (the request is an error).
+    /// `any` (a request that only reads may use any shard, others are refused) or `refuse` (all
+    /// such requests are refused).
     Keyword(String),
 }
 
@@ -130,7 +132,7 @@ pub struct ShardEntry {
     /// The keys on this shard, for sharding by lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<ShardKeyValue>,
-    /// Whether this shard has all keys that are in no list.
+    /// Whether this shard has all keys that no shard lists.
     #[serde(default)]
     pub rest: bool,
     /// Lower bound of the keys, inclusive, for sharding by ranges; unbounded if `None`.
@@ -159,7 +161,7 @@ impl ShardKeyValue {
     }
 }
 
-/// Returns the key type for the name of an SQL type.
+/// Returns the key type for the name of an SQL type; `None` if the type cannot be a sharding key.
 fn key_type(name: &str) -> Option<KeyType> {
     Some(match name.to_ascii_lowercase().as_str() {
         "bigint" | "integer" | "int" | "smallint" | "int8" | "int4" | "int2" => KeyType::Int,
@@ -176,7 +178,7 @@ impl DatabaseConfig {
         !self.servers.is_empty() || !self.shards.is_empty()
     }
 
-    /// Returns the settings of the router.
+    /// Converts the database's settings to those of the router.
     ///
     /// # Errors
     ///
@@ -232,8 +234,8 @@ impl DatabaseConfig {
         }
     }
 
-    /// Returns the map from keys to shards: by lists or ranges if the shards have them, else by
-    /// hash.
+    /// Returns the map from keys to shards, built from the shards' lists or ranges if they have
+    /// any, otherwise from the hash.
     fn shard_map(&self, shards: u32) -> Result<Option<ShardMap>, (String, String)> {
         let at_key = |why: &str| ("sharding.key".to_owned(), why.to_owned());
         let at_hash = |why: &str| Err(("sharding.hash".to_owned(), why.to_owned()));

@@ -16,11 +16,11 @@ pub const SECRET_BYTES_MAX: usize = 65_530;
 
 /// A stored secret: a password, or a value of PostgreSQL's `pg_authid.rolpassword`.
 ///
-/// The kind is recognized as PostgreSQL does it: a valid `SCRAM-SHA-256$…`, or `md5` and 32
-/// hexadecimal digits; everything else is a password.
+/// The kind is recognized by its format, as in PostgreSQL: a valid `SCRAM-SHA-256$…`, or `md5` and
+/// 32 hexadecimal digits; everything else is a password.
 #[derive(Clone)]
 pub enum StoredSecret {
-    /// The password.
+    /// The password in cleartext.
     Plain(Secret),
     /// `md5` and 32 hexadecimal digits, a hash of password and user name: equivalent to the
     /// password wherever md5 is accepted.
@@ -30,7 +30,8 @@ pub enum StoredSecret {
 }
 
 impl StoredSecret {
-    /// Recognizes the kind of a secret. An empty password is valid, but never logs in.
+    /// Parses a secret and recognizes its kind. An empty password is accepted here, but no login
+    /// matches it.
     pub fn parse(text: &str) -> Self {
         if let Ok(verifier) = text.parse() {
             return Self::Scram(Box::new(verifier));
@@ -48,7 +49,7 @@ impl StoredSecret {
 }
 
 impl fmt::Debug for StoredSecret {
-    /// Shows only the kind.
+    /// Writes only the kind, never the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Plain(_) => "StoredSecret(plain)",
@@ -58,7 +59,7 @@ impl fmt::Debug for StoredSecret {
     }
 }
 
-/// Serializes a secret. Not an implementation of `Serialize`, so that secrets are only written
+/// Serializes a secret. `StoredSecret` does not implement `Serialize`, so secrets are written only
 /// where a field names this function.
 pub(super) fn serialize<S: Serializer>(
     secret: &Option<StoredSecret>,
@@ -89,7 +90,7 @@ impl Eq for StoredSecret {}
 
 impl<'de> Deserialize<'de> for StoredSecret {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // serde's own error for a number would contain it, and it may be a password.
+        // serde's own error would quote a number, which may be a password.
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum SecretValue {

@@ -1,5 +1,5 @@
-//! Changes of single keys by the console's `SET key = value`. Accepts PgBouncer's names and those
-//! of `[pool]`.
+//! Changes single keys for the console's `SET key = value`. Keys may have PgBouncer's names or
+//! those of `[pool]`.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use super::{
 /// The reason why a key was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SetError {
-    /// The name is unknown.
+    /// Neither PgBouncer nor `[pool]` has a key of this name.
     #[error("unrecognized parameter {0:?}")]
     Unknown(String),
     /// The key has no effect in this program.
@@ -24,27 +24,27 @@ pub(crate) enum SetError {
     Ignored {
         /// Name of the key.
         name: String,
-        /// The reason, as in PgBouncer's table of keys.
+        /// The reason from the table of PgBouncer's keys.
         why: &'static str,
     },
-    /// The change needs a restart.
+    /// The key can be changed only by a restart.
     #[error("parameter {0:?} cannot be changed without a restart")]
     NeedsRestart(String),
-    /// The value is invalid.
+    /// The key's parser rejects the value.
     #[error("{name}: {why}")]
     Invalid {
         /// Name of the key.
         name: String,
-        /// The reason that the parser of the value gave.
+        /// The error of the value's parser.
         why: String,
     },
 }
 
 impl Config {
-    /// Returns the configuration with one key changed, not yet validated as a whole; see
-    /// [`Config::first_violation`]. Values of PgBouncer's keys are written as in a `pgbouncer.ini`;
-    /// those of `[pool]` as in TOML, but without quotes, and lists with commas. File names are
-    /// relative to `folder`; user lists and HBA rules are loaded.
+    /// Returns the configuration with one key changed. The result is not yet checked against the
+    /// rules: see [`Config::first_violation`]. Values of PgBouncer's keys are written as in a
+    /// `pgbouncer.ini`; those of `[pool]` as in TOML, but without quotes, and lists with commas.
+    /// File names are relative to `folder`; user lists and HBA rules are loaded.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Config {
         })
     }
 
-    /// Returns the file name in a key's value, if the key is for a file name and has a value.
+    /// Returns the path that a key is set to; `None` if the key is unset or does not hold a path.
     pub(crate) fn file_key_mut(&mut self, key: &str) -> Option<&mut PathBuf> {
         let (client, server) = (&mut self.tls.client, &mut self.tls.server);
         match key {
@@ -191,7 +191,7 @@ mod tests {
         Config { databases, ..Config::default() }
     }
 
-    /// Sets a key as SET does.
+    /// Sets a key like the console's SET, including the check of all rules.
     fn with(config: &Config, name: &str, value: &str) -> Result<Config, String> {
         let edited =
             config.with_key_set(name, value, Path::new("")).map_err(|error| error.to_string())?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{durations, toml};
 
-/// Options of TCP sockets, of clients and servers: `[pool.tcp]`. `None`, written 0, means the
+/// Options of TCP sockets to clients and servers: `[pool.tcp]`. `None`, written 0, means the
 /// system's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
@@ -27,7 +27,7 @@ pub struct TcpConfig {
     /// (TCP_USER_TIMEOUT).
     #[serde(with = "durations::timeout")]
     pub user_timeout: Option<Duration>,
-    /// Size of the kernel's send and receive buffers in bytes.
+    /// Size of each of the kernel's send and receive buffers, in bytes.
     #[serde(with = "toml::limit")]
     pub buffer_bytes: Option<NonZeroU32>,
 }

@@ -1,4 +1,4 @@
-//! `[pool.timeouts]`: durations after which the pooler acts.
+//! `[pool.timeouts]`: timeouts and intervals for clients, server connections and the pooler itself.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// Timeouts: `[pool.timeouts]`. `None`, written 0, means no timeout.
+/// Timeouts and intervals: `[pool.timeouts]`. `None`, written 0, means no timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TimeoutConfig {
-    /// Maximum time from a client's connection to the end of its login.
+    /// Maximum time from accepting a client's connection to the end of its login.
     #[serde(with = "durations::timeout")]
     pub client_login: Option<Duration>,
-    /// Maximum time from a client's connection to the end of its startup packet, TLS handshake
-    /// included; at most `client_login`.
+    /// Maximum time from accepting a client's connection to the end of its startup packet,
+    /// including the TLS handshake; at most `client_login`.
     #[serde(with = "durations::timeout")]
     pub client_startup: Option<Duration>,
     /// Maximum idle time of a client outside a transaction.
@@ -41,7 +41,7 @@ pub struct TimeoutConfig {
     /// How long a client waits before the pool may use its reserve.
     #[serde(with = "durations::timeout")]
     pub reserve_wait: Option<Duration>,
-    /// Maximum time for connecting to a server, login included.
+    /// Maximum time to connect and log in to a server.
     #[serde(with = "durations::timeout")]
     pub server_connect: Option<Duration>,
     /// Maximum pause between a failed login to a server and the next attempt.
@@ -50,14 +50,15 @@ pub struct TimeoutConfig {
     /// Idle time after which a server connection is closed.
     #[serde(with = "durations::timeout")]
     pub server_idle: Option<Duration>,
-    /// Age at which an idle server connection is closed. With zero, each is used only once.
+    /// Age at which an idle server connection is closed. With zero, each connection is used only
+    /// once.
     #[serde(with = "durations::duration")]
     pub server_lifetime: Duration,
     /// Idle time after which `check-query` is run on a server connection before its next use. With
     /// zero, it is always run.
     #[serde(with = "durations::duration")]
     pub server_check_delay: Duration,
-    /// How long clients are served after SIGTERM.
+    /// How long clients are served after SIGTERM before the pooler exits anyway.
     #[serde(with = "durations::timeout")]
     pub shutdown: Option<Duration>,
     /// How long a pool without clients and servers is retained.

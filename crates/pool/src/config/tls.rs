@@ -1,4 +1,4 @@
-//! `[pool.tls]`: encryption towards clients and servers.
+//! `[pool.tls]`: encryption of connections from clients and to servers.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,8 @@ use howdah_connect::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Encryption towards clients and servers: `[pool.tls]`. Unix sockets are never encrypted.
+/// Encryption of connections from clients and to servers: `[pool.tls]`. Unix sockets are never
+/// encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TlsConfig {
@@ -18,19 +19,19 @@ pub struct TlsConfig {
     pub server: TlsSideConfig,
 }
 
-/// Encryption towards clients or servers: `[pool.tls.client]`, `[pool.tls.server]`.
+/// Encryption of connections from clients or to servers: `[pool.tls.client]`, `[pool.tls.server]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TlsSideConfig {
-    /// Required encryption; `None` means the side's default, see [`TlsConfig::client_mode`] and
-    /// [`TlsConfig::server_mode`].
+    /// The encryption mode, named as in libpq's `sslmode`; `None` means the side's default, see
+    /// [`TlsConfig::client_mode`] and [`TlsConfig::server_mode`].
     #[serde(with = "mode")]
     pub mode: Option<SslMode>,
-    /// The pooler's certificate, with intermediate certificates, in PEM.
+    /// File with the pooler's certificate and intermediate certificates, in PEM.
     pub certificate: Option<PathBuf>,
-    /// The certificate's key, in PEM.
+    /// File with the certificate's private key, in PEM.
     pub key: Option<PathBuf>,
-    /// Trusted certificate authorities, in PEM.
+    /// File with the trusted certificate authorities, in PEM.
     pub ca_file: Option<PathBuf>,
     /// Oldest TLS version that is accepted.
     #[serde(with = "version")]

@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use super::{Config, DatabaseConfig, UserConfig};
 
-/// Comments for keys: the path below `[pool]`, and the comment.
+/// Comments on keys: pairs of a key's path below `[pool]` and the comment.
 pub(super) type KeyComments<'a> = &'a [(String, String)];
 
 impl Config {
-    /// Returns all settings that differ from their defaults, including secrets. The contents of
-    /// other files, such as a user list, are not included.
+    /// Returns a `[pool]` section with all settings that differ from their defaults, including
+    /// secrets. The contents of other files, such as a user list, are not included.
     pub fn to_toml(&self) -> String {
         self.to_toml_with(&[])
     }
@@ -20,7 +20,8 @@ impl Config {
     /// Like [`Config::to_toml`], with `comments` written above their keys.
     pub(super) fn to_toml_with(&self, comments: KeyComments<'_>) -> String {
         let mut table = without(table(self), &table(&Self::default()));
-        // Entries are compared with a default entry.
+        // `Config::default()` has no databases or users, so their entries are compared with a
+        // default entry.
         let databases = entries(&self.databases, &default_table::<DatabaseConfig>());
         let users = entries(&self.users, &default_table::<UserConfig>());
         for (name, entries) in [("databases", databases), ("users", users)] {
@@ -52,8 +53,8 @@ fn entries<T: Serialize>(
     entries.iter().map(entry).collect()
 }
 
-/// Returns the values of a table that differ from the default. A key that the table lacks has no
-/// value that could be written; only keys without a default can be missing.
+/// Returns the values of a table that differ from the default. A key that is missing from the table
+/// is not written; only keys without a default can be missing.
 fn without(table: Table, default: &Table) -> Table {
     let differs = |(key, value): (String, Value)| match (value, default.get(&key)) {
         (Value::Table(table), Some(Value::Table(default))) => {
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(read("[pool.databases.a]\n").to_toml(), "[pool]\n\n[pool.databases.a]\n");
     }
 
-    /// The paths of all values that are not tables.
+    /// Adds the paths of all values that are not tables to `into`.
     fn paths(table: &Table, path: &str, into: &mut Vec<String>) {
         for (key, value) in table {
             match value {
@@ -214,7 +215,7 @@ mod tests {
         let (mut found, mut expected) = (Vec::new(), Vec::new());
         paths(written["pool"].as_table().unwrap(), "", &mut found);
         paths(&table(&Config::default()), "", &mut expected);
-        // The example shows a shorter query: the default is a long text.
+        // The example shows a shorter query, because the default is long.
         expected.retain(|path| path != "auth.query");
         for path in expected {
             assert!(found.contains(&path), "{path} is not in the example");

@@ -1,4 +1,4 @@
-//! [`UserConfig`]: settings of a user.
+//! [`UserConfig`]: the secret, limits and timeouts of a user.
 
 use std::time::Duration;
 
@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{PoolMode, StoredSecret, secret, toml};
 
-/// Settings of a user: `[pool.users.NAME]`. `None` means the value of the database or of `[pool]`.
+/// Secret, limits and timeouts of a user: `[pool.users.NAME]`. `None` means the value of the
+/// database or of `[pool]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct UserConfig {
-    /// Password, md5 hash or SCRAM secret. An empty one makes the user known, but matches no
+    /// Password, md5 hash or SCRAM secret. An empty secret makes the user known, but matches no
     /// password. A user without a secret, here and in the user list, is unknown and can log in only
     /// by certificate or with [`AuthMethod::Any`](super::AuthMethod::Any).
     #[serde(serialize_with = "secret::serialize")]
@@ -18,29 +19,30 @@ pub struct UserConfig {
     /// Whether the secret is from the user list, which may be reloaded.
     #[serde(skip)]
     pub secret_is_listed: bool,
-    /// When a server connection is released by a client of this user.
+    /// When a client of this user releases its server connection.
     pub mode: Option<PoolMode>,
     /// Maximum number of server connections of this user in one database.
     pub pool_size: Option<u32>,
-    /// Additional server connections once a client has waited.
+    /// Additional server connections in one database, allowed once a client has waited for
+    /// `timeouts.reserve-wait`.
     pub reserve_size: Option<u32>,
     /// Maximum number of server connections of this user in all databases; 0 means no limit.
     pub max_servers: Option<u32>,
     /// Maximum number of clients of this user; 0 means no limit.
     pub max_clients: Option<u32>,
-    /// How long a request may run.
+    /// How long a request may run before its client is disconnected.
     #[serde(with = "toml::optional_timeout")]
     pub query_timeout: Option<Option<Duration>>,
     /// How long a client may wait for a server connection.
     #[serde(with = "toml::optional_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
-    /// How long a transaction may take.
+    /// How long a transaction may take before its client is disconnected.
     #[serde(with = "toml::optional_timeout")]
     pub transaction_timeout: Option<Option<Duration>>,
-    /// Maximum idle time in a transaction.
+    /// Maximum idle time of a client in a transaction.
     #[serde(with = "toml::optional_timeout")]
     pub idle_transaction_timeout: Option<Option<Duration>>,
-    /// Maximum idle time outside a transaction.
+    /// Maximum idle time of a client outside a transaction.
     #[serde(with = "toml::optional_timeout")]
     pub client_idle_timeout: Option<Option<Duration>>,
 }

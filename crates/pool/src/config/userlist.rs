@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::{StoredSecret, secret::SECRET_BYTES_MAX};
 
-/// The error for an invalid line. Never contains the line itself, which may have a secret.
+/// The error for an invalid line. It never contains the line itself, which may include a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct UserlistError {
@@ -42,14 +42,14 @@ pub enum UserlistErrorKind {
     LongSecret,
 }
 
-/// Maximum length of a name: PgBouncer's limit, twice PostgreSQL's.
+/// Maximum length of a user name in bytes: PgBouncer's limit. PostgreSQL allows 63.
 const NAME_BYTES_MAX: usize = 127;
 
 /// Parses a user list.
 ///
 /// # Errors
 ///
-/// The first invalid line, by number.
+/// The first invalid line, identified by its number.
 pub fn read(text: &str) -> Result<BTreeMap<String, StoredSecret>, UserlistError> {
     let mut users = BTreeMap::new();
     for (index, line) in text.lines().enumerate() {
@@ -76,7 +76,7 @@ fn entry(line: &str) -> Result<(String, String), UserlistErrorKind> {
     }
 }
 
-/// Parses a text up to its closing quote, and returns it with the rest.
+/// Parses a quoted text up to its closing quote, and returns the text and the rest of the line.
 fn quoted(mut rest: &str) -> Result<(String, &str), UserlistErrorKind> {
     let mut text = String::new();
     loop {

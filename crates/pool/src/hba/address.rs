@@ -7,7 +7,7 @@ use std::{
 
 use super::{Networks, tokenizer::HbaToken};
 
-/// An IP network: an address, and a mask of which the address has the bits.
+/// An IP network: all addresses that equal `address` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
@@ -15,7 +15,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns the network with this many leading bits; `None` if the address has fewer.
+    /// Returns the network whose addresses share the first `bits` bits of `address`; `None` if the
+    /// address has fewer bits.
     pub(super) fn new(address: IpAddr, bits: u32) -> Option<Self> {
         let mask = match address {
             IpAddr::V4(_) => {
@@ -39,7 +40,8 @@ impl Network {
         Self { address, mask }
     }
 
-    /// Whether the network contains an address; never if it is of the other family.
+    /// Whether the network contains an address. An IPv4 network contains no IPv6 address and vice
+    /// versa.
     pub fn contains(&self, other: IpAddr) -> bool {
         match (self.address, self.mask, other) {
             (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(other)) => {
@@ -83,7 +85,7 @@ pub(super) enum RuleAddresses {
     All,
     /// The addresses of this machine.
     SameHost,
-    /// The networks that this machine has an address in.
+    /// All addresses of the networks in which this machine has an address.
     SameNet,
     In(Network),
 }

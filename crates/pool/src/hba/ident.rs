@@ -13,7 +13,7 @@ use super::{
     tokenizer::HbaToken,
 };
 
-/// The user name maps, by name.
+/// The lines of each user name map, by the map's name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct IdentMaps(BTreeMap<String, Vec<IdentMapLine>>);
 
@@ -47,7 +47,7 @@ impl IdentMaps {
             Some(pattern) => IdentName::Pattern(pattern?),
             None => IdentName::Name(system.text),
         };
-        // A regular expression may contain `\1` with its own meaning.
+        // In a regular expression, `\1` is not a placeholder.
         let is_template = user.text.contains("\\1") && !user.text.starts_with('/');
         let template = is_template.then(|| user.text.clone());
         if let (Some(text), IdentName::Pattern(pattern)) = (&template, &system)

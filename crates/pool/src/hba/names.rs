@@ -1,10 +1,10 @@
-//! The database and user fields of rules and maps.
+//! Database and user names in the fields of rules and maps.
 
 use regex_lite::{Regex, RegexBuilder};
 
 use super::tokenizer::HbaToken;
 
-/// A regular expression that is equal to another one with the same text.
+/// A regular expression; two of them are equal if their texts are.
 #[derive(Clone, Debug)]
 pub(super) struct NamePattern(pub(super) Regex);
 

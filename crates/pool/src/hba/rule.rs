@@ -21,9 +21,9 @@ pub(super) struct HbaRule {
 /// The connection type of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnType {
-    /// Unix sockets.
+    /// Connections over unix sockets.
     Local,
-    /// TCP from these addresses, with TLS, without TLS, or both.
+    /// TCP connections from these addresses, with the given encryption.
     Host(RuleEncryption, RuleAddresses),
 }
 
@@ -32,7 +32,7 @@ enum RuleEncryption {
     Any,
     Tls,
     NoTls,
-    /// With GSSAPI encryption, which is not supported: never matches.
+    /// GSSAPI encryption, which is not supported, so the rule never matches.
     Gss,
 }
 
@@ -51,9 +51,9 @@ pub(super) enum RuleMethod {
 /// The `clientcert` option: requires a certificate in addition to the method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientCertOption {
-    /// Any verified certificate.
+    /// The client must present a verified certificate, of any name.
     VerifyCa,
-    /// A verified certificate with the user's name.
+    /// The client must present a verified certificate whose common name is the user's name.
     VerifyFull,
 }
 
@@ -164,7 +164,7 @@ impl HbaRule {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(ClientCertOption::VerifyCa), Some(_)) => true,
-            // For the method cert, the user name map is checked instead.
+            // For the method `cert`, the name is checked later, with the user name map.
             (Some(ClientCertOption::VerifyFull), Some(_)) if self.method == RuleMethod::Cert => {
                 true
             }

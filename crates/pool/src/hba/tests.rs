@@ -1,8 +1,8 @@
-//! A table of connections and their outcomes, and one of errors in files.
+//! Tests of HBA rules: a table of connections and their outcomes, and a table of errors in files.
 
 use super::*;
 
-/// Files in memory.
+/// Files in memory, as pairs of name and text.
 struct MemoryFiles<'a>(&'a [(&'a str, &'a str)]);
 
 impl Files for MemoryFiles<'_> {
@@ -30,7 +30,8 @@ fn hba(rules: &str, ident: &str) -> Hba {
         .unwrap()
 }
 
-/// `from` is an address, or a UID for a unix socket; `how` is ssl, or a certificate's name.
+/// Describes a connection: `from` is an address, or a UID for a unix socket; `how` is `ssl`, or a
+/// certificate's name.
 fn connection<'a>(
     user: &'a str,
     database: &'a str,
@@ -215,5 +216,5 @@ fn errors_are_reported_with_file_and_line() {
     assert!(missing[0].starts_with("hba:0: cannot be read"), "{missing:?}");
 }
 
-/// One more than the limit.
+/// One token more than a file may have.
 const TOO_MANY_TOKENS: usize = 1_000_001;

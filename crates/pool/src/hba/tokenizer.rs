@@ -29,7 +29,7 @@ pub(super) struct HbaToken {
 }
 
 impl HbaToken {
-    /// Whether the token is the keyword, unquoted.
+    /// Whether the token is this keyword and was not quoted.
     pub(super) fn is_keyword(&self, keyword: &str) -> bool {
         !self.is_quoted && self.text == keyword
     }
@@ -52,11 +52,11 @@ impl HbaLine {
 /// Maximum nesting depth of included files, as in PostgreSQL.
 const DEPTH_MAX: usize = 10;
 
-/// Maximum number of tokens of a file with all included files. Files that include each other
-/// several times grow exponentially before they exceed the nesting limit.
+/// Maximum number of tokens of a file with all included files. Without it, files that include each
+/// other several times would yield exponentially many tokens before they exceed the nesting limit.
 const TOKENS_MAX: usize = 1_000_000;
 
-/// Maximum number of errors reported.
+/// Maximum number of errors reported for all files together.
 const ERRORS_MAX: usize = 100;
 
 /// Returns the lines of a file and its included files. Errors are added to `wrong`.
@@ -151,7 +151,7 @@ impl Tokenizer<'_> {
         Ok(tokens)
     }
 
-    /// Processes an include line; returns `false` if it is another line.
+    /// Processes `line` if it is an include line; returns whether it is one.
     fn handle_include(
         &mut self,
         line: &HbaLine,
@@ -214,13 +214,15 @@ fn relative_to(name: &str, path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(name)
 }
 
-/// Whether `include_dir` includes a file: it ends in `.conf` and is not hidden.
+/// Whether `include_dir` includes a file, that is, whether its name ends in `.conf` and it is not
+/// hidden.
 fn is_conf_file(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.ends_with(".conf") && !name.starts_with('.')
 }
 
-/// Returns lines with their numbers from 1. A backslash at the end continues a line.
+/// Returns the lines with their numbers from 1. A backslash at the end of a line joins the next
+/// line to it.
 fn logical_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
     let mut lines = text.lines().enumerate();
     std::iter::from_fn(move || {
@@ -264,7 +266,7 @@ fn next_token(text: &str) -> Result<Option<NextToken<'_>>, String> {
                 (in_quotes, was_quote) = (true, false);
             }
             '"' => {
-                // A closing quote, unless another one follows.
+                // A closing quote, or the first of two that stand for one.
                 was_quote = in_quotes;
                 in_quotes = !in_quotes;
             }

@@ -1,7 +1,8 @@
-//! [`SimBackend`]: a server that speaks PostgreSQL's protocol, with a language of a few commands.
+//! [`SimBackend`]: a server that speaks PostgreSQL's protocol and understands a few commands.
 //!
-//! Every text and every parameter of a client ends with a token such as `c7.12`: client 7, token
-//! 12. So a backend notices when one client uses it while it still holds another's state.
+//! Every statement text and every parameter of a client ends with a token such as `c7.12`: the
+//! client is 7, and the token 12. So a backend notices when it serves one client while it still
+//! holds session state of another.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,7 +15,7 @@ use howdah_wire::{
     frontend::{DescribeTarget, FrontendMessage},
 };
 
-/// A simulated session of a server.
+/// A simulated server session, with the session state that PostgreSQL would keep.
 #[derive(Debug, Default)]
 pub(super) struct SimBackend {
     input: Vec<u8>,
@@ -37,17 +38,18 @@ pub(super) struct SimBackend {
     /// Locks, channels and tables that remain after the end of a transaction.
     leftovers: Vec<&'static str>,
     leftover_owner: Option<u32>,
-    /// Channels listened to, and pending changes of them: `None` unlistens all.
+    /// Channels that the session listens to, and changes that are pending until commit; `None`
+    /// stands for `UNLISTEN *`.
     channels: Vec<String>,
     pending: Vec<Option<String>>,
     /// The client whose statement ran last.
     pub(super) last_client: Option<u32>,
-    /// The client whose input was fed last.
+    /// The client named in the last statement of the current input, if any.
     pub(super) fed_client: Option<u32>,
     /// The backend's shard, if there are several.
     pub(super) shard: Option<u32>,
-    /// The shard selected by the client, in a reference model, which also answers the pooler's
-    /// commands.
+    /// In a reference model, the shard that the client has selected. Only a model with such a shard
+    /// answers the pooler's own commands.
     pub(super) client_shard: Option<u32>,
     /// The reply of a statement that is still sleeping.
     pub(super) sleeping: Option<String>,
@@ -66,7 +68,7 @@ struct SimCopy {
     extended: bool,
 }
 
-/// A literal whose value, when parsed, is that of `TimeZone` and `backslash_quote`.
+/// A literal that Parse replaces with the current values of `TimeZone` and `backslash_quote`.
 pub(super) const LITERAL: &str = "'literal'";
 
 const REPORTED: [&str; 2] = ["TimeZone", "application_name"];
@@ -101,7 +103,7 @@ impl SimBackend {
         }
     }
 
-    /// Handles a CancelRequest, on behalf of a client if one requested it.
+    /// Handles a CancelRequest; `client` is the client that requested it, if any.
     pub(super) fn cancel(&mut self, client: Option<u32>) {
         if self.sleeping.take().is_none() {
             return;
@@ -117,7 +119,7 @@ impl SimBackend {
         self.process_input();
     }
 
-    /// Sends reports that no request caused.
+    /// Sends a notice or parameter reports that no request caused.
     pub(super) fn send_unrequested(&mut self, notice: bool) {
         if notice {
             let fields = encode::essentials(Severity::Notice, b"00000", b"hello");
@@ -131,7 +133,7 @@ impl SimBackend {
         }
     }
 
-    /// Alters the tables that prepared statements read.
+    /// Alters the tables that prepared statements read, so that their result columns change.
     pub(super) fn outdate_statements(&mut self) {
         let is_own = |name: &[u8]| {
             matches!(name, b"howdah_set" | b"howdah_restore" | b"howdah_parse_settings")
@@ -223,7 +225,8 @@ impl SimBackend {
                 }
                 self.ready();
             }
-            // Flush: everything is sent at once. COPY messages outside of a COPY are ignored.
+            // Flush does nothing, since replies are never held back. COPY messages outside of a
+            // COPY are ignored.
             _ => {}
         }
     }
@@ -234,7 +237,7 @@ impl SimBackend {
         for part in sql.split(';').map(str::trim).filter(|part| !part.is_empty()) {
             self.execute(part, false);
             if self.sleeping.is_some() || self.copying.is_some() {
-                return; // Both end the string, and send ReadyForQuery themselves.
+                return; // ReadyForQuery follows when the sleep or COPY ends.
             }
             if self.output.ends_with(b"!\0\0") {
                 break;
@@ -287,7 +290,7 @@ impl SimBackend {
         encode::bare(&mut self.output, Bare::BindComplete);
     }
 
-    /// Returns the value of an unreported parameter.
+    /// Returns the value of `backslash_quote`, a parameter that servers do not report.
     fn quoting(&self) -> &str {
         self.settings.get("backslash_quote").map_or("safe_encoding", |value| value)
     }
@@ -539,7 +542,7 @@ impl SimBackend {
         self.complete("SELECT 1");
     }
 
-    /// Checks that a statement finds no state of another client.
+    /// Checks that the session has no state left by a client other than the statement's.
     fn check_owner(&mut self, sql: &str) {
         let Some(token) = sql.rsplit(' ').next().filter(|token| token.starts_with('c')) else {
             return;
@@ -562,7 +565,8 @@ impl SimBackend {
         self.fed_client = Some(owner);
     }
 
-    /// Records a violation: a server received a command of the pooler.
+    /// Handles a command that the pooler should execute itself: a violation, except in a reference
+    /// model.
     fn pooler_command(&mut self, tag: &str) {
         if self.client_shard.is_none() {
             self.violations.push(format!("a server received {tag}"));

@@ -21,7 +21,7 @@ impl SimRandom {
         self.next() % below.max(1)
     }
 
-    /// Returns true in `percent` of 100 cases.
+    /// Returns `true` with a probability of `percent` in 100.
     pub(super) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

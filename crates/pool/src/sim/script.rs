@@ -11,11 +11,11 @@ use howdah_wire::{
 use super::{backend::SimBackend, random::SimRandom, simulation::shards::shard_of};
 use crate::TargetRole;
 
-/// A client with its script and the replies that it expects.
+/// A client with its reference model, and the replies that it expects.
 pub(super) struct SimClient {
     pub(super) number: u32,
     pub(super) zone: String,
-    /// The role that the client requests, for a cluster.
+    /// The target role that the client requests, if its database is a cluster.
     pub(super) role: TargetRole,
     /// Number of shards of the client's database; 0 without sharding.
     pub(super) shards: u32,
@@ -26,7 +26,7 @@ pub(super) struct SimClient {
     is_welcomed: bool,
     /// Whether the client received a fatal error.
     pub(super) is_disconnected: bool,
-    /// Whether the client did nothing to cause that error.
+    /// Whether the client received a fatal error that it did nothing to cause.
     pub(super) is_disconnected_without_cause: bool,
     /// Whether the client mostly sends statements that are known to only read.
     pub(super) is_mostly_reading: bool,
@@ -78,12 +78,12 @@ impl SimClient {
         }
     }
 
-    /// Whether a reply is outstanding.
+    /// Whether the client waits for the end of its login or for a reply.
     pub(super) fn is_awaiting_reply(&self) -> bool {
         !self.is_welcomed || !self.expected.is_empty()
     }
 
-    /// Describes the expected reply.
+    /// Returns a text that names the client and the reply that it waits for.
     pub(super) fn describe_expected(&self) -> String {
         let expected_reply = self
             .expected
@@ -112,7 +112,8 @@ impl SimClient {
             return Err(format!("c{} was disconnected because a login failed", self.number));
         }
         if self.is_disconnected || fatal {
-            // The error was caused by a transaction block in statement mode.
+            // SQLSTATE 08P01 is the client's own fault: it started a transaction block in statement
+            // mode.
             self.is_disconnected_without_cause |=
                 fatal && memchr::memmem::find(message, b"C08P01\0").is_none();
             self.is_disconnected = true;
@@ -156,13 +157,13 @@ impl SimClient {
         self.last_token()
     }
 
-    /// Returns the token with client, number, and shard.
+    /// Returns the client's last token: client, number and, if it has selected one, the shard.
     fn last_token(&self) -> String {
         let of = format!("c{}.{}", self.number, self.tokens);
         self.reference.client_shard.map_or(of.clone(), |shard| format!("{of}.{shard}"))
     }
 
-    /// Returns the next bytes to send; none while the client must wait.
+    /// Returns the next bytes to send; empty while the client must wait.
     pub(super) fn next_input(&mut self, random: &mut SimRandom) -> Vec<u8> {
         let mut buf = Vec::new();
         if self.is_terminated || !self.is_welcomed || self.is_sleeping {
@@ -255,8 +256,8 @@ impl SimClient {
             3 => self.push_query(buf, &format!("state {token}")),
             4 if !self.is_in_block => {
                 self.is_in_block = true;
-                // The pooler recognizes a bare BEGIN: the next statement decides on its
-                // destination.
+                // The pooler recognizes a bare BEGIN, and lets the next statement decide to which
+                // server it goes.
                 let is_bare = self.shards > 0 && random.percent(50);
                 let begin = if is_bare { "BEGIN".to_owned() } else { format!("begin {token}") };
                 self.push_query(buf, &begin);
@@ -274,7 +275,7 @@ impl SimClient {
                 let zone = random.pick(&["UTC", "CET", "O'Zone\\"]);
                 self.push_query(buf, &format!("set TimeZone = {zone} {token}"));
                 if random.percent(30) {
-                    // A batch sent at once must be parsed in the new zone.
+                    // A batch sent right after the SET must be parsed with the new time zone.
                     self.batch(buf, random, &token);
                 }
             }
@@ -362,7 +363,8 @@ impl SimClient {
         self.reference.has_failed()
     }
 
-    /// Writes messages of the extended protocol, in any valid order.
+    /// Writes a batch of random messages of the extended protocol, in an order that the protocol
+    /// allows.
     fn batch(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom, token: &str) {
         for _ in 0..1 + random.below(4) {
             let name: &[u8] = random.pick::<&[u8]>(&[b"", b"s1", b"s2", b"s3", b"howdah_1"]);
@@ -402,7 +404,7 @@ impl SimClient {
     }
 }
 
-/// Returns a token for a text that is known to only read.
+/// Marks a token as part of a statement that is known to only read.
 fn read_token(token: &str) -> String {
     token.replacen('.', ".t", 1)
 }

@@ -34,7 +34,7 @@ const MS: u64 = 1_000_000;
 const AT_LOGIN: [(&str, &str); 2] = [("TimeZone", "UTC"), ("application_name", "")];
 const EVENTS_MAX: u32 = 200_000;
 
-/// A scheduled event.
+/// An event that is scheduled for a time of the fake clock.
 enum SimEvent {
     Connect(usize),
     Step(usize),
@@ -77,7 +77,7 @@ enum SimEvent {
     Suspect(usize),
 }
 
-/// The far end of a connection to the pooler.
+/// The client or server at the other end of one of the pooler's connections.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum SimPeer {
     Client(usize),
@@ -90,7 +90,7 @@ struct SimWorker {
     peers: HashMap<PeerId, SimPeer>,
 }
 
-/// The state of one simulation.
+/// One simulation: workers, clients, servers, and the queue of scheduled events.
 pub(super) struct Simulation {
     random: SimRandom,
     now: u64,
@@ -100,10 +100,10 @@ pub(super) struct Simulation {
     workers: Vec<SimWorker>,
     clients: Vec<(SimClient, SimLink)>,
     backends: Vec<(SimBackend, SimLink)>,
-    /// One limit per pool, and the total last.
+    /// The connection limit of each pool, and last the limit of all pools together.
     limits: Vec<Arc<ConnectionLimit>>,
     reserves: Vec<Arc<ConnectionLimit>>,
-    /// The first server of a cluster that ran a statement which may run only once.
+    /// For each statement that may run only once, by token, the first server that ran it.
     executed_once: HashMap<String, usize>,
     /// The client on whose behalf the core is being called.
     current_client: Option<u32>,
@@ -124,7 +124,8 @@ impl Simulation {
         let mut random = SimRandom::new(seed);
         let mut specs: Vec<_> =
             (0..1 + random.below(2)).map(|_| random_spec(&mut random)).collect();
-        // The pools that clients connect to; the members of the last, if it is a cluster, follow.
+        // Clients connect to these pools. If the last one is a cluster, the pools of its members
+        // follow.
         let owner_pools = u32::try_from(specs.len()).unwrap();
         let mut own = SimRandom::new(seed ^ 0x5eed << 40);
         let hosts = own.percent(40).then(|| SimCluster::new(PoolId(owner_pools - 1), &mut own));
@@ -268,7 +269,7 @@ impl Simulation {
         Ok(mirrored)
     }
 
-    /// Prints the dialogue, if a single seed is run.
+    /// Prints a part of the dialogue, if a single seed is run.
     fn trace(&self, who: &dyn std::fmt::Display, bytes: &[u8]) {
         if self.is_traced && !bytes.is_empty() {
             println!("{:>12} {who} {}", self.now, bytes.escape_ascii());
@@ -433,7 +434,8 @@ impl Simulation {
                     self.workers[worker].core.adopt_server(transfer, now).expect("the pool exists");
                 self.attach(SimPeer::Backend(backend), worker, PeerId::Server(id));
                 if self.backends[backend].1.is_closed {
-                    self.schedule_soon(SimEvent::Closed(SimPeer::Backend(backend))); // Failed in transit.
+                    // The connection was closed during the handover.
+                    self.schedule_soon(SimEvent::Closed(SimPeer::Backend(backend)));
                 }
                 self.call(worker, |core, now, io| core.serve_waiting(pool, now, io));
             }
@@ -462,7 +464,7 @@ impl Simulation {
     }
 }
 
-/// Returns a random pool behavior.
+/// Returns a pool with random settings.
 fn random_spec(random: &mut SimRandom) -> PoolSpec {
     let mut spec = PoolSpec::new(1 + u32::try_from(random.below(3)).unwrap());
     spec.mode = match random.below(100) {

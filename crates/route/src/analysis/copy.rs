@@ -96,8 +96,8 @@ fn string(node: Option<&NodeEnum>) -> Option<String> {
     }
 }
 
-/// Whether a boolean option is on, as it is without a value; `None` for other values. `MATCH` also
-/// yields `None`: it checks a header line that no single shard can check alone.
+/// Returns the value of a boolean option, which is on if no value is given; `None` if the value is
+/// not supported.
 fn is_on(arg: Option<Option<&NodeEnum>>) -> Option<bool> {
     match arg {
         None => Some(true),

@@ -1,4 +1,4 @@
-//! Reads that give no sharding key, but whose results can be merged.
+//! Decides how the shards' results of a read without a sharding key can be merged.
 
 use pg_query::{
     NodeEnum,
@@ -17,7 +17,8 @@ use crate::{
 
 type NoMergeReason = &'static str;
 
-/// Functions of PostgreSQL itself, up to 18, that aggregate rows or refer to other rows.
+/// Built-in functions of PostgreSQL, up to version 18, that aggregate rows or refer to other rows,
+/// sorted by name.
 const MULTI_ROW_FUNCTIONS: &[&str] = &[
     "any_value",
     "array_agg",
@@ -88,7 +89,7 @@ pub(crate) fn is_multi_row_function(name: &str) -> bool {
 }
 
 impl<'a> Analysis<'a> {
-    /// Returns how the results of several shards for a query are merged.
+    /// Returns how the results of several shards for a query are merged, or why they cannot be.
     pub(super) fn merge_plan(&mut self, select: &'a SelectStmt, scan: &StatementScan) -> MergePlan {
         let table = scan.first_sharded.clone().unwrap_or_default();
         let read = |why| NoShardKey::Read { table: table.clone(), why };
@@ -127,7 +128,7 @@ impl<'a> Analysis<'a> {
             return Err("cannot be merged for queries with OFFSET or WITH TIES");
         }
         let scope = self.level_scope(select).ok_or("cannot be merged for nested queries")?;
-        // Tables inside other queries would be recorded here only if those queries had keys.
+        // The scan also counts sharded tables in subqueries, which are not instances of this level.
         if scope.instances.len() != scan.sharded {
             return Err("cannot be merged for queries with subqueries");
         }
@@ -158,7 +159,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Returns the tables at the query's own level.
+    /// Returns the scope of the query's own level; `None` if a FROM item is not supported.
     fn level_scope(&mut self, select: &'a SelectStmt) -> Option<Scope<'a, 'a>> {
         let mut scope = Scope::new(None);
         for item in &select.from_clause {
@@ -169,7 +170,7 @@ impl<'a> Analysis<'a> {
         Some(scope)
     }
 
-    /// Returns a merge of rows in the requested order, or in any order.
+    /// Returns the merge of rows in the order of ORDER BY, or a concatenation without ORDER BY.
     fn row_order(&mut self, select: &'a SelectStmt) -> Result<FanOut, NoMergeReason> {
         if select.sort_clause.is_empty() {
             return match select.limit_count {
@@ -196,7 +197,8 @@ fn groups_by_key(select: &SelectStmt, scope: &Scope<'_, '_>) -> bool {
     scope.has_key(&grouped)
 }
 
-/// Returns the aggregate if an output column is a plain call of a mergeable one.
+/// Returns the aggregate of an output column that is a plain call of a mergeable aggregate
+/// function.
 fn aggregate(target: &Node) -> Option<Aggregate> {
     let Some(NodeEnum::ResTarget(target)) = &target.node else { return None };
     let Some(NodeEnum::FuncCall(call)) = &target.val.as_deref()?.node else { return None };
@@ -262,7 +264,7 @@ fn sort_column(by: &SortBy, select: &SelectStmt) -> Option<SortColumn> {
     let place = |is_meant: &dyn Fn(&OutputColumn<'_>) -> bool| {
         let mut found = targets().enumerate().filter(|(_, target)| is_meant(target));
         let first = found.next().map(|(place, _)| SortColumn::Position(place));
-        // Two columns of one name may or may not be the same.
+        // If two columns have this name, it is unknown which of them is meant.
         if found.next().is_none() { Some(first) } else { None }
     };
     match written[..] {
@@ -276,13 +278,13 @@ fn sort_column(by: &SortBy, select: &SelectStmt) -> Option<SortColumn> {
                 None => None,
             }
         }
-        // Only if no expression is aliased with the column's own name.
+        // A qualified name refers to a table column, so an output column that shows it is needed.
         [_, _] if !has_star => place(&|target| target.column.as_ref() == Some(&written))?,
         _ => None,
     }
 }
 
-/// An output column: its name, and the table column that it shows.
+/// An output column: its name, and the table column that it shows, if it is a plain reference.
 struct OutputColumn<'n> {
     name: Option<&'n str>,
     column: Option<Vec<&'n str>>,

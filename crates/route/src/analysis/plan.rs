@@ -17,7 +17,7 @@ use crate::{
     settings::RouteSettings,
 };
 
-/// Analyzes a text, and returns the plan for requests with it.
+/// Analyzes a text and returns its route plan.
 pub(crate) fn plan(
     sql: &[u8],
     parameterized: &ParameterizedText,
@@ -54,7 +54,8 @@ pub(crate) fn plan(
     plan
 }
 
-/// Combines the scopes of two statements in one text.
+/// Combines the scopes of two statements in one text, for which results of several shards cannot be
+/// merged.
 fn combine(one: ShardScope, other: ShardScope) -> ShardScope {
     const TOGETHER: NoShardKey =
         NoShardKey::FanOutNotAllowed("is not possible for several statements at once");
@@ -97,14 +98,14 @@ fn combine(one: ShardScope, other: ShardScope) -> ShardScope {
     }
 }
 
-/// Returns the reason why a statement needs the primary, if it does.
+/// Returns the reason why a statement needs the primary; `None` if it does not.
 fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReason> {
     let node = statement.node.as_ref()?;
     let is_read = match node {
         NodeEnum::SelectStmt(_) | NodeEnum::ExplainStmt(_) | NodeEnum::CopyStmt(_) => true,
         NodeEnum::TransactionStmt(transaction) => return primary_for_transaction(transaction),
-        // Later requests must find the changes that these make in the session, so it stays on one
-        // server.
+        // These statements use or change session state, which other requests must find on the same
+        // server: the primary.
         NodeEnum::VariableSetStmt(_)
         | NodeEnum::VariableShowStmt(_)
         | NodeEnum::ConstraintsSetStmt(_)
@@ -125,7 +126,7 @@ fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReas
     match grammar::statement_effect(statement, &only_reads) {
         Effect::ReadOnly if !is_read => Some(PrimaryReason::Writes),
         Effect::ReadOnly if names_temporary(statement) => Some(PrimaryReason::Temporary),
-        // EXPLAIN itself only reads, and the statement it explains may be a prepared one.
+        // EXPLAIN only reads, but EXPLAIN EXECUTE needs the session's prepared statement.
         Effect::ReadOnly => match node {
             NodeEnum::ExplainStmt(explain) => {
                 let inner = explain.query.as_deref().and_then(|query| query.node.as_ref());
@@ -140,12 +141,12 @@ fn primary_for(statement: &Node, settings: &RouteSettings) -> Option<PrimaryReas
     }
 }
 
-/// Returns the reason why a transaction statement needs the primary. `BEGIN READ ONLY` does not,
-/// unless it is serializable, which replicas do not support.
+/// Returns the reason why a transaction statement needs the primary. `BEGIN READ ONLY` does not
+/// need it, except for serializable transactions, which replicas do not support.
 fn primary_for_transaction(transaction: &TransactionStmt) -> Option<PrimaryReason> {
     if !matches!(transaction.kind(), Transaction::TransStmtBegin | Transaction::TransStmtStart) {
-        // Inside a transaction they go to the server of the transaction, and `COMMIT AND CHAIN`
-        // starts another.
+        // Within a transaction, these statements go to the transaction's server anyway. `COMMIT AND
+        // CHAIN` starts another transaction.
         return Some(PrimaryReason::Transaction);
     }
     let mut reads_only = false;
@@ -174,7 +175,7 @@ fn is_begin(statement: &Node) -> bool {
         if matches!(transaction.kind(), Transaction::TransStmtBegin | Transaction::TransStmtStart))
 }
 
-/// Whether a schema for temporary tables is named anywhere.
+/// Whether the statement names a schema for temporary tables anywhere.
 fn names_temporary(statement: &Node) -> bool {
     let mut found = false;
     let is_seen = grammar::visit(statement, &mut |kind, value| {
@@ -184,8 +185,8 @@ fn names_temporary(statement: &Node) -> bool {
     found || !is_seen
 }
 
-/// Whether the statement creates a temporary object that outlives its transaction, or discards such
-/// objects.
+/// Returns whether the statement creates a temporary object that outlives its transaction, or
+/// discards such objects; `None` if it does neither.
 fn temporary_change(statement: &Node) -> Option<Temporary> {
     if let Some(NodeEnum::DiscardStmt(discard)) = &statement.node {
         let forgets =

@@ -1,4 +1,4 @@
-//! Queries, at the top level and nested.
+//! Analyzes queries, at the top level and nested.
 
 use pg_query::{
     NodeEnum,
@@ -8,7 +8,7 @@ use pg_query::{
 use super::{Analysis, AnalysisResult, UnsupportedStatement, scope::Scope};
 
 impl<'a> Analysis<'a> {
-    /// Analyzes a query, in which every table must have a known key or not be sharded.
+    /// Analyzes a query. Every sharded table in it must have a known key.
     pub(super) fn query(
         &mut self,
         select: &'a SelectStmt,
@@ -45,7 +45,8 @@ impl<'a> Analysis<'a> {
         self.expressions(inside.chain(clauses.into_iter().filter_map(Option::as_deref)), &scope)
     }
 
-    /// Analyzes the queries of a `WITH`; returns the number of CTE names before.
+    /// Analyzes the queries of a `WITH`, and adds their names to the CTEs in scope. Returns the
+    /// number of CTE names before, to which the caller truncates the list.
     pub(super) fn with(&mut self, with: Option<&'a WithClause>) -> AnalysisResult<usize> {
         let before = self.cte_names.len();
         for query in with.map_or(&[][..], |with| &with.ctes) {
@@ -61,8 +62,8 @@ impl<'a> Analysis<'a> {
         Ok(before)
     }
 
-    /// Analyzes queries within expressions. Those in places that are not visited are detected,
-    /// because the number of references then differs from the scan's.
+    /// Analyzes queries within expressions. Queries in positions that are not visited do no harm:
+    /// the number of references then differs from the scan's, and the statement has no known key.
     pub(super) fn expressions(
         &mut self,
         expressions: impl Iterator<Item = &'a Node>,

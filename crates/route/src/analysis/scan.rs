@@ -1,4 +1,4 @@
-//! Collects facts about everything in a statement, at any depth, without interpreting it.
+//! Collects facts about a statement by visiting its whole tree, without interpreting its structure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use pg_query::protobuf::Node;
 
 use crate::settings::{RouteSettings, TableClass};
 
-/// Facts about a statement.
+/// Facts about the tables, functions and parameters that a statement mentions.
 #[derive(Debug, Default)]
 pub(super) struct StatementScan {
     /// Number of references to sharded tables.
@@ -20,7 +20,7 @@ pub(super) struct StatementScan {
     pub(super) has_replicated: bool,
     /// Whether the statement writes a table that is not sharded.
     pub(super) writes_unlisted: bool,
-    /// The first table written that is replicated to every shard.
+    /// The first replicated table that the statement writes.
     pub(super) writes_replicated: Option<Box<str>>,
     /// Whether the statement writes or locks something.
     pub(super) writes: bool,
@@ -30,12 +30,12 @@ pub(super) struct StatementScan {
     pub(super) calls_foreign: bool,
     /// Number of occurrences of each parameter, by its number from 0.
     pub(super) parameters: BTreeMap<u16, usize>,
-    /// Whether the statement names a listed table other than as a relation, as DROP does.
+    /// Whether the statement names a listed table in another way than as a relation, as DROP does.
     pub(super) mentions_listed: bool,
     /// Names of functions, without schemas.
     pub(super) functions: Vec<String>,
-    /// Whether the statement contains a construct, other than a plain call, that aggregates rows or
-    /// refers to other rows.
+    /// Whether the statement contains a construct, other than a plain function call, that
+    /// aggregates rows or refers to other rows.
     pub(super) is_special: bool,
     /// Whether the statement names a system catalog table.
     pub(super) has_system: bool,

@@ -1,4 +1,4 @@
-//! One query level: its tables, what is known about their keys, and how conditions determine them.
+//! One query level: its tables, and the key values that the query's conditions determine.
 
 use pg_query::{
     NodeEnum,
@@ -14,25 +14,25 @@ use crate::{
 /// Maximum number of tables at one level that are tracked.
 const INSTANCES_MAX: usize = 64;
 
-/// Maximum number of keys of one statement that are tracked: an IN list may be long.
+/// Maximum number of keys of one statement that are tracked. It limits the cost of long IN lists.
 const ROWS_MAX: usize = 10_000;
 
-/// A set of the tables of a level, one bit each.
+/// A bit set of the tables of a level, by index.
 type TableSet = u64;
 
 /// A query level. `outer` is the enclosing level if its columns are visible.
 pub(super) struct Scope<'a, 'o> {
     pub(super) instances: Vec<TableInstance<'a>>,
-    /// Aliases of other FROM items that have columns.
+    /// Names or aliases of FROM items other than sharded tables.
     others: Vec<String>,
     conditions: Vec<(Condition<'a>, TableSet)>,
-    /// Columns merged by joins.
+    /// Names of columns that joins have merged, as `USING` does.
     merged: Vec<&'a str>,
     outer: Option<&'o Scope<'a, 'o>>,
     /// Tables on the nullable side of an outer join.
     nullable: TableSet,
-    /// The reason why the merged results of several shards would differ from the result of one
-    /// server.
+    /// The reason why results of several shards cannot be merged: the result would differ from that
+    /// of one server.
     pub(super) refusal: Option<&'static str>,
 }
 
@@ -40,10 +40,11 @@ pub(super) struct Scope<'a, 'o> {
 pub(super) struct TableInstance<'a> {
     alias: &'a str,
     pub(super) table: &'a RoutedTable,
-    /// For each key column, a list of values, one of which it equals in each row; `None` if
+    /// For each key column, the values that it can have in the rows of the result; `None` if
     /// unknown.
     bound: Vec<Option<Vec<KeyValueSource>>>,
-    /// Group of each instance: instances in one group are joined by their whole keys.
+    /// For each key column, a group number. Instances whose columns are in the same group are
+    /// joined by equal values of that column.
     group: Vec<usize>,
 }
 
@@ -69,7 +70,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// Returns all tables added so far.
+    /// Returns the set of all sharded tables added so far.
     pub(super) fn all(&self) -> TableSet {
         set(0..self.instances.len())
     }
@@ -103,7 +104,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         Ok(set(before..self.instances.len()))
     }
 
-    /// Adds a table by name.
+    /// Adds a table, given by its name.
     pub(super) fn relation(
         &mut self,
         analysis: &mut Analysis<'a>,
@@ -168,7 +169,8 @@ impl<'a, 'o> Scope<'a, 'o> {
         Ok(())
     }
 
-    /// Adds conditions that hold together for each row of the tables in `applies_to`.
+    /// Adds the conditions of an expression, which restrict the rows of the tables in `applies_to`.
+    /// The operands of AND are added one by one.
     pub(super) fn conditions(&mut self, expression: Option<&'a Node>, applies_to: TableSet) {
         match expression.and_then(|expression| expression.node.as_ref()) {
             Some(NodeEnum::BoolExpr(all)) if all.boolop() == BoolExprType::AndExpr => {
@@ -223,7 +225,8 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// Records that a key column equals an expression from outside this level.
+    /// Records that a key column equals an expression that does not depend on tables of this level.
+    /// Returns whether that is new.
     fn equal(
         &mut self,
         analysis: &mut Analysis<'a>,
@@ -276,12 +279,14 @@ impl<'a, 'o> Scope<'a, 'o> {
         is_told
     }
 
-    /// Whether all tables are joined by their whole keys.
+    /// Whether all sharded tables of the level are joined by their whole keys, so that joined rows
+    /// are on one shard.
     pub(super) fn is_together(&self) -> bool {
         self.instances.windows(2).all(|two| two[0].group == two[1].group)
     }
 
-    /// Whether these columns include the whole key of a table whose rows are never null-extended.
+    /// Whether these columns include the whole key of a table that is not on the nullable side of
+    /// an outer join.
     pub(super) fn has_key(&self, columns: &[KeyColumn]) -> bool {
         let has = |at: usize| {
             let mut key = 0..self.instances[at].table.key.len();
@@ -290,7 +295,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         (0..self.instances.len()).any(has)
     }
 
-    /// Returns the key column that an expression refers to, if it is one.
+    /// Returns the key column that an expression refers to; `None` for other expressions.
     pub(super) fn column(&self, expression: &Node) -> Option<KeyColumn> {
         let Some(NodeEnum::ColumnRef(column)) = &expression.node else { return None };
         match names(column)?[..] {
@@ -313,7 +318,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         key.iter().position(|column| column == name).map(|column| (at, column))
     }
 
-    /// Returns the known values of a column of an enclosing level. The column must be qualified
+    /// Returns the known values of a key column of an enclosing level. The column must be qualified
     /// with its table name; otherwise it may be a column of any table at this level.
     fn bound_outside(&self, expression: &Node) -> Option<Vec<KeyValueSource>> {
         let Some(NodeEnum::ColumnRef(column)) = &expression.node else { return None };
@@ -327,7 +332,8 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// Records the keys of all tables.
+    /// Adds the keys of all tables of the level to `analysis`, one for each combination of the
+    /// columns' values.
     pub(super) fn keys(&self, analysis: &mut Analysis<'a>) -> AnalysisResult {
         for instance in &self.instances {
             let mut rows = vec![Vec::new()];

@@ -1,4 +1,4 @@
-//! Constants and parameters that are key values.
+//! Recognizes constants and parameters that are key values.
 
 use crate::shard::KeyType;
 use pg_query::{
@@ -40,7 +40,8 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Returns a constant, by its position in the text; a minus sign before a number is part of it.
+    /// Returns the source of a constant. For a negative number, the position in the tree is that of
+    /// the minus sign.
     fn constant(&self, constant: &AConst) -> Option<KeyValueSource> {
         let at = usize::try_from(constant.location).ok()?;
         let found = self.constants.binary_search_by_key(&at, |place| place.start);
@@ -65,7 +66,7 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// Whether a cast to this type preserves the value of a key.
+/// Whether a cast to this type preserves a key value of type `of`.
 fn is_type(name: &TypeName, of: KeyType) -> bool {
     if !name.typmods.is_empty() || !name.array_bounds.is_empty() || name.setof || name.pct_type {
         return false;

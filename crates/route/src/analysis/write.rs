@@ -1,4 +1,4 @@
-//! Statements that write rows of a sharded table.
+//! Analyzes statements that write rows: INSERT, UPDATE and DELETE.
 
 use pg_query::{
     NodeEnum,
@@ -34,7 +34,7 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Returns the sharded table that a statement writes.
+    /// Returns the table that a statement writes, if it is sharded.
     fn target(&self, statement: &NodeEnum) -> Option<&'a RoutedTable> {
         let relation = match statement {
             NodeEnum::InsertStmt(insert) => insert.relation.as_ref(),
@@ -52,7 +52,7 @@ impl<'a> Analysis<'a> {
         let relation = insert.relation.as_ref().ok_or(UnsupportedStatement)?;
         let queries = self.with(insert.with_clause.as_ref())?;
         let TableClass::Sharded(table) = self.record_table(relation) else {
-            // The rows would be read on one shard and written there.
+            // The target is not sharded, so the keys of the source query determine the shard.
             let source = insert.select_stmt.as_deref().ok_or(UnsupportedStatement)?;
             self.analyze(source, None)?;
             self.cte_names.truncate(queries);
@@ -132,15 +132,14 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// Whether a key column is among the columns that are set.
+/// Whether an UPDATE assigns a key column.
 fn changes_key(targets: &[Node], table: &RoutedTable) -> bool {
     let is_key =
         |name: Option<&str>| name.is_none_or(|name| table.key.iter().any(|key| key == name));
     targets.iter().any(|target| is_key(target_name(target)))
 }
 
-/// Returns the column that is assigned; also if only a part of it (a field or an element) is
-/// assigned.
+/// Returns the column that is assigned, even if only a field or an element of it is assigned.
 fn target_name(target: &Node) -> Option<&str> {
     match &target.node {
         Some(NodeEnum::ResTarget(target)) => Some(target.name.as_str()),

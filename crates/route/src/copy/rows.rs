@@ -10,7 +10,7 @@ use crate::shard::{KeyType, ShardKey, ShardMap};
 use super::{CopyFrom, CopyRowFormat};
 use crate::{Refusal, refusal::NoShardKey};
 
-/// Splits the data of one COPY, which may arrive in pieces of any length.
+/// Splits the data of one COPY into rows. The data may arrive in pieces of any length.
 ///
 /// ```
 /// # use howdah_route::*;
@@ -32,8 +32,8 @@ pub struct CopyRowSplitter {
     buffer: Vec<u8>,
     /// Start of the next row in `buffer`.
     start: usize,
-    /// Position up to which the end of the next row was searched for, and whether it is inside
-    /// quotes.
+    /// Position up to which `buffer` was searched for the end of the next row, and whether that
+    /// position is inside quotes.
     scanned: usize,
     is_quoted: bool,
     row_bytes_max: usize,
@@ -41,12 +41,12 @@ pub struct CopyRowSplitter {
     is_finished: bool,
 }
 
-/// The destination of a row.
+/// The shards that receive a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowTarget {
     /// The shard of the row's key.
     Shard(u32),
-    /// Every shard: the row is the header.
+    /// Every shard, because the row is the header.
     All,
 }
 
@@ -70,7 +70,7 @@ impl CopyRowSplitter {
         })
     }
 
-    /// Appends the content of a CopyData message.
+    /// Appends the contents of a CopyData message.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.start);
         self.scanned -= self.start;
@@ -78,8 +78,8 @@ impl CopyRowSplitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the next complete row, with its line end. `same_encoding` is whether text has the
-    /// same bytes on the server.
+    /// Returns the next complete row, with its line end. `same_encoding` says whether the server
+    /// stores text with the same bytes.
     ///
     /// # Errors
     ///
@@ -102,11 +102,11 @@ impl CopyRowSplitter {
         }
     }
 
-    /// Returns the last row, if it lacks a line end; no more data follows.
+    /// Ends the data, and returns the last row if it lacks a line end.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::next`]; or the row ends inside quotes.
+    /// As for [`Self::next`], or the row ends inside quotes.
     pub fn finish(
         &mut self,
         map: &ShardMap,
@@ -143,7 +143,7 @@ impl CopyRowSplitter {
     }
 
     /// Skips everything after the end-of-data line. In CSV, PostgreSQL 18 reads that line as a row,
-    /// older servers as the end, and psql before 18 sends it as the last line.
+    /// older servers read it as the end, and psql before 18 sends it as the last line.
     fn skip_after_end(&mut self) -> Result<(), Refusal> {
         let is_csv = matches!(self.copy.format, CopyRowFormat::Csv { .. });
         if is_csv && self.start < self.buffer.len() {
@@ -156,7 +156,7 @@ impl CopyRowSplitter {
         Ok(())
     }
 
-    /// Returns the end of the next row.
+    /// Returns the position after the next row in `buffer`; `None` if the row is incomplete.
     fn row_end(&mut self) -> Option<usize> {
         match self.copy.format {
             CopyRowFormat::Csv { quote, escape, .. } => self.csv_row_end(quote, escape),
@@ -171,8 +171,7 @@ impl CopyRowSplitter {
             if self.buffer[at] == b'\n' {
                 return Some(at + 1);
             }
-            // The byte after the backslash is part of the escape and may not have arrived yet. `\.`
-            // ends its line.
+            // The byte after the backslash belongs to the escape and may not have arrived yet.
             self.buffer.get(at + 1)?;
             self.scanned = at + 2;
         }
@@ -189,8 +188,8 @@ impl CopyRowSplitter {
             if byte == b'\n' && !self.is_quoted {
                 return Some(at + 1);
             }
-            // If the escape is the quote character, it closes and reopens the quotes, which has the
-            // same result.
+            // An escape that is the quote character needs no special case: it closes and reopens
+            // the quotes.
             if byte == escape && escape != quote && self.is_quoted {
                 let escaped = *self.buffer.get(at + 1)?;
                 self.scanned = at + if escaped == quote || escaped == escape { 2 } else { 1 };
@@ -210,14 +209,14 @@ fn trim_line_end(row: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Returns the key of a line.
+/// Returns the key in a row, given without its line end.
 fn key(
     copy: &CopyFrom,
     line: &[u8],
     columns: &[KeyType],
     same_encoding: bool,
 ) -> Result<Vec<Option<ShardKey>>, Refusal> {
-    // A server with carriage-return line ends would read several rows here.
+    // A server that takes carriage returns as line ends would read several rows here.
     if has_bare_return(&copy.format, line) {
         return Err(Refusal::CopyRow("there is a carriage return in it"));
     }
@@ -238,7 +237,7 @@ fn key(
             if !same_encoding && !cell.is_ascii() {
                 return Err(Refusal::UnknownShard(NoShardKey::Encoding));
             }
-            // A column of limited length would trim it.
+            // A column of limited length would trim trailing spaces, which changes the key.
             if cell.ends_with(b" ") {
                 return Err(Refusal::CopyRow("its key ends in a space"));
             }
@@ -258,7 +257,7 @@ fn has_bare_return(format: &CopyRowFormat, line: &[u8]) -> bool {
         let was_escaped = std::mem::take(&mut is_escaped);
         match format {
             CopyRowFormat::Csv { quote, escape, .. } if !was_escaped => {
-                // If the escape is the quote character, it closes and reopens the quotes.
+                // An escape that is the quote character closes and reopens the quotes.
                 is_escaped = byte == escape && escape != quote && is_quoted;
                 is_quoted ^= byte == quote;
             }

@@ -1,4 +1,4 @@
-//! Combines one row of aggregates per shard into one.
+//! Combines the shards' rows of aggregates, one per shard, into one row.
 
 use howdah_wire::{ValueFormat, backend::BackendMessage};
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::fan_out::Aggregate;
 
-/// A cell of the combined row: NULL as long as all inputs were NULL.
+/// A cell of the combined row; `None` (NULL) as long as all shards returned NULL.
 type AggregateCell = Option<Vec<u8>>;
 
 /// The running combination of rows of aggregates.
@@ -20,7 +20,8 @@ pub(super) struct AggregateRow {
 }
 
 impl AggregateRow {
-    /// Starts without rows. Fails for aggregates that cannot be combined, whatever the rows.
+    /// Creates a combination of no rows. Fails if an aggregate cannot be combined for the type of
+    /// its column.
     pub(super) fn new(
         aggregates: &[Aggregate],
         columns: &ResultColumns,
@@ -90,12 +91,12 @@ impl AggregateRow {
     }
 }
 
-/// Whether sums of this type can be added. Sums of intervals and of money cannot.
+/// Whether sums of this type can be added here. Intervals and money are not supported.
 fn is_summed(of: Type) -> bool {
     matches!(of.oid, oid::INT8 | oid::NUMERIC | oid::FLOAT4 | oid::FLOAT8)
 }
 
-/// Adds two cells in their type and format; `None` if the sum is out of range.
+/// Adds two values, and returns the sum in the column's format; `None` if the sum is out of range.
 fn sum(of: Type, one: Value, two: Value) -> Option<Vec<u8>> {
     let is_text = of.format == ValueFormat::Text;
     match (one, two) {
@@ -119,8 +120,8 @@ fn sum(of: Type, one: Value, two: Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns a sum unless it is out of range: the infinite sum of two finite numbers. The sign of a
-/// NaN is cleared.
+/// Returns `sum`, the sum of `one` and `two`; `None` if it is infinite although both are finite.
+/// The sign of a NaN is cleared, as PostgreSQL writes it without one.
 fn checked<F: Copy + Into<f64> + From<f32>>(sum: F, one: f64, two: f64) -> Option<F> {
     if sum.into().is_nan() {
         return Some(F::from(f32::NAN));

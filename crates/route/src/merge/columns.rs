@@ -5,7 +5,8 @@ use howdah_wire::backend::{FieldDescription, RowDescription};
 use super::{MergeError, value::Type};
 use crate::fan_out::SortColumn;
 
-/// OIDs from this one on are user-defined types, which may have different OIDs on each shard.
+/// The first OID of user-defined types (`FirstNormalObjectId`). Their OIDs may differ between
+/// shards.
 const FIRST_OWN: u32 = 16_384;
 
 /// Names, types and formats of a result's columns.

@@ -2,7 +2,7 @@
 
 use howdah_wire::backend::{ErrorField, Severity, encode};
 
-/// The reason why replies cannot be merged.
+/// The reason why replies of several shards cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MergeError {
     #[error("shards returned different columns")]

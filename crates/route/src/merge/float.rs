@@ -6,7 +6,7 @@
 
 use std::fmt::LowerExp;
 
-/// Numbers from this power of ten on are written with an exponent.
+/// Numbers of at least ten to this power are written with an exponent.
 const DOUBLE_DIGITS: i32 = 15;
 const SINGLE_DIGITS: i32 = 6;
 

@@ -1,4 +1,4 @@
-//! [`Numeric`]: PostgreSQL's `numeric`, exact, in text and binary form.
+//! [`Numeric`]: exact arithmetic on PostgreSQL's `numeric`, in text and binary format.
 //!
 //! Source: `numeric_send`, `numeric_recv` and `numeric_out` in `numeric.c`.
 
@@ -6,7 +6,8 @@ use std::cmp::Ordering;
 
 use num_bigint::{BigInt, Sign};
 
-/// Limit on digits, above that of the type: 131,072 before the decimal point, 16,383 after it.
+/// Maximum length of a number in text, in bytes. It exceeds the limits of the type: 131,072 digits
+/// before the decimal point and 16,383 after it.
 const DIGITS_MAX: usize = 150_000;
 
 const NEGATIVE: u16 = 0x4000;
@@ -14,8 +15,8 @@ const NAN: u16 = 0xC000;
 const INFINITY: u16 = 0xD000;
 const NEGATIVE_INFINITY: u16 = 0xF000;
 
-/// A value of type `numeric`. Its scale is the number of digits after the decimal point, zeros
-/// included.
+/// A value of type `numeric`. The scale is the number of digits after the decimal point, including
+/// trailing zeros.
 #[derive(Clone, Debug)]
 pub(super) enum Numeric {
     NegativeInfinity,
@@ -62,13 +63,14 @@ impl Numeric {
             let digit = short(8 + 2 * at).filter(|digit| *digit < 10_000)?;
             digits += &format!("{digit:04}");
         }
-        // The digits are an integer times 10,000 to this power; convert it to the scale.
+        // The value is the integer of all digits times 10,000 to this power. Convert it to an
+        // integer at the scale.
         let power = i32::from(weight) + 1 - i32::from(count);
         let zeros = 4 * power + i32::from(scale);
         if zeros >= 0 {
             digits.extend(std::iter::repeat_n('0', usize::try_from(zeros).ok()?));
         } else {
-            // All digits after the scale are zeros.
+            // All digits beyond the scale are zeros.
             digits.truncate(digits.len().saturating_sub(usize::try_from(-zeros).ok()?));
         }
         let digits = if digits.is_empty() { "0" } else { &digits };
@@ -93,8 +95,8 @@ impl Numeric {
         }
     }
 
-    /// Returns the unscaled integer at a scale not less than the value's own; 0 if it is not
-    /// finite.
+    /// Returns the value times ten to the power of `target`, which is not less than the value's own
+    /// scale; 0 if the value is not finite.
     fn at_scale(&self, target: u32) -> BigInt {
         match self {
             Self::Finite { unscaled, scale } => {
@@ -128,7 +130,7 @@ impl Numeric {
             Self::NegativeInfinity => return special(NEGATIVE_INFINITY),
             Self::Finite { unscaled, scale } => (unscaled, *scale),
         };
-        // Groups of four digits extend from the decimal point in both directions.
+        // The format has groups of four digits, counted from the decimal point in both directions.
         let padding = (4 - scale % 4) % 4;
         let digits =
             (unscaled.magnitude() * num_bigint::BigUint::from(10_u32).pow(padding)).to_string();

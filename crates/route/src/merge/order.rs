@@ -1,4 +1,4 @@
-//! Merges rows that each shard has sorted.
+//! The order in which rows of several shards are merged.
 
 use std::cmp::Ordering;
 
@@ -26,7 +26,7 @@ struct By {
     name: String,
 }
 
-/// The sort values of one row.
+/// The values of a row's sort columns; `None` is NULL.
 pub(super) type SortValues = Vec<Option<Value>>;
 
 impl RowOrder {

@@ -2,7 +2,7 @@
 
 use howdah_wire::{Frame, HeaderError, Tag};
 
-/// Number of buffered bytes above which the caller stops reading from the shard until some are
+/// Number of buffered bytes above which the caller must stop reading from the shard until some are
 /// consumed.
 const BYTES_HIGH: usize = 256 << 10;
 
@@ -19,8 +19,8 @@ pub(super) struct ReplyBuffer {
 
 impl ReplyBuffer {
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        // Consumed bytes are dropped when they are at least half, so that each byte moves once or
-        // twice.
+        // Consumed bytes are removed only once they make up half of the buffer, so that the
+        // remaining bytes are moved rarely.
         if self.start * 2 >= self.bytes.len() {
             self.bytes.drain(..self.start);
             self.start = 0;

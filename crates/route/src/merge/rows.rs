@@ -1,4 +1,4 @@
-//! [`MergedRows`]: the rows of all shards while they are merged into one result.
+//! [`MergedRows`]: merges the rows of all shards into one result.
 
 use howdah_wire::backend::encode;
 
@@ -29,7 +29,7 @@ enum MergeMethod {
 }
 
 impl MergedRows {
-    /// Starts without rows. Fails for results that cannot be merged, whatever the rows.
+    /// Creates a merge of no rows. Fails if results with these columns cannot be merged.
     pub(super) fn new(
         method: &FanOut,
         columns: Option<&ResultColumns>,
@@ -52,7 +52,8 @@ impl MergedRows {
         Ok(Self { is_finished, count: 0, method })
     }
 
-    /// Processes the next row of a shard; returns whether the row is consumed.
+    /// Processes the next row of a shard. Returns whether the row is consumed; otherwise it waits
+    /// for the rows of other shards.
     pub(super) fn accept(
         &mut self,
         shard: usize,
@@ -79,8 +80,8 @@ impl MergedRows {
         matches!(&self.method, MergeMethod::Ordered { keys, .. } if keys[shard].is_some())
     }
 
-    /// Returns the shard with the smallest row, once the next row of each unfinished shard is
-    /// known.
+    /// Removes and returns the shard whose next row comes first in order. The next row of each
+    /// unfinished shard must be known.
     pub(super) fn next_shard(&mut self) -> Option<usize> {
         let MergeMethod::Ordered { order, keys, .. } = &mut self.method else { return None };
         let known = keys.iter().enumerate().filter_map(|(shard, key)| Some((shard, key.as_ref()?)));
@@ -89,7 +90,7 @@ impl MergedRows {
         Some(shard)
     }
 
-    /// Whether another row may be sent, which is then counted; false once the limit is reached.
+    /// Counts another row and returns `true`, unless the limit is reached.
     pub(super) fn has_capacity(&mut self) -> bool {
         let is_within =
             !matches!(self.method, MergeMethod::Ordered { limit, .. } if self.count >= limit);
@@ -97,7 +98,8 @@ impl MergedRows {
         is_within
     }
 
-    /// Finishes the result: writes the aggregate row, if any; returns the number of rows.
+    /// Finishes the result: writes the aggregate row, if the result is one, and returns the number
+    /// of rows.
     pub(super) fn finish(&self, out: &mut Vec<u8>) -> Result<u64, MergeError> {
         let MergeMethod::One { row, .. } = &self.method else { return Ok(self.count) };
         if self.count != self.is_finished.len() as u64 {

@@ -1,5 +1,5 @@
-//! Replies in orders that a real server cannot be made to produce: errors in between, and protocol
-//! violations.
+//! Tests with replies that a real server cannot be made to send on demand: errors between other
+//! messages, and protocol violations.
 
 use std::sync::Arc;
 

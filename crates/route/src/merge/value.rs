@@ -1,4 +1,4 @@
-//! [`Value`]: values of types whose order is known without asking a server.
+//! [`Value`]: values of types whose order is known without a server.
 
 use std::cmp::Ordering;
 
@@ -60,7 +60,8 @@ impl Type {
         }
     }
 
-    /// Parses a cell; `None` if the bytes are not a valid value, or the type has no known order.
+    /// Parses a cell of this type and format; `None` if it is not a valid value, or the type's
+    /// order is not known here.
     pub(super) fn read(self, cell: &[u8]) -> Option<Value> {
         match self.format {
             ValueFormat::Text => self.read_text(cell),
@@ -89,7 +90,8 @@ impl Type {
             oid::TIME => Value::Integer(time(text()?)?),
             oid::BYTEA => Value::Bytes(bytea(cell)?),
             oid::BPCHAR => Value::Bytes(cell.trim_end_byte(b' ').to_vec()),
-            // Lower-case hexadecimal digits sort like the values they represent.
+            // A UUID sorts by its text as by its value: PostgreSQL writes it in lower-case
+            // hexadecimal digits.
             oid::CHAR | oid::NAME | oid::TEXT | oid::VARCHAR | oid::UUID => {
                 Value::Bytes(cell.to_vec())
             }
@@ -150,8 +152,8 @@ impl TrimEnd for [u8] {
 const DAY: i64 = 86_400_000_000;
 
 /// Parses a date or a timestamp with or without time zone, in the format of `DateStyle = ISO`. The
-/// result counts from an arbitrary day, in units of which a day has `day`. The time of day counts
-/// for timestamps only.
+/// result counts from 1 March of the year 0, in units of which a day has `day`: 1 for a date,
+/// [`DAY`] for a timestamp.
 fn moment(text: &str, day: i64) -> Option<i64> {
     match text {
         "infinity" => return Some(i64::MAX),
@@ -166,7 +168,7 @@ fn moment(text: &str, day: i64) -> Option<i64> {
         text.split_once(' ').map_or((text, None), |(date, clock)| (date, Some(clock)));
     let mut parts = date.split('-');
     let (year, month, of_month) = (parts.next()?, parts.next()?, parts.next()?);
-    // Other styles have other separators, or the year at the end.
+    // Other date styles have other separators, or the year at the end.
     if year.len() < 4 || parts.next().is_some() {
         return None;
     }
@@ -190,7 +192,7 @@ fn days(year: i64, month: i64, of_month: i64) -> Option<i64> {
     Some(365 * year + leaps + (153 * month + 2) / 5 + of_month - 1)
 }
 
-/// Parses `HH:MM:SS` with up to six fractional digits, in microseconds.
+/// Parses `HH:MM:SS` with up to six fractional digits. Returns microseconds.
 fn time(text: &str) -> Option<i64> {
     let (clock, part) = text.split_once('.').unwrap_or((text, ""));
     let mut micros: i64 = if part.is_empty() { 0 } else { format!("{part:0<6}").parse().ok()? };
@@ -202,7 +204,8 @@ fn time(text: &str) -> Option<i64> {
     (parts.next().is_none() && part.len() <= 6).then_some(micros)
 }
 
-/// Parses `+HH`, `+HH:MM` or `+HH:MM:SS`, or nothing, in microseconds.
+/// Parses a time zone offset: `+HH`, `+HH:MM`, `+HH:MM:SS`, or an empty text for 0. Returns
+/// microseconds.
 fn offset(zone: &str) -> Option<i64> {
     let Some(sign) = zone.bytes().next() else { return Some(0) };
     let parts = zone[1..].matches(':').count();

@@ -1,4 +1,4 @@
-//! Dialogues: statements of a client, and their routes.
+//! Tests of sessions: statements of a client, and their routes.
 
 use crate::shard::{KeyType, ShardMap};
 
@@ -14,7 +14,7 @@ mod keys;
 mod roles;
 mod unkeyed;
 
-/// A session with its router.
+/// A routing session and its router.
 struct RoutedClient {
     router: Router,
     session: RouteSession,
@@ -52,7 +52,7 @@ impl RoutedClient {
         self.route(sql).map(|route| route.shards).map_err(|refusal| refusal.to_string())
     }
 
-    /// The reply to a command.
+    /// Returns the reply to a command, as text.
     fn reply(&mut self, sql: &str) -> Result<String, String> {
         match self.request(sql) {
             Ok(RoutedRequest::Command(CommandAnswer { row, tag })) => {
@@ -67,7 +67,8 @@ impl RoutedClient {
     }
 }
 
-/// Three shards by hash of a number: 1234 is on 0, 2 on 0, 0 and 1 on 2.
+/// Returns settings with three shards by the hash of an integer. The keys 1234 and 2 are on shard
+/// 0, 0 and 1 on shard 2.
 fn sharded() -> RouteSettings {
     let table = |name: &str, key: &[&str]| RoutedTable {
         schema: None,
@@ -133,7 +134,7 @@ fn commands_are_answered_and_take_effect() {
     assert_eq!(client.reply("show primary reads"), ok("primary reads = on: SELECT 1"));
 }
 
-/// The shards of keys as stored by existing installations.
+/// Protects existing installations: the shards of keys must never change.
 #[test]
 fn keys_map_to_historical_shards() {
     let map = ShardMap::hash(5, vec![KeyType::Int]).ok();
@@ -215,7 +216,7 @@ fn session_mode_shard_is_fixed_by_first_statement() {
     client.session.pin_scope = PinScope::Session;
     assert!(client.reply("SET SHARDING KEY TO '1234'").is_ok());
     let route = client.route("select 1").expect("to the shard of the key");
-    // It may write later.
+    // A session that has only read may write later.
     assert_eq!((route.shards, route.role), (ShardTarget::One(0), Primary));
     client.session.link(0);
     let error = client.reply("SET SHARDING KEY TO '1'").expect_err("too late");
@@ -266,7 +267,7 @@ fn default_shard_applies_without_tables() {
             let mut client =
                 RoutedClient::new(RouteSettings { default_shard, role, tables, ..sharded() });
             assert_eq!(client.shards("select * from orders where id = 1234"), expected);
-            // Statements that drivers send first must be routed all the same.
+            // Statements that drivers send after login must be routed with any settings.
             assert!(client.shards("set extra_float_digits = 3").is_ok());
             assert!(client.shards("select version()").is_ok());
         }
@@ -286,7 +287,7 @@ fn primary_may_serve_reads_unless_replica_is_required() {
     client.reply("SET SERVER ROLE TO 'replica'").expect("a command");
     let read = client.route("select 1").expect("it goes somewhere");
     assert_eq!((read.role, read.may_use_primary), (Replica, false));
-    // Read-your-writes is set by the session or by the settings.
+    // Read-your-writes can be set by the session or by the settings.
     let shown =
         |client: &mut RoutedClient| client.reply("SHOW READ YOUR WRITES").expect("a command");
     assert_eq!(shown(&mut client), "read your writes = off: SELECT 1");

@@ -1,13 +1,13 @@
 //! PostgreSQL's hash of a partition key: `hash_bytes_extended` of `common/hashfn.c`, by Bob Jenkins
 //! (lookup3, "final" and "mix"), with the seed that partitioning uses (`HASH_PARTITION_SEED` in
-//! `catalog/partition.h`). It is the same on every platform and in every version since 11:
+//! `catalog/partition.h`). The hash is the same on every platform and in every version since 11:
 //! `pg_dump` of a partitioned table relies on that.
 //!
 //! Also [`sha1_shard`], the hash of PgCat's `sha1` sharding function.
 
 use sha1::{Digest as _, Sha1};
 
-/// The seed for partitioning: `HASH_PARTITION_SEED`.
+/// The seed that PostgreSQL uses for hash partitioning: `HASH_PARTITION_SEED`.
 const SEED: u64 = 0x7a5b_2236_7996_dcfd;
 
 /// Returns the hash of an integer. Equal numbers of different widths have equal hashes.
@@ -22,7 +22,7 @@ pub(crate) fn hash_int(value: i64) -> u64 {
 
 /// Returns the hash of a byte string: text, the 16 bytes of a UUID, `bytea`.
 pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
-    // PostgreSQL's values have at most 1 GB.
+    // The length fits into 32 bits, since a value in PostgreSQL has at most 1 GB.
     let mut state = HashState::seeded(bytes.len() as u32);
     let mut chunks = bytes.chunks_exact(12);
     for chunk in &mut chunks {
@@ -37,14 +37,14 @@ pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     state.finish()
 }
 
-/// Returns PgCat's `sha1`: the last four bytes, big-endian, of the SHA-1 of a number's decimal
-/// digits.
+/// Returns PgCat's `sha1` hash of a number: the last four bytes, big-endian, of the SHA-1 of its
+/// decimal digits.
 pub(crate) fn sha1_shard(value: i64) -> u32 {
     let [.., a, b, c, d] = Sha1::digest(value.to_string()).0;
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Combines the hash of another column: `hash_combine64`.
+/// Combines the hash of the previous columns with that of another column, like `hash_combine64`.
 pub(crate) fn combine(row: u64, column: u64) -> u64 {
     let spread =
         column.wrapping_add(0x49a0_f4dd_15e5_a8e3).wrapping_add(row << 54).wrapping_add(row >> 7);
@@ -106,7 +106,8 @@ impl HashState {
 mod tests {
     use super::*;
 
-    /// Values of `hashint8extended(v, 8816678312871386365)` and its siblings on PostgreSQL 15.
+    /// Expected hashes are those of `hashint8extended(v, 8816678312871386365)` and the like on
+    /// PostgreSQL 15.
     #[test]
     fn hashes_match_server() {
         for (value, hash) in [

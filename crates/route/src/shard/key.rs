@@ -1,4 +1,4 @@
-//! Values of sharding keys, and their text and binary forms.
+//! Values of sharding keys, parsed from text and binary format.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ pub enum KeyType {
     Int,
     /// `text`, `varchar`: bytes in the server's encoding, under a deterministic collation.
     Text,
-    /// `uuid`: 16 bytes, however they are written.
+    /// `uuid`: 16 bytes, regardless of the notation.
     Uuid,
-    /// `bytea`: the bytes, in either text format.
+    /// `bytea`: the bytes, written in hex or escape format.
     Bytea,
 }
 
-/// A key value. Ordered as PostgreSQL orders its type; text as in the collation `C`.
+/// A key value. The order is PostgreSQL's for the type; text is ordered as in the collation `C`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShardKey {
     /// A value of [`KeyType::Int`].
@@ -28,7 +28,7 @@ pub enum ShardKey {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not a valid {of}", display_bytes(written))]
 pub struct ShardKeyError {
-    /// The expected type.
+    /// The key type that the value does not match.
     pub of: KeyType,
     written: Vec<u8>,
 }
@@ -59,8 +59,8 @@ impl KeyType {
     ///
     /// # Errors
     ///
-    /// The input function would reject the text; or it is an integer in another base or with
-    /// underscores, as 16 and later accept.
+    /// The input function would reject the text, or the text is an integer in another base or with
+    /// underscores, which PostgreSQL 16 and later accept.
     pub fn parse(self, text: impl AsRef<[u8]>) -> Result<ShardKey, ShardKeyError> {
         let text = text.as_ref();
         let key = match self {

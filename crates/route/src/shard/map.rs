@@ -26,7 +26,7 @@ enum ShardRule {
         entries: BTreeMap<Option<ShardKey>, u32>,
         otherwise: Option<u32>,
     },
-    /// Ranges sorted by their lower bounds; `None` is the lowest. They do not overlap.
+    /// Ranges that do not overlap, sorted by lower bound; `None` is the lowest bound.
     Ranges(Vec<Range>),
 }
 
@@ -59,7 +59,7 @@ pub enum MapError {
         /// The highest valid shard number.
         last: u32,
     },
-    /// A key in the list or a bound of a range has the wrong type.
+    /// A key of a list or a bound of a range has the wrong type.
     #[error("{key:?} is not a valid {of}")]
     Type {
         /// The key or bound with the wrong type.
@@ -75,7 +75,7 @@ pub enum MapError {
         /// The upper bound, exclusive.
         to: Option<ShardKey>,
     },
-    /// A key would be on two shards.
+    /// Two ranges overlap, so a key would be on two shards.
     #[error("the ranges that begin at {first:?} and at {second:?} overlap")]
     Overlap {
         /// The lower bound of one range.
@@ -85,11 +85,11 @@ pub enum MapError {
     },
 }
 
-/// The reason why a row has no shard.
+/// The reason why no shard can be determined for a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoShard {
-    /// The key has a different number of columns.
+    /// The number of values differs from the number of key columns.
     #[error("the sharding key has {expected} columns, but {actual} values were given")]
     Columns {
         /// Number of columns of the map's key.
@@ -121,7 +121,7 @@ impl ShardMap {
     }
 
     /// Creates a map by the last four bytes of the SHA-1 of an integer's decimal digits, like
-    /// PgCat's function `sha1`: for rows that were distributed by it. NULL has no shard.
+    /// PgCat's function `sha1`, for rows that PgCat distributed. NULL has no shard.
     ///
     /// # Errors
     ///
@@ -237,7 +237,8 @@ impl ShardMap {
                 }
                 for two in ranges.windows(2) {
                     let [first, second] = two else { continue };
-                    // `None` as an upper bound is above all keys, as a lower bound below all.
+                    // `None` is above all keys as an upper bound, and below all keys as a lower
+                    // bound.
                     if first.to.is_none() || second.from < first.to {
                         let (first, second) = (first.from.clone(), second.from.clone());
                         return Err(MapError::Overlap { first, second });
@@ -249,7 +250,7 @@ impl ShardMap {
     }
 }
 
-/// Returns the hash of a row's key. NULL adds nothing: a row of NULLs has the hash 0.
+/// Returns the hash of a row's key. NULLs are skipped, so a key of NULLs has the hash 0.
 fn hash_columns(values: &[Option<ShardKey>]) -> u64 {
     values.iter().flatten().fold(0, |row, key| {
         let column = match key {
@@ -274,8 +275,8 @@ mod tests {
         Some(ShardKey::Int(value))
     }
 
-    /// Shards of keys with a map of five shards, as stored by installations of a pooler with the
-    /// same hash.
+    /// Expected shards are those of rows that another pooler with the same hash has stored, with
+    /// five shards.
     #[test]
     fn hash_keys_map_to_historical_shards() {
         let map = ShardMap::hash(5, vec![KeyType::Int]).expect("five shards");
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(map.shard(&[None]), Ok(0), "NULL");
     }
 
-    /// Shards of keys as stored by installations of PgCat with `sha1`.
+    /// Expected shards are those of rows that PgCat has stored with `sha1`.
     #[test]
     fn sha1_keys_map_to_pgcat_shards() {
         let map = ShardMap::sha1(12).expect("twelve shards");

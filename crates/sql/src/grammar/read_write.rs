@@ -1,5 +1,5 @@
-//! Detects statements that undo `default_transaction_read_only`, with which a replay prevents
-//! writes.
+//! Detects statements that undo `default_transaction_read_only`, the setting by which a replay
+//! prevents writes.
 //!
 //! ```text
 //! begin read write                                   set transaction read write
@@ -8,27 +8,27 @@
 //! reset transaction_read_only                        select set_config('transaction_read_only', 'off', true)
 //! ```
 //!
-//! `RESET ALL`, `DISCARD ALL` and `RESET default_transaction_read_only` restore the value from the
-//! login, so they undo nothing. The reset value of `transaction_read_only` is off regardless of the
-//! login (refused since PostgreSQL 16).
+//! `RESET ALL`, `DISCARD ALL` and `RESET default_transaction_read_only` restore the value set at
+//! login, so they do not undo it. `RESET transaction_read_only` sets it to off regardless of the
+//! login (PostgreSQL 16 and later refuse it).
 
 use pg_query::protobuf::ParseResult;
 use serde_json::Value;
 
 use super::tree::visit;
 
-/// The two settings, case-folded as the server does it.
+/// The two settings, in lower case.
 const SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
 
-/// Whether values of constants may matter, so that two texts of one shape can differ.
+/// Whether the result may depend on constants, so that it can differ between texts of one shape.
 pub(super) fn depends_on_constants(sql: &[u8]) -> bool {
     contains(sql, b"read_only") || contains(sql, b"set_config") || contains(sql, b"u&")
 }
 
 /// Whether a text can make transactions read-write in a session that started read-only.
 pub(super) fn allows_writes(sql: &[u8], tree: &ParseResult) -> bool {
-    // Avoids a second walk through the tree for most texts. An identifier can be written with
-    // Unicode escapes, as in `u&"set\005fconfig"`.
+    // This check saves a second walk through the tree for most texts. `u&` is included because an
+    // identifier can be written with Unicode escapes, as in `u&"set\005fconfig"`.
     if !(depends_on_constants(sql) || contains(sql, b"read")) {
         return false;
     }
@@ -99,7 +99,7 @@ fn constant(node: &Value) -> Option<&str> {
     }
 }
 
-/// Whether a value of a setting is certainly on.
+/// Whether a value certainly turns a boolean setting on.
 fn is_on(node: &Value) -> bool {
     let word = constant(node).is_some_and(|word| {
         ["on", "true", "yes", "1"].iter().any(|on| word.eq_ignore_ascii_case(on))

@@ -1,4 +1,5 @@
-//! The effect of whole statements by kind. All kinds that are not listed here write.
+//! The effect of whole statements, by kind of statement. Kinds that are not listed here count as
+//! writes.
 
 use pg_query::{
     NodeEnum,
@@ -36,7 +37,7 @@ pub(super) fn classify_statement(
     match kind {
         NodeEnum::SelectStmt(_) => node_effect(statement, harmless),
         NodeEnum::TransactionStmt(transaction) => match transaction.kind() {
-            // Two-phase commit outlives the session.
+            // A prepared transaction outlives the session.
             Transaction::TransStmtPrepare
             | Transaction::TransStmtCommitPrepared
             | Transaction::TransStmtRollbackPrepared
@@ -85,7 +86,7 @@ pub(super) fn classify_statement(
         NodeEnum::CopyStmt(copy) => copy_effect(copy, harmless),
         NodeEnum::ExplainStmt(explain) => explain_effect(explain, names, harmless),
         NodeEnum::LockStmt(lock) => lock_effect(lock),
-        // The code they run is stored in the server, or written in a language other than SQL.
+        // The effect of procedures and anonymous code blocks is unknown.
         NodeEnum::CallStmt(_) | NodeEnum::DoStmt(_) => Effect::UnknownFunction,
         _ => Effect::Writes,
     }
@@ -95,7 +96,7 @@ fn name(sort: NameKind, name: &str) -> SessionObject {
     SessionObject { kind: sort, name: name.into() }
 }
 
-/// Returns the use of a name by `DEALLOCATE` or `CLOSE`, which drop all without a name.
+/// Returns the use of a name by `DEALLOCATE` or `CLOSE`; an empty `word` stands for `ALL`.
 fn dropped(sort: NameKind, word: &str) -> NameUse {
     if word.is_empty() { NameUse::DropsAll(sort) } else { NameUse::Drops(name(sort, word)) }
 }
@@ -110,7 +111,7 @@ fn copy_effect(copy: &CopyStmt, harmless: SideEffectFree<'_>) -> Effect {
     if copy.is_from || copy.is_program || !copy.filename.is_empty() {
         return Effect::Writes;
     }
-    // The source is a query, or a statement that writes.
+    // The source is a table, a query, or a statement that writes.
     copy.query
         .as_deref()
         .map_or(Effect::ReadOnly, |query| classify_statement(query, &mut Vec::new(), harmless))
@@ -135,7 +136,7 @@ fn explain_effect(
     }
 }
 
-/// Returns the value of a boolean option, as `defGetBoolean` reads it; on if in doubt.
+/// Returns the value of a boolean option, like `defGetBoolean`; true for an invalid value.
 fn is_on(option: &DefElem) -> bool {
     let off = |word: &str| ["false", "off"].iter().any(|no| word.eq_ignore_ascii_case(no));
     match option.arg.as_ref().and_then(|arg| arg.node.as_ref()) {

@@ -1,4 +1,4 @@
-//! Statements and their effects.
+//! Tests of the effects of statements.
 
 use super::{Effect::*, *};
 

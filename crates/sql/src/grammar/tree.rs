@@ -1,8 +1,8 @@
-//! Searches an expression or query for side effects, whatever nodes it consists of.
+//! Searches an expression or query of any structure for side effects.
 //!
-//! The tree has some 270 kinds of nodes, and any of them may contain a function call or a query. A
-//! walk written for each kind would miss kinds that PostgreSQL adds later. So `serde` converts the
-//! tree to nested maps, and every key of every map is examined.
+//! The tree has some 270 kinds of nodes, and any of them may contain a function call or a query.
+//! Code for each kind would miss kinds that PostgreSQL adds later. So `serde` converts the tree to
+//! nested maps, and every entry of every map is examined.
 
 use pg_query::protobuf::Node;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Effect, SideEffectFree};
 
 /// Calls `see` for every entry of every map in `node`: `("RangeVar", its fields)`, `("relname",
-/// "t")`. Returns false if the node cannot be converted.
+/// "t")`. Returns `false` if `node` cannot be converted to maps.
 pub fn visit(node: &Node, see: &mut dyn FnMut(&str, &Value)) -> bool {
     let Ok(tree) = serde_json::to_value(node) else { return false };
     let mut stack = vec![&tree];
@@ -38,7 +38,7 @@ pub(super) fn node_effect(node: &Node, harmless: SideEffectFree<'_>) -> Effect {
     if is_seen { worst } else { Effect::Unreadable }
 }
 
-/// Returns the effect of one map entry: a node by its kind, or a field by its name.
+/// Returns the effect of one map entry, which is a node with its kind, or a field with its name.
 fn entry_effect(kind: &str, value: &Value, harmless: SideEffectFree<'_>) -> Effect {
     match kind {
         "SelectStmt" => Effect::ReadOnly,
@@ -64,7 +64,7 @@ fn call_effect(name: &Value, harmless: SideEffectFree<'_>) -> Effect {
     if harmless(&parts) { Effect::ReadOnly } else { Effect::UnknownFunction }
 }
 
-/// Returns the effect that is further from read-only.
+/// Returns the effect that ranks further from read-only.
 fn worse(one: Effect, other: Effect) -> Effect {
     let rank = |effect: Effect| match effect {
         Effect::ReadOnly => 0,

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The tokens that are not white space, as `kind text`.
+/// Returns kind and text of the tokens that are not white space.
 fn tokens(sql: &str) -> Vec<(TokenKind, String)> {
     Lexer::new(sql.as_bytes())
         .filter(|token| token.kind != TokenKind::Space)

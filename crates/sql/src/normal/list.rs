@@ -1,10 +1,10 @@
-//! The contents of a pair of brackets, and the folding of runs of equal constants.
+//! Tracks the contents of a pair of brackets, and folds runs of equal constants.
 
 use std::ops::Range;
 
 use crate::keywords::Expectation;
 
-/// The form of the element being written so far.
+/// The form of the element that is being written, judging by its tokens so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     /// No token yet.
@@ -25,16 +25,16 @@ pub(super) enum Element {
 
 /// An open bracket, and the element being written in it.
 ///
-/// Offsets are positions in the output. Offsets of an outer list are never greater than those of an
-/// inner one, so folding in the innermost list leaves all others valid.
+/// Positions are byte offsets in the output. Those of an outer list are never greater than those of
+/// an inner one, so folding in the innermost list leaves all others valid.
 #[derive(Debug)]
 pub(super) struct ListState {
     bracket: u8,
     /// Position of the opening bracket.
     pub(super) start: usize,
-    /// Whether the bracket is a row of VALUES.
+    /// Whether the brackets enclose a row of VALUES.
     pub(super) row: bool,
-    /// Whether runs of constants in the bracket are folded.
+    /// Whether runs of constants within the brackets are folded.
     pub(super) folds: bool,
     /// The element being written.
     pub(super) element: Element,
@@ -43,9 +43,9 @@ pub(super) struct ListState {
     pub(super) row_before: Option<Range<usize>>,
     /// The constant before the current element, without the comma between them.
     run: Option<Range<usize>>,
-    /// Whether that constant represents several equal ones.
+    /// Whether the constant in `run` represents several equal ones.
     run_folded: bool,
-    /// Number of elements that remain; a run counts once.
+    /// Number of elements in the output so far; a folded run counts once.
     elements: usize,
     /// Whether all elements so far were constants.
     all_constant: bool,
@@ -123,7 +123,7 @@ impl ListState {
         };
     }
 
-    /// Called when a bracketed group ended inside the element.
+    /// Updates the element's form after a bracketed group inside it has ended.
     pub(super) fn group(&mut self, group: &Self) {
         let constant = group.folds && group.all_constant && group.elements > 0;
         self.element = match (self.element, group.bracket) {
@@ -139,8 +139,8 @@ impl ListState {
         self.element_start = start;
     }
 
-    /// Finishes the element that ends at the end of `out`: folds it into the preceding run if
-    /// equal.
+    /// Finishes the element that ends at the end of `out`, and folds it into the preceding run if
+    /// it is equal.
     pub(super) fn finish_element(&mut self, out: &mut String) {
         if !self.folds || (self.element == Element::Empty && self.elements == 0) {
             return;
@@ -165,7 +165,8 @@ impl ListState {
         }
     }
 
-    /// Marks a folded run before something else follows, and returns the number of bytes written.
+    /// Ends the current run. If it was folded, inserts `, ...` after it. Returns the number of
+    /// bytes inserted.
     fn finish_run(&mut self, out: &mut String) -> usize {
         const MARK: &str = ", ...";
         match self.run.take() {

@@ -146,8 +146,8 @@ fn deep_nesting_is_copied() {
     assert_eq!(normalize(form.as_bytes()), form);
 }
 
-/// Counts work instead of timing it: doubling the input at most doubles the output, and
-/// pathological inputs that would make a careless lexer look ahead repeatedly terminate.
+/// Measures output instead of time: doubling the input at most doubles the output. The inputs would
+/// make a careless lexer look ahead repeatedly.
 #[test]
 fn long_inputs_take_linear_time() {
     for piece in [
@@ -170,7 +170,7 @@ fn long_inputs_take_linear_time() {
     }
 }
 
-/// Pieces of SQL, joined at random: more likely to cause trouble than random bytes.
+/// Generates pieces of SQL. Joined at random, they reach more code of the lexer than random bytes.
 fn piece() -> impl Strategy<Value = String> {
     prop::sample::select(vec![
         "select",
@@ -225,7 +225,7 @@ fn piece() -> impl Strategy<Value = String> {
     })
 }
 
-/// `in(2::"` became `in (?::", ...`: the quote swallowed the dots into the name.
+/// An unclosed quoted name must not swallow the output after it, as in `in (?::", ...`.
 #[test]
 fn unclosed_quoted_name_is_closed() {
     for (sql, normal) in [
@@ -263,7 +263,8 @@ proptest! {
         let mut spaced = String::new();
         for token in Lexer::new(sql.as_bytes()) {
             let text = std::str::from_utf8(token.text).expect("the pieces are ASCII");
-            // A gap goes before each token: the last token may be an unterminated string.
+            // The gap is inserted before tokens, not after them, because the last token may be an
+            // unterminated string.
             match token.kind {
                 TokenKind::Space if !text.contains('\n') => {}
                 TokenKind::Word => spaced.extend([&gap, &*text.to_ascii_uppercase()]),

@@ -1,6 +1,7 @@
 //! Keys that behave differently from PgBouncer 1.25.
 
-/// PgBouncer's keys, ordered by name, each with the way in which ours behaves differently.
+/// Keys whose effect differs from PgBouncer's, ordered by name, each with a description of the
+/// difference.
 pub(crate) const DIFFERENCES: &[(&str, &str)] = &[
     ("admin_users", "also with `auth_type = any`: other users have no access to the console"),
     (

@@ -1,4 +1,4 @@
-//! The entries of `[databases]` and `[users]`: a name and a list of pairs.
+//! Reads the entries of `[databases]` and `[users]`: a name and a list of `key=value` pairs.
 
 use super::{
     super::{
@@ -37,7 +37,7 @@ pub const DATABASE_KEYS: &[(&str, &str)] = &[
     ("user", "user"),
 ];
 
-/// Reads a line of `[databases]`.
+/// Reads a line of `[databases]` into an entry of `config.databases`.
 pub(super) fn database(config: &mut Config, name: &str, text: &str) -> IniKeyResult {
     let name = unquoted(name);
     let mut database = DatabaseConfig::default();
@@ -110,7 +110,7 @@ pub const USER_KEYS: &[(&str, &str)] = &[
     ("transaction_timeout", "transaction-timeout"),
 ];
 
-/// Reads a line of `[users]`.
+/// Reads a line of `[users]` into an entry of `config.users`.
 pub(super) fn user(config: &mut Config, name: &str, text: &str) -> IniKeyResult {
     let mut user = UserConfig::default();
     for (key, value) in pairs::parse(text).map_err(|error| error.to_string())? {

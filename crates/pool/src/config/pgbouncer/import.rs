@@ -59,7 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Imports a file, checks that both read as the same configuration, and returns the result.
+    /// Imports a file, checks that the result reads as the same configuration, and returns the
+    /// result.
     fn import(ini: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);

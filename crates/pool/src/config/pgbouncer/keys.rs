@@ -1,4 +1,4 @@
-//! The keys of section `[pgbouncer]`.
+//! The table of keys of section `[pgbouncer]`, and parsers for their values.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -20,12 +20,12 @@ pub struct PgbouncerKey {
 pub enum KeyEffect {
     /// The key sets a key of `[pool]`.
     Sets(
-        /// Name of the `[pool]` key.
+        /// Path of the `[pool]` key, such as `auth.dbname`.
         &'static str,
-        /// Parses the value and sets it.
+        /// Parses the value and stores it in the configuration.
         fn(&mut Config, &str) -> Result<(), String>,
     ),
-    /// The key has no effect, for this reason, which is logged as a warning.
+    /// The key has no effect; the text is the reason, which is logged as a warning.
     Ignored(&'static str),
 }
 
@@ -38,7 +38,7 @@ pub(super) fn apply(config: &mut Config, name: &str, value: &str) -> super::IniK
     }
 }
 
-/// Returns the error message for an unknown key, with the nearest known one.
+/// Returns the error message for an unknown key, which suggests the most similar known key.
 pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> String {
     match nearest(name, known) {
         Some(key) => format!("unknown key (did you mean `{key}`?)"),
@@ -46,7 +46,8 @@ pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> 
     }
 }
 
-/// Returns the key itself if it is valid, otherwise the one that was probably meant.
+/// Returns the known key with the smallest edit distance from `name`, which is the key itself if it
+/// is valid; `None` if no known key is similar.
 pub(super) fn nearest(
     name: &str,
     known: impl Iterator<Item = &'static str>,
@@ -370,7 +371,7 @@ pub const KEYS: &[PgbouncerKey] = &[
     ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs"),
 ];
 
-/// Returns `None` for an empty value.
+/// Converts a value; an empty value means that the setting is unset.
 pub(super) fn non_empty<T: for<'a> From<&'a str>>(value: &str) -> Option<T> {
     (!value.is_empty()).then(|| value.into())
 }
@@ -382,13 +383,13 @@ fn list(to: &mut Vec<String>, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses `0` or `1`.
+/// Parses a switch: 0 means off, any other number on.
 fn flag(to: &mut bool, value: &str) -> Result<(), String> {
     *to = number(value)? != 0;
     Ok(())
 }
 
-/// Parses an integer.
+/// Parses an unsigned 32-bit integer.
 pub(super) fn number(value: &str) -> Result<u32, String> {
     value.parse().map_err(|_| format!("{value:?} is not an integer from 0 to {}", u32::MAX))
 }

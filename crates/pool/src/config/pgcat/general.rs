@@ -1,4 +1,4 @@
-//! The section `[general]`.
+//! The keys of the section `[general]`.
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -22,7 +22,8 @@ use super::{
 #[derive(Debug)]
 pub(super) struct General {
     pub(super) config: Config,
-    /// Ban duration; copied to the cluster of every database, as is `check_timeout`.
+    /// How long a failed replica is banned. Copied to the cluster of every database, like
+    /// `check_timeout`.
     pub(super) ban: Duration,
     pub(super) check_timeout: Duration,
     admin: Option<String>,
@@ -34,7 +35,7 @@ pub(super) struct General {
 }
 
 impl Default for General {
-    /// Returns PgCat's defaults.
+    /// Returns PgCat's defaults, expressed in the pooler's settings.
     fn default() -> Self {
         let config = Config {
             listen: ListenConfig {
@@ -45,7 +46,7 @@ impl Default for General {
             },
             workers: NonZeroUsize::new(4),
             mode: PoolMode::Transaction,
-            // PgCat itself has no such limit.
+            // PgCat does not limit the number of clients.
             limits: LimitConfig { clients: 10_000, ..LimitConfig::default() },
             timeouts: TimeoutConfig {
                 query_wait: timeout_millis(1000),
@@ -63,8 +64,8 @@ impl Default for General {
             round_robin: true,
             max_prepared_statements: 0,
             log: LogConfig { connections: false, disconnections: false, ..LogConfig::default() },
-            // PgCat ignores all parameters that it does not track, so the usual ones must not be
-            // refused here.
+            // PgCat ignores all startup parameters that it does not track, so the common ones must
+            // not be refused here.
             ignored_startup_parameters: ["extra_float_digits", "options"].map(str::to_owned).into(),
             ..Config::default()
         };
@@ -111,7 +112,7 @@ impl General {
 const DNS: &str = "names are resolved by the operating system for each new connection";
 const METRICS: &str = "metrics are enabled by the option `--metrics HOST:PORT`";
 
-/// Replaces the quoted placeholder for the user name, which PgCat substitutes, with `$1`.
+/// Replaces `'$1'`, where PgCat inserts the user name as text, with the parameter `$1`.
 pub(super) fn parameterized_query(query: &str) -> String {
     query.replace("'$1'", "$1")
 }

@@ -61,7 +61,8 @@ const SESSIONS_MIRRORED: &str =
 /// Keys that behave differently: PgCat's key, the key of `[pool]`, and the difference.
 type KeyDifferences = std::collections::BTreeSet<(&'static str, &'static str, &'static str)>;
 
-/// Reads the file; returns the settings, remarks, and differences.
+/// Reads a `pgcat.toml`. Returns the settings, remarks on keys that are not converted exactly, and
+/// differences.
 fn read(
     text: &str,
     path: &Path,
@@ -155,7 +156,8 @@ fn database(pool: &PgcatPool, general: &super::General) -> DatabaseConfig {
     database
 }
 
-/// Adds the users of a pool. Returns remarks on settings that are not converted, with lines.
+/// Adds the users of a pool. Returns remarks on settings that are not converted, each with its
+/// line.
 fn users(config: &mut Config, pool: &PgcatPool) -> Vec<(usize, String)> {
     let mut remarks = Vec::new();
     let is_alone = pool.users.len() == 1;

@@ -4,11 +4,11 @@ use ::toml::de::DeValue;
 
 use super::PgcatKeyResult;
 
-/// A row of the tables of PgCat's keys, for a section with the settings `T`.
+/// A row in the table of keys of a PgCat section, whose settings are read into a `T`.
 #[derive(Debug)]
 pub(super) struct PgcatKey<T> {
     pub(super) name: &'static str,
-    /// The `[pool]` key that it is converted to; empty if it is dropped.
+    /// The `[pool]` key that this key is converted to; empty if this key is dropped.
     pub(super) ours: &'static str,
     /// The difference between the two keys, or the reason why the key is dropped.
     pub(super) difference: &'static str,
@@ -25,14 +25,14 @@ pub(super) const fn sets<T>(
     PgcatKey { name, ours, difference, read }
 }
 
-/// Describes a key that is dropped; the reason is reported.
+/// Describes a key that is dropped, with the reason to report.
 macro_rules! dropped {
     ($name:literal, $why:expr) => {
         PgcatKey { name: $name, ours: "", difference: $why, read: |_, _| Ok(Some($why.to_owned())) }
     };
 }
 
-/// Describes a switch that is dropped; reported only if it is on.
+/// Describes a switch that is dropped; the reason is reported only if the switch is on.
 macro_rules! dropped_if_on {
     ($name:literal, $why:expr) => {
         PgcatKey {

@@ -1,4 +1,4 @@
-//! The sections `[pools.NAME]` with their users, shards and plugins.
+//! The keys of the sections `[pools.NAME]`, and of their users, shards and plugins.
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
@@ -47,7 +47,7 @@ impl Default for PgcatPoolMode {
     }
 }
 
-/// The shard for requests that name none.
+/// The shard for requests that do not select one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PgcatDefaultShard {
     One(u32),
@@ -248,8 +248,8 @@ pub(super) const KEYS: &[PgcatKey<PgcatPool>] = &[
     dropped!("table_mutation_cache_ms_ttl", ACTIVITY),
 ];
 
-/// Extracts the keyword of a hint from a regular expression of the form in PgCat's manual. Returns
-/// a remark for other expressions.
+/// Extracts the keyword of a hint from a regular expression of the form that PgCat's manual shows.
+/// Returns a remark for other expressions.
 fn read_hint(into: &mut Option<String>, regex: &str) -> Option<String> {
     let plain = regex.replace([' ', '\\'], "");
     let word = plain.strip_prefix("/*").and_then(|rest| rest.strip_suffix("(d+)*/"));
@@ -389,8 +389,8 @@ pub(super) const SHARDS: &[PgcatKey<PgcatShard>] = &[
                 let (host, port) = (text(part(0)?)?, number(part(1)?)?);
                 let role = keyword(part(2)?, &roles)?;
                 let weight = NonZeroU32::MIN;
-                // With a single server, PgCat needs it both as primary and as replica. Here a
-                // primary also serves the reads for replicas.
+                // PgCat needs a single server to be listed both as primary and as replica. Here a
+                // primary also serves reads that prefer replicas.
                 let is_same = |it: &&mut ServerEntry| it.host == host && it.port == Some(port);
                 match it.servers.iter_mut().find(is_same) {
                     None => it.servers.push(ServerEntry { host, port: Some(port), role, weight }),
@@ -412,7 +412,7 @@ pub(super) const SHARDS: &[PgcatKey<PgcatShard>] = &[
     ),
 ];
 
-/// All plugins, ordered by name.
+/// All plugins of a pool, ordered by name.
 pub(super) const PLUGINS: &[PgcatKey<PgcatPool>] = &[
     PgcatKey {
         name: "intercept",

@@ -1,4 +1,4 @@
-//! Conversion of values of a `pgcat.toml` to their types.
+//! Converts values of a `pgcat.toml` to Rust types.
 
 use ::toml::de::DeValue;
 
@@ -17,7 +17,7 @@ pub(super) fn number<T: TryFrom<u64>>(value: &DeValue<'_>) -> Result<T, String> 
     T::try_from(found).map_err(|_| "is too large".to_owned())
 }
 
-/// Converts one of several keywords, case-insensitive.
+/// Converts a keyword, ignoring case, to the value that `keywords` assigns to it.
 pub(super) fn keyword<T: Copy>(value: &DeValue<'_>, keywords: &[(&str, T)]) -> Result<T, String> {
     let text = text(value)?;
     let found = keywords.iter().find(|(keyword, _)| text.eq_ignore_ascii_case(keyword));

@@ -1,7 +1,7 @@
 //! [`PoolDocument`]: a TOML document, parsed with all of its errors and the lines of its keys.
 //!
-//! serde stops at the first error. Here the entry with each error is removed and the rest is parsed
-//! again, until no error remains.
+//! serde stops at the first error. To find all errors, the reader removes each invalid entry and
+//! parses the rest again until no error remains.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::super::{
     file::{ConfigErrors, Diagnostic},
 };
 
-/// Maximum number of reported errors: the document is parsed again for each.
+/// Maximum number of reported errors. The document is parsed again for each of them.
 const ERRORS_MAX: usize = 100;
 
 /// Maximum number of valid keys listed in the error for an unknown one.
@@ -33,7 +33,7 @@ pub(in crate::config) struct PoolDocument {
     pub(in crate::config) keys: Vec<(String, usize)>,
 }
 
-/// The section of the shared `howdah.toml` that belongs to the pooler.
+/// The sections of `howdah.toml`, of which only `[pool]` is read here.
 #[derive(serde::Deserialize)]
 struct Sections {
     pool: Option<Config>,
@@ -107,8 +107,8 @@ fn path_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     found
 }
 
-/// Like [`path_at`], within a value. Plain items of an array are not entries: the array would have
-/// another meaning without one of them.
+/// Like [`path_at`], within a value. Array items that are not tables are not entries, since
+/// removing one would change the array's meaning.
 fn path_in_value(value: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
     match value.get_ref() {
         DeValue::Table(table) => path_at(table, at).map(|below| format!(".{below}")),
@@ -129,7 +129,7 @@ fn is_entry(item: &Spanned<DeValue<'_>>, at: usize) -> bool {
     item.get_ref().is_table() && item.span().contains(&at)
 }
 
-/// Removes the innermost entry that contains an offset from a table. Returns whether there was one.
+/// Removes from `table` the innermost entry that contains an offset. Returns whether there was one.
 fn remove_entry(table: &mut DeTable<'_>, at: usize) -> bool {
     if table.iter_mut().any(|(_, value)| remove_from_value(value, at)) {
         return true;
@@ -183,7 +183,8 @@ fn list_keys(value: &Spanned<DeValue<'_>>, path: &str, add: &mut dyn FnMut(Strin
 
 /// Replaces serde's message for an unknown key with the usual one; other messages are unchanged.
 ///
-/// A message may show an invalid value, but never that of a secret: every string is a valid secret.
+/// A message may quote an invalid value, but never a secret: `StoredSecret` reports its own errors
+/// without the value.
 fn rephrase_error(message: &str) -> String {
     let Some(rest) = message.strip_prefix("unknown field `") else { return message.to_owned() };
     let mut quoted = rest.split('`');

@@ -1,4 +1,4 @@
-//! Spontaneous actions of clients and servers.
+//! Actions of clients and servers: connections, logins, input, output and cancel requests.
 
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 

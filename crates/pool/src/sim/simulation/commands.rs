@@ -70,7 +70,7 @@ impl Simulation {
                 let (refuses, kills) = if fails { (50, 60) } else { (10, 20) };
                 let succeeds = !((self.has_faults || fails) && self.random.percent(refuses));
                 let at = self.now + self.random.below(20 * MS);
-                // Half of the servers that hang do not even finish the login.
+                // Half of the hanging mirror's servers do not even finish the login.
                 if behavior != Some(MirrorBehavior::Hangs) || self.random.percent(50) {
                     self.schedule(at, SimEvent::LoggedIn(backend, succeeds));
                 }
@@ -88,8 +88,8 @@ impl Simulation {
                 let Some(SimPeer::Backend(backend)) = end(self, PeerId::Server(server)) else {
                     return;
                 };
-                // No process id if the pooler gives up a mirror's transaction, or an unresponsive
-                // server.
+                // A cancel has no client if the pooler itself gives up a mirror's transaction or an
+                // unresponsive server.
                 let is_mirror = self.is_mirror(self.backends[backend].1.pool);
                 let client = self.current_client.filter(|_| !is_mirror);
                 let server = (worker, server);

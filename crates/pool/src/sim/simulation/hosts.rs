@@ -21,13 +21,14 @@ use crate::{
     sim::random::SimRandom,
 };
 
-/// The rejoin delay: how long a returned primary is not accepted.
+/// How long a returned primary is not accepted, in nanoseconds.
 const PRIMARY_REJOIN_DELAY_NS: u64 = 2_000 * MS;
 
-/// How long the reaction to a status change may take: messages and closes need time.
+/// Time that the reaction to a status change may take, since messages and closes need time, in
+/// nanoseconds.
 const REACTION_TIME_NS: u64 = 40 * MS;
 
-/// How long a host may be silent before it is declared unresponsive.
+/// How long a host may be silent before it is declared unresponsive, in nanoseconds.
 const CHECK_FAILURE_TIMEOUT_NS: u64 = 300 * MS;
 
 /// The hosts of a simulated cluster, and the topology under test.
@@ -44,7 +45,7 @@ pub(super) struct SimCluster {
 pub(super) struct SimHost {
     pub(super) pool: PoolId,
     pub(super) is_alive: bool,
-    /// Until this time the host is silent.
+    /// Time until which the host is silent.
     hangs_until: u64,
     is_in_recovery: bool,
     timeline: u32,
@@ -52,11 +53,11 @@ pub(super) struct SimHost {
     is_streaming: bool,
     /// Whether the host is the primary, or will be once it is up.
     is_true_primary: bool,
-    /// Whether the host was killed and will be replaced: later writes here are lost.
+    /// Whether the host was killed and will be replaced, so that later writes on it are lost.
     is_being_replaced: bool,
-    /// Since when the host is known to be replaced.
+    /// Time since which the host is known to be replaced.
     fenced_since: Option<u64>,
-    /// Since when the host is known to be unresponsive.
+    /// Time since which the host is known to be unresponsive.
     unresponsive_since: Option<u64>,
 }
 
@@ -118,7 +119,8 @@ impl SimCluster {
     /// Returns the specs of owner pool and members, derived from `spec`.
     pub(super) fn specs(&self, spec: &PoolSpec) -> Vec<PoolSpec> {
         let clusters = [Arc::clone(&self.cluster)].into();
-        // With hints every request is inspected, batches up to their end; the routes stay the same.
+        // With hints the router inspects every request, and batches up to their end, but the routes
+        // stay the same.
         let hints = (self.hosts.len() > 2).then(HintNames::default);
         let routing = Some(Arc::new(RouteSettings { hints, ..RouteSettings::default() }));
         let owner_pool = PoolSpec { clusters, routing, ..spec.clone() };
@@ -167,7 +169,7 @@ impl Simulation {
         }
     }
 
-    /// Checks a host; the reply takes time.
+    /// Sends a health check to a host, and schedules its result for a later time.
     pub(super) fn check_host(&mut self, number: usize) {
         let Some(hosts) = &self.cluster else { return };
         let (host, suspicions) = (&hosts.hosts[number], hosts.state.members[number].suspicions());
@@ -259,7 +261,7 @@ impl Simulation {
         hosts.hosts[number].hangs_until = self.now + self.random.below(1_500 * MS);
     }
 
-    /// Whether a host hangs now.
+    /// Whether any host is silent now.
     pub(super) fn is_any_host_hanging(&self) -> bool {
         let hosts = self.cluster.iter().flat_map(|hosts| &hosts.hosts);
         hosts.into_iter().any(|host| self.now <= host.hangs_until && host.hangs_until > 0)
@@ -297,7 +299,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Called when the connection that checks a host has ended.
+    /// Marks a host as suspect, because the connection of its health checks has ended.
     pub(super) fn suspect_host(&self, number: usize) {
         if let Some(hosts) = &self.cluster {
             hosts.state.members[number].suspect();

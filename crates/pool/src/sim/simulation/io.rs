@@ -1,5 +1,5 @@
-//! [`SimIo`]: a worker's sockets, as its core sees them. Commands are stored, and applied when the
-//! core's call has returned.
+//! [`SimIo`]: a worker's sockets, as its core sees them. The core's commands are stored, and the
+//! simulation applies them after the call to the core has returned.
 
 use std::{collections::HashSet, io::IoSlice};
 
@@ -8,7 +8,7 @@ use howdah_wire::startup::CancelKey;
 use super::super::random::SimRandom;
 use crate::{Backlog, Channel, ClientId, CoreIo, PeerId, PoolId, ServerId, Transfer, WorkerId};
 
-/// A command of a core, to be applied after its call.
+/// A command of a core, which is applied after the call to the core has returned.
 pub(super) enum IoCommand {
     Send(PeerId, Vec<u8>),
     Resume(PeerId),

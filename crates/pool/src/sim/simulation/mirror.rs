@@ -1,6 +1,6 @@
 //! A mirror of the first pool: its servers fail, sleep and are slow like all others, and have
-//! separate limits. Every client has its reference model as usual, so its replies must be the same
-//! whatever the mirror does; and the mirror's servers check which client's statements they run.
+//! separate limits. Every client has its reference model as usual, so the client's replies must be
+//! the same whatever the mirror does. The mirror's servers check whose statements they run.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,8 +31,8 @@ pub(super) struct SimMirror {
 }
 
 impl SimMirror {
-    /// Gives the first pool a mirror in some simulations; its pool comes last. Uses its own random
-    /// numbers, so that everything else is as without it.
+    /// In some simulations, gives the first pool a mirror and appends the mirror's pool to `specs`.
+    /// Random numbers are separate, so the rest of the simulation is the same as without a mirror.
     pub(super) fn new(seed: u64, specs: &mut Vec<PoolSpec>) -> Option<Self> {
         let mut random = SimRandom::new(seed ^ 0x3177 << 40);
         let first = specs.first_mut()?;
@@ -86,7 +86,7 @@ impl Simulation {
         self.mirror.as_ref().filter(|mirror| mirror.pool == pool).map(|mirror| mirror.behavior)
     }
 
-    /// Checks the limit of the mirror's buffer. Returns its counters.
+    /// Checks that the mirror's buffer is within its limit, and returns the mirror's counters.
     pub(super) fn check_mirror(&self) -> Result<Option<MirrorReport>, String> {
         let Some(SimMirror { mirror, buffer_bytes, .. }) = &self.mirror else { return Ok(None) };
         let report = mirror.report();

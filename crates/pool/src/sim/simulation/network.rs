@@ -7,13 +7,13 @@ use crate::{PeerId, PoolId};
 
 /// A simulated network connection between the pooler and a client or server.
 pub(super) struct SimLink {
-    /// The pool of the connection.
+    /// The pool that the connection belongs to.
     pub(super) pool: PoolId,
-    /// The worker of the connection, and its id there, while connected.
+    /// While connected, the worker of the connection and its ID there.
     pub(super) worker: Option<(usize, PeerId)>,
     /// Bytes that were sent to the pooler and not delivered yet.
     pub(super) inbox: VecDeque<Vec<u8>>,
-    /// When the last byte in flight arrives, to and from the pooler.
+    /// Arrival time of the last byte in flight, to the pooler and from it.
     pub(super) arrives_up: u64,
     pub(super) arrives_down: u64,
     pub(super) is_closed: bool,
@@ -86,7 +86,8 @@ impl Simulation {
     pub(super) fn deliver_to_core(&mut self, end: SimPeer, bytes: Vec<u8>) {
         let link = self.link(end);
         let Some((worker, peer)) = link.worker else {
-            // A server that is being handed over from one worker to another.
+            // A server that is being handed over has no worker; its bytes are delivered to the new
+            // one.
             if matches!(end, SimPeer::Backend(_)) {
                 link.inbox.push_back(bytes);
             }
@@ -103,7 +104,7 @@ impl Simulation {
         self.current_client = None;
     }
 
-    /// Returns the client that a peer is, or works for.
+    /// Returns the number of the client that is the peer, or that the peer, a server, is linked to.
     fn client_of(&self, worker: usize, peer: PeerId) -> Option<u32> {
         let SimWorker { core, peers: ends, .. } = &self.workers[worker];
         let client = match peer {
@@ -123,7 +124,8 @@ impl Simulation {
         if let SimPeer::Client(client) = end {
             self.current_client = Some(self.clients[client].0.number);
         }
-        // The id remains until the call has returned, so that commands for it are still applied.
+        // The ID remains in `peers` until the call has returned, so that commands for it are still
+        // applied.
         self.call(worker, |core, now, io| match peer {
             PeerId::Client(id) => core.client_closed(id, now, io),
             PeerId::Server(id) => core.server_closed(id, now, io),

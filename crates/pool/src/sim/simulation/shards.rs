@@ -21,7 +21,7 @@ pub(super) struct SimShards {
     count: u32,
 }
 
-/// Returns the shard of a key, as a server computes it.
+/// Returns the shard of an integer key.
 pub(in crate::sim) fn shard_of(key: u32, shards: u32) -> u32 {
     let map = ShardMap::hash(shards, vec![KeyType::Int]).expect("there is a shard");
     map.shard(&[Some(ShardKey::Int(key.into()))]).expect("every key has one")

@@ -1,4 +1,4 @@
-//! COPY data cut at any position, and rows that cannot be routed.
+//! Tests of COPY data that is cut at any position, and of rows that cannot be routed.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn rows_are_split_regardless_of_message_boundaries() {
     let backslash =
         CopyRowFormat::Csv { delimiter: b';', null: "NULL".into(), quote: b'\'', escape: b'\\' };
     let tab = CopyRowFormat::Text { delimiter: b'\t', null: "\\N".into() };
-    // 1234 is on 0, 1 on 2; NULL is on 0.
+    // The keys 1234 and NULL are on shard 0, 1 is on shard 2.
     let cases: [(_, _, &str, &[ShardRow]); 3] = [
         (
             &tab,

@@ -1,4 +1,4 @@
-//! Statements that are parsed first and bound later.
+//! Tests of the extended protocol: statements that are parsed first and bound later.
 
 use howdah_wire::{
     Frame, Tag, ValueFormat,
@@ -44,7 +44,7 @@ fn parameter_keys_depend_on_format_and_type() {
     let mut client = RoutedClient::new(sharded());
     let [text, binary] = [ValueFormat::Text, ValueFormat::Binary];
     let one = Ok(ShardTarget::One(2));
-    // 0 is on shard 2.
+    // The key 0 is on shard 2.
     let zero: &[Option<&[u8]>] = &[Some(b"0")];
     for (sql, types) in [
         ("select * from orders where id = $1", &[INT8][..]),
@@ -69,7 +69,7 @@ fn parameter_keys_depend_on_format_and_type() {
         ("delete from orders where id = $1", &[NUMERIC][..]),
         ("delete from orders where id = $1", &[TEXT]),
         ("delete from orders where id = $1::numeric", &[]),
-        // Its other use may imply a different type.
+        // The parameter's other use may imply a different type.
         ("delete from orders where id = $1 and x > $1", &[]),
         ("delete from orders where id = $1 + 0", &[]),
         ("delete from orders where id = $2", &[INT8, INT8]),

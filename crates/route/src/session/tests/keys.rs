@@ -1,11 +1,11 @@
-//! Keys in statements.
+//! Tests of sharding keys in statements.
 
 use super::*;
 
 #[test]
 fn keys_are_found_in_statements() {
     let mut client = RoutedClient::new(sharded());
-    // 1234 and 2 are on shard 0, 0 and 1 on shard 2.
+    // The keys 1234 and 2 are on shard 0, 0 and 1 on shard 2.
     for (sql, shard) in [
         ("select * from orders where id = 1234", 0),
         ("SELECT * FROM Orders o WHERE 0 = o.id AND x > 7", 2),
@@ -140,7 +140,7 @@ fn default_shard_setting_applies_to_unlisted_tables() {
     let on = |default_shard| RoutedClient::new(RouteSettings { default_shard, ..sharded() });
     let [mut refused, mut one, mut any] =
         [DefaultShard::Refuse, DefaultShard::One(2), DefaultShard::Any].map(on);
-    // Catalog queries prefer one shard, if there is one to prefer.
+    // Catalog queries prefer the default shard, if one is configured.
     let catalog = "select * from pg_class";
     assert_eq!(one.shards(catalog), Ok(ShardTarget::One(2)));
     assert!(

@@ -1,4 +1,4 @@
-//! Read/write splitting: which statements may go to a replica.
+//! Tests of read/write splitting: statements that may go to a replica.
 
 use super::*;
 
@@ -177,7 +177,7 @@ fn text_lexed_differently_by_server_counts_as_write() {
     let mut client = RoutedClient::new(auto());
     assert_eq!(client.role("select '\\'"), Replica);
     client.session.parameter_status(b"standard_conforming_strings", b"off");
-    // With standard_conforming_strings off it is one string, `'\'; delete from t; --'`.
+    // With standard_conforming_strings off, everything after `select` is one string constant.
     assert_eq!(client.role("select '\\'; delete from t; --'"), Primary);
     assert_eq!(client.role("select '\\''"), Primary);
     assert_eq!(client.role("select 1"), Replica);

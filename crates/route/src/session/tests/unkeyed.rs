@@ -1,4 +1,4 @@
-//! Reads of all shards, refusals, and COPY.
+//! Tests of statements without a key: reads of all shards, refusals, and COPY.
 
 use super::*;
 use crate::{Aggregate, CopyRowFormat, SortColumn, SortKey};
