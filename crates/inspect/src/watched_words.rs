@@ -1,4 +1,4 @@
-//! Many words scattered over the memory of a process, copied with as few system calls as possible.
+//! Reads many words scattered over the memory of a process, with as few system calls as possible.
 //!
 //! ```text
 //! addresses   a      b      c                      d

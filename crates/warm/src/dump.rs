@@ -144,8 +144,8 @@ fn dump_with(
     Ok(DumpResult { image, not_from_memory, unnamed, in_transition: unfinished })
 }
 
-/// Takes an image of a server on this host without connecting to it: it may be stopping, or too
-/// busy to accept connections. Names and lengths are taken from `known`, an earlier image;
+/// Takes an image of a server on this host without connecting to it: the server may be stopping, or
+/// too busy to accept connections. Names and lengths are taken from `known`, an earlier image;
 /// relations not in it are identified by file.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The operating system's page cache beneath the server's own.
+//! Controls the operating system's page cache, which holds the server's files.
 //!
 //! Reads ahead the files of an image's pages before the server accepts queries, and evicts files
 //! for experiments.

@@ -155,7 +155,7 @@ impl FramingThreads {
         self.limit_in_flight(importer, sink)
     }
 
-    /// Submits bytes for framing, and feeds chunks to the importer that are already framed.
+    /// Submits bytes for framing, and passes chunks that are already framed to the importer.
     ///
     /// # Errors
     ///

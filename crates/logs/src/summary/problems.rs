@@ -3,7 +3,7 @@
 use howdah_log_input::InputProblem;
 use serde::Serialize;
 
-/// A problem that affected one or more records.
+/// A problem found in one or more records, with samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ImportProblem {
     /// The kind of problem.

@@ -81,7 +81,7 @@ impl SessionTable {
             return false;
         };
         *slot = Some(at);
-        // Whether or not the error becomes an event, the steps before it are over.
+        // The steps before the error are over, even if the error does not become an event.
         let previous_step = std::mem::take(&mut session.last_step);
         let Some(action) = failed_action(session, &previous_step, record, texts, output.summary)
         else {
@@ -328,7 +328,7 @@ impl TerminationCause {
     }
 }
 
-/// Whether the server terminated a working session.
+/// Whether the error reports that the server terminates the connection.
 fn is_termination(record: &LogRecord<'_>) -> bool {
     record.message().starts_with(b"terminating connection")
 }

@@ -42,7 +42,7 @@ pub(super) struct SessionPipelines {
 #[derive(Clone, Copy, Debug)]
 struct AmbiguousExecution {
     transaction: Vxid,
-    /// The execution shares its transaction with another one, and was counted as such.
+    /// Whether the execution shares its transaction with another one, and was counted as such.
     is_counted: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Membership {
 pub(super) struct UnloggedStep<'a> {
     /// Command tag of the step; empty in a log without `%i`.
     pub(super) tag: &'a [u8],
-    /// The step directly follows a Bind, so it is an Execute and not a Query.
+    /// Whether the step directly follows a Bind, so that it is an Execute and not a Query.
     pub(super) is_bound: bool,
     pub(super) transaction: Option<Vxid>,
 }
@@ -113,8 +113,8 @@ impl SessionPipelines {
         }
     }
 
-    /// Observes that more steps ended in this transaction than its statements account for: one of
-    /// them may have been BEGIN.
+    /// Observes that more steps ended in this transaction than its logged statements account for:
+    /// one of the steps may have been BEGIN.
     pub(super) fn observe_unexplained(&mut self, transaction: Vxid) {
         (self.block, self.is_block_uncertain) = (Some(transaction), true);
     }
@@ -199,8 +199,8 @@ impl SessionPipelines {
         Membership { pipeline: Some(self.number), unknown }
     }
 
-    /// Counts executions that share a transaction with this one, as it now shows. An execution that
-    /// is alone in its transaction has its own Sync, regardless of gaps in the log.
+    /// Counts the executions now known to share a transaction with this one. An execution that is
+    /// alone in its transaction has its own Sync, regardless of gaps in the log.
     fn count_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let Some(transaction) = transaction else { return 0 };
         let before = self.ambiguous.filter(|before| before.transaction == transaction);
@@ -208,7 +208,8 @@ impl SessionPipelines {
         before.map_or(0, |before| if before.is_counted { 1 } else { 2 })
     }
 
-    /// Counts an earlier execution of this transaction as ambiguous; from here on Syncs are known.
+    /// Returns 1 if an earlier execution of this transaction is ambiguous and was not counted, else
+    /// 0. The pipelines of later executions are known.
     fn resolve_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let before = self.ambiguous.take();
         let is_new = |before: &AmbiguousExecution| {

@@ -1,4 +1,4 @@
-//! The loop of probes by SQL.
+//! The loop of a probe that polls the server by SQL.
 
 use std::time::Instant;
 

@@ -30,7 +30,7 @@ pub enum FlightRecord {
     ThresholdCrossed(ThresholdCrossed),
     /// Calls of one operation, measured exactly in one second of an episode.
     TracedCalls(TracedCalls),
-    /// An event in the life of the recording or the server.
+    /// A message about the recording or the server.
     Note(RecordingNote),
     /// The name of a relation, which other records identify by its oids.
     NamedRelation(NamedRelation),

@@ -68,8 +68,8 @@ pub(super) struct SlotRing {
 }
 
 impl SlotRing {
-    /// Opens a recording for appending, or creates one of at most `max_bytes`. `None` takes the
-    /// size of an existing file.
+    /// Opens a recording for appending, or creates one. If `max_bytes` is `None`, an existing file
+    /// keeps its size, and a new one gets `default_bytes`.
     pub(super) fn open(
         path: &Path,
         max_bytes: Option<u64>,

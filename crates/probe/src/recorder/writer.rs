@@ -35,7 +35,8 @@ pub(super) struct WriterStatus {
     pub(super) omitted: u64,
 }
 
-/// An encoded record. Shared, because episodes are written twice.
+/// An encoded record. Shared, because a record of an episode is written twice: to the ring and to
+/// the episode's slot.
 pub(super) type RecordBody = Arc<[u8]>;
 
 /// A request to the writer thread.

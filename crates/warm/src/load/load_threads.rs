@@ -1,4 +1,4 @@
-//! The threads that load, each with its own connection, taking chunks until none is left.
+//! The threads that load, each with its own connection. They take chunks until none is left.
 
 use std::{
     collections::BTreeMap,

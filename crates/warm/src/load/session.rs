@@ -37,7 +37,7 @@ pub(super) enum ChunkResult {
     BeyondEnd(Box<SqlError>),
     /// A page cannot be read; the message, if in English, names it.
     Damaged(Box<SqlError>),
-    /// The connection was lost before the chunk was done.
+    /// The connection was lost before the chunk was loaded.
     ConnectionLost(QueryFailure),
 }
 
