@@ -93,7 +93,8 @@ impl SignalConnection {
     pub fn connect(target: &ConnectTarget) -> Result<Self, CollectError> {
         let mut client = Client::connect(target)?;
         client.set_timeout(Some(std::time::Duration::from_secs(10)));
-        // Servers before 12 need it to return exact start times, which identify sessions.
+        // Servers before 12 need extra_float_digits to return exact start times, which identify
+        // sessions.
         client
             .query("SET statement_timeout = '5s'; SET extra_float_digits = 3")
             .map_err(CollectError::query("settings of the connection"))?;

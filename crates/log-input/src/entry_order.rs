@@ -24,7 +24,7 @@ pub(super) struct EntryOrder {
 enum EntryDirection {
     #[default]
     Unknown,
-    /// The direction is known to be forwards, so entries pass through immediately.
+    /// Entries are known to run from old to new, so entries pass through immediately.
     Forwards,
     Backwards,
 }

@@ -104,7 +104,7 @@ impl EventFilter {
         None
     }
 
-    /// Whether an event is needed by its session, which has kept events.
+    /// Whether an event is kept because its session already has kept events.
     fn belongs_to_open_session(&self, event: &Event) -> bool {
         let goes = matches!(event.action, Action::Disconnect) || is_preamble(&event.action);
         goes && self.open.contains(&event.session) && self.can_pass_unchecked(event)

@@ -208,7 +208,8 @@ impl SessionPipelines {
         before.map_or(0, |before| if before.is_counted { 1 } else { 2 })
     }
 
-    /// Returns 1 if an earlier execution of this transaction is ambiguous and was not counted, else
+    /// Removes the ambiguous execution, after which pipelines are known. Returns the number of
+    /// executions to count: 1 if it is of this transaction and was not counted.
     /// 0. The pipelines of later executions are known.
     fn resolve_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let before = self.ambiguous.take();

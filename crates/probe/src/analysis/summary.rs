@@ -29,7 +29,8 @@
 //! Also independent of checkpoints are events of client sessions, second by second (see
 //! [`sessions`]): a **stall** is two seconds or more in which sessions wait and none is on a
 //! processor; a **surge** is an event with three times the sessions of its median second, and at
-//! least one, for two seconds or more; an event **dominates** with 30 % of database time.
+//! least one, for two seconds or more; an event **dominates** if it takes at least 30 % of database
+//! time.
 //!
 //! Findings are ordered by their cost: the seconds that sessions waited inside, in excess of the
 //! rate outside. Findings report coincidence, not causation.

@@ -139,7 +139,8 @@ impl Pipeline {
         };
         let Some(&(id, request)) = self.outstanding.front() else {
             return match message {
-                // The server may end the session at any time; see `SessionEvent::Error`.
+                // The server may send an error and end the session at any time; see
+                // `SessionEvent::Error`.
                 Backend::ErrorResponse => Ok(None),
                 _ => Err(SessionError::Unexpected { message, state: "nothing is owed" }),
             };

@@ -265,7 +265,7 @@ fn end_of_failed_copy_is_ignored() {
     client.copy_done();
     handle(&mut client, ServerScript::default().error(Severity::Error, "22P02").ready(Idle));
     assert!(client.is_ready());
-    // Even when it arrives after the Query is complete.
+    // The end of the COPY data may even arrive after the Query is complete.
     client.copy_done();
     assert!(client.is_ready());
 
