@@ -1,4 +1,4 @@
-//! The connection that reads one server.
+//! The connection that reads a server's activity and statistics.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Waiting for sockets, wake-ups from other threads, and deadlines.
+//! Waits for sockets, wake-ups from other threads, and deadlines.
 
 use std::{
     io,
