@@ -44,7 +44,7 @@ pub struct SignalTarget {
     pub pid: i32,
     /// Start time of the session, in microseconds since 1970.
     pub started_us: i64,
-    /// Start time of the statement; `None` to signal the session whatever it runs.
+    /// Start time of the statement; `None` to signal the session regardless of its statement.
     pub query_started_us: Option<i64>,
 }
 
@@ -54,7 +54,7 @@ impl SignalTarget {
         Self { query_started_us: backend.query_started_us, ..Self::for_session(backend) }
     }
 
-    /// Targets this session, whatever it runs.
+    /// Targets this session, regardless of the statement it runs.
     pub fn for_session(backend: &BackendActivity) -> Self {
         Self { pid: backend.pid, started_us: backend.started_us, query_started_us: None }
     }

@@ -33,7 +33,7 @@ impl HitCost {
     ///
     /// # Errors
     ///
-    /// BPF programs may not be run.
+    /// BPF programs are not permitted.
     pub fn measure() -> Result<Self, BpfError> {
         let program = {
             let mut empty = Assembler::default();

@@ -113,7 +113,7 @@ impl CallDurations {
     ///
     /// # Errors
     ///
-    /// The server exports none of the functions, or BPF programs may not be run.
+    /// The server exports none of the functions, or BPF programs are not permitted.
     pub fn attach(server: &RunningServer, metric: ProbeMetric) -> Result<Self, ProbeError> {
         Self::attach_with_hit_cost(server, metric, HitCost::measure()?)
     }

@@ -21,7 +21,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The server is gone or may not be read.
+/// The server is gone or cannot be read.
 pub fn patched_symbols(
     server: &RunningServer,
 ) -> Result<Vec<Symbol>, howdah_inspect::InspectError> {
@@ -54,7 +54,7 @@ fn patched_offsets(
 ///
 /// # Errors
 ///
-/// BPF programs may not be run, or the server is gone or may not be read.
+/// BPF programs are not permitted, or the server is gone or cannot be read.
 pub fn clear_breakpoints(server: &RunningServer) -> Result<(), ProbeError> {
     let postmaster = server.postmaster();
     let mut empty = Assembler::default();

@@ -171,7 +171,7 @@ impl FlightRecorder {
     ///
     /// # Errors
     ///
-    /// The server's memory may not be read, or the file cannot be written.
+    /// The server's memory cannot be read, or the file cannot be written.
     pub fn start(
         server: &RunningServer,
         path: &Path,

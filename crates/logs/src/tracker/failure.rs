@@ -198,7 +198,7 @@ fn failed_action<'a>(
         (Some(StepKind::Parse), _) => ActionRef::Parse { statement, sql },
         (_, Some(StepKind::Bind)) => ActionRef::Execute(known),
         (Some(StepKind::Bind), _) | (_, Some(_)) => ActionRef::Bind(known),
-        // Only a stderr log without command tags does not show the step. A text with placeholders
+        // The step is unknown only in a stderr log without command tags. A text with placeholders
         // cannot be a simple query.
         _ if session.bare_durations.count > 0 => ActionRef::Bind(known),
         _ if howdah_sql::placeholder_count(sql.as_bytes()) > 0 => ActionRef::Execute(known),

@@ -159,8 +159,8 @@ impl SessionPipelines {
             self.block_next = false;
         }
         if let (ActionRef::Call { .. }, Source::Statement) = (action, source) {
-            // Only `log_statement = all` logs it at its start: `HandleFunctionRequest` in
-            // `fastpath.c`.
+            // Only `log_statement = all` logs a function call at its start: `HandleFunctionRequest`
+            // in `fastpath.c`.
             self.has_all_statements = true;
         }
         let Some(sql) = action.sql() else { return Membership::default() };

@@ -135,7 +135,7 @@ impl SqlProbe for SqlSweep {
 #[derive(Debug, Default)]
 pub struct SqlCheckpoints {
     growth: CounterGrowth,
-    /// Buffers written by a checkpoint that may not be complete.
+    /// Buffers written, at the last sample, by a checkpoint that may still be running.
     written: f64,
     until_checkpoint: bool,
     has_completed: bool,

@@ -44,7 +44,7 @@ pub fn trace_checkpoints(
             is_done |= until_checkpoint && is_end(&update);
             output.write(update)?;
             if is_done {
-                // Skip later events.
+                // Later updates belong to the next checkpoint.
                 break;
             }
         }

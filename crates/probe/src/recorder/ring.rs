@@ -231,7 +231,7 @@ impl SlotRing {
     }
 }
 
-/// Reads a slot, as far as the file goes.
+/// Reads a slot, or the part of it that the file contains if the file ends earlier.
 pub(super) fn read_slot(
     file: &File,
     layout: Layout,

@@ -1,4 +1,4 @@
-//! Triggers: three conditions on data that is recorded anyway.
+//! Triggers: three conditions on the recorded data, each of which starts an episode.
 
 use std::{fmt, str::FromStr, time::Duration};
 

@@ -45,7 +45,7 @@ enum WriteRequest {
     Episode(Vec<RecordBody>),
 }
 
-/// Maximum number of queued records, which last some minutes. Further ones are lost and counted.
+/// Maximum number of queued records, enough for some minutes. Further ones are lost and counted.
 const QUEUE_DEPTH: usize = 1024;
 
 impl RecordingWriter {

@@ -137,7 +137,7 @@ impl WaitSampler {
     ///
     /// # Errors
     ///
-    /// The server's memory may not be read, or its binary does not export the required symbols.
+    /// The server's memory cannot be read, or its binary does not export the required symbols.
     pub fn open(server: &RunningServer, options: SamplerOptions) -> Result<Self, SampleError> {
         let major = server.major();
         let names =

@@ -179,7 +179,7 @@ impl Benchmark {
     ///
     /// # Errors
     ///
-    /// See [`BenchmarkError`]. An existing server is restored to its previous state in any case, if
+    /// See [`BenchmarkError`]. Even then, an existing server is restored to its previous state, if
     /// it is reachable.
     pub fn run(&self, mut report: impl FnMut(&str)) -> Result<BenchmarkResults, BenchmarkError> {
         report("starting");

@@ -399,7 +399,7 @@ fn scan_steps(
     })
 }
 
-/// The first chunks, as far as there is room for their pages.
+/// Returns the first chunks, up to the number of pages for which there is room.
 fn fit_to_room(
     chunks: Vec<LoadChunk>,
     mut room: u64,

@@ -48,7 +48,7 @@ pub(super) struct LoadContext<'a> {
     pub(super) is_restarted: AtomicBool,
     /// Whether all chunks are done.
     pub(super) is_done: AtomicBool,
-    /// Whether a buffer is free, as far as known.
+    /// Returns whether a buffer is free; true if that is unknown.
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
 }
 

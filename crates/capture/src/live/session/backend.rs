@@ -270,7 +270,7 @@ impl SessionDecoder {
                     self.pending.pop_front();
                     break;
                 }
-                // The request has ended, whatever the reply was.
+                // The request has ended, regardless of the kind of its reply.
                 AwaitedReply::Execute => self.finish_front(None, now, context),
                 // The count does not include this reply.
                 _ => self.complete_front(context),
