@@ -149,7 +149,7 @@ fn finish_if_open(
         (ActionRef::Call { .. }, statement) => statement.is_none(),
         (action, Some(statement)) => action.sql().is_some_and(|sql| sql.as_bytes() == statement),
         // A syntax error is found before log_statement writes the text, so the error belongs to a
-        // later statement; without durations, the open one may have ended long before.
+        // later statement; without durations, the open statement may have ended long before.
         (_, None) => output.summary.facts.bare_durations > 0 || !is_syntax_error(record),
     };
     if !belongs {

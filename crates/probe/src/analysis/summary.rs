@@ -4,10 +4,10 @@
 //! # Method
 //!
 //! A second belongs to a phase of a checkpoint (*write*: buffers are written; *sync*: files are
-//! synced) if it touches the phase, and at least half of it overlaps the phase or the second after
-//! the phase, because a wait is counted when it ends. A second is outside if it touches no
-//! checkpoint at all. All other seconds are ignored. The seconds of each phase are compared with
-//! those outside.
+//! synced) if it touches the phase, and at least half of it lies within the phase or the one second
+//! that follows, because a wait is counted when it ends. A second is outside if it touches no
+//! checkpoint and not the one second that follows a checkpoint. All other seconds are ignored. The
+//! seconds of each phase are compared with those outside.
 //!
 //! * **Waits for extension locks** stand out if there are at least [`WAITS_MIN`] waits and
 //!   [`INSIDE_MIN`] seconds inside, and at least [`WAITS_MIN`] waits and [`OUTSIDE_MIN`] seconds
@@ -95,7 +95,7 @@ struct SecondsGroup {
     spans: Vec<TimeSpan>,
     /// 99th percentiles of extension waits, for seconds that have any.
     p99s: Vec<Duration>,
-    /// Per event: number of samples, and number of seconds with one.
+    /// Per event: number of samples, and number of seconds that have a sample.
     events: BTreeMap<String, (u64, usize)>,
 }
 
