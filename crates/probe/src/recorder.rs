@@ -381,7 +381,8 @@ impl FlightRecorder {
         }
     }
 
-    /// Starts an episode, unless one is running or just finished.
+    /// Starts an episode. While one is running or the cool-down has not passed, only counts the
+    /// trigger.
     fn trigger(&mut self, at_us: i64, crossing: TriggerHit) {
         if !self.episodes.can_trigger(at_us) {
             self.second.suppressed += 1;

@@ -199,8 +199,9 @@ impl SessionPipelines {
         Membership { pipeline: Some(self.number), unknown }
     }
 
-    /// Counts the executions now known to share a transaction with this one. An execution that is
-    /// alone in its transaction has its own Sync, regardless of gaps in the log.
+    /// Returns the number of executions newly known to share a transaction: this one, and the one
+    /// before unless it was counted. An execution that is alone in its transaction has its own
+    /// Sync, regardless of gaps in the log.
     fn count_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let Some(transaction) = transaction else { return 0 };
         let before = self.ambiguous.filter(|before| before.transaction == transaction);
@@ -210,7 +211,6 @@ impl SessionPipelines {
 
     /// Removes the ambiguous execution, after which pipelines are known. Returns the number of
     /// executions to count: 1 if it is of this transaction and was not counted.
-    /// 0. The pipelines of later executions are known.
     fn resolve_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let before = self.ambiguous.take();
         let is_new = |before: &AmbiguousExecution| {
