@@ -176,7 +176,7 @@ impl EventFilter {
         }
     }
 
-    /// Whether a later event of the same session may match: the names that are known match.
+    /// Whether a later event of the same session may match, because all names known so far match.
     fn may_be_included_later(&self, event: &Event) -> bool {
         let may = |names: &[String], name: &str| {
             names.is_empty() || name.is_empty() || names.iter().any(|wanted| wanted == name)

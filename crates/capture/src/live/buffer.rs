@@ -142,7 +142,8 @@ impl BufferQueue {
         self.gaps.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes lost in gaps.
+    /// Returns the number of dropped bytes: records of gaps, and bytes of clients that could not be
+    /// recorded.
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes.load(Ordering::Relaxed)
     }

@@ -120,7 +120,8 @@ pub struct BenchmarkRun {
 /// Time and resources that were used for warming.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmingCost {
-    /// Time from when the server accepted connections until everything was loaded.
+    /// Time from when the server accepted connections until everything was loaded, or until the
+    /// measurement ended.
     pub wall: Duration,
     /// Whether warming finished during the measurement.
     pub is_done: bool,

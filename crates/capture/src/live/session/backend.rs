@@ -228,7 +228,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Called when the server waits for rows. It ignores Syncs that were sent after the COPY.
+    /// Called when the server waits for rows. The server ignores Syncs that were sent after the
+    /// COPY.
     fn copy_in(&mut self) {
         self.set_direction(CopyDirection::In);
         let copying = self.copy.get_or_insert_default();
