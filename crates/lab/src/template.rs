@@ -1,4 +1,4 @@
-//! initdb, and cached templates of its result.
+//! Creates data directories with initdb, and caches its results as templates.
 //!
 //! initdb takes a second or more; copying its result takes a few hundredths of a second. So the
 //! cache contains one result per PostgreSQL build. All copies share a system identifier; callers

@@ -1,4 +1,4 @@
-//! Histogram of durations.
+//! A histogram of durations, with summary statistics.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The problems of an import: records that could not be read, and assumptions.
+//! The problems of an import: records that could not be read, and assumptions that were made.
 
 use howdah_log_input::InputProblem;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! The state of one session.
+//! The state of one session: its names, its open action, and the evidence in its records.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The table of sessions, by process or client.
+//! The table of open sessions, by process or client.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Checkpoint phases from the statistics that the checkpointer collects: the exported variable
-//! `CheckpointStats`, zeroed at the start and filled in during the checkpoint.
+//! Tracks the phases of checkpoints by the statistics that the checkpointer collects: the exported
+//! variable `CheckpointStats`, zeroed at the start and filled in during the checkpoint.
 //!
 //! | bytes | field | in 18 |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! The records of a recording.
+//! The records of a recording, and their encoding.
 //!
 //! All times are microseconds since 1970 by one clock: the kernel's `CLOCK_MONOTONIC`, with an
 //! offset to the wall clock that is measured once when recording starts or resumes.

@@ -190,8 +190,8 @@ impl Pipeline {
         }
     }
 
-    /// Called when the server waits for COPY data. It ignores Syncs that it reads before the end
-    /// of the data: `CopyGetData` in `copyfromparse.c`.
+    /// Called when the server waits for COPY data. The server ignores Syncs that it reads before
+    /// the end of the data: `CopyGetData` in `copyfromparse.c`.
     fn copy_began(&mut self, request: Request) {
         while let Some((_, Request::Sync)) = self.outstanding.get(1) {
             self.outstanding.remove(1);

@@ -1,4 +1,4 @@
-//! Requests and the server's replies.
+//! Tests of requests and the server's replies.
 
 use howdah_session::{
     ClientSession, EncodeError, Request, RequestId, SessionError, Severity, TransactionStatus,

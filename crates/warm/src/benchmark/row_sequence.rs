@@ -1,4 +1,4 @@
-//! The rows that the client reads: uniformly distributed, or by Zipf's law.
+//! Chooses the rows that the client reads: uniformly distributed, or by Zipf's law.
 
 /// A pseudo-random sequence of rows. The same seed yields the same rows, so every method is
 /// measured with the same reads.
