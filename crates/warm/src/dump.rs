@@ -221,7 +221,7 @@ impl BufferSource {
         Self { choice, server: None }
     }
 
-    /// Scans the server's buffers. `database` is the client's, for the error.
+    /// Scans the server's buffers. `database` is the client's database, which an error names.
     pub(crate) fn scan(
         &mut self,
         client: &mut Client,
