@@ -199,8 +199,8 @@ impl Csv {
         if input.is_empty() { InputItem::More } else { InputItem::Skip { len: input.len() } }
     }
 
-    /// Handles the last row of a file without a final newline: it is complete if it has as many
-    /// columns as the previous row.
+    /// Handles the last row of a file without a final newline: it is complete if it has at least as
+    /// many columns as the previous row.
     fn last_row(&mut self, input: &[u8], scratch: &mut Vec<u8>) -> InputItem {
         let before = self.previous_columns;
         let is_whole = !self.in_quotes

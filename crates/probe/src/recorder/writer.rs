@@ -104,7 +104,7 @@ impl RecordingWriter {
     fn close(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // The thread's results are in the file.
+            // The thread's results are in the file and in `status`.
             let _ = thread.join();
         }
     }
