@@ -5,7 +5,7 @@
 //! my_wait_event_info ──────────► PGPROC.wait_event_info      (4 bytes, see names.rs)
 //! ```
 //!
-//! PostgreSQL exports the pointer since version 14. It stays the same from when a process gets its
+//! The pointer has been exported since version 14. It stays the same from when a process gets its
 //! `PGPROC` entry until it exits; before and after, it points to a variable of the process itself.
 //! So it is read once per process, and a round reads the entries themselves through the postmaster,
 //! which maps the same memory at the same address. The list of processes is refreshed less often: a
