@@ -5,9 +5,9 @@
 //!
 //! A second belongs to a phase of a checkpoint (*write*: buffers are written; *sync*: files are
 //! synced) if it touches the phase, and at least half of it lies within the phase or the one second
-//! that follows, because a wait is counted when it ends. A second is outside if it touches
-//! neither a checkpoint nor the one second that follows a checkpoint. All other seconds are ignored.
-//! The seconds of each phase are compared with those outside.
+//! that follows, because a wait is counted when it ends. A second is outside if it touches neither
+//! a checkpoint nor the one second that follows a checkpoint. All other seconds are ignored. The
+//! seconds of each phase are compared with those outside.
 //!
 //! * **Waits for extension locks** stand out if there are at least [`WAITS_MIN`] waits and
 //!   [`INSIDE_MIN`] seconds inside, and at least [`WAITS_MIN`] waits and [`OUTSIDE_MIN`] seconds
