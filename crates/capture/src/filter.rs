@@ -1,7 +1,7 @@
 //! Selects the events of a capture to keep.
 //!
-//! [`EventFilter`] keeps the events that match a [`Filter`], and those that give them the same
-//! effect: the login, prepared statements and settings of their sessions.
+//! [`EventFilter`] keeps the events that match a [`Filter`], and the earlier events of their
+//! sessions that they depend on: login, prepared statements and settings.
 //! - [`SampleRate`] selects whole sessions, always the same ones: parts of a capture, or a sample.
 //! - [`Slices`] splits a stream of events by time; each slice is a separate capture.
 //! - [`OpenTransactions`] counts the transactions that are open where a capture ends.

@@ -13,8 +13,8 @@
 //! these records on another thread. If decoding is too slow, chunks are dropped and counted in the
 //! [`BufferQueue`]; clients never wait.
 //!
-//! The pooler assigns servers to clients, decides when recording of a client can start, and has the
-//! thread that redacts and writes the events.
+//! The pooler assigns servers to clients, decides when the recording of a client can start, and
+//! runs the thread that redacts and writes the events.
 
 mod buffer;
 mod by_name;

@@ -1,4 +1,4 @@
-//! Lock wait trees: each root holds a lock that all nodes below it wait for.
+//! Builds lock wait trees: each root holds a lock that all nodes below it wait for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

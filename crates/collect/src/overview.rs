@@ -1,4 +1,4 @@
-//! Cluster-wide figures for the screen header.
+//! Reads cluster-wide figures for the screen header.
 
 use howdah_connect::ResultSet;
 

@@ -1,4 +1,4 @@
-//! Statements that are parsed once per connection.
+//! Statements that are prepared once per connection.
 
 use howdah_connect::{Client, QueryError, ResultSet, ValueFormat};
 

@@ -1,4 +1,4 @@
-//! Privileges of the connection's role, and the grants that are missing.
+//! Determines the privileges of the connection's role, and the grants that are missing.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Rates between two samples of a view.
+//! Computes the rates of counters between two samples of a view.
 
 use std::collections::HashMap;
 

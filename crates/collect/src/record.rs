@@ -1,8 +1,8 @@
 //! Parses records in the server's text format: `(4711,,"a ""quoted"" word")`. A NULL takes one
 //! comma in a record, but four bytes as a column.
 //!
-//! Source: `record_out` in `rowtypes.c`. It works on bytes, so the encoding of a value does not
-//! matter.
+//! Source: `record_out` in `rowtypes.c`. The parser works on bytes, so the encoding of a value does
+//! not matter.
 
 use std::borrow::Cow;
 

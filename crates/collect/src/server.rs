@@ -1,4 +1,4 @@
-//! The connection that reads one server.
+//! The connection that reads a server's activity and statistics.
 
 use std::time::Duration;
 
@@ -231,9 +231,9 @@ fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), Col
 
 /// Makes the backend keep the memory that a sample needs. By default malloc returns free memory to
 /// the system at the end of each statement, so that each sample faults in megabytes of fresh pages,
-/// which is half of its cost. Freeing one block of this size raises the threshold for that
-/// (mallopt(3), `M_MMAP_THRESHOLD`: "dynamic mmap threshold"). Without glibc it only builds a
-/// string once.
+/// which is half of its cost. Freeing one block of this size raises the threshold for returning
+/// memory (mallopt(3), `M_MMAP_THRESHOLD`: "dynamic mmap threshold"). Without glibc, the statement
+/// only builds a string once.
 const RAISE_MMAP_THRESHOLD: &str = "; SELECT length(repeat(' ', 8388608))";
 
 /// Value of a setting; `None` if the server does not know it or the role may not read it.

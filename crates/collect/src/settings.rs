@@ -1,5 +1,5 @@
-//! Settings of a server, and the values that roles and databases have instead. Any role may read
-//! both.
+//! Reads a server's settings, and the values that roles and databases have instead. Any role may
+//! read both.
 
 use std::collections::BTreeMap;
 

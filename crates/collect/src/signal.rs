@@ -44,7 +44,7 @@ pub struct SignalTarget {
     pub pid: i32,
     /// Start time of the session, in microseconds since 1970.
     pub started_us: i64,
-    /// Start time of the statement; `None` to signal the session whatever it runs.
+    /// Start time of the statement; `None` to signal the session regardless of its statement.
     pub query_started_us: Option<i64>,
 }
 
@@ -54,7 +54,7 @@ impl SignalTarget {
         Self { query_started_us: backend.query_started_us, ..Self::for_session(backend) }
     }
 
-    /// Targets this session, whatever it runs.
+    /// Targets this session, regardless of the statement it runs.
     pub fn for_session(backend: &BackendActivity) -> Self {
         Self { pid: backend.pid, started_us: backend.started_us, query_started_us: None }
     }
@@ -93,7 +93,8 @@ impl SignalConnection {
     pub fn connect(target: &ConnectTarget) -> Result<Self, CollectError> {
         let mut client = Client::connect(target)?;
         client.set_timeout(Some(std::time::Duration::from_secs(10)));
-        // Servers before 12 need it to return exact start times, which identify sessions.
+        // Servers before 12 need extra_float_digits to return exact start times, which identify
+        // sessions.
         client
             .query("SET statement_timeout = '5s'; SET extra_float_digits = 3")
             .map_err(CollectError::query("settings of the connection"))?;

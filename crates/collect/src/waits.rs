@@ -1,5 +1,5 @@
-//! Wait events of working sessions, counted in the server: a few short rows that are cheap to read
-//! often.
+//! Counts the wait events of working sessions in the server. The result is a few short rows, which
+//! are cheap to read often.
 
 use std::sync::Arc;
 

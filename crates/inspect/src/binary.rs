@@ -135,8 +135,8 @@ impl Binary {
     }
 }
 
-/// The exported symbols and their addresses. All names are read at once; the library would read
-/// them one by one.
+/// The exported symbols and their addresses. All names are read at once, because the `object` crate
+/// would read them one by one.
 fn exported_symbols<'data>(
     elf: &ElfFile64<'data, Endianness, impl ReadRef<'data>>,
 ) -> object::Result<HashMap<Box<str>, u64>> {

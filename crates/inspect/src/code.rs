@@ -78,7 +78,7 @@ impl CodeMap {
     ///
     /// # Errors
     ///
-    /// The process is gone or may not be inspected.
+    /// The process is gone or cannot be inspected.
     pub fn for_process(process: OsProcess) -> Result<Self, ProcessError> {
         let executable = process.executable_path()?;
         let maps = process.maps()?;

@@ -1,4 +1,4 @@
-//! Errors of inspecting a server from outside.
+//! Errors while inspecting a server from outside.
 
 use std::{io, path::PathBuf};
 

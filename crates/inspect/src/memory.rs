@@ -30,7 +30,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     ///
-    /// The process is gone, may not be read, or has nothing mapped there.
+    /// The process is gone, cannot be read, or has nothing mapped there.
     pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), MemoryError> {
         let mut done = 0;
         while done < into.len() {
@@ -87,7 +87,7 @@ impl ProcessMemory {
         let mut text = Vec::new();
         while text.len() < limit {
             let at = address.wrapping_add(text.len() as u64);
-            // Do not cross a page boundary: the next page may not be mapped.
+            // Do not cross a page boundary: the next page may be unmapped.
             let piece = (PAGE_BYTES - at % PAGE_BYTES).min((limit - text.len()) as u64);
             let begin = text.len();
             text.resize(begin + piece as usize, 0);

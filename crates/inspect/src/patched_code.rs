@@ -29,7 +29,7 @@ impl OsProcess {
     ///
     /// # Errors
     ///
-    /// The process is gone or may not be read, or its binary cannot be read.
+    /// The process is gone or cannot be read, or its binary cannot be read.
     pub fn patched_code(self) -> Result<Vec<PatchedCode>, InspectError> {
         let path = self.executable();
         let read = |source| BinaryError::Read { path: path.clone(), source };

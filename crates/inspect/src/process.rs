@@ -74,7 +74,7 @@ impl OsProcess {
     ///
     /// # Errors
     ///
-    /// The process is gone or may not be inspected.
+    /// The process is gone or cannot be inspected.
     pub fn executable_path(self) -> Result<PathBuf, ProcessError> {
         let link = self.link("exe")?;
         let path = link.as_os_str().as_bytes();
@@ -86,7 +86,7 @@ impl OsProcess {
     ///
     /// # Errors
     ///
-    /// The process is gone or may not be inspected.
+    /// The process is gone or cannot be inspected.
     pub fn executable_state(self) -> Result<ExecutableState, ProcessError> {
         let path = self.executable_path()?;
         let running = self.executable_identity()?;
@@ -102,7 +102,7 @@ impl OsProcess {
     ///
     /// # Errors
     ///
-    /// The process is gone or may not be inspected.
+    /// The process is gone or cannot be inspected.
     pub fn working_dir(self) -> Result<PathBuf, ProcessError> {
         self.link("cwd")
     }
@@ -181,7 +181,7 @@ impl OsProcess {
     ///
     /// # Errors
     ///
-    /// One of them is gone or may not be inspected.
+    /// One of them is gone or cannot be inspected.
     pub fn runs_same_binary(self, other: Self) -> Result<bool, ProcessError> {
         Ok(self.executable_identity()? == other.executable_identity()?)
     }

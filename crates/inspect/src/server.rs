@@ -32,7 +32,7 @@ impl RunningServer {
     ///
     /// # Errors
     ///
-    /// No server runs on the directory, or the server may not be inspected or is not supported.
+    /// No server runs on the directory, or the server cannot be inspected or is not supported.
     pub fn in_data_dir(data_dir: impl AsRef<Path>) -> Result<Self, InspectError> {
         let data_dir = data_dir.as_ref();
         let path = data_dir.join("postmaster.pid");
@@ -54,7 +54,7 @@ impl RunningServer {
     ///
     /// # Errors
     ///
-    /// The process does not exist, may not be inspected, or does not belong to a PostgreSQL server.
+    /// The process does not exist, cannot be inspected, or does not belong to a PostgreSQL server.
     pub fn from_pid(pid: u32) -> Result<Self, InspectError> {
         let postmaster = find_postmaster(OsProcess::from_pid(pid)?)?;
         let binary = Binary::for_process(postmaster)?;

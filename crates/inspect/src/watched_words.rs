@@ -1,4 +1,4 @@
-//! Many words scattered over the memory of a process, copied with as few system calls as possible.
+//! Reads many words scattered over the memory of a process, with as few system calls as possible.
 //!
 //! ```text
 //! addresses   a      b      c                      d
@@ -62,7 +62,7 @@ impl WatchedWords {
     ///
     /// # Errors
     ///
-    /// The process is gone, may not be read, or has nothing mapped at one of the addresses; then
+    /// The process is gone, cannot be read, or has nothing mapped at one of the addresses; then
     /// some values are from this reading and some from the previous one.
     pub fn read(&mut self, memory: ProcessMemory) -> Result<(), MemoryError> {
         let mut rest = &mut self.bytes[..];

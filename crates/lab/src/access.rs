@@ -1,4 +1,5 @@
-//! Access of clients to a cluster: listening addresses, `pg_hba.conf`, and the password for TCP.
+//! Configures how clients reach a cluster: listening addresses, `pg_hba.conf`, and the password for
+//! TCP.
 //!
 //! A PostgreSQL superuser can run programs as the server's account (`COPY … TO PROGRAM`), and a
 //! port of 127.0.0.1 is open to every user of the host. So a cluster listens only on a unix socket

@@ -1,4 +1,4 @@
-//! A directory of PostgreSQL programs.
+//! A directory of PostgreSQL programs, with the version of its server.
 
 use std::{
     env, fs, io,

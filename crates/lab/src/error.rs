@@ -1,4 +1,4 @@
-//! Errors of creating, starting and stopping a cluster.
+//! Errors while creating, starting and stopping a cluster.
 
 use std::{
     io,

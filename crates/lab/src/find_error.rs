@@ -1,4 +1,4 @@
-//! Errors of the search for PostgreSQL's programs.
+//! Errors while searching for PostgreSQL's programs.
 
 use std::{fmt, path::PathBuf};
 

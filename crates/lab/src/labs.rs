@@ -260,7 +260,8 @@ impl Labs {
         found.ok_or_else(|| LabsError::Unknown { name: name.to_owned(), known })
     }
 
-    /// Sweeps, then writes an entry under a free name to reserve it.
+    /// Removes labs that have been down too long, then writes an entry under a free name to reserve
+    /// it.
     fn reserve(&self, name: Option<&str>, builder: &Builder) -> Result<String, LabsError> {
         let _lock = self.lock()?;
         self.sweep(builder.explicit_dir())?;

@@ -1,4 +1,4 @@
-//! The operating system account that servers run as.
+//! The operating system account that runs servers and owns their files.
 
 use std::{
     ffi::OsStr,

@@ -1,4 +1,4 @@
-//! Free TCP ports.
+//! Finds free TCP ports for servers.
 
 use std::{
     collections::hash_map::RandomState,

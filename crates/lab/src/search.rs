@@ -1,5 +1,5 @@
-//! The search for binaries: an explicit directory, or the PATH, the distribution's directories, the
-//! cache, and finally the network.
+//! Searches for binaries: in an explicit directory, or on the PATH, in the distribution's
+//! directories, in the cache, and finally on the network.
 
 use std::path::{Path, PathBuf};
 

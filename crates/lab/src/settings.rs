@@ -1,4 +1,4 @@
-//! The server's settings, and the file `lab.conf`.
+//! The server's settings, which are stored in the file `lab.conf`.
 //!
 //! A cluster's settings are in `lab.conf`, which `postgresql.conf` includes. Unlike settings on the
 //! command line, these can still be changed by `ALTER SYSTEM` and a reload. Later settings are

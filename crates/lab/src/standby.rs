@@ -115,7 +115,8 @@ fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\\', r"\\").replace('\'', r"\'"))
 }
 
-/// A complete base backup. Its session retains the required WAL on the primary until it is dropped.
+/// A complete base backup. Until it is dropped, its session retains the required WAL on the
+/// primary.
 pub(crate) struct Backup {
     _session: Client,
 }

@@ -1,4 +1,4 @@
-//! initdb, and cached templates of its result.
+//! Creates data directories with initdb, and caches its results as templates.
 //!
 //! initdb takes a second or more; copying its result takes a few hundredths of a second. So the
 //! cache contains one result per PostgreSQL build. All copies share a system identifier; callers
@@ -41,7 +41,7 @@ pub(crate) fn make_data_dir(
 ) -> Result<(), ClusterError> {
     match template(binaries, os_user, cache) {
         Ok(template) => copy_tree(&template, data, os_user, &|_| CopyRule::Copy),
-        // Without a writable cache, only time is lost.
+        // A cache that cannot be written costs only time: initdb runs for each cluster.
         Err(error @ ClusterError::File { .. }) => {
             tracing::debug!(%error, "no initdb template");
             initdb(data, binaries, os_user, None, reaper)

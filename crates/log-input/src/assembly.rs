@@ -41,7 +41,8 @@ pub(super) struct Assembly {
     open: VecDeque<SyslogMessage>,
     /// Number of fragments so far, which measures the age of messages.
     clock: u64,
-    /// Whether the server's own prefix lacks the time; known from the first message with a label.
+    /// Whether the server's own prefix lacks the time; `None` until a message with a label shows
+    /// it.
     adds_prefix: Option<bool>,
     /// Whether control characters are escaped as `#011`; assumed until a raw one occurs.
     is_escaped: bool,
@@ -55,7 +56,7 @@ struct SyslogMessage {
     pid: Vec<u8>,
     /// Numbers of the message and of its last fragment, if the fragments are numbered.
     number: Option<(u64, u64)>,
-    /// A fragment is missing, so the message must be rejected.
+    /// Whether a fragment is missing, so that the message must be rejected.
     is_broken: bool,
     is_closed: bool,
     last_entry: u64,

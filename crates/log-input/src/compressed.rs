@@ -75,7 +75,7 @@ impl Compression {
 /// Maximum window of a zstd frame, as a power of two: 128 MiB, as for the `zstd` command.
 const WINDOW_LOG_MAX: u32 = 27;
 
-/// Size of an unpacked chunk in bytes, and the number of such chunks that may wait.
+/// Size of an unpacked chunk in bytes, and the maximum number of queued chunks.
 const CHUNK_BYTES: usize = 256 << 10;
 const QUEUE_DEPTH: usize = 4;
 

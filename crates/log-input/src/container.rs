@@ -1,5 +1,5 @@
-//! Lines that begin with a time: logs of containers (CRI), output of `--timestamps`, exports from
-//! CloudWatch.
+//! Removes the headers of lines that begin with a time: logs of containers (CRI), output of
+//! `--timestamps`, and exports from CloudWatch.
 
 use super::{
     layer::{Layer, LayerOutput},

@@ -6,7 +6,7 @@
 
 use crate::problem::InputProblem;
 
-/// Passes entries on in the order of their times.
+/// Passes entries on from old to new, and reverses them if they run from new to old.
 #[derive(Debug, Default)]
 pub(super) struct EntryOrder {
     direction: EntryDirection,
@@ -24,7 +24,7 @@ pub(super) struct EntryOrder {
 enum EntryDirection {
     #[default]
     Unknown,
-    /// The direction is known to be forwards, so entries pass through immediately.
+    /// Entries pass through immediately: they run from old to new, or are too many to hold back.
     Forwards,
     Backwards,
 }

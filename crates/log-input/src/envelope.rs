@@ -32,9 +32,9 @@ pub enum Envelope {
     JournalJson,
     /// `journalctl -o export`.
     JournalExport,
-    /// Not a log, but items of pgreplay-go.
+    /// Items of pgreplay-go, which are not a log.
     PgreplayGo,
-    /// Not a log, but a replay file of pgreplay.
+    /// A replay file of pgreplay, which is not a log.
     Pgreplay,
 }
 
@@ -117,7 +117,8 @@ pub(super) struct LayerChain {
     sample: Option<Vec<u8>>,
 }
 
-/// Maximum nesting of envelopes: an operator's JSON in a container's log in a cloud's.
+/// Maximum nesting of envelopes: for example an operator's JSON in a container's log in a cloud's
+/// log.
 const LAYERS_MAX: usize = 4;
 
 /// Number of bytes at the front that are examined to detect an envelope.

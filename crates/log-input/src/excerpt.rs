@@ -1,4 +1,4 @@
-//! Excerpts of untrusted input for messages.
+//! Shortens untrusted input for messages.
 
 /// The first line of some bytes, shortened for display.
 pub fn shorten(bytes: &[u8]) -> String {

@@ -1,4 +1,4 @@
-//! Entries of the systemd journal: `journalctl -o json` and its variants, and `-o export`.
+//! Reads entries of the systemd journal: `journalctl -o json` and its variants, and `-o export`.
 //!
 //! Source: systemd, Journal Export Formats; journalctl(1).
 

@@ -23,7 +23,7 @@ pub(super) struct ObjectSplitter {
     line: u64,
     /// Line on which the object started.
     start_line: u64,
-    /// The head of a document such as `{"events": [` was skipped.
+    /// Whether the head of a document such as `{"events": [` was skipped.
     in_document: bool,
 }
 

@@ -1,4 +1,5 @@
-//! JSON objects around lines of a log, as container runtimes, clouds and operators write them.
+//! Removes the JSON objects that container runtimes, clouds and operators put around lines of a
+//! log.
 //!
 //! | envelope | from | the log is at |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! The keyword at the front of a line of a stderr log: `LOG:  `, `DETAIL:  `.
+//! Parses the keyword at the front of a line of a stderr log: `LOG:  `, `DETAIL:  `.
 
 use serde::Serialize;
 

@@ -48,8 +48,8 @@ pub struct Issue {
 }
 
 impl LayerOutput {
-    /// Reports a problem. After the first few, those of one reason are only counted, so that a file
-    /// full of them needs no memory.
+    /// Reports a problem. Only the first few problems of each reason are stored, and later ones are
+    /// counted, so that a file full of them needs little memory.
     pub(super) fn add_problem(&mut self, reason: InputProblem, line: u64, excerpt: &[u8]) {
         match self
             .problems

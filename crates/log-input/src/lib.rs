@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Everything is detected from the data, never from file names. Every stage takes and returns
-//! bytes, so any reader of plain logs reads enveloped ones as well. This crate does not interpret
+//! bytes, so a reader of plain logs can also read logs in envelopes. This crate does not interpret
 //! records.
 
 mod assembly;
@@ -211,7 +211,7 @@ impl LogInput {
     }
 
     /// Like [`bytes`](Self::bytes), as a buffer that the caller may swap for another one; `None` if
-    /// the data is not in a buffer of its own.
+    /// the data is part of a larger buffer.
     pub fn buffer(&mut self) -> Option<&mut Vec<u8>> {
         if self.plain_bytes == 0 {
             return None;

@@ -6,7 +6,7 @@ pub(super) struct LineSplitter {
     bytes_max: usize,
     /// The beginning of an incomplete line.
     pending: Vec<u8>,
-    /// The rest of an overlong line is being skipped.
+    /// Whether the rest of an overlong line is being skipped.
     is_skipping: bool,
     /// Number of the line that `pending` begins, from 1.
     number: u64,

@@ -184,7 +184,7 @@ enum PgreplayAction<'a> {
     Cancel,
 }
 
-/// The bytes cannot be an item, whatever follows.
+/// The bytes cannot be the beginning of an item.
 #[derive(Debug, PartialEq, Eq)]
 struct InvalidItem;
 

@@ -1,4 +1,4 @@
-//! The shape of the times in a log: `2026-11-20 12:43:20.896 UTC`.
+//! Recognizes times in a log by their shape: `2026-11-20 12:43:20.896 UTC`.
 
 /// Length of a time down to the second: `2026-11-20 12:43:20`.
 pub const SECONDS_LEN: usize = 19;

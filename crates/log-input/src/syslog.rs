@@ -1,5 +1,5 @@
-//! Lines of syslog files: RFC 3164 and 5424, with the time formats of rsyslog, syslog-ng and
-//! `journalctl`.
+//! Removes the headers of syslog files: RFC 3164 and 5424, with the time formats of rsyslog,
+//! syslog-ng and `journalctl`.
 //!
 //! ```text
 //! Nov 20 12:43:19 db postgres[18146]: [3-1] LOG:  …

@@ -48,7 +48,8 @@ struct PackedSecond {
     /// The bytes of `:SS.`.
     second: u32,
     zone: u64,
-    /// Mask and number of the zone's bits; 0 if the zone is empty or fills the whole number.
+    /// Mask for the zone's bits, and their number; 0 if the zone is empty or fills all bytes of
+    /// `zone`.
     zone_mask: u64,
     zone_bits: u32,
     /// Microseconds since the Unix epoch.
@@ -70,7 +71,7 @@ impl PackedSecond {
             second: u32::from_le_bytes([second[0], second[1], second[2], b'.']),
             zone: u64::from_le_bytes(zone),
             zone_mask: (1 << zone_bits) - 1,
-            // The fast path does not accept a time that overflows microseconds.
+            // The fast path must not accept a time whose microseconds overflow.
             zone_bits: if epoch_us.is_some() { zone_bits } else { 0 },
             epoch_us: epoch_us.unwrap_or(0),
         }

@@ -1,4 +1,5 @@
-//! The three formats of server logs: detects a log's format and splits its bytes into records.
+//! Reads the three formats of server logs: detects a log's format and splits its bytes into
+//! records.
 
 pub(crate) mod csv;
 pub(crate) mod detector;

@@ -214,9 +214,11 @@ impl Importer {
         sink: &mut dyn EventSink,
     ) -> Result<(), ImportError> {
         let mut at = 0;
-        // `counted` is the byte that the buffer's line number refers to; `newlines` precede it.
+        // The buffer's line number refers to byte `counted` of the chunk, which `newlines` newlines
+        // precede.
         let (mut counted, mut newlines) = (0, 0);
-        // The frames are valid for the reader's state, until bytes go to the reader.
+        // Whether the frames fit the reader's current state; evaluated again after bytes went to
+        // the reader.
         let mut frames_valid = false;
         for frame in &frames.frames {
             let (start, end) = (frame.start as usize, frame.end as usize);

@@ -1,4 +1,4 @@
-//! The language of a server's messages.
+//! Detects the language of a server's messages.
 //!
 //! `lc_messages` translates the words that mark statements, durations and severities, and the
 //! translations differ between versions of PostgreSQL. So the language of a translated log is

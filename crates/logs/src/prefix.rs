@@ -1,4 +1,4 @@
-//! `log_line_prefix`, compiled into a matcher for the front of a line.
+//! Compiles `log_line_prefix` into a matcher for the front of a line.
 //!
 //! PostgreSQL writes user, database and application names unquoted, so a prefix can be ambiguous.
 //! Fields with a fixed shape (times, numbers, session ids) are matched by shape. A name is the

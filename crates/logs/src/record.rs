@@ -21,7 +21,7 @@ pub(crate) struct LogRecord<'a> {
     fields: &'a SessionFields,
     input: &'a [u8],
     scratch: &'a [u8],
-    /// The texts of the record are known to be ASCII.
+    /// Whether the texts of the record are known to be ASCII.
     is_ascii: bool,
 }
 
@@ -66,7 +66,7 @@ impl<'a> LogRecord<'a> {
         /// When the server process started, in seconds since the Unix epoch.
         session_start: Option<i64>;
         pid: Option<u32>;
-        /// The message comes from a parallel worker.
+        /// Whether the message comes from a parallel worker.
         has_leader: bool;
     }
 

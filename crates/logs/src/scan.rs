@@ -1,4 +1,5 @@
-//! Scans of a chunk: one pass of vector instructions finds every delimiter, before any parsing.
+//! Scans a chunk for delimiters: one pass of vector instructions finds all of them before any
+//! parsing.
 
 pub(crate) mod bitmasks;
 pub(crate) mod structural_index;

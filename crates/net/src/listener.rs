@@ -114,7 +114,7 @@ impl Listener {
             // The same port for IPv4 is a separate listener.
             set_ipv6_v6only(&socket, true)?;
         }
-        // Accepted connections inherit it.
+        // Accepted connections inherit this option.
         set_tcp_nodelay(&socket, true)?;
         if !defer_timeout.is_zero() {
             set_tcp_defer_accept(&socket, defer_timeout)?;
@@ -181,7 +181,7 @@ impl Listener {
         ioctl_fionbio(&socket, true)?;
         let address = getsockname(&socket)?;
         let place = if let Ok(address) = SocketAddr::try_from(address.clone()) {
-            // Accepted connections inherit it.
+            // Accepted connections inherit this option.
             set_tcp_nodelay(&socket, true)?;
             ListenerAddress::Tcp(address)
         } else {
@@ -337,7 +337,7 @@ mod tests {
         let refused = Listener::unix(&path, 0o700, None, 8).unwrap_err();
         assert_eq!(refused.source.kind(), io::ErrorKind::AddrInUse, "{refused}");
 
-        // The check for a live listener has connected once.
+        // The check for a live listener made one connection.
         drop(listener.accept().unwrap());
         let mut client = UnixStream::connect(&path).unwrap();
         let mut accepted = listener.accept().unwrap().unwrap();

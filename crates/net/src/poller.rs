@@ -1,4 +1,4 @@
-//! Waiting for sockets, wake-ups from other threads, and deadlines.
+//! Waits for sockets, wake-ups from other threads, and deadlines.
 
 use std::{
     io,
@@ -263,8 +263,8 @@ mod tests {
         assert!(out.is_empty());
     }
 
-    /// Data and hang-up arrive as one edge: if it were not reported, a short read would be the last
-    /// for ever.
+    /// Data and hang-up arrive as one edge: if the hang-up were not reported, no further event
+    /// would follow a short read.
     #[test]
     fn hangup_with_last_bytes_is_reported() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -206,8 +206,8 @@ impl Stream {
         Some(format!("{:?}/{suite:?}", connection.protocol_version()?))
     }
 
-    /// Continues connecting, requesting TLS and its handshake; returns true once the connection is
-    /// open. Call it first after creation and then at each readiness event.
+    /// Continues with the connect, the request for TLS and the handshake; returns true once the
+    /// connection is open. Call it first after creation and then at each readiness event.
     ///
     /// # Errors
     ///
@@ -468,7 +468,7 @@ fn send_slices_unencrypted(transport: &mut Transport, slices: &[IoSlice<'_>]) ->
 fn receive_unencrypted(transport: &mut Transport, buffer: &mut [u8]) -> io::Result<Received> {
     match transport.read(buffer) {
         Ok(0) => Ok(Received::Closed),
-        // A short read has emptied the socket; later bytes are a new edge.
+        // A short read has emptied the socket; later bytes trigger a new event.
         Ok(some) if some < buffer.len() => Ok(Received::Drained(some)),
         Ok(some) => Ok(Received::Bytes(some)),
         Err(error) if would_block(&error) => Ok(Received::Drained(0)),

@@ -44,6 +44,6 @@ pub(crate) fn adopt_descriptor(number: RawFd) -> io::Result<OwnedFd> {
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and the caller guarantees that nothing else owns it.
+    // SAFETY: the descriptor is open, and the caller guarantees that nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

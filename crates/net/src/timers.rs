@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Instant};
 /// A queue of deadlines, each with a key.
 ///
 /// Entries are not removed when they become stale: the caller checks each entry that it takes out.
-/// That keeps `insert` and `pop_expired` at O(log n) without an index.
+/// This keeps `insert` and `pop_expired` at O(log n) without an index.
 #[derive(Clone, Debug, Default)]
 pub struct Timers<K: Ord> {
     heap: BinaryHeap<Reverse<(Instant, K)>>,

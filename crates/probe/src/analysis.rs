@@ -1,11 +1,11 @@
-//! Analysis of flight recordings: a summary in words of what stands out, and everything recorded as
-//! one document for programs.
+//! Analysis of flight recordings: a text summary of notable findings, and a JSON document of
+//! everything that was recorded.
 //!
 //! ```text
 //! recording ─► window ─► summary ─► report
 //! ```
 //!
-//! The recording is made and read by [`recorder`](crate::recorder). Nothing is drawn here.
+//! The recording is written and read by [`recorder`](crate::recorder). Nothing is drawn here.
 
 mod report;
 mod summary;

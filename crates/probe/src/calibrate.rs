@@ -1,8 +1,9 @@
 //! Measures the cost of a uprobe hit on this machine, in functions of this process.
 //!
 //! The kernel emulates some probed instructions (`push`, `nop`, `call`, `jmp`). All others are
-//! executed out of line under single-stepping, which costs several times as much, ten times as much
-//! in a nested virtual machine. So the cost of tracing a function depends on its first instruction.
+//! executed out of line under single-stepping, which costs several times as much, and ten times as
+//! much in a nested virtual machine. So the cost of tracing a function depends on its first
+//! instruction.
 
 use std::{arch::naked_asm, fs, path::Path, time::Duration};
 
@@ -32,7 +33,7 @@ impl HitCost {
     ///
     /// # Errors
     ///
-    /// BPF programs may not be run.
+    /// BPF programs are not permitted.
     pub fn measure() -> Result<Self, BpfError> {
         let program = {
             let mut empty = Assembler::default();

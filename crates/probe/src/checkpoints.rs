@@ -8,10 +8,10 @@
 //! ```
 //!
 //! With USDT probes (`--enable-dtrace`), every phase is known to the microsecond, including its
-//! nesting. If the server has none, or BPF programs may not be run, the checkpointer's statistics
-//! (`CheckpointStats`) are polled in its memory: start, first write, first sync, last sync and end,
-//! with the times the server itself recorded. `write` then includes everything before the first
-//! sync.
+//! nesting. If the server has none, or BPF programs are not permitted, the checkpointer's
+//! statistics (`CheckpointStats`) are polled in its memory: start, first write, first sync, last
+//! sync and end, with the times that the server itself recorded. `write` then includes everything
+//! before the first sync.
 //!
 //! Source: `CreateCheckPoint`, `CheckPointGuts` and `LogCheckpointEnd` in `xlog.c`.
 
@@ -103,7 +103,7 @@ pub struct FinishedPhase {
     pub counts: PhaseCounts,
 }
 
-/// Work done by a phase, as far as the source reports it.
+/// Work done by a phase. Fields are `None` if the source does not report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseCounts {
     /// Dirty buffers that the phase wrote to files.
@@ -123,7 +123,7 @@ impl CheckpointTracer {
     ///
     /// # Errors
     ///
-    /// The server has no USDT probes, or BPF programs may not be run.
+    /// The server has no USDT probes, or BPF programs are not permitted.
     pub fn from_usdt(server: &RunningServer) -> Result<Self, ProbeError> {
         FromUsdt::attach(server).map(|watch| Self(PhaseSource::Usdt(watch)))
     }
@@ -134,7 +134,7 @@ impl CheckpointTracer {
     ///
     /// # Errors
     ///
-    /// The server has no checkpointer, its memory may not be read, or its memory does not contain
+    /// The server has no checkpointer, its memory cannot be read, or its memory does not contain
     /// these statistics.
     pub fn from_stats(server: &RunningServer) -> Result<Self, ProbeError> {
         FromCheckpointStats::open(server).map(|watch| Self(PhaseSource::Stats(watch)))

@@ -1,4 +1,4 @@
-//! Histogram of durations.
+//! A histogram of durations, with summary statistics.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ const DURATION_MAX_NS: u64 = 3_600_000_000_000;
 
 impl Default for Distribution {
     fn default() -> Self {
-        // Without a maximum it starts small and grows on demand.
+        // Without a maximum, the histogram starts small and grows on demand.
         Self { ns: Histogram::new(3).expect("3 is a valid precision") }
     }
 }

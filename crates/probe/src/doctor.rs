@@ -49,7 +49,7 @@ impl DiagnosedServer {
     ///
     /// # Errors
     ///
-    /// The server is gone or may not be read.
+    /// The server is gone or cannot be read.
     pub fn read(server: &RunningServer) -> Result<Self, InspectError> {
         let (postmaster, binary) = (server.postmaster(), server.binary());
         let patched_symbols = patched_code::patched_symbols(server)?;

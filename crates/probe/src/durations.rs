@@ -41,11 +41,11 @@ pub enum ProbeMetric {
     LwLocks,
     /// Reading, writing and extending relation files.
     Io,
-    /// Making WAL durable.
+    /// Flushing WAL to disk.
     Wal,
     /// Planning and executing statements, in either protocol.
     Queries,
-    /// Sorting, and spilling to disk what does not fit into memory.
+    /// Sorting, and writing data that does not fit into memory to temporary files.
     Sorts,
 }
 
@@ -113,12 +113,12 @@ impl CallDurations {
     ///
     /// # Errors
     ///
-    /// The server exports none of the functions, or BPF programs may not be run.
+    /// The server exports none of the functions, or BPF programs are not permitted.
     pub fn attach(server: &RunningServer, metric: ProbeMetric) -> Result<Self, ProbeError> {
         Self::attach_with_hit_cost(server, metric, HitCost::measure()?)
     }
 
-    /// Like [`CallDurations::attach`], with a known cost of a hit.
+    /// Like [`CallDurations::attach`], but with a cost per hit that was measured before.
     pub(crate) fn attach_with_hit_cost(
         server: &RunningServer,
         metric: ProbeMetric,
@@ -214,7 +214,8 @@ impl CallDurations {
 }
 
 impl LockTag {
-    /// Parses `LOCKTAG`: three words, half a word, type and method. Source: `lock.h`.
+    /// Parses `LOCKTAG`: three 32-bit fields, one 16-bit field, lock type and lock method. Source:
+    /// `lock.h`.
     fn read(words: [u32; 4]) -> Self {
         const KINDS: [&str; 12] = [
             "relation",

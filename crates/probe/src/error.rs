@@ -1,4 +1,4 @@
-//! Errors of probing a server, by cause.
+//! Errors while probing a server, by cause.
 
 use std::io;
 

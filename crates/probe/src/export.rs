@@ -11,7 +11,7 @@ use crate::{checkpoints, durations, error::ProbeError, extend};
 /// A probe that can be exported as a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BpftraceScript {
-    /// Waits for and holds of relation extension locks.
+    /// Wait and hold times of relation extension locks.
     Extend,
     /// Checkpoint phases. Needs USDT probes.
     Checkpoints,

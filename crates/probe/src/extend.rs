@@ -100,7 +100,7 @@ impl ExtensionLocks {
     ///
     /// # Errors
     ///
-    /// The server's code does not match any known build, or BPF programs may not be run.
+    /// The server's code does not match any known build, or BPF programs are not permitted.
     pub fn attach(server: &RunningServer) -> Result<Self, ProbeError> {
         Self::attach_with_stacks(server, None)
     }
@@ -186,7 +186,7 @@ impl ExtensionLocks {
 ///
 /// # Errors
 ///
-/// The code does not match, or memory may not be read.
+/// The code does not match, or memory cannot be read.
 pub(crate) fn check_layout(server: &RunningServer) -> Result<(), ProbeError> {
     RelationIdOffset::find(server).map(|_| ())
 }
@@ -195,7 +195,7 @@ pub(crate) fn check_layout(server: &RunningServer) -> Result<(), ProbeError> {
 ///
 /// # Errors
 ///
-/// The server's code does not match known builds, or may not be read.
+/// The server's code does not match known builds, or cannot be read.
 pub(crate) fn cost_per_lock(server: &RunningServer, hit: HitCost) -> Result<Duration, ProbeError> {
     Ok(AttachPoints::for_server(&TracedServer::new(server)?)?.cost(hit))
 }

@@ -1,5 +1,5 @@
 //! Loops that run probes: they sample a server at a given pace, pass on the measurements, and end
-//! when the time is over, the user interrupts, or the server stops.
+//! when the requested time has passed, the user interrupts, or the server stops.
 //!
 //! Measurements go to a [`ProbeOutput`], which may draw them. Totals remain in the probe, or in
 //! the result of the loop.

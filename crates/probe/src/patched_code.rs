@@ -21,7 +21,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The server is gone or may not be read.
+/// The server is gone or cannot be read.
 pub fn patched_symbols(
     server: &RunningServer,
 ) -> Result<Vec<Symbol>, howdah_inspect::InspectError> {
@@ -54,7 +54,7 @@ fn patched_offsets(
 ///
 /// # Errors
 ///
-/// BPF programs may not be run, or the server is gone or may not be read.
+/// BPF programs are not permitted, or the server is gone or cannot be read.
 pub fn clear_breakpoints(server: &RunningServer) -> Result<(), ProbeError> {
     let postmaster = server.postmaster();
     let mut empty = Assembler::default();
@@ -64,8 +64,8 @@ pub fn clear_breakpoints(server: &RunningServer) -> Result<(), ProbeError> {
     for offset in patched_offsets(server)?.into_keys() {
         let points = [Point { offset, semaphore: None }];
         let points = FilePoints { binary: &binary, points: &points };
-        // The code may meanwhile hold an instruction that the kernel does not probe, so it is not a
-        // breakpoint.
+        // Other errors are ignored: by now the code may hold an instruction that the kernel does
+        // not probe, and so no breakpoint.
         match BpfLink::attach(&program, points, UprobeKind::Entry) {
             Ok(link) => drop(link),
             Err(error @ BpfError::Denied { .. }) => return Err(error.into()),

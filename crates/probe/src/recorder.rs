@@ -1,5 +1,5 @@
-//! A flight recorder for a server: continuously records what is cheap to observe, in a file of
-//! bounded size, and adds exact traces around critical moments.
+//! A flight recorder for a server: it continuously records metrics that are cheap to observe, in a
+//! file of bounded size, and adds exact traces around critical moments.
 //!
 //! ```text
 //! waits, sweep, extension locks, checkpoints ─► seconds ─► ring of the file
@@ -112,7 +112,7 @@ pub struct FlightRecorder {
     hit: Option<HitCost>,
     server: ServerPresence,
     schedule: TickSchedule,
-    /// One moment on both clocks: monotonic, and µs since 1970.
+    /// The same moment on both clocks: monotonic, and wall clock in µs since 1970.
     anchor: (Instant, i64),
     second: CurrentSecond,
     writer: RecordingWriter,
@@ -171,7 +171,7 @@ impl FlightRecorder {
     ///
     /// # Errors
     ///
-    /// The server's memory may not be read, or the file cannot be written.
+    /// The server's memory cannot be read, or the file cannot be written.
     pub fn start(
         server: &RunningServer,
         path: &Path,
@@ -381,7 +381,8 @@ impl FlightRecorder {
         }
     }
 
-    /// Starts an episode, unless one is running or just finished.
+    /// Starts an episode. While one is running or the cool-down has not passed, only counts the
+    /// trigger.
     fn trigger(&mut self, at_us: i64, crossing: TriggerHit) {
         if !self.episodes.can_trigger(at_us) {
             self.second.suppressed += 1;

@@ -96,7 +96,7 @@ impl RelationNames {
     }
 }
 
-/// Looks up names in a thread of its own, because a stalled server may not respond.
+/// Looks up names in a separate thread, because a stalled server may not respond.
 #[derive(Debug)]
 pub struct RelationNamer {
     requests: Sender<RelationId>,

@@ -1,5 +1,5 @@
-//! Helpers of the memory samplers: verify that the server is still the same, and measure the cost
-//! of sampling.
+//! Helpers of the memory samplers: they verify that the server is still the same, and measure the
+//! cost of sampling.
 
 use std::time::Duration;
 

@@ -56,7 +56,8 @@ impl SlowCallStacks {
     }
 }
 
-/// Like [`SlowCallStacks::capture`], if stacks are requested. `into` is set in any case.
+/// Like [`SlowCallStacks::capture`] if stacks are requested; otherwise stores [`NO_STACK`] at
+/// `into`.
 pub(crate) fn capture_if_slow(
     stacks: Option<&SlowCallStacks>,
     program: &mut Assembler,
@@ -121,8 +122,9 @@ struct ProcessCode {
 const PROCESSES_MAX: usize = 1000;
 
 impl Symbolizer {
-    /// A symbolizer for a server. A process that has exited is resolved with the postmaster's code
-    /// map: code loaded later, as by most extensions, has no names then.
+    /// A symbolizer for a server. The stack of a process that has exited is resolved with the
+    /// postmaster's code map, in which libraries loaded after the fork, such as most extensions,
+    /// are missing.
     pub fn for_server(server: &RunningServer) -> Self {
         Self { postmaster: Some(server.postmaster().pid()), ..Self::default() }
     }

@@ -61,7 +61,7 @@ impl SweepSampler {
     ///
     /// # Errors
     ///
-    /// The server's memory may not be read, or the counters cannot be located in its binary.
+    /// The server's memory cannot be read, or the counters cannot be located in its binary.
     pub fn open(
         server: &RunningServer,
         now: Instant,

@@ -30,8 +30,8 @@ impl<'a> TracedServer<'a> {
         Ok(Self { server, postmaster_pid_address: mark, postmaster_pid: postmaster })
     }
 
-    /// The entry of a function, or a place shortly after it where a hit is cheap and the registers
-    /// still have their values of the entry; see [`basic_block::entry_offset`].
+    /// The entry of a function, or a point shortly after it where a hit is cheap and the registers
+    /// still hold the values that they had at the entry; see [`basic_block::entry_offset`].
     pub(crate) fn entry_point(&self, symbol: &'static str) -> Result<Point, ProbeError> {
         self.point_at(symbol, self.entry_offset(symbol)?)
     }

@@ -1,7 +1,8 @@
-//! Events from the USDT probes that a server was built with.
+//! Receives events from the USDT probes that a server was built with.
 //!
 //! Every probe site gets its own BPF program, because the arguments are in different locations at
-//! each site. The program reads them on the spot and sends them with the time and the process:
+//! each site. The program reads the arguments at the site, and sends them with the time and the
+//! process:
 //!
 //! | bytes | |
 //! |---|---|

@@ -25,8 +25,8 @@ impl Input {
         self.discarding -= unwanted;
         self.release();
         if unwanted < bytes.len() {
-            // Consumed bytes are dropped when they are the larger part, so that a byte moves once
-            // on average.
+            // Consumed bytes are dropped once they are the larger part, so that each byte is moved
+            // at most once on average.
             if self.consumed > self.bytes.len() / 2 {
                 self.bytes.drain(..self.consumed);
                 self.consumed = 0;

@@ -206,8 +206,8 @@ impl ClientSession {
         self.protocol.pipeline.has_open_batch()
     }
 
-    /// Whether the connection is over: it failed, the server ended the session, or its end was
-    /// reported.
+    /// Whether the connection is over: it failed, the server ended the session, or the end of its
+    /// stream was reported.
     pub fn is_closed(&self) -> bool {
         matches!(self.protocol.state, ConnectionState::Closed | ConnectionState::Failed(_))
     }

@@ -63,7 +63,7 @@ pub enum SessionError {
     Login(#[from] EncodeError),
 }
 
-/// The side that must change for the connection to succeed.
+/// The side that must change its behaviour or data for the connection to succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorOrigin {
     /// The server or a network component: it violated the protocol, or disconnected.

@@ -8,7 +8,7 @@ use howdah_wire::{
 /// An event from the server, borrowing from the connection's buffer.
 ///
 /// [`crate::ClientSession::answered`] returns the request that an event answers. The last three
-/// events answer none and may occur at any time.
+/// events answer no request and may occur at any time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SessionEvent<'a> {
@@ -35,8 +35,8 @@ pub enum SessionEvent<'a> {
     CommandComplete(CommandTag<'a>),
     /// The text of an Execute or Query contained no statement.
     EmptyQuery,
-    /// The server waits for COPY data. A Sync sent after an Execute that turns out to be such a
-    /// COPY is ignored by the server and no longer outstanding: send another after
+    /// The server waits for COPY data. If an Execute starts the COPY, the server ignores Syncs sent
+    /// after it, and they are no longer outstanding: send another one after
     /// [`crate::ClientSession::copy_done`] or [`crate::ClientSession::copy_fail`].
     CopyIn,
     /// COPY data follows.

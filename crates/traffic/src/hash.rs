@@ -6,10 +6,9 @@
 //!
 //! # Cost
 //!
-//! The cost is one pass of XXH3 over each text and one multiplication per field, without copies or
-//! allocations. Hashes
-//! of data that repeats from event to event (a session's names) or is looked up anyway (statements)
-//! are computed once: see [`EventRef`].
+//! One pass of XXH3 over each text and one multiplication per field, without copies or allocations.
+//! Hashes of data that repeats from event to event (a session's names), or that is looked up anyway
+//! (statements), are computed once: see [`EventRef`].
 
 use std::{fmt, ops::AddAssign};
 

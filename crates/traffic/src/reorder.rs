@@ -55,7 +55,8 @@ impl ReorderBuffer {
         if is_settled || self.heap.len() > self.count_max { self.pop_earliest() } else { None }
     }
 
-    /// Removes the earliest event unconditionally, for a reader at the end of its input or waiting.
+    /// Removes the earliest event unconditionally, for a reader that waits for input or is at the
+    /// end of its input.
     pub fn pop_earliest(&mut self) -> Option<Event> {
         self.heap.pop().map(|Reverse(entry)| entry.event)
     }

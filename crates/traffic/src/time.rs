@@ -27,7 +27,7 @@ impl Timestamp {
         Self(jiff::Timestamp::now().as_microsecond())
     }
 
-    /// Returns the time since `earlier`; zero if this is not after it.
+    /// Returns the time since `earlier`; zero if `earlier` is later than this time.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }

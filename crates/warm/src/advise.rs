@@ -1,5 +1,6 @@
 //! Advises on the size of a server's buffer cache: what fills it, which relations would fit as a
-//! whole, what another `shared_buffers` would retain, and what the first touch of its memory costs.
+//! whole, what another `shared_buffers` would retain, and how much the first access to its memory
+//! costs.
 //!
 //! This module only measures and computes; the caller presents the findings. It does not guess what
 //! a usage histogram cannot show, such as which pages a larger cache would attract.
@@ -24,7 +25,7 @@ pub use memory_info::{HugePages, MemoryInfo};
 /// Findings about a server's cache.
 #[derive(Debug)]
 pub struct CacheAdvice {
-    /// The image that all figures below are computed from, and what is missing from it.
+    /// The image that the other fields are computed from, and what is missing from it.
     pub dumped: DumpResult,
     /// Memory settings and statistics of the server.
     pub memory_info: MemoryInfo,

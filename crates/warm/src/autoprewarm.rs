@@ -124,7 +124,7 @@ pub fn system_identifier(data_dir: &Path) -> io::Result<Option<u64>> {
     Ok(Some(u64::from_ne_bytes(identifier)).filter(|&it| is_known && it != 0))
 }
 
-/// Writes the pages of `image` in autoprewarm's format: all of them, or the `limit` hottest.
+/// Writes the pages of `image` in autoprewarm's format: all of them, or only the `limit` hottest.
 /// Returns their number.
 ///
 /// Autoprewarm sorts what it reads and stops when no buffer is free. So if a server has fewer

@@ -38,7 +38,7 @@ pub enum DumpSource {
 /// An image, and what is missing from it.
 #[derive(Debug)]
 pub struct DumpResult {
-    /// The pages, with names as far as they could be queried.
+    /// The pages. Relations have names if their database could be queried.
     pub image: CacheImage,
     /// Why the server's memory was not read, if that was attempted first.
     pub not_from_memory: Option<NotLocal>,
@@ -144,8 +144,8 @@ fn dump_with(
     Ok(DumpResult { image, not_from_memory, unnamed, in_transition: unfinished })
 }
 
-/// Takes an image of a server on this host without connecting to it: it may be stopping, or too
-/// busy to accept connections. Names and lengths are taken from `known`, an earlier image;
+/// Takes an image of a server on this host without connecting to it: the server may be stopping, or
+/// too busy to accept connections. Names and lengths are taken from `known`, an earlier image;
 /// relations not in it are identified by file.
 ///
 /// # Errors
@@ -221,7 +221,7 @@ impl BufferSource {
         Self { choice, server: None }
     }
 
-    /// Scans the server's buffers. `database` is the client's, for the error.
+    /// Scans the server's buffers. `database` is the client's database, which an error names.
     pub(crate) fn scan(
         &mut self,
         client: &mut Client,
@@ -267,7 +267,7 @@ impl BufferSource {
 #[derive(Debug, Default)]
 pub(crate) struct BufferContents {
     pub(crate) forks: BTreeMap<(RelationFile, Fork), Vec<CachedPage>>,
-    /// Whether relations are logged, as far as known without the catalogs.
+    /// Whether each relation is WAL-logged, where the source of the buffers shows it.
     is_logged: BTreeMap<RelationFile, bool>,
     pub(crate) unfinished: u32,
 }
@@ -303,7 +303,7 @@ impl ClusterInfo {
             "SELECT pg_size_bytes(current_setting('shared_buffers'))
                 / current_setting('block_size')::int8",
         )?;
-        // Not every role may call this, and an image works without.
+        // Not every role may call this function, and an image is valid without the identifier.
         let identifier = client.one_value("SELECT system_identifier FROM pg_control_system()");
         let system_identifier = match identifier {
             Ok(value) => parse_number("system_identifier", value)?,

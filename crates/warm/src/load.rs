@@ -70,7 +70,7 @@ pub struct LoadOptions {
     pub connect_timeout: Duration,
     /// How the cache is scanned, before and after.
     pub dump_source: DumpSource,
-    /// Load nothing; only report how much is cached.
+    /// Whether to load nothing, and only report how much is cached.
     pub dry_run: bool,
 }
 

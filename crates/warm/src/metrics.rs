@@ -133,8 +133,8 @@ impl WarmMetrics {
         self.record_end(end, loaded.elapsed, loaded.pages().loaded, loaded.share());
     }
 
-    /// Records that relations were loaded by name: `pages` pages, the fraction `share` of the
-    /// requested ones.
+    /// Records that relations were loaded by name. `pages` is the number of pages loaded, and
+    /// `share` their fraction of the requested pages.
     pub fn record_tables(&self, took: Duration, pages: u64, share: f64) {
         self.record_end("done", took, pages, share);
     }
@@ -144,7 +144,8 @@ impl WarmMetrics {
         self.count(&LOADS, "failed");
     }
 
-    /// An observer that exports the progress of a load, and passes everything on to `observer`.
+    /// Returns an observer that exports the progress of a load, and forwards every call to
+    /// `observer`.
     pub fn progress<'a>(&'a self, observer: &'a dyn LoadObserver) -> LoadProgressMetrics<'a> {
         LoadProgressMetrics { numbers: self, observer, done: AtomicU64::new(0) }
     }

@@ -1,4 +1,4 @@
-//! The operating system's page cache beneath the server's own.
+//! Controls the operating system's page cache, which holds the server's files.
 //!
 //! Reads ahead the files of an image's pages before the server accepts queries, and evicts files
 //! for experiments.
@@ -188,7 +188,7 @@ fn evict_recursively(path: &Path, depth: u32, sum: &mut EvictedFiles) -> Result<
         return Ok(());
     }
     let file = File::open(path).map_err(failed("opened"))?;
-    // Dirty pages are not evicted.
+    // The kernel does not evict dirty pages, so they are written back first.
     file.sync_data().map_err(failed("written back"))?;
     fadvise(&file, 0, None, Advice::DontNeed).map_err(|errno| failed("evicted")(errno.into()))?;
     sum.bytes += metadata.len();

@@ -104,7 +104,7 @@ impl EventFilter {
         None
     }
 
-    /// Whether an event is needed by its session, which has kept events.
+    /// Whether an event is kept because its session already has kept events.
     fn belongs_to_open_session(&self, event: &Event) -> bool {
         let goes = matches!(event.action, Action::Disconnect) || is_preamble(&event.action);
         goes && self.open.contains(&event.session) && self.can_pass_unchecked(event)
@@ -176,7 +176,7 @@ impl EventFilter {
         }
     }
 
-    /// Whether a later event of the same session may match: the names that are known match.
+    /// Whether a later event of the same session may match, because all names known so far match.
     fn may_be_included_later(&self, event: &Event) -> bool {
         let may = |names: &[String], name: &str| {
             names.is_empty() || name.is_empty() || names.iter().any(|wanted| wanted == name)

@@ -11,7 +11,7 @@ use howdah_traffic::{Action, Event, SessionId, Text};
 
 /// The preambles of all open sessions.
 ///
-/// Bounded: up to [`BYTES_MAX`] are stored for all sessions together.
+/// At most [`BYTES_MAX`] bytes are stored for all sessions together, in addition to their logins.
 #[derive(Debug)]
 pub(crate) struct SessionPreambles<Tag> {
     sessions: HashMap<SessionId, SessionPreamble<Tag>>,
@@ -24,7 +24,7 @@ pub(crate) struct SessionPreamble<Tag> {
     pub(crate) events: Vec<(Event, Tag)>,
 }
 
-/// Maximum bytes of SQL for all sessions together.
+/// Maximum bytes of stored events for all sessions together, with [`EVENT_BYTES`] for each event.
 const BYTES_MAX: usize = 64 << 20;
 /// Approximate overhead of an event in addition to its SQL.
 const EVENT_BYTES: usize = 256;

@@ -105,7 +105,7 @@ mod tests {
         assert_eq!((number, before.len()), (3, 2));
         assert!(before.iter().all(|one| one.time.as_micros() == 131_000_000));
         assert_eq!(slices.push(&event(132, Action::Cancel)), (3, vec![]));
-        // One slice late, and the end of the session.
+        // An event that is one slice late, and the end of the session.
         assert_eq!(slices.push(&event(120, Action::Disconnect)), (3, vec![]));
         assert_eq!(slices.push(&event(145, Action::Cancel)), (4, vec![]));
         assert_eq!(slices.repeated(), 2);

@@ -137,12 +137,13 @@ impl BufferQueue {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of gaps: chunks that were dropped.
+    /// Returns the number of gaps, which is the number of chunks that were dropped.
     pub fn gaps(&self) -> u64 {
         self.gaps.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes lost in gaps.
+    /// Returns the number of dropped bytes: records of gaps, and bytes of clients that could not be
+    /// recorded.
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes.load(Ordering::Relaxed)
     }
@@ -333,7 +334,7 @@ impl CaptureBuffer {
                 }
             };
             let Ok(Some(header)) = header else {
-                // The rest of the stream cannot be parsed; the pooler disconnects the client.
+                // The rest of the stream cannot be parsed; the pooler will disconnect the client.
                 self.write_frontend(client.session, &bytes[from..at], now);
                 client.epoch = 0;
                 return;
@@ -379,7 +380,7 @@ impl CaptureBuffer {
         }
     }
 
-    /// Records that a waiting client has got a server connection.
+    /// Records that a waiting client was assigned a server connection.
     pub fn record_server_assigned(&mut self, client: &ClientMark, now: u64) {
         self.start_record(RecordKind::ServerAssigned, client.session, now);
     }

@@ -15,7 +15,7 @@ pub struct RecorderCounts {
     pub entered_open: u64,
     /// Number of gaps: chunks of a worker's buffer that were dropped.
     pub gaps: u64,
-    /// Number of bytes lost in gaps.
+    /// Number of dropped bytes: records of gaps, and bytes of clients that could not be recorded.
     pub lost_bytes: u64,
     /// Number of statements that were pending at a gap, so that their end is unknown.
     pub cut_short: u64,

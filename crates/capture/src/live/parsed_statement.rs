@@ -33,7 +33,7 @@ impl ParsedStatement {
         Self { sql: sql_text(parse.sql), types: parse.types.clone().collect() }
     }
 
-    /// Whether this Parse message prepares the same statement.
+    /// Whether the Parse message `parse` prepares the same statement.
     pub(crate) fn matches(&self, parse: &Parse<'_>) -> bool {
         self.sql.as_bytes() == parse.sql && parse.types.clone().eq(self.types.iter().copied())
     }

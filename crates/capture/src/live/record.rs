@@ -41,7 +41,7 @@ kinds! {
     Omitted = 4,
     /// A message to a client.
     Backend = 5,
-    /// The client got a server connection.
+    /// The client was assigned a server connection.
     ServerAssigned = 6,
     /// A request to cancel the client's statement.
     Cancel = 7,

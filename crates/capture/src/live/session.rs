@@ -1,8 +1,8 @@
 //! [`SessionDecoder`]: decodes the messages of one client and its server into events.
 //!
 //! Replies have no numbers: only the position of a reply tells which request it belongs to. So a
-//! session keeps a queue of pending requests, as the client itself must. An event is emitted when
-//! its outcome is known; its time is the arrival of its message.
+//! session keeps a queue of pending requests, as clients do. An event is emitted when its outcome
+//! is known; its time is the arrival of its message.
 
 mod backend;
 mod frontend;

@@ -6,7 +6,7 @@ use ring::{
 };
 use zeroize::Zeroizing;
 
-/// A secret key. With it one can test whether a replacement may be that of a guessed value.
+/// A secret key. With the key, a guessed value can be compared with a replacement.
 #[derive(Clone, Debug)]
 pub struct RedactionKey(pub(super) hmac::Key);
 

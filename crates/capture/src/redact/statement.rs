@@ -12,7 +12,8 @@ pub(super) fn redact(sql: &[u8], values: &ValueRedactor) -> Option<Vec<u8>> {
     for token in Lexer::new(sql) {
         match token.kind {
             TokenKind::Comment => out.push(b' '),
-            // The escape character of the previous constant. A longer string cannot be one.
+            // The escape character of the preceding Unicode constant, which is a string of one
+            // character.
             TokenKind::String if context.follows("uescape") && token.text.len() == 3 => {
                 out.extend(token.text);
             }

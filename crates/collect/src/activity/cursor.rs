@@ -46,7 +46,7 @@ impl DeltaCursor {
     }
 
     /// Whether the server's clock was set back since `before`, so that new data may look old: it
-    /// did not advance as ours did, give or take network delays.
+    /// advanced less than our clock did, by more than network delays explain.
     pub(super) fn clock_regressed_since(&self, before: &Self) -> bool {
         let Some((now, then)) = self.requested_at.zip(before.requested_at) else { return false };
         let ours_us = i64::try_from(now.saturating_duration_since(then).as_micros());

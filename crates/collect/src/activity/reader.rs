@@ -150,8 +150,8 @@ impl ActivityReader {
             let pid = pid.and_then(|pid| pid.try_into().ok()).unwrap_or(0);
             let previous = before.get(&pid).filter(|_| !cursor.is_full_read());
             let previous = match previous {
-                // A session that was not idle in the last sample became idle since, whatever
-                // timestamp it reports.
+                // A session that was not idle in the last sample has become idle since then, even
+                // if its timestamp is older.
                 _ if is_quiet => {
                     let is_idle = |previous: &&PreviousSession| {
                         previous.backend.state == Some(BackendState::Idle)

@@ -1,7 +1,8 @@
 //! WAL, checkpoints and the background writer, one row per figure.
 //!
-//! PostgreSQL 17 and 18 moved the columns between views; as rows they keep their names. All figures
-//! are counters: in milliseconds if the name ends in `_ms`, in bytes if it ends in `_bytes`.
+//! PostgreSQL 17 and 18 moved the columns between views; the rows here keep their names. All
+//! figures are counters: in milliseconds if the name ends in `_ms`, in bytes if it ends in
+//! `_bytes`.
 
 use crate::{ColumnUnit::Count, StatsView, ViewColumn};
 

@@ -1,4 +1,4 @@
-//! Shared copies of repeated texts.
+//! Stores repeated texts once, and shares them.
 
 use howdah_traffic::{Hashed, Text};
 

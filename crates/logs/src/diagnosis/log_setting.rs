@@ -3,9 +3,10 @@
 /// How important a setting is for a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Importance {
-    /// Without it, a replay differs from what clients did.
+    /// Without the recommended value, a replay differs from what clients did.
     Required,
-    /// Without it, the capture is less precise, or the log is larger than necessary.
+    /// Without the recommended value, the capture is less precise, or the log is larger than
+    /// necessary.
     Useful,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Csv {
     /// quotes.
     scanned: usize,
     in_quotes: bool,
-    /// The rest of an overlong row is being skipped.
+    /// Whether the rest of an overlong row is being skipped.
     is_skipping: bool,
     row: CsvRow,
     /// Number of columns of the last complete row.
@@ -143,8 +143,9 @@ impl Csv {
             }
         }
         let end = self.find_row_end(input, state);
-        // The end of a row must not depend on how much of it arrived at once. So a long row is
-        // dropped up to its last settled newline, whether or not its end has arrived.
+        // The end of a row must not depend on how much of it has arrived. So an overlong row is
+        // dropped as far as it was scanned, except for its final newline, whether or not its end
+        // has arrived.
         let (settled, rest) = match end {
             RowEnd::Row(len) | RowEnd::Broken(len) => (len, len - 1),
             RowEnd::Unknown => (self.scanned, self.scanned),
@@ -198,8 +199,8 @@ impl Csv {
         if input.is_empty() { InputItem::More } else { InputItem::Skip { len: input.len() } }
     }
 
-    /// Handles the last row of a file without a final newline: it is complete if it has as many
-    /// columns as the previous row.
+    /// Handles the last row of a file without a final newline: it is complete if it has at least as
+    /// many columns as the previous row.
     fn last_row(&mut self, input: &[u8], scratch: &mut Vec<u8>) -> InputItem {
         let before = self.previous_columns;
         let is_whole = !self.in_quotes

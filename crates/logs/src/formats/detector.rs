@@ -216,9 +216,10 @@ const LABEL_WINDOW_BYTES: usize = 512;
 /// The beginning of an input: whole lines, without continuation lines.
 struct InputSample<'a> {
     bytes: &'a [u8],
-    /// The sample has its maximum size or contains the whole input, so it will not grow.
+    /// Whether the sample has its maximum size or contains the whole input, so that it will not
+    /// grow.
     is_full: bool,
-    /// The sample is large enough for a guess.
+    /// Whether the sample is large enough for a guess.
     is_ready: bool,
 }
 

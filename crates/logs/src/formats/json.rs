@@ -32,7 +32,7 @@ pub(crate) struct Json {
     max_record_bytes: usize,
     /// Number of bytes of the current line that were searched for its end.
     scanned: usize,
-    /// The rest of an overlong line is being skipped.
+    /// Whether the rest of an overlong line is being skipped.
     is_skipping: bool,
     keys: KeySpans,
 }

@@ -43,10 +43,10 @@ pub(crate) struct Stderr {
     /// The next line and its end, if it was already read because it starts the next record.
     next_line: Option<(Match, usize)>,
     group: Option<LineGroup>,
-    /// The rest of an overlong record is being skipped.
+    /// Whether the rest of an overlong record is being skipped.
     is_skipping: bool,
-    /// Lines end in carriage return and newline, as the file's first record shows: the server runs
-    /// on Windows.
+    /// Whether lines end in carriage return and newline, because the server runs on Windows;
+    /// decided by the file's first record.
     has_carriage_returns: Option<bool>,
     /// Incremented with each change of the prefix.
     version: u32,

@@ -218,8 +218,8 @@ fn next_token(head: &[u8], at: usize) -> (HeadTokenKind, usize) {
 /// unlikely.
 const QUERY_ID_DIGITS_MIN: usize = 8;
 
-/// The position where the heads of background processes end, if they end earlier than those of
-/// sessions: before a token, or after some bytes of it.
+/// The position at which the heads of background processes end, if they end earlier than those of
+/// sessions: at a token, or after some bytes of it.
 fn quit_at(
     session: &LineHead<'_>,
     heads: &[LineHead<'_>],

@@ -1,4 +1,4 @@
-//! The shapes of prefix fields that are not free text.
+//! Matches prefix fields that are not free text by their shape.
 
 use super::PrefixField;
 use howdah_log_input::stamp_len;

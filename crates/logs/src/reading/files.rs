@@ -1,4 +1,4 @@
-//! The loop that reads files and pipes into an [`Importer`].
+//! Reads files and pipes, one after another, into an [`Importer`].
 
 use std::{
     io,

@@ -49,9 +49,9 @@ pub(crate) struct FramingThreads {
 #[derive(Debug, Default)]
 struct FramingQueue {
     queue: Mutex<FramingQueueState>,
-    /// A job was queued, or the queue was closed.
+    /// Signals that a job was queued, or that the queue was closed.
     job_added: Condvar,
-    /// A job is done.
+    /// Signals that a job was framed.
     job_framed: Condvar,
 }
 
@@ -155,7 +155,7 @@ impl FramingThreads {
         self.limit_in_flight(importer, sink)
     }
 
-    /// Submits bytes for framing, and feeds chunks to the importer that are already framed.
+    /// Submits bytes for framing, and passes chunks that are already framed to the importer.
     ///
     /// # Errors
     ///

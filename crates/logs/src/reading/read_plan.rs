@@ -124,7 +124,7 @@ impl ReadPlan {
         options: &ImportOptions,
     ) -> Result<(), ReadPlanError> {
         for candidate in &mut *candidates {
-            // A file that cannot be read is reported when its turn comes, after the events of the
+            // A file that cannot be read is reported when it is to be read, after the events of the
             // files before it.
             let sniff = FileSniff::from_path(&candidate.path, options)
                 .unwrap_or_else(|_| FileSniff { is_log: true, ..FileSniff::default() });
@@ -181,7 +181,7 @@ impl ReadPlan {
             let overlapping = kept.iter().enumerate().find_map(|(at, other)| {
                 let is_suspect =
                     candidate.sniff.first.is_some() && candidate.sniff.first == other.sniff.first;
-                // A file that cannot be read is reported when its turn comes.
+                // A file that cannot be read is reported when it is to be read.
                 let overlap = is_suspect
                     .then(|| compare(&other.path, &candidate.path, options.max_record_bytes))?
                     .unwrap_or(LogOverlap::Differ);

@@ -1,7 +1,7 @@
 //! Reads logs from files or a pipe during a replay, and returns events in the order of their start.
 //!
-//! The reader stays only a little ahead of the consumer, makes no copy on disk, and does not wait
-//! for the end of a file before it emits the first event.
+//! The reader stays only a little ahead of the consumer, makes no copy on disk, and emits the first
+//! event before it reaches the end of a file.
 
 use std::{
     ops::ControlFlow,
@@ -45,9 +45,10 @@ pub struct LogStream {
     events: Receiver<StreamItem>,
     reorder: ReorderBuffer,
     watermark: Timestamp,
-    /// One of the inputs is a pipe, so silence does not mean that the log has ended.
+    /// Whether one of the inputs is a pipe, so that silence does not mean that the log has ended.
     is_live: bool,
-    /// Emit the events held for sorting: no input arrived for a while, or it has ended.
+    /// Whether to emit the events held for sorting, because no input arrived for a while or the
+    /// input has ended.
     release: bool,
     is_ended: bool,
     summary: Option<ImportSummary>,

@@ -101,7 +101,7 @@ impl SessionFields {
         backend_type: FieldSpan::ABSENT,
     };
 
-    /// Returns the same fields with spans moved `by` bytes to the right, where the prefix repeats.
+    /// Returns the fields of the same prefix `by` bytes further on in the input.
     #[inline]
     pub(crate) fn shifted_right(&self, by: usize) -> Self {
         self.with_spans(|span| span.shifted_right(by))
@@ -130,7 +130,7 @@ impl SessionFields {
         [session_id, remote, user, database, application, backend_type]
     }
 
-    /// Whether two sets of fields in the same bytes are equal.
+    /// Whether two sets of fields have equal bytes in the same input.
     #[inline]
     fn describes_same_session(&self, other: &Self, input: &[u8], scratch: &[u8]) -> bool {
         (self.pid, self.session_start, self.has_leader)
@@ -154,9 +154,9 @@ pub(crate) struct ChunkFrames {
     /// The [version](crate::formats::reader::LogReader::version) of the reader for which the frames
     /// are valid.
     pub(crate) version: u32,
-    /// The names of sessions may have been misread, so they must be verified.
+    /// Whether names of sessions may have been misread, so that they must be verified.
     pub(crate) has_ambiguous_names: bool,
-    /// The chunk and the unescaped texts are ASCII.
+    /// Whether the chunk and the unescaped texts are ASCII.
     pub(crate) is_ascii: bool,
 }
 

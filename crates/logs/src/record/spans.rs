@@ -137,7 +137,8 @@ pub(crate) fn find_near(byte: u8, text: &[u8]) -> Option<usize> {
 #[inline]
 pub(crate) fn position_in_word(byte: u8, word: u64) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;
-    // The lowest zero byte is the first to borrow from the byte above it, so it is the match.
+    // When one is subtracted from each byte, the lowest zero byte is the first to borrow, so it is
+    // the match.
     let other = word ^ (ONES * u64::from(byte));
     let found = other.wrapping_sub(ONES) & !other & (ONES << 7);
     (found != 0).then(|| found.trailing_zeros() as usize / 8)

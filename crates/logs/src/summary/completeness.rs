@@ -91,7 +91,7 @@ gap_kinds! {
         "lines that the server wrote and the log does not contain",
         "their contents are not replayed: statements, values or ends of sessions",
         Some("logging_collector = on; with syslog, no rate limit");
-    /// Records of a session whose line numbers go backwards.
+    /// Places where a session's line numbers go back, because part of the log was read twice.
     Repeated, |s: &ImportSummary| s.facts.repeated_lines,
         "places where a session's line numbers go back: part of the log was read twice",
         "the repeated part is replayed twice",

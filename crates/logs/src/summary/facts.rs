@@ -15,7 +15,7 @@ pub struct LogFacts {
     pub bare_durations: u64,
     /// Parse and bind steps logged with text.
     pub parse_and_bind: u64,
-    /// Failed statements known only from their error record.
+    /// Failed statements whose only record is that of the error.
     pub error_form: u64,
     /// Errors of client sessions without a known statement: its text is not in the log, because of
     /// `log_min_error_statement`.
@@ -64,8 +64,8 @@ pub struct LogFacts {
     pub executions_of_unknown_pipeline: u64,
     /// Executions, among `executions_of_unknown_pipeline`, whose transaction the log does not show.
     pub executions_of_unknown_transaction: u64,
-    /// A statement was logged at its start that only `log_statement = all` logs there, such as a
-    /// SELECT.
+    /// Whether a statement, such as a SELECT, was logged at its start that only `log_statement =
+    /// all` logs there.
     pub every_statement_logged: bool,
     /// Executions whose text or parameters are not UTF-8.
     pub executions_not_utf8: u64,
@@ -90,7 +90,8 @@ pub struct LogFacts {
     pub translated_messages: u64,
     /// The language of the first translated message; `None` if it is unknown.
     pub language: Option<Language>,
-    /// The line prefix identifies neither session nor process, so sessions of one user are merged.
+    /// Whether the line prefix identifies neither session nor process, so that sessions of one user
+    /// are merged.
     pub sessions_merged: bool,
 }
 

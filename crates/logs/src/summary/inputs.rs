@@ -1,4 +1,4 @@
-//! The files that were read, and their order.
+//! The files that were read, their order, and the files that were left out.
 
 use howdah_log_input::{Compression, Envelope};
 use serde::Serialize;

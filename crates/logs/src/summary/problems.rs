@@ -1,9 +1,9 @@
-//! The problems of an import: records that could not be read, and assumptions.
+//! The problems of an import: records that could not be read, and assumptions that were made.
 
 use howdah_log_input::InputProblem;
 use serde::Serialize;
 
-/// A problem that affected one or more records.
+/// A problem found in one or more records, with samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ImportProblem {
     /// The kind of problem.

@@ -1,4 +1,4 @@
-//! Owned copies of actions that outlive their record, in reused memory.
+//! Stores copies of actions that outlive their record, in reused memory.
 
 use howdah_traffic::{
     ActionRef, BoundRef, CopyDirection, Hashed, Kind, ParameterSpan, ParametersRef,

@@ -81,7 +81,7 @@ impl SessionTable {
             return false;
         };
         *slot = Some(at);
-        // Whether or not the error becomes an event, the steps before it are over.
+        // The steps before the error are over, even if the error does not become an event.
         let previous_step = std::mem::take(&mut session.last_step);
         let Some(action) = failed_action(session, &previous_step, record, texts, output.summary)
         else {
@@ -148,8 +148,8 @@ fn finish_if_open(
         }
         (ActionRef::Call { .. }, statement) => statement.is_none(),
         (action, Some(statement)) => action.sql().is_some_and(|sql| sql.as_bytes() == statement),
-        // A syntax error is found before log_statement writes the text, so it belongs to a later
-        // statement; without durations, the open one may have ended long before.
+        // A syntax error is found before log_statement writes the text, so the error belongs to a
+        // later statement; without durations, the open statement may have ended long before.
         (_, None) => output.summary.facts.bare_durations > 0 || !is_syntax_error(record),
     };
     if !belongs {
@@ -198,7 +198,7 @@ fn failed_action<'a>(
         (Some(StepKind::Parse), _) => ActionRef::Parse { statement, sql },
         (_, Some(StepKind::Bind)) => ActionRef::Execute(known),
         (Some(StepKind::Bind), _) | (_, Some(_)) => ActionRef::Bind(known),
-        // Only a stderr log without command tags does not show the step. A text with placeholders
+        // The step is unknown only in a stderr log without command tags. A text with placeholders
         // cannot be a simple query.
         _ if session.bare_durations.count > 0 => ActionRef::Bind(known),
         _ if howdah_sql::placeholder_count(sql.as_bytes()) > 0 => ActionRef::Execute(known),
@@ -328,7 +328,7 @@ impl TerminationCause {
     }
 }
 
-/// Whether the server terminated a working session.
+/// Whether the error reports that the server terminates the connection.
 fn is_termination(record: &LogRecord<'_>) -> bool {
     record.message().starts_with(b"terminating connection")
 }

@@ -18,7 +18,8 @@ pub(crate) struct PreparedNames {
     /// Index of the statement inserted last.
     last: usize,
     is_new: bool,
-    /// A name containing `: ` was inserted, so the first `: ` in a text need not end the name.
+    /// Whether a name containing `: ` was inserted, so that the first `: ` in a text need not end
+    /// the name.
     has_colons: bool,
 }
 

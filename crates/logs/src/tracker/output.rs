@@ -20,7 +20,7 @@ pub(super) struct EventOutput<'a> {
     pub(super) sink: &'a mut dyn EventSink,
     pub(super) summary: &'a mut ImportSummary,
     pub(super) position: LogPosition<'a>,
-    /// The current record is ASCII.
+    /// Whether the current record is ASCII.
     pub(super) is_ascii: bool,
 }
 

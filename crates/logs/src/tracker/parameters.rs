@@ -20,7 +20,7 @@ pub(crate) struct ValueLimit {
     longest_uncut: usize,
     /// Length in bytes, without dots, of the longest value that seems to have been cut.
     longest_cut: Option<usize>,
-    /// The estimate may have changed since the last query.
+    /// Whether the estimate may have changed since the last query.
     has_changed: bool,
 }
 
@@ -62,8 +62,8 @@ impl ValueLimit {
 /// so a cut value may be shorter than the limit by this number of bytes.
 const CHARACTER_BYTES_MAX: usize = 3;
 
-/// The values of the last list: their offsets in its text, or in a copy of it that starts with the
-/// first doubled quote.
+/// The values of the last parsed list, as offsets in its text, or in a copy of the text that starts
+/// with the first doubled quote.
 #[derive(Debug, Default)]
 pub(crate) struct BoundValues {
     slots: Vec<ParameterSpan>,
@@ -144,8 +144,8 @@ impl BoundValues {
         Some(after)
     }
 
-    /// Parses the value at the front of `rest`, which is a suffix of `text`, and returns what
-    /// follows it.
+    /// Parses the value at the front of `rest`, which is a suffix of `text`, and returns the text
+    /// after the value.
     fn parse_value<'a>(
         &mut self,
         text: &[u8],

@@ -42,7 +42,7 @@ pub(super) struct SessionPipelines {
 #[derive(Clone, Copy, Debug)]
 struct AmbiguousExecution {
     transaction: Vxid,
-    /// The execution shares its transaction with another one, and was counted as such.
+    /// Whether the execution shares its transaction with another one, and was counted as such.
     is_counted: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Membership {
 pub(super) struct UnloggedStep<'a> {
     /// Command tag of the step; empty in a log without `%i`.
     pub(super) tag: &'a [u8],
-    /// The step directly follows a Bind, so it is an Execute and not a Query.
+    /// Whether the step directly follows a Bind, so that it is an Execute and not a Query.
     pub(super) is_bound: bool,
     pub(super) transaction: Option<Vxid>,
 }
@@ -113,8 +113,8 @@ impl SessionPipelines {
         }
     }
 
-    /// Observes that more steps ended in this transaction than its statements account for: one of
-    /// them may have been BEGIN.
+    /// Observes that more steps ended in this transaction than its logged statements account for:
+    /// one of the steps may have been BEGIN.
     pub(super) fn observe_unexplained(&mut self, transaction: Vxid) {
         (self.block, self.is_block_uncertain) = (Some(transaction), true);
     }
@@ -159,8 +159,8 @@ impl SessionPipelines {
             self.block_next = false;
         }
         if let (ActionRef::Call { .. }, Source::Statement) = (action, source) {
-            // Only `log_statement = all` logs it at its start: `HandleFunctionRequest` in
-            // `fastpath.c`.
+            // Only `log_statement = all` logs a function call at its start: `HandleFunctionRequest`
+            // in `fastpath.c`.
             self.has_all_statements = true;
         }
         let Some(sql) = action.sql() else { return Membership::default() };
@@ -199,8 +199,9 @@ impl SessionPipelines {
         Membership { pipeline: Some(self.number), unknown }
     }
 
-    /// Counts executions that share a transaction with this one, as it now shows. An execution that
-    /// is alone in its transaction has its own Sync, regardless of gaps in the log.
+    /// Returns the number of executions newly known to share a transaction: this one, and the one
+    /// before unless it was counted. An execution that is alone in its transaction has its own
+    /// Sync, regardless of gaps in the log.
     fn count_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let Some(transaction) = transaction else { return 0 };
         let before = self.ambiguous.filter(|before| before.transaction == transaction);
@@ -208,7 +209,8 @@ impl SessionPipelines {
         before.map_or(0, |before| if before.is_counted { 1 } else { 2 })
     }
 
-    /// Counts an earlier execution of this transaction as ambiguous; from here on Syncs are known.
+    /// Removes the ambiguous execution, after which pipelines are known. Returns the number of
+    /// executions to count: 1 if it is of this transaction and was not counted.
     fn resolve_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let before = self.ambiguous.take();
         let is_new = |before: &AmbiguousExecution| {

@@ -1,4 +1,4 @@
-//! The state of one session.
+//! The state of one session: its names, its open action, and the evidence in its records.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) struct TrackedSession {
     digest: IdentityDigest,
     /// The names of the open action, if a name has changed since it started.
     previous_names: Option<Box<PreviousNames>>,
-    /// A Connect event was emitted.
+    /// Whether a Connect event was emitted.
     pub(super) is_connected: bool,
     pub(super) is_replication: bool,
     /// The action whose outcome is not known yet.
@@ -53,11 +53,12 @@ pub(super) struct TrackedSession {
     /// Number of the session's last record, counted over all sessions.
     pub(super) last_seen: u64,
     last_line: Option<u64>,
-    /// The log contains the first record of the process, so the session was not in a transaction
-    /// before it.
+    /// Whether the log contains the first record of the process, so that the session was not in a
+    /// transaction before it.
     pub(super) started_in_log: bool,
     pub(super) pipelines: SessionPipelines,
-    /// A Bind of the unnamed portal was logged with its text, and has not been executed yet.
+    /// Whether a Bind of the unnamed portal was logged with its text, and has not been executed
+    /// yet.
     pub(super) is_bind_logged: bool,
     pub(super) sampling: SamplingDetector,
 }
@@ -136,7 +137,7 @@ pub(super) struct BareStep {
     pub(super) micros: u64,
     /// Whether the step is a parse or a bind, if the log shows that.
     pub(super) kind: Option<StepKind>,
-    /// Transaction of the step; a step with a Sync of its own has a transaction of its own.
+    /// Transaction of the step, which it shares with other steps unless it has its own Sync.
     pub(super) vxid: Option<Vxid>,
 }
 
@@ -156,7 +157,7 @@ impl BareDurations {
 
     pub(super) fn push(&mut self, step: BareStep) {
         let before = self.last[1].take();
-        // Where the log shows the kind of each step, their number does not matter.
+        // If the log shows the kind of each step, `in_transaction` is not needed.
         if step.kind.is_none() {
             let is_same = before.is_some_and(|before| before.vxid == step.vxid);
             self.in_transaction = if is_same { self.in_transaction + 1 } else { 1 };

@@ -1,4 +1,4 @@
-//! The table of sessions, by process or client.
+//! The table of open sessions, by process or client.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(crate) struct SessionMemo {
     /// The session's number and the [version](TrackedSession::version) of its names; 0 if unknown.
     session: u64,
     version: u32,
-    /// The records come from a process that serves a client, as far as the log shows.
+    /// Whether the records come from a process that serves a client, as far as the log shows.
     pub(super) is_client: bool,
 }
 

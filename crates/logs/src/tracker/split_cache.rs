@@ -1,4 +1,4 @@
-//! A cache of split step texts.
+//! Caches how texts of steps are split into name and statement.
 //!
 //! `S_1: select …` repeats in every session of a driver. The position where its name ends depends
 //! only on the text, unless the session has unusual names. So recent texts are cached with their

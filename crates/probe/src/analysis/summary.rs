@@ -1,33 +1,36 @@
-//! Summarizes what stands out in a recording, and claims no more than the data supports.
+//! Finds seconds, events and clock sweeps that stand out in a recording, and describes them in
+//! text. Findings claim no more than the data supports.
 //!
 //! # Method
 //!
 //! A second belongs to a phase of a checkpoint (*write*: buffers are written; *sync*: files are
-//! synced) if it touches the phase, and at least half of it overlaps the phase or the second after
-//! the phase, because a wait is counted when it ends. A second is outside if it touches no
-//! checkpoint at all. All other seconds are ignored. The seconds of each phase are compared with
-//! those outside.
+//! synced) if it touches the phase, and at least half of it lies within the phase or the one second
+//! that follows, because a wait is counted when it ends. A second is outside if it touches neither
+//! a checkpoint nor the one second that follows a checkpoint. All other seconds are ignored. The
+//! seconds of each phase are compared with those outside.
 //!
-//! * **Waits for extension locks** stand out if there are [`WAITS_MIN`] waits and [`INSIDE_MIN`]
-//!   seconds inside, as many waits and [`OUTSIDE_MIN`] seconds outside; the 99th percentile inside
-//!   is at least [`FACTOR_MIN`] times that outside and at least a millisecond; and in at least half
-//!   of the seconds inside some session waited longer than the 99th percentile of nine in ten
-//!   seconds outside. A wait counts for all seconds that it lasted, although it is recorded when it
-//!   ends. A single slow second is not enough.
+//! * **Waits for extension locks** stand out if there are at least [`WAITS_MIN`] waits and
+//!   [`INSIDE_MIN`] seconds inside, and at least [`WAITS_MIN`] waits and [`OUTSIDE_MIN`] seconds
+//!   outside; the 99th percentile inside is at least [`FACTOR_MIN`] times that outside and at least
+//!   a millisecond; and in at least half of the seconds inside some session waited longer than the
+//!   99th percentile of at least nine in ten outside seconds. A wait counts for all seconds that it
+//!   lasted, although it is recorded when it ends. A single slow second is not enough.
 //! * **Any other event** that client backends wait for stands out if it was sampled [`SAMPLES_MIN`]
-//!   times inside, in at least two seconds; half a session waits for it on average; and that is
-//!   [`FACTOR_MIN`] times as many as outside.
+//!   times inside, in at least two seconds; on average at least half a session waits for it, which
+//!   is at least [`FACTOR_MIN`] times as many as outside.
 //! * **The clock sweep** stands out if it examines [`FACTOR_MIN`] times as many buffers per
-//!   allocation as outside, and at least five, with [`ALLOCATIONS_MIN`] allocations on both sides.
+//!   allocation as outside, and at least five per allocation, with [`ALLOCATIONS_MIN`] allocations
+//!   on both sides.
 //!
 //! Independently of checkpoints, **slow seconds** stand out if their 99th percentile of extension
-//! waits is ten times that of the median second and at least 10 ms, and so does a **clock sweep**
-//! of at least ten buffers per allocation over the whole recording.
+//! waits is ten times that of the median second and at least 10 ms. A **clock sweep** stands out if
+//! it examines at least ten buffers per allocation over the whole recording.
 //!
 //! Also independent of checkpoints are events of client sessions, second by second (see
 //! [`sessions`]): a **stall** is two seconds or more in which sessions wait and none is on a
 //! processor; a **surge** is an event with three times the sessions of its median second, and at
-//! least one, for two seconds or more; an event **dominates** with 30 % of database time.
+//! least one, for two seconds or more; an event **dominates** if it takes at least 30 % of database
+//! time.
 //!
 //! Findings are ordered by their cost: the seconds that sessions waited inside, in excess of the
 //! rate outside. Findings report coincidence, not causation.
@@ -92,11 +95,12 @@ struct SecondsGroup {
     spans: Vec<TimeSpan>,
     /// 99th percentiles of extension waits, for seconds that have any.
     p99s: Vec<Duration>,
-    /// Per event: number of samples, and number of seconds with one.
+    /// Per event: number of samples, and number of seconds that have a sample.
     events: BTreeMap<String, (u64, usize)>,
 }
 
-/// Compares the recording's seconds as described for this module, and puts the findings into words.
+/// Compares the recording's seconds by the method in the module documentation, and describes the
+/// findings in text.
 pub fn summarize(window: &RecordingWindow) -> RecordingSummary {
     let mut summary = RecordingSummary::default();
     let (outside, phases) = group_seconds(window);
@@ -181,7 +185,7 @@ impl SecondsGroup {
         found.fold(0.0, |sum, (_, seconds)| sum + seconds) / self.sum.seconds().max(1e-9)
     }
 
-    /// Quantile of the 99th percentiles of the seconds.
+    /// Quantile `share` (0 to 1) of the seconds' 99th percentiles of extension waits.
     fn p99_of_seconds(&self, share: f64) -> Duration {
         let mut sorted = self.p99s.clone();
         sorted.sort_unstable();

@@ -27,7 +27,7 @@ pub struct RecordingWindow {
     pub seconds: Vec<RecordedSecond>,
     /// Phases of checkpoints, ordered by start and depth.
     pub phases: Vec<PhaseSpan>,
-    /// Triggers that fired.
+    /// Thresholds that were reached, each of which triggered an episode.
     pub crossings: Vec<ThresholdCrossed>,
     /// Calls that were measured exactly, which happens only during episodes.
     pub traced_calls: Vec<TracedCalls>,

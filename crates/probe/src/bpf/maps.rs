@@ -81,7 +81,7 @@ impl CounterMap {
     }
 }
 
-/// Stacks of processes by id, assigned by the kernel: equal stacks have equal ids.
+/// A BPF map of stacks. The kernel assigns their ids: equal stacks have equal ids.
 ///
 /// The kernel walks a stack by frame pointers and stores at most [`StackMap::DEPTH`] addresses.
 #[derive(Debug)]

@@ -13,12 +13,12 @@ use crate::error::BpfError;
 pub(crate) struct Program {
     fd: OwnedFd,
     name: &'static str,
-    /// Whether it is loaded for uprobe-multi links, which attach to many points at once.
+    /// Whether the program is loaded for uprobe-multi links, which attach to many points at once.
     is_multi: bool,
 }
 
 impl Program {
-    /// Verifies and loads a program: for uprobe-multi links where the kernel has them (6.6 and
+    /// Verifies and loads a program, for uprobe-multi links if the kernel supports them (6.6 and
     /// later).
     pub(crate) fn load(name: &'static str, assembler: Assembler) -> Result<Self, BpfError> {
         Self::load_as(name, assembler, supports_uprobe_multi())

@@ -121,8 +121,8 @@ struct PerfEvent {
 
 fn bpf<T>(command: BpfCommand, attributes: &mut T) -> io::Result<c_long> {
     let bytes = size_of::<T>();
-    // SAFETY: the attributes are a structure of plain numbers that lives through the call; pointers
-    // in it are to memory that the caller borrows for as long.
+    // SAFETY: the attributes are a structure of plain numbers that lives through the call. Pointers
+    // in it are to memory that the caller borrows until the call returns.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command as c_int, ptr::from_mut(attributes), bytes) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

@@ -57,7 +57,7 @@ impl BlockerSamples {
     }
 }
 
-/// Polls in a session of its own, until finished or dropped.
+/// Polls in a separate session, until finished or dropped.
 #[derive(Debug)]
 pub(crate) struct BlockerMonitor {
     samples: Arc<Mutex<BlockerSamples>>,

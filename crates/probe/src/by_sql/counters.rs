@@ -135,7 +135,7 @@ impl SqlProbe for SqlSweep {
 #[derive(Debug, Default)]
 pub struct SqlCheckpoints {
     growth: CounterGrowth,
-    /// Buffers written by a checkpoint that may not be complete.
+    /// Buffers written, at the last sample, by a checkpoint that may still be running.
     written: f64,
     until_checkpoint: bool,
     has_completed: bool,
@@ -163,8 +163,9 @@ impl SqlCheckpoints {
         let grown = |name| self.growth.interval("checkpoints", name).unwrap_or_default();
         let (write_ms, sync_ms, done) = (grown("write_ms"), grown("sync_ms"), grown("done"));
         let written = grown("buffers");
-        // The server adds both times when a checkpoint is complete, and counts it when it starts.
-        // If it took less than a millisecond, the only sign is a buffer count that no longer grows.
+        // The server adds both times when a checkpoint is complete, but counts the checkpoint when
+        // it starts. If it took less than a millisecond, the only sign is a buffer count that no
+        // longer grows.
         let has_ended = write_ms + sync_ms + done > 0.0 || written > 0.0 && written == self.written;
         self.written = written;
         self.has_completed |= has_ended;

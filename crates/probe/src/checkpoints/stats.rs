@@ -1,5 +1,5 @@
-//! Checkpoint phases from the statistics that the checkpointer collects: the exported variable
-//! `CheckpointStats`, zeroed at the start and filled in during the checkpoint.
+//! Tracks the phases of checkpoints by the statistics that the checkpointer collects: the exported
+//! variable `CheckpointStats`, zeroed at the start and filled in during the checkpoint.
 //!
 //! | bytes | field | in 18 |
 //! |---|---|---|
@@ -94,8 +94,8 @@ impl FromCheckpointStats {
         };
         let pid = self.checkpointer;
         if found.times[START] != self.last.times[START] {
-            // The end of the previous checkpoint was seen, or it was skipped: an idle server has
-            // nothing to do.
+            // A new checkpoint has started. The previous one has ended, or was skipped because the
+            // server was idle and had nothing to write.
             self.phases.clear();
             self.last = CheckpointStats::default();
         }

@@ -1,4 +1,4 @@
-//! Checkpoint phases from the USDT probes at their start and end.
+//! Tracks the phases of checkpoints by the USDT probes at their start and end.
 
 use std::time::SystemTime;
 

@@ -40,7 +40,7 @@ const OPEN_MAX: u32 = 1 << 16;
 const RING_BYTES: u32 = 8 << 20;
 
 impl CallMaps {
-    /// Creates the maps. Stacks are captured of calls that take at least `stacks_from`.
+    /// Creates the maps. Calls that take at least `stacks_from` get their stacks captured.
     pub(super) fn new(stacks_from: Option<Duration>) -> Result<Self, BpfError> {
         Ok(Self {
             open: LruHashMap::new(OPEN_BYTES, OPEN_MAX)?,
@@ -134,8 +134,8 @@ fn store_key(program: &mut Assembler, function: usize) {
         .store(Size::Double, Register::R10, KEY, Register::R0);
 }
 
-/// Emits a read of `bytes` of user memory at the address in `R3` to offset `at` on the stack. Jumps
-/// to `lost` if that fails.
+/// Emits code that copies `bytes` bytes of user memory, at the address in `R3`, to offset `at` on
+/// the stack, and jumps to `lost` if that fails.
 fn read_user(program: &mut Assembler, at: i16, bytes: i32, lost: JumpLabel) {
     program
         .stack_address(Register::R1, at)

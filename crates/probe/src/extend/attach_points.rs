@@ -86,7 +86,7 @@ fn find_call_and_jump(code: &[u8], target: i64) -> Option<[u64; 2]> {
     let call = find_call(code, target)?;
     let mut following = instructions(code).filter(|found| found.at as u64 > call);
     let after = following.find(|found| found.kind.is_emulated())?;
-    // It must be a jump: a call to another function may not return.
+    // That instruction must be a jump: if it were a call, the called function might not return.
     (after.kind == InstructionKind::Jump).then_some([call, after.at as u64])
 }
 

@@ -1,4 +1,4 @@
-//! The loop of probes by SQL.
+//! The loop of a probe that polls the server by SQL.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use howdah_collect::MonitorConnection;
 use super::{LiveError, Pace, ProbeOutput, ticks::Ticks};
 use crate::by_sql::SqlProbe;
 
-/// Polls until the duration is over, the user interrupts, the event that the probe waits for has
+/// Polls until the duration has passed, the user interrupts, the event that the probe waits for has
 /// happened, or the server no longer responds. Each update passes the probe itself to the output,
 /// which drains the data of the interval. Returns the error if the server no longer responded.
 ///

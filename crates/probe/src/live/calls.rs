@@ -1,4 +1,4 @@
-//! Traces the calls of a metric, and adds them up by operation and subject.
+//! Traces the calls of a metric, and aggregates their durations by operation and subject.
 
 use std::{
     cmp::Reverse,
@@ -22,7 +22,7 @@ use crate::{
 /// Maximum number of subjects and blockers to keep: there may be very many relations.
 const SUBJECTS_MAX: usize = 10_000;
 
-/// Traces the calls of one metric, and adds them up.
+/// Traces the calls of one metric, and aggregates their durations.
 #[derive(Debug)]
 pub struct CallMonitor {
     durations: CallDurations,
@@ -94,7 +94,7 @@ pub struct CallTotals {
 }
 
 impl CallMonitor {
-    /// Starts adding up the calls. Those of at least `threshold` are passed on as
+    /// Starts aggregating the calls. Those of at least `threshold` are also passed on as
     /// [`LongCall`]s. Lightweight locks are summarised by tranche in each interval.
     pub fn new(
         (metric, durations): (ProbeMetric, CallDurations),

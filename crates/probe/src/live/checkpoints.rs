@@ -13,7 +13,7 @@ const CHECKPOINTER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Traces until the duration is over, the user interrupts, or the server stops; with
+/// Traces until the duration has passed, the user interrupts, or the server stops; with
 /// `until_checkpoint`, until a checkpoint is complete. Returns the error if the server stopped.
 ///
 /// # Errors
@@ -44,7 +44,7 @@ pub fn trace_checkpoints(
             is_done |= until_checkpoint && is_end(&update);
             output.write(update)?;
             if is_done {
-                // Skip later events.
+                // Later updates belong to the next checkpoint.
                 break;
             }
         }

@@ -1,11 +1,11 @@
-//! Limits the cost of tracing.
+//! Compares the CPU time that tracing costs the server with a limit.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// The allowed cost, and the cost so far.
+/// The permitted cost of tracing, and the number of events at the last check.
 #[derive(Debug)]
 pub(super) struct CpuBudget {
     /// The allowed cost, as a share of all CPUs.
@@ -33,7 +33,8 @@ impl CpuBudget {
         cost / (elapsed.as_secs_f64() * processors as f64).max(1e-9)
     }
 
-    /// The share of all CPUs since the last check, if above the limit. Checks once per second.
+    /// Returns the cost since the last check, as a share of all CPUs, if it exceeds the limit.
+    /// Checks at most once per second.
     pub(super) fn exceeded(&mut self, events: u64) -> Option<f64> {
         let (at, before) = self.checked;
         let elapsed = at.elapsed();

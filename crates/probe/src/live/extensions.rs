@@ -1,4 +1,4 @@
-//! Traces relation extension locks, and adds them up by relation.
+//! Traces relation extension locks, and aggregates their wait and hold times by relation.
 
 use std::{
     mem,
@@ -15,7 +15,7 @@ use crate::{
     stacks::{CallStack, Symbolizer},
 };
 
-/// Traces relation extension locks, and adds them up by relation.
+/// Traces relation extension locks, and aggregates their wait and hold times.
 #[derive(Debug)]
 pub struct ExtensionMonitor {
     locks: ExtensionLocks,
@@ -81,8 +81,8 @@ pub struct RelationStats {
 }
 
 impl ExtensionMonitor {
-    /// Starts adding up the locks. Those waited for or held for at least `threshold` are passed on
-    /// as [`LongExtensionLock`]s.
+    /// Starts aggregating the locks. Those waited for or held for at least `threshold` are also
+    /// passed on as [`LongExtensionLock`]s.
     pub fn new(
         locks: ExtensionLocks,
         server: &RunningServer,

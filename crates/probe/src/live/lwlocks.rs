@@ -16,8 +16,8 @@ pub const LWLOCK_SAMPLES_LIMITATION: &str = "no single waits and durations: thes
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Samples until the duration is over, the user interrupts, or the server stops; the totals are in
-/// `samples`. Each update passes `samples` to the output, which drains those of the interval.
+/// Samples until the duration has passed, the user interrupts, or the server stops; the totals are
+/// in `samples`. Each update passes `samples` to the output, which drains those of the interval.
 /// Returns the error if the server stopped.
 ///
 /// # Errors

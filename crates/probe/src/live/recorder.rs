@@ -1,4 +1,4 @@
-//! The loop of the flight recorder.
+//! The loop that runs the flight recorder.
 
 use std::{
     fmt, io,

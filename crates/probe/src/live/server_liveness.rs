@@ -56,7 +56,7 @@ impl ServerLiveness {
         self.identity.check().err().map(|error| self.explain(error))
     }
 
-    /// The error if the server stops within a second.
+    /// Waits up to a second for the server to stop, and returns the error if it does.
     fn stops_soon(&self) -> Option<SampleError> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1) {
@@ -68,7 +68,7 @@ impl ServerLiveness {
         None
     }
 
-    /// Finds out what an error means: whether the server has stopped, and whether it runs again.
+    /// Determines the cause of an error: whether the server has stopped, and whether it runs again.
     pub fn explain(&self, error: SampleError) -> ServerUnavailable {
         let source = match error {
             // A stopping server releases its shared memory shortly before it exits.

@@ -10,8 +10,8 @@ use crate::{
     sweep::{SweepRow, SweepSampler},
 };
 
-/// Samples until the duration is over, the user interrupts, or the server stops; the totals are in
-/// [`SweepSampler::summary`]. Returns the error if the server stopped.
+/// Samples until the duration has passed, the user interrupts, or the server stops; the totals are
+/// in [`SweepSampler::summary`]. Returns the error if the server stopped.
 ///
 /// # Errors
 ///

@@ -50,7 +50,7 @@ pub struct TraceEnd {
     pub stopped: Option<ServerUnavailable>,
 }
 
-/// Traces until the duration is over, the user interrupts, the cost exceeds `budget` (a share of
+/// Traces until the duration has passed, the user interrupts, the cost exceeds `budget` (a share of
 /// all CPUs), or the server stops.
 ///
 /// # Errors

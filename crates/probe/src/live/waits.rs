@@ -42,7 +42,7 @@ pub struct WaitTotals {
     pub ended: Option<LiveError>,
 }
 
-/// Samples every `period` until the duration is over, the user interrupts, or the server stops.
+/// Samples every `period` until the duration has passed, the user interrupts, or the server stops.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Budget for the cost of BPF programs, as a share of all processors' time.
+//! Tracks the cost of BPF programs against a budget, which is a share of all processors' time.
 
 use std::{thread, time::Duration};
 

@@ -52,7 +52,7 @@ impl Episodes {
         }
         self.recent.push_back((at_us, RecordBody::clone(body)));
         self.recent_bytes += body.len();
-        // Half of the room is reserved for the time after the trigger.
+        // Half of the slot is reserved for the time after the trigger.
         while let Some((first_us, first)) = self.recent.front()
             && (*first_us < at_us - BEFORE_US || self.recent_bytes > self.bytes_max / 2)
         {
@@ -66,14 +66,15 @@ impl Episodes {
         self.open.is_none() && at_us >= self.quiet_until_us
     }
 
-    /// Starts an episode.
+    /// Starts an episode with the records of the last half minute.
     pub(super) fn start(&mut self, at_us: i64) {
         let bodies = self.recent.iter().map(|(_, body)| RecordBody::clone(body)).collect();
         let until_us = at_us.saturating_add(AFTER_US);
         self.open = Some(OpenEpisode { until_us, bodies, bytes: self.recent_bytes });
     }
 
-    /// Returns the records of the episode once it has ended, or immediately to cut it short.
+    /// Returns the records of the episode once it has ended. With `is_cut_short`, ends it
+    /// immediately.
     pub(super) fn take_finished(
         &mut self,
         at_us: i64,

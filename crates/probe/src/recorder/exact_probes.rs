@@ -81,11 +81,11 @@ impl ExactProbes {
         self.reports.try_iter()
     }
 
-    /// Detaches the probes, and waits until they are detached. Always returns true.
+    /// Detaches the probes, and waits until they are detached. Returns true, for use in conditions.
     pub(super) fn detach(&mut self) -> bool {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // All its results are in the channel.
+            // The thread has sent all its results to the channel.
             let _ = thread.join();
         }
         true
@@ -119,7 +119,7 @@ fn run(
     send: &SyncSender<TraceReport>,
     stop: &AtomicBool,
 ) {
-    // Continue without a receiver; the queue has room for everything.
+    // Continue if the receiver is gone; the queue has room for all reports.
     let send = |report| drop(send.try_send(report));
     let mut attached = Vec::new();
     for metric in METRICS {

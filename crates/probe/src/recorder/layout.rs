@@ -1,4 +1,4 @@
-//! Layout of a recording's file.
+//! The layout of a recording's file.
 //!
 //! ```text
 //! header, 4096 bytes │ 8 episode slots │ 24 ring slots

@@ -1,4 +1,4 @@
-//! The records of a recording.
+//! The records of a recording, and their encoding.
 //!
 //! All times are microseconds since 1970 by one clock: the kernel's `CLOCK_MONOTONIC`, with an
 //! offset to the wall clock that is measured once when recording starts or resumes.
@@ -30,7 +30,7 @@ pub enum FlightRecord {
     ThresholdCrossed(ThresholdCrossed),
     /// Calls of one operation, measured exactly in one second of an episode.
     TracedCalls(TracedCalls),
-    /// An event in the life of the recording or the server.
+    /// A message about the recording or the server.
     Note(RecordingNote),
     /// The name of a relation, which other records identify by its oids.
     NamedRelation(NamedRelation),

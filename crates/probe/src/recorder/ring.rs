@@ -68,8 +68,8 @@ pub(super) struct SlotRing {
 }
 
 impl SlotRing {
-    /// Opens a recording for appending, or creates one of at most `max_bytes`. `None` takes the
-    /// size of an existing file.
+    /// Opens a recording for appending, or creates one. If `max_bytes` is `None`, an existing file
+    /// keeps its size, and a new one gets `default_bytes`.
     pub(super) fn open(
         path: &Path,
         max_bytes: Option<u64>,
@@ -231,7 +231,7 @@ impl SlotRing {
     }
 }
 
-/// Reads a slot, as far as the file goes.
+/// Reads a slot, or the part of it that the file contains if the file ends earlier.
 pub(super) fn read_slot(
     file: &File,
     layout: Layout,

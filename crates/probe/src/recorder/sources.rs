@@ -1,4 +1,4 @@
-//! The probes of a recorded server, and the assembly of their results into seconds.
+//! Polls the probes of a recorded server, and assembles their results into seconds.
 
 use std::{
     collections::HashMap,

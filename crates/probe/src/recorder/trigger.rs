@@ -1,4 +1,4 @@
-//! Triggers: three conditions on data that is recorded anyway.
+//! Triggers: three conditions on the recorded data, each of which starts an episode.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -23,8 +23,8 @@ pub const WAITS_MIN: u64 = 10;
 pub const ALLOCATIONS_MIN: u64 = 100;
 
 impl Default for Thresholds {
-    /// Values that users would notice: a wait of 100 ms for the lock, 50 buffers per allocation, 10
-    /// s of syncs.
+    /// Values that users would notice: a wait of 100 ms for the lock, 50 buffers per allocation,
+    /// and 10 s of syncs.
     fn default() -> Self {
         Self {
             extend_p99: Some(Duration::from_millis(100)),

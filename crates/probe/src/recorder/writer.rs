@@ -35,7 +35,8 @@ pub(super) struct WriterStatus {
     pub(super) omitted: u64,
 }
 
-/// An encoded record. Shared, because episodes are written twice.
+/// An encoded record. Shared, because a record of an episode is written twice: to the ring and to
+/// the episode's slot.
 pub(super) type RecordBody = Arc<[u8]>;
 
 /// A request to the writer thread.
@@ -44,7 +45,7 @@ enum WriteRequest {
     Episode(Vec<RecordBody>),
 }
 
-/// Maximum number of queued records, which last some minutes. Further ones are lost and counted.
+/// Maximum number of queued records, enough for some minutes. Further ones are lost and counted.
 const QUEUE_DEPTH: usize = 1024;
 
 impl RecordingWriter {
@@ -103,7 +104,7 @@ impl RecordingWriter {
     fn close(&mut self) {
         self.requests = None;
         if let Some(thread) = self.thread.take() {
-            // The thread's results are in the file.
+            // The thread's results are in the file and in `status`.
             let _ = thread.join();
         }
     }

@@ -44,7 +44,8 @@ impl AdaptivePoll {
             let gap = self.reset_at.map(|before| now.saturating_duration_since(before));
             let gap = gap.filter(|gap| *gap <= RESET_INTERVAL_MAX);
             if let (Some(gap), Some(before)) = (gap, self.gap) {
-                // A reset that came early by this much was missed, so the allowance shrinks slowly.
+                // A reset that came this much earlier than predicted was missed, so the allowance
+                // shrinks slowly.
                 self.jitter = gap.abs_diff(before).max(self.jitter * 7 / 8);
             } else {
                 self.jitter = gap.unwrap_or_default() / 16;
@@ -61,7 +62,7 @@ impl AdaptivePoll {
             return self.seldom;
         }
         let (Some(reset_at), Some(gap)) = (self.reset_at, self.gap) else { return self.often };
-        // The background writer's own work varies in length.
+        // The background writer sleeps for a fixed time, but its work varies in length.
         let early = 2 * (self.jitter + self.often);
         let poll_fast_from = reset_at + gap.saturating_sub(early);
         let rest = poll_fast_from.saturating_duration_since(now);

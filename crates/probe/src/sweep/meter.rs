@@ -64,7 +64,7 @@ pub struct SweepSummary {
     pub passes_per_s: Option<(f64, f64)>,
 }
 
-/// The hand was before its earlier position for too long, so the counters were reset.
+/// The hand stayed before its earlier position for too long, so the counters were reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockHandReset;
 

@@ -149,7 +149,7 @@ impl WaitEventNames {
 }
 
 impl WaitEvent {
-    /// The four bytes as read.
+    /// The four bytes of wait information, as read from the backend.
     pub fn raw(self) -> u32 {
         self.raw
     }

@@ -5,12 +5,12 @@
 //! my_wait_event_info ──────────► PGPROC.wait_event_info      (4 bytes, see names.rs)
 //! ```
 //!
-//! The pointer is exported since 14. It stays the same from when a process gets its `PGPROC` entry
-//! until it exits; before and after, it points to a variable of the process itself. So it is read
-//! once per process, and a round reads the entries themselves through the postmaster, which maps
-//! the same memory at the same address. The list of processes is refreshed less often: a backend
-//! with a shorter life may be missed, and until the next listing an entry may already belong to the
-//! next backend.
+//! The pointer has been exported since version 14. It stays the same from when a process gets its
+//! `PGPROC` entry until it exits; before and after, it points to a variable of the process itself.
+//! So it is read once per process, and a round reads the entries themselves through the postmaster,
+//! which maps the same memory at the same address. The list of processes is refreshed less often: a
+//! backend with a shorter life may be missed, and until the next listing an entry may already
+//! belong to the next backend.
 //!
 //! Cost per round: one call of about 10 µs for a hundred backends; per listing: one small file in
 //! `/proc`; per new backend: some ten calls. See `docs/performance.md`.
@@ -137,7 +137,7 @@ impl WaitSampler {
     ///
     /// # Errors
     ///
-    /// The server's memory may not be read, or its binary does not export the required symbols.
+    /// The server's memory cannot be read, or its binary does not export the required symbols.
     pub fn open(server: &RunningServer, options: SamplerOptions) -> Result<Self, SampleError> {
         let major = server.major();
         let names =

@@ -1,4 +1,4 @@
-//! The login: from the startup packet to the first ReadyForQuery.
+//! Logs in: from the startup packet to the first ReadyForQuery.
 
 use howdah_wire::{
     Backend, EncodeError, Secret,

@@ -139,7 +139,8 @@ impl Pipeline {
         };
         let Some(&(id, request)) = self.outstanding.front() else {
             return match message {
-                // The server may end the session at any time; see `SessionEvent::Error`.
+                // The server may send an error and end the session at any time; see
+                // `SessionEvent::Error`.
                 Backend::ErrorResponse => Ok(None),
                 _ => Err(SessionError::Unexpected { message, state: "nothing is owed" }),
             };
@@ -189,8 +190,8 @@ impl Pipeline {
         }
     }
 
-    /// Called when the server waits for COPY data. It ignores Syncs that it reads before the end
-    /// of the data: `CopyGetData` in `copyfromparse.c`.
+    /// Called when the server waits for COPY data. The server ignores Syncs that it reads before
+    /// the end of the data: `CopyGetData` in `copyfromparse.c`.
     fn copy_began(&mut self, request: Request) {
         while let Some((_, Request::Sync)) = self.outstanding.get(1) {
             self.outstanding.remove(1);

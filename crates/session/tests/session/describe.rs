@@ -1,4 +1,4 @@
-//! Events as lines of text, to make dialogues readable.
+//! Describes events as lines of text, to make dialogues readable.
 
 use howdah_session::{ClientSession, SessionError, SessionEvent};
 

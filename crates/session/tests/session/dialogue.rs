@@ -1,4 +1,4 @@
-//! Requests and the server's replies.
+//! Tests of requests and the server's replies.
 
 use howdah_session::{
     ClientSession, EncodeError, Request, RequestId, SessionError, Severity, TransactionStatus,
@@ -265,7 +265,7 @@ fn end_of_failed_copy_is_ignored() {
     client.copy_done();
     handle(&mut client, ServerScript::default().error(Severity::Error, "22P02").ready(Idle));
     assert!(client.is_ready());
-    // Even when it arrives after the Query is complete.
+    // The end of the COPY data may even arrive after the Query is complete.
     client.copy_done();
     assert!(client.is_ready());
 

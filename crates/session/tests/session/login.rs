@@ -1,4 +1,4 @@
-//! Successful and failed logins.
+//! Tests of successful and failed logins.
 
 use howdah_session::{
     ClientSession, EncodeError, ErrorOrigin, ScramKeys, SessionError, Severity, TransactionStatus,

@@ -10,9 +10,9 @@ use howdah_inspect::{OsProcess, RunningServer};
 
 use super::MemoryInfo;
 
-/// Time of the first touch of 4 kB of shared memory, in µs, measured on a virtual machine
-/// (PostgreSQL 15, timing the same load twice). Bare metal is faster; only the order of magnitude
-/// matters.
+/// Time of the first access to 4 kB of shared memory, in µs, measured on a virtual machine
+/// (PostgreSQL 15, by loading the same pages twice). Bare metal is faster; only the order of
+/// magnitude matters.
 pub const FAULT_US: f64 = 1.67;
 
 /// Size of a regular memory page and of a page table entry, in bytes.

@@ -117,10 +117,11 @@ pub struct BenchmarkRun {
     pub warming: Option<WarmingCost>,
 }
 
-/// Time and resources that warming took.
+/// Time and resources that were used for warming.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmingCost {
-    /// Time from when the server accepted connections until everything was loaded.
+    /// Time from when the server accepted connections until everything was loaded, or until the
+    /// measurement ended.
     pub wall: Duration,
     /// Whether warming finished during the measurement.
     pub is_done: bool,
@@ -170,8 +171,8 @@ impl BenchmarkRun {
 
 /// Seed of the rows that the client reads, the same for every method.
 const SEED: u64 = 20_250_101;
-/// Seed of the steady phase. It differs from [`SEED`], so that the runs do not read the very rows
-/// that this phase has read.
+/// Seed of the steady phase. It differs from [`SEED`], so that the runs do not read the same
+/// sequence of rows as this phase.
 const STEADY_SEED: u64 = 4;
 
 impl Benchmark {
@@ -179,7 +180,7 @@ impl Benchmark {
     ///
     /// # Errors
     ///
-    /// See [`BenchmarkError`]. An existing server is restored to its previous state in any case, if
+    /// See [`BenchmarkError`]. Even then, an existing server is restored to its previous state, if
     /// it is reachable.
     pub fn run(&self, mut report: impl FnMut(&str)) -> Result<BenchmarkResults, BenchmarkError> {
         report("starting");

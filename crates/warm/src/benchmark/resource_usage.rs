@@ -1,4 +1,4 @@
-//! CPU time and bytes read from disk, of the server's processes and of our own.
+//! Measures CPU time and bytes read from disk, for the server's processes and for this process.
 //!
 //! Sources: proc_pid_stat(5), proc_pid_io(5), sched-stats.rst. Both files count a process that has
 //! exited and been waited for as part of its parent, the postmaster.

@@ -1,4 +1,4 @@
-//! The rows that the client reads: uniformly distributed, or by Zipf's law.
+//! Chooses the rows that the client reads: uniformly distributed, or by Zipf's law.
 
 /// A pseudo-random sequence of rows. The same seed yields the same rows, so every method is
 /// measured with the same reads.
@@ -11,7 +11,7 @@ pub(crate) struct RowSequence {
 }
 
 impl RowSequence {
-    /// Creates a sequence of row numbers from 1 to `rows`. If `rows` is 0, it is taken as 1.
+    /// Creates a sequence of row numbers from 1 to `rows`. A `rows` of 0 is treated as 1.
     pub(crate) fn new(rows: u64, skew: Option<f64>, seed: u64) -> Self {
         Self { state: seed, rows: rows.max(1), skew }
     }

@@ -186,8 +186,8 @@ impl ServerUnderTest {
                 Ok(note)
             }
             ServerControl::Existing { restart_command, data_dir, .. } => {
-                // Without a checkpoint, the shutdown would write dirty pages and so cache them in
-                // the system again.
+                // Without a checkpoint, the shutdown would write dirty pages, and the operating
+                // system would cache them again.
                 let checkpoint = client.query("CHECKPOINT");
                 let note = drop_os_caches(drop_caches, data_dir.as_deref())?;
                 let start_time = query_start_time(&mut client)?;

@@ -131,8 +131,8 @@ fn run_round(
     };
     let pages = image.page_count();
     source.metrics.warm.record_dump(began.elapsed(), pages, image.origin.taken_at_us);
-    // Loading gets a whole interval, however long the dump took; otherwise a slow dump could leave
-    // it no time.
+    // Loading gets a whole interval, counted from the end of the dump: otherwise a slow dump could
+    // use up the interval.
     let observer = RoundObserver { stop, deadline: Instant::now() + settings.interval };
     thread::scope(|scope| {
         for node in nodes {
@@ -202,7 +202,7 @@ impl FollowedServer {
 }
 
 impl NodeRole {
-    /// Whether both values are the same role. A changed number of buffers is not a new role.
+    /// Whether the role is unchanged. A different number of buffers is not a new role.
     fn is_unchanged_since(self, other: Self) -> bool {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }

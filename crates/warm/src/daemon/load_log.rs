@@ -1,4 +1,5 @@
-//! Logs the result of a load: one line in total, and the problems of single relations.
+//! Logs the result of a load: one line for the whole load, and the problems of individual
+//! relations.
 
 use crate::{diff::RelationIdentity, load::LoadReport};
 

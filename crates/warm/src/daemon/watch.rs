@@ -296,7 +296,8 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// Decides after a load of the newest image whether the images of this start may replace it.
+    /// Evaluates a load of the newest image. If too little of the image is in the cache afterwards,
+    /// saves the image as `aside.cache`, because later images will replace it.
     fn evaluate_load(&mut self, result: Result<f64, LoadFailure>, attempts: u32) {
         let share = match result {
             Ok(share) => share,
@@ -379,9 +380,10 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// The time of the first image. It is taken immediately, because a shutdown image takes the
-    /// names and lengths of relations from the previous image. Only a cold cache gets one interval
-    /// to fill first.
+    /// The time of the first image; `None` if there is an image and others are taken only at
+    /// shutdown. The first image is taken immediately, because a shutdown image takes the names and
+    /// lengths of relations from the previous image. Only a cold cache gets one interval to fill
+    /// first.
     fn first_dump(&self) -> Option<Instant> {
         let now = Instant::now();
         match (&self.newest, self.settings.interval) {

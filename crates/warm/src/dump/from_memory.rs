@@ -89,7 +89,7 @@ impl ForkTable {
 ///
 /// # Errors
 ///
-/// The server runs elsewhere, or may not be inspected.
+/// The server runs elsewhere, or cannot be inspected.
 pub fn local_server(client: &mut Client) -> Result<RunningServer, NotLocal> {
     let pid =
         client.process_id().and_then(|pid| u32::try_from(pid).ok()).ok_or(NotLocal::Elsewhere)?;

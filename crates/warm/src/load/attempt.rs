@@ -1,4 +1,4 @@
-//! One attempt to load, from the first scan of the cache to the last.
+//! One attempt to load an image, from the first scan of the cache to the last.
 
 use std::{collections::BTreeMap, panic::resume_unwind, thread, time::Duration};
 

@@ -39,7 +39,7 @@ pub(super) struct LocatedRelation {
     pub(super) renamed: Option<RenamedRelation>,
 }
 
-/// The kind of a relation, as far as it determines the load method.
+/// The kind of a relation, which determines the load method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RelationKind {
     /// A table, materialised view or sequence in the heap.

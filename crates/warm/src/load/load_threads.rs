@@ -1,4 +1,4 @@
-//! The threads that load, each with its own connection, taking chunks until none is left.
+//! The threads that load, each with its own connection. They take chunks until none is left.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ pub(super) struct LoadThreads<'a> {
     pub(super) page_bytes: u32,
     /// The located relations, by their index in chunks.
     pub(super) located: &'a [Result<LocatedRelation, RelationProblem>],
-    /// Whether a buffer is free, as far as known.
+    /// Returns whether a buffer is free; true if that is unknown.
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
 }
 

@@ -40,7 +40,7 @@ pub(super) struct BlockRun {
     pub(super) first: u32,
     pub(super) last: u32,
     /// Blocks of the run that are resident before it is loaded, because they were cached or belong
-    /// to a hotter chunk. Touching them again costs less than starting another run after them.
+    /// to a hotter chunk. Reading them again costs less than starting another run after them.
     pub(super) resident: u32,
 }
 
@@ -305,7 +305,7 @@ fn remove_resident(pages: &mut Vec<PlannedPage>, cached: &[u32]) -> Vec<u32> {
     resident
 }
 
-/// Raises pages to the class of their neighbours where that saves a run.
+/// Raises cooler pages to the class of their neighbours where that saves a run.
 fn absorb_gaps(pages: &mut [PlannedPage]) {
     for class in (1..16).rev() {
         let mut before: Option<usize> = None;
@@ -399,7 +399,7 @@ fn scan_steps(
     })
 }
 
-/// The first chunks, as far as there is room for their pages.
+/// Returns the first chunks, up to the number of pages for which there is room.
 fn fit_to_room(
     chunks: Vec<LoadChunk>,
     mut room: u64,

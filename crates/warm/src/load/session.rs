@@ -19,7 +19,7 @@ pub(super) struct LoadSession {
     pub(super) database: usize,
     /// The quoted schema of `pg_prewarm`, if it is installed and may be called.
     pg_prewarm: Option<String>,
-    /// Whether the server supports prefetching, as far as known.
+    /// Whether to use prefetching: true until the server reports that it is not supported.
     can_prefetch: bool,
     /// Whether I/O workers perform the session's reads, which is the server's default.
     reads_by_workers: bool,
@@ -37,7 +37,7 @@ pub(super) enum ChunkResult {
     BeyondEnd(Box<SqlError>),
     /// A page cannot be read; the message, if in English, names it.
     Damaged(Box<SqlError>),
-    /// The connection was lost before the chunk was done.
+    /// The connection was lost before the chunk was loaded.
     ConnectionLost(QueryFailure),
 }
 
@@ -251,8 +251,8 @@ fn classify_error(error: QueryError) -> ChunkResult {
         error => return ChunkResult::ConnectionLost(error.into()),
     };
     match error.sqlstate.as_str() {
-        // lock_not_available, deadlock_detected, serialization_failure. A standby uses the latter
-        // to cancel a query that conflicts with recovery.
+        // lock_not_available, deadlock_detected, serialization_failure. A standby uses
+        // serialization_failure to cancel a query that conflicts with recovery.
         "55P03" | "40P01" | "40001" => ChunkResult::Deferred,
         DENIED => ChunkResult::Failed(RelationProblem::Denied(error)),
         // undefined_table

@@ -44,7 +44,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) const LATE_CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time after which a check is abandoned, and the next one uses a new connection.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum unused allowance that is saved up: five chunks of a tenth of a second's bytes.
+/// Maximum unused allowance that is saved up: half a second's bytes, which are five chunks.
 const UNUSED_ALLOWANCE_MAX: Duration = Duration::from_millis(500);
 /// Interval at which a sleeping thread checks whether to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! One connection, which takes chunks from the queue until none is left.
+//! One connection of a load, which takes chunks from the queue until none is left.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,7 +48,7 @@ pub(super) struct LoadContext<'a> {
     pub(super) is_restarted: AtomicBool,
     /// Whether all chunks are done.
     pub(super) is_done: AtomicBool,
-    /// Whether a buffer is free, as far as known.
+    /// Returns whether a buffer is free; true if that is unknown.
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -92,7 +92,7 @@ pub(super) fn run(shared: &LoadContext<'_>, worker: usize) {
 fn load_chunk(shared: &LoadContext<'_>, session: &mut Option<LoadSession>, taken: QueuedChunk) {
     let QueuedChunk { database, mut chunk, is_retry: is_second_try } = taken;
     let mut losses = 0;
-    // The remaining parts of a chunk with a corrupted page, besides `chunk` itself.
+    // Parts of a chunk with a corrupted page that are still to be loaded, after `chunk` itself.
     let mut parts: Vec<LoadChunk> = Vec::new();
     let problem = loop {
         let start = Instant::now();

@@ -228,7 +228,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Called when the server waits for rows. It ignores Syncs that were sent after the COPY.
+    /// Called when the server waits for rows. The server ignores Syncs that were sent after the
+    /// COPY.
     fn copy_in(&mut self) {
         self.set_direction(CopyDirection::In);
         let copying = self.copy.get_or_insert_default();
@@ -270,7 +271,7 @@ impl SessionDecoder {
                     self.pending.pop_front();
                     break;
                 }
-                // The request has ended, whatever the reply was.
+                // The request has ended, regardless of the kind of its reply.
                 AwaitedReply::Execute => self.finish_front(None, now, context),
                 // The count does not include this reply.
                 _ => self.complete_front(context),

@@ -125,7 +125,7 @@ impl SessionDecoder {
         self.pending.push_back(PendingRequest { kind, event, arrived: now, messages: None });
     }
 
-    /// Handles a message of which no body or only the start was recorded.
+    /// Handles a message whose body was omitted, or of whose body only the start was recorded.
     fn handle_omitted_message(
         &mut self,
         tag: Tag,

@@ -46,7 +46,8 @@ impl StderrFramer {
         let seen = self.recent.as_mut()?;
         let text = chunk.get(line.start..line.colon?)?;
         let (before, label) = text.split_last_chunk::<{ LABEL.len() }>()?;
-        // A longer word would not be a label; it would have another prefix before it.
+        // After a label byte, `LOG:` is the end of a longer label, and the prefix ends before that
+        // one.
         if label != LABEL || before.last().is_none_or(|byte| is_label_byte(*byte)) {
             return None;
         }

@@ -52,19 +52,20 @@ pub(super) struct StderrLine {
     pub(super) newlines: u32,
     /// Index of the first delimiter in the line.
     pub(super) first_delimiter: usize,
-    /// A tab continues the line over several lines of the file.
+    /// Whether tabs continue the line over several lines of the file.
     pub(super) is_folded: bool,
     /// Offset of the first colon followed by two spaces, which usually ends the label.
     pub(super) colon: Option<usize>,
-    /// The line contains another colon followed by two spaces, so the first may not be the label's.
+    /// Whether the line contains another colon followed by two spaces, so that the first may not
+    /// end the label.
     has_more_colons: bool,
 }
 
 /// The record that is being assembled.
 pub(super) struct OpenRecord {
     pub(super) is_open: bool,
-    /// The record is already the last frame, except for its end. Only `start`, `newlines` and
-    /// `label_at` are valid here.
+    /// Whether the record has already been added as the last frame, except for its end. Only
+    /// `start`, `newlines` and `label_at` are valid here.
     pub(super) is_framed: bool,
     /// The record's offset in the chunk, and the number of newlines before it.
     pub(super) start: u32,
@@ -82,7 +83,7 @@ pub(super) struct OpenRecord {
     /// The message, with its line end.
     pub(super) message: FieldSpan,
     pub(super) fields: ExtraFields,
-    /// A further field, such as DETAIL, is present.
+    /// Whether a further field, such as DETAIL, is present.
     pub(super) has_fields: bool,
     pub(super) is_folded: bool,
     /// Length of the first line before its label. Further lines usually repeat these bytes.
@@ -138,7 +139,7 @@ impl StderrFramer {
                 open.start_fast(chunk, &line, &fast, is_simple, out);
                 continue;
             }
-            // The line may belong to the last frame after all.
+            // The record that the fast path framed last may continue with this line.
             open.reopen(out);
             let Some(read) = self.read_line(chunk, line, out) else {
                 open.is_open = false;

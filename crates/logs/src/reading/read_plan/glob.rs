@@ -1,4 +1,5 @@
-//! File name patterns in paths that the shell did not expand: quoted, or from `howdah.toml`.
+//! Expands file name patterns in paths that the shell did not expand: quoted, or from
+//! `howdah.toml`.
 
 use std::{
     ffi::OsStr,

@@ -1,4 +1,4 @@
-//! Recordings with and without findings.
+//! Tests with recordings that have findings and others that have none.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Files that are written, truncated, damaged and appended to.
+//! Tests with files that are written, truncated, damaged and appended to.
 
 use std::fs;
 

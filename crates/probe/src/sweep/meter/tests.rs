@@ -1,4 +1,4 @@
-//! Samples as a server might produce them.
+//! Tests with samples such as a server might produce.
 
 use proptest::prelude::*;
 

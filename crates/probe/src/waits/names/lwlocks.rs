@@ -1,8 +1,8 @@
 //! Lightweight locks: their ids in each major version.
 //!
-//! One numbering for two kinds: first individual locks (`lwlocknames.txt`, `lwlocklist.h`), then
-//! tranches of many locks each (`BuiltinTrancheIds` in `lwlock.h`). Ids after these are assigned to
-//! extensions in the order of their requests.
+//! Two kinds of locks share one numbering: first individual locks (`lwlocknames.txt`,
+//! `lwlocklist.h`), then tranches of many locks each (`BuiltinTrancheIds` in `lwlock.h`). Ids after
+//! these are assigned to extensions in the order of their requests.
 //!
 //! The ids were obtained from the servers, as in [`super::events`].
 

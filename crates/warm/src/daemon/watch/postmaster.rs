@@ -1,4 +1,4 @@
-//! The postmaster of a server on this host: whether it is starting, running or stopping, without
+//! A postmaster on this host: whether it is starting, running or stopping, found out without
 //! connecting to it.
 //!
 //! A postmaster writes its status to line 8 of `postmaster.pid` (`LOCK_FILE_LINE_PM_STATUS` in

@@ -1,4 +1,4 @@
-//! Images that are written, read back, truncated and damaged.
+//! Tests with images that are written, read back, truncated and damaged.
 
 use std::collections::BTreeMap;
 
@@ -126,7 +126,7 @@ fn failed_write_preserves_the_old_image() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
     image().save(&path, Generations(0)).unwrap();
-    // A directory in place of the temporary file.
+    // A directory at the path of the temporary file makes saving fail.
     fs::create_dir(dir.path().join("cache.tmp")).unwrap();
     assert!(matches!(image().save(&path, Generations(1)), Err(ImageError::File(_))));
     assert_eq!(CacheImage::open(&path).unwrap(), image());

@@ -7,8 +7,8 @@ use super::{PlannedPage, usage_classes};
 /// Cost of a run in addition to its pages, in pages: with cold files, a prefetched page takes about
 /// 25 µs, a consecutive one 7 µs.
 const RUN_COST_PAGES: u64 = 3;
-/// Divisor of the time for loading all pages at once: loading class by class may take this fraction
-/// longer.
+/// Divisor of the cost of loading all pages at once; the quotient is the extra cost that loading
+/// class by class may have.
 const BUDGET_DIVISOR: u64 = 4;
 
 /// Extra cost that is always acceptable, in pages.
