@@ -52,8 +52,8 @@ pub enum Rejection {
     /// The startup packet has no user.
     #[error("no PostgreSQL user name specified in startup packet")]
     NoUser,
-    /// A startup parameter that is not tracked, so it would be lost when the client changes
-    /// servers.
+    /// The startup parameter is not tracked, so its value would be lost when the client gets
+    /// another server.
     #[error("unsupported startup parameter: {0}")]
     Parameter(
         /// Name of the parameter.

@@ -140,7 +140,7 @@ impl PoolerHandle {
         are_all.then(|| pools.map(|pool| count(&pool.counts)).sum())
     }
 
-    /// Forwards a CancelRequest whose key may come from another process: to all workers, and to the
+    /// Forwards a CancelRequest whose key may come from another process to all workers, and to the
     /// predecessor process while it has clients.
     pub(super) fn cancel_foreign(&self, key: &CancelKey) {
         self.broadcast(|| WorkerMessage::CancelForeign(key.clone()));

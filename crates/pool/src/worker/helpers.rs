@@ -1,5 +1,5 @@
 //! [`Helpers`]: threads outside the data path for the slow steps of logins. Steps that wait for a
-//! server or a resolver have separate threads, so that they do not delay those that only compute.
+//! server or a resolver have separate threads, so that they do not delay steps that only compute.
 
 use std::{
     sync::{

@@ -56,7 +56,7 @@ pub(super) struct WorkerSockets {
     clients: Vec<Option<SocketRef>>,
     servers: Vec<Option<SocketRef>>,
     worker: WorkerId,
-    /// Which client events to log.
+    /// The settings that determine which client events are logged.
     pub(super) log: LogConfig,
     /// The mailboxes of all workers, by worker ID.
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
