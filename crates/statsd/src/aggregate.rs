@@ -56,7 +56,7 @@ pub enum MetricType {
 #[derive(Clone, Debug)]
 pub struct SharedShard {
     shard: Arc<Mutex<SampleShard>>,
-    /// Shared by all shards of a server, so that gauges can be ordered between them.
+    /// Shared by all shards of a server, so that gauge values of different shards can be ordered.
     stamps: Stamps,
 }
 

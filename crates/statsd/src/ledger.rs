@@ -35,7 +35,7 @@ pub struct LossAccount {
 }
 
 impl LossAccount {
-    /// Packets dropped at the server's sockets.
+    /// Returns the number of packets dropped at the server's sockets.
     pub fn drops_total(&self) -> u64 {
         self.sockets.iter().map(|socket| socket.drops_total).sum()
     }

@@ -169,7 +169,7 @@ impl StatsdProxy {
         self.status.clone()
     }
 
-    /// Lines sent to each node since the start.
+    /// Returns the number of lines sent to each node since the start.
     pub fn sent_by_node(&self) -> Vec<(String, u64)> {
         let nodes = self.shared.nodes.iter();
         nodes.map(|node| (node.name.clone(), node.sent.load(Relaxed))).collect()
@@ -318,7 +318,8 @@ impl NodeQueue {
             Err(io::ErrorKind::InvalidInput.into())
         };
         if matches!(&result, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused) {
-            // Reports that the previous datagram was refused. This one has not been sent yet.
+            // This error reports that the previous datagram was refused. The current one has not
+            // been sent yet.
             let refused = std::mem::take(&mut self.last_lines);
             counts.sent.fetch_sub(refused, Relaxed);
             node.sent.fetch_sub(refused, Relaxed);

@@ -129,8 +129,8 @@ pub struct Aggregation {
     pub percentiles: Vec<f64>,
     /// Histograms of timers: the first rule whose `metric` is part of the key applies.
     pub histogram: Vec<HistogramRule>,
-    /// Which calculated metrics of timers are sent; all if empty. `upper_percent` selects `upper`
-    /// of every percentile.
+    /// Calculated metrics of timers that are sent; all if empty. `upper_percent` selects `upper` of
+    /// every percentile.
     pub calculated: Vec<String>,
     /// Delete counters that were idle for an interval, instead of sending 0.
     pub delete_idle_counters: bool,

@@ -93,12 +93,12 @@ pub struct NewName<'t> {
 }
 
 impl NewNames {
-    /// Maximum entries whose memory is retained: steady traffic has few new keys.
+    /// Maximum number of entries whose memory is retained: steady traffic has few new keys.
     const RETAINED_ENTRIES: usize = 4096;
 
     pub(super) fn push(&mut self, new: NewName<'_>) {
         let NewName { kind, name, tags, overflow } = new;
-        // Far below u32::MAX: both came in one packet.
+        // Both lengths are far below `u32::MAX`, because name and tags came in one packet.
         let (name_bytes, tags_bytes) = (name.len() as u32, tags.len() as u32);
         self.entries.push(NewNameEntry { name_bytes, tags_bytes, kind, overflow });
         self.text.extend_from_slice(name);
@@ -149,7 +149,7 @@ impl<C> Default for CellTable<C> {
 
 /// A value that aggregates samples and can be reset without releasing its memory.
 pub(super) trait MetricCell: Default {
-    /// Returns the number of samples in the cell.
+    /// Returns a mutable reference to the number of samples in the cell.
     fn hits(&mut self) -> &mut u32;
 
     /// Counts one more sample and returns the previous number.
@@ -306,8 +306,8 @@ pub struct GaugeCell {
 }
 
 impl GaugeCell {
-    /// Maximum batches whose changes are stored separately; later changes are added to the last
-    /// one.
+    /// Maximum number of batches whose changes are stored separately; later changes are added to
+    /// the last one.
     pub(super) const CHANGES_MAX: usize = 64;
 
     pub(super) fn set(&mut self, stamp: u64, value: f64) {

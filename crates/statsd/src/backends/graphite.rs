@@ -102,8 +102,8 @@ impl GraphiteBackend {
         }
     }
 
-    /// Closes a non-persistent connection after the last batch of a flush. Carbon's close confirms
-    /// that it has read everything.
+    /// Closes a non-persistent connection after the last batch of a flush. Carbon then closes the
+    /// connection too, which confirms that it has read everything.
     fn close(&mut self, deadline: Instant, timeout: Duration) -> DeliveryOutcome<CarbonSendError> {
         let mut closed = DeliveryOutcome::default();
         if !self.link.persistent
@@ -132,7 +132,8 @@ impl GraphiteBackend {
     }
 }
 
-/// Renders an interval. Its last four values describe the previous flush, with the present time.
+/// Renders an interval. Its last four values describe the previous flush, but have the current time
+/// as their timestamp.
 fn render(
     snapshot: &FlushSnapshot,
     settings: &settings::GraphiteSettings,
@@ -234,7 +235,7 @@ impl CarbonConnection {
     }
 }
 
-/// Carbon never refuses a batch: it is either reachable or not.
+/// The error of sending a batch. Carbon never refuses a batch: it is either reachable or not.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 struct CarbonSendError(#[from] io::Error);

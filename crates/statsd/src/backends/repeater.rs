@@ -25,8 +25,8 @@ use crate::{
     settings::{self, RepeaterProtocol},
 };
 
-/// Maximum queued batches per receiver. A batch holds the packets that a reader received at once,
-/// up to 128.
+/// Maximum number of queued batches per receiver. A batch holds the packets that a reader received
+/// at once, up to 128.
 const QUEUE_BATCHES: usize = 1024;
 /// Maximum bytes of a batch; further packets of the same batch are dropped.
 const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -275,7 +275,8 @@ fn send_datagrams(socket: &UdpSocket, packets: &RawPackets) -> u64 {
     for packet in packets.iter() {
         match socket.send(packet) {
             Ok(_) => sent += 1,
-            // Reports that the previous packet was refused. This packet has not been sent yet.
+            // This error reports that the previous packet was refused. The current packet has not
+            // been sent yet.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 sent = sent.saturating_sub(1);
                 sent += u64::from(socket.send(packet).is_ok());

@@ -248,7 +248,8 @@ impl PrefixSums {
         self.squares.clear();
         let (mut sum, mut squares) = (None, None);
         for value in samples {
-            // Does not start with 0: 0 + -0 would lose the sign, which etsy's sums retain.
+            // The sums do not start from 0, because 0 + -0 would lose the sign, which etsy's sums
+            // retain.
             let next = sum.map_or(*value, |sum: f64| value + sum);
             let next_squares = squares.map_or(value * value, |sum: f64| value * value + sum);
             self.sums.push(next);

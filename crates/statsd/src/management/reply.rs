@@ -141,7 +141,7 @@ fn stats(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
     };
     row("messages", "last_msg_seen", last);
     row("messages", short_name(&BAD_LINES_SEEN), totals.rejects.total() as f64);
-    // Etsy's server does not have these; they are included only if not zero.
+    // Etsy's server does not have these counts; they are included only if they are not zero.
     let dropped = [
         (&EVENTS, totals.events),
         (&SERVICE_CHECKS, totals.checks),
@@ -430,7 +430,7 @@ fn bad(core: &ServerCore, session: &ManagementSession) -> String {
     text + END
 }
 
-/// Seconds since 1970, rounded.
+/// Returns the seconds since 1970, rounded.
 fn seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().round()
 }

@@ -2,7 +2,7 @@
 //! concurrently.
 //!
 //! A node is up if its reply contains `up`, as in etsy's proxy. The first failed check removes it
-//! from the ring, the first successful one adds it again. The timeout of a check is the check
+//! from the ring, and the first successful one adds it again. The timeout of a check is the check
 //! interval.
 
 use std::{
@@ -117,6 +117,6 @@ fn is_up((host, port): &(String, u16), deadline: Instant) -> bool {
         }
         Ok(reply.windows(2).any(|pair| pair == b"up"))
     };
-    // The reason of a failed check is irrelevant; the change of the ring is logged.
+    // The reason for a failed check is irrelevant; the change of the ring is logged.
     check().unwrap_or(false)
 }

@@ -111,8 +111,8 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Accepts waiting connections, and reads from each what has arrived so far, so that a busy
-    /// sender cannot delay stopping.
+    /// Accepts waiting connections, and reads only the data that has arrived so far on each, so
+    /// that a busy sender cannot delay stopping.
     fn drain(&mut self) {
         for listener in 0..self.listeners.len() {
             let waiting = 0..ACCEPT_BACKLOG;

@@ -110,7 +110,7 @@ impl PacketBatch {
 
 impl Drop for PacketBatch {
     fn drop(&mut self) {
-        // SAFETY: it came from `Box::into_raw` in `new` and is freed only here.
+        // SAFETY: the pointer came from `Box::into_raw` in `new` and is freed only here.
         drop(unsafe { Box::from_raw(self.rooms) });
     }
 }

@@ -1,4 +1,5 @@
-//! The table with its index and partitions: created if missing, partitions dropped once expired.
+//! [`SampleTable`]: creates the table, its index and its partitions if they are missing, and drops
+//! expired partitions.
 //!
 //! Partitions are named after the table and their start time, `statsd_samples_p20260301` (hourly:
 //! `…_p2026030110`, monthly: `…_p202603`), and only partitions with such names are dropped. A
@@ -28,7 +29,8 @@ pub(super) struct SampleTable {
 }
 
 impl SampleTable {
-    /// `None` if the table name is invalid.
+    /// Derives the names and the COPY statement from the settings; `None` if the table name is
+    /// invalid.
     pub(super) fn new(settings: &settings::PostgresSettings) -> Option<Self> {
         let (schema, name) = match settings.table.split_once('.') {
             Some((schema, name)) => (Some(schema.to_owned()), name),

@@ -392,7 +392,7 @@ impl FamilyTable {
             self.treatments.push(treatment);
             self.treatments.len() - 1
         });
-        // Bounded: at most two per mapping rule.
+        // The index fits: there are at most two treatments per mapping rule.
         at as u32
     }
 

@@ -72,7 +72,7 @@ pub enum MappingProblem {
     /// A key is a list or a map.
     #[error("a key must be a string")]
     KeyNotText,
-    /// A key that statsd_exporter does not support either.
+    /// A key that neither this server nor statsd_exporter supports.
     #[error("unknown key {key:?}")]
     UnknownKey {
         /// The unknown key, as in the file.
@@ -268,7 +268,7 @@ impl NameMapping {
         MappingResult::NoRule
     }
 
-    /// How timers without a matching rule are exposed.
+    /// Returns the options for timers without a matching rule.
     pub(super) fn defaults(&self) -> &Arc<ObserverOptions> {
         &self.defaults
     }
