@@ -29,7 +29,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns the SQLSTATE with which a server refused the last attempt that got one.
+    /// Returns the SQLSTATE of the last attempt that a server refused with an error.
     pub fn sqlstate(&self) -> Option<&str> {
         let Self::Failed { failures } = self else { return None };
         failures.iter().rev().find_map(|failure| match &failure.cause {
@@ -242,9 +242,9 @@ pub struct SqlError {
     pub sqlstate: String,
     /// The primary message.
     pub message: String,
-    /// The detail field.
+    /// Further details about the error, if the server sent any.
     pub detail: Option<String>,
-    /// The hint field.
+    /// A suggestion for solving the problem, if the server sent one.
     pub hint: Option<String>,
     /// Position in the statement, in characters from 1.
     pub position: Option<u32>,
