@@ -9,7 +9,7 @@ use crate::{
 
 /// A message from a frontend, borrowing from the frame it came in.
 ///
-/// Text is bytes in the client's encoding, which the message does not contain.
+/// Texts are bytes in the client's encoding, which the message does not specify.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FrontendMessage<'a> {

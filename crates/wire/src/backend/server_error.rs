@@ -170,7 +170,7 @@ pub enum ErrorField {
     Message = b'M',
     /// Secondary message, with more detail.
     Detail = b'D',
-    /// Suggestion what to do.
+    /// Suggestion for solving the problem.
     Hint = b'H',
     /// Position in the query text, in characters from 1.
     Position = b'P',
