@@ -48,7 +48,7 @@ impl MetricKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricUnit {
-    /// A number of things.
+    /// A plain number, such as a number of sessions.
     #[default]
     Count,
     /// Seconds; gauges and counters may have fractions.
