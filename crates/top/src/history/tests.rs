@@ -133,7 +133,7 @@ fn history(limits: HistoryLimits) -> SnapshotHistory {
     SnapshotHistory::new(["db1".to_owned()], limits).unwrap()
 }
 
-/// All recorded fields of a snapshot, as text.
+/// Returns all recorded fields of a snapshot, as text.
 fn kept_fields(snapshot: &ServerSnapshot) -> String {
     let ServerSnapshot {
         server: identity,

@@ -232,7 +232,7 @@ fn rules_about_hidden_sessions_are_unchecked_and_name_the_grant() {
         assert_eq!(unchecked(rule, &some_hidden).len(), 1, "{rule}");
     }
     // Every role can see the input of the first four rules. The last one already fires, so it
-    // counts as answered.
+    // counts as evaluated.
     for rule in
         ["blocked > 1s", "connections > 90%", "wraparound > 50%", "lag > 1GB", "query > 10s"]
     {
