@@ -213,7 +213,7 @@ impl PoolerHandle {
         self.notify_admin_state();
         let is_in = |name: &str| admin_states.iter().any(|(state, _)| state == name);
         self.wait_until(|view| {
-            // RESUME may have been issued meanwhile.
+            // Stop waiting if RESUME has been issued in the meantime.
             !admin_states.iter().all(|(_, state)| state.is_paused())
                 || !view.servers.iter().any(|server| {
                     let pool = &view.pools[server.pool];

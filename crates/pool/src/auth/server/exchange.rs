@@ -101,7 +101,7 @@ impl ServerAuthState {
     }
 
     /// Continues after a key derivation. The exchange reads the keys from the cache; if they have
-    /// been evicted meanwhile, it derives them once more.
+    /// been evicted in the meantime, it derives them once more.
     pub(super) fn with_keys(
         self,
         _keys: ScramKeys,

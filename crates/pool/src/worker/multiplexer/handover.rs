@@ -16,8 +16,9 @@
 //!  │ CLIENT … last numbers ────────────────► │ sends what follows those numbers
 //! ```
 //!
-//! Where positions are not available (a connection was lost meanwhile, too much was retained, or
-//! the new process cannot listen), the client is warned that it may have missed notifications.
+//! If positions are not available (a connection was lost during the takeover, too much was
+//! retained, or the new process cannot listen), the client is warned that it may have missed
+//! notifications.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -339,7 +340,7 @@ mod tests {
         name.as_bytes().into()
     }
 
-    /// A NotificationResponse as a server sends it.
+    /// Returns a NotificationResponse as a server sends it.
     fn notification(channel: &Channel, payload: &str) -> ServerNotification {
         let body = [&[0, 0, 0, 9][..], channel, b"\0", payload.as_bytes(), b"\0"].concat();
         let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
