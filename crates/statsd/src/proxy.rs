@@ -38,7 +38,7 @@ use crate::{
     settings,
 };
 
-/// Maximum bytes of a datagram: the limit of UDP over IPv4.
+/// Maximum size of a datagram in bytes: the limit of UDP over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// Routes packets to nodes. Dropping it stops the health checks.

@@ -83,7 +83,7 @@ impl MetricBackend for ConsoleOutput {
         "console"
     }
 
-    /// False, because each interval is printed with its own time.
+    /// Returns false, because each interval is printed with its own time.
     fn joins_intervals(&self) -> bool {
         false
     }

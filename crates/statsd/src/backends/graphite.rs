@@ -91,7 +91,7 @@ impl GraphiteBackend {
         format!("{}:{}", self.link.host, self.link.port)
     }
 
-    /// Unconfirmed batches count as delivered if their connection is still open, and are requeued
+    /// Marks unconfirmed batches as delivered if their connection is still open, and requeues them
     /// if not.
     fn resolve_unconfirmed(&mut self) {
         if self.link.connection.as_mut().is_some_and(|connection| !connection.is_closed()) {
@@ -169,7 +169,7 @@ impl MetricBackend for GraphiteBackend {
         "graphite"
     }
 
-    /// False, because each interval is one point of every graph.
+    /// Returns false, because each interval is one point of every graph.
     fn joins_intervals(&self) -> bool {
         false
     }

@@ -23,7 +23,7 @@ pub(super) struct HttpSender {
     refused: CountRefusedValues,
 }
 
-/// Returns how many values of a refused batch the receiver did not accept.
+/// A function that returns how many values of a refused batch the receiver did not accept.
 pub(super) type CountRefusedValues = fn(&PostError, &ValueBatch) -> u64;
 
 impl HttpSender {

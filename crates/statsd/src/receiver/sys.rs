@@ -52,8 +52,9 @@ impl PacketBatch {
         Self { rooms, _vectors: vectors, headers, packet_bytes_max, received: 0 }
     }
 
-    /// Distance between two buffers. Not a power of two, otherwise the starts of all packets,
-    /// usually the only parts used, would compete for the same few lines of the L1 cache.
+    /// Returns the distance between two buffers in bytes. It is not a power of two, because
+    /// otherwise the starts of all packets, usually the only parts used, would compete for the same
+    /// few lines of the L1 cache.
     fn stride(packet_bytes_max: usize) -> usize {
         packet_bytes_max.next_multiple_of(64) + 5 * 64
     }

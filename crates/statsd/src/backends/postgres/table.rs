@@ -4,15 +4,15 @@
 //! Partitions are named after the table and their start time, `statsd_samples_p20260301` (hourly:
 //! `…_p2026030110`, monthly: `…_p202603`), and only partitions with such names are dropped. A
 //! partition is created as a separate table and then attached, so that the table stays readable and
-//! writable meanwhile. Several servers may share a table: creating partitions takes an advisory
-//! lock.
+//! writable during the creation. Several servers may share a table: creating partitions takes an
+//! advisory lock.
 
 use howdah_connect::{Client, QueryError};
 use jiff::{Span, Timestamp, Zoned, tz::TimeZone};
 
 use crate::settings::{self, Partition, PostgresCopyFormat};
 
-/// Maximum bytes of an identifier in PostgreSQL (`NAMEDATALEN` − 1).
+/// Maximum length of an identifier in PostgreSQL, in bytes (`NAMEDATALEN` − 1).
 const NAME_BYTES_MAX: usize = 63;
 /// Bytes of a partition's name suffix: `_p` and ten digits.
 const SUFFIX_BYTES: usize = 12;

@@ -26,7 +26,7 @@ use regex_lite::Regex;
 use super::yaml::{self, YamlNode, YamlValue};
 use crate::settings::{self, ObserverType};
 
-/// Maximum bytes of a mapping file.
+/// Maximum size of a mapping file in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The reason why a mapping file cannot be used.
@@ -119,7 +119,7 @@ pub(super) enum MatchMetricType {
     Observer,
 }
 
-/// How a timer is exposed.
+/// The options that determine how a timer is exposed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ObserverOptions {
     pub(super) observer: ObserverType,
