@@ -17,7 +17,7 @@ pub struct Description {
     labels: &'static [&'static str],
 }
 
-/// How a metric behaves over time.
+/// The kind of a metric, which determines how its value changes over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
