@@ -105,7 +105,7 @@ pub enum ResolveError {
         /// Number of addresses.
         addresses: usize,
     },
-    /// The number of ports is neither one nor that of the hosts.
+    /// The number of ports is neither one nor the number of hosts.
     #[error("the number of ports ({ports}) is neither 1 nor the number of hosts ({hosts})")]
     PortCount {
         /// Number of hosts.
