@@ -181,7 +181,7 @@ pub enum ParseRuleError {
     /// The threshold has a unit that the subject does not use.
     #[error("{word:?} is not a {}, the unit of {subject}", value_kinds(measures))]
     Value {
-        /// The value found.
+        /// The word found instead of a valid threshold.
         word: String,
         /// Subject of the rule.
         subject: &'static str,

@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use self::state::SamplerState;
 use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
 
-/// Everything read from a server at one moment.
+/// The data that one sample has read from a server.
 #[derive(Clone, Debug)]
 pub struct ServerSnapshot {
     /// Properties of the server, read when connecting.

@@ -192,7 +192,7 @@ fn late_wait_start_does_not_split_blocked_alert() {
     assert_eq!(harness.read(112, vec![session(7, BackendState::Active, 100)]).len(), 1);
 }
 
-/// A session of another role, as an unprivileged role sees it.
+/// Returns a session of another role, as an unprivileged role sees it.
 fn hidden(pid: i32) -> BackendActivity {
     BackendActivity {
         pid,
