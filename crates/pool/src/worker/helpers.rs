@@ -48,7 +48,8 @@ pub(super) enum JobKind {
     Resolve,
 }
 
-/// Number of threads of each kind. While a step blocks for seconds, other threads proceed.
+/// Number of threads of each kind. If a step blocks for seconds, the other threads of its kind make
+/// progress.
 const THREADS: usize = 4;
 
 impl Helpers {
