@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct TimerRules {
     percentiles: Vec<Percentile>,
     histogram: Vec<HistogramRule>,
-    /// Fields without a percentile, each with whether it is enabled.
+    /// Fields without a percentile, and whether each is enabled.
     plain: [(Arc<str>, bool); 9],
     histogram_enabled: bool,
 }
@@ -33,7 +33,7 @@ pub(super) struct TimerRules {
 #[derive(Clone, Debug)]
 struct Percentile {
     percent: f64,
-    /// `count_90`, `mean_90`, `upper_90`, `sum_90`, `sum_squares_90`, each with whether it is
+    /// `count_90`, `mean_90`, `upper_90`, `sum_90` and `sum_squares_90`, and whether each is
     /// enabled.
     names: [(Arc<str>, bool); 5],
 }

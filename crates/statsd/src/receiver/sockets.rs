@@ -287,7 +287,7 @@ mod tests {
     fn stale_socket_file_is_replaced_but_live_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("statsd.sock");
-        // A socket whose process is gone: bound, closed, the file stays.
+        // A socket whose process is gone: it was bound and closed, and its file remains.
         drop(UnixListener::bind(&path).unwrap());
         let opened = unixgram(&path, Some(0o620), 1 << 16).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o620);
