@@ -42,8 +42,8 @@ enum Pattern {
     Exactly(Vec<u8>),
 }
 
-/// Maximum size of a password file, above that of any real one: a wrong path must not exhaust
-/// memory.
+/// Maximum size of a password file in bytes. It is larger than any real password file; a wrong path
+/// must not exhaust memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 impl Passwords {

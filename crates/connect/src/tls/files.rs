@@ -14,8 +14,8 @@ use rustls_pki_types::{
 
 use super::error::TlsError;
 
-/// Maximum size of a file, above that of any certificate bundle: a wrong path must not exhaust
-/// memory.
+/// Maximum size of a file in bytes. It is larger than any certificate bundle; a wrong path must not
+/// exhaust memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads all certificates of a PEM file, at least one.
