@@ -1,8 +1,8 @@
 //! Samples one server at an interval, on its own thread.
 //!
-//! The thread owns the connection; nothing else waits for it. It passes each new [`ServerHealth`]
-//! to a callback. A server that is unresponsive, refuses connections or restarts is reported as
-//! unreachable and retried with growing delays.
+//! The thread owns the connection, so no other thread waits for the server. It passes each new
+//! [`ServerHealth`] to a callback. A server that is unresponsive, refuses connections or restarts
+//! is reported as unreachable and retried with growing delays.
 
 mod state;
 

@@ -23,7 +23,7 @@ const SEGMENT_FRAMES_MAX: usize = 120;
 const SEGMENT_ROWS_MAX: usize = 50_000;
 const SEGMENT_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum age of a view sample that may be shown for a moment, in microseconds.
+/// Maximum age, in microseconds, of a view sample that is shown with a past state.
 const VIEW_AGE_MAX_US: i64 = 300_000_000;
 
 /// Encodes and compresses frames.
