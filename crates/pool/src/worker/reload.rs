@@ -17,7 +17,7 @@ use crate::config::{Config, ConfigChange, ConfigReadError, Diagnostic, SetError}
 /// The source of the settings, for reloading them.
 #[derive(Clone, Debug)]
 pub struct ConfigOrigin {
-    /// The configuration file.
+    /// Path of the configuration file.
     pub path: PathBuf,
     /// The number of workers from the command line, which overrides the file.
     pub workers: Option<NonZeroUsize>,

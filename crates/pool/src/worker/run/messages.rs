@@ -1,4 +1,4 @@
-//! Handling of [`WorkerMessage`]s.
+//! Handles the [`WorkerMessage`]s that a worker receives.
 
 use std::{collections::HashMap, time::Instant};
 
