@@ -39,13 +39,13 @@ use crate::settings::StatsdSettings;
 /// The type of a metric. Its integer value is the index of the type's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MetricType {
-    /// Summed values.
+    /// A counter, whose values are summed.
     Counter,
-    /// Individual samples.
+    /// A timer, histogram or distribution, whose samples are stored individually.
     Timer,
-    /// The last value.
+    /// A gauge, which has the last value received.
     Gauge,
-    /// Distinct members.
+    /// A set, whose distinct members are counted.
     Set,
 }
 

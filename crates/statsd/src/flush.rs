@@ -195,9 +195,9 @@ pub struct TimerSummary {
     pub samples: u64,
     /// Number of samples divided by their rates: etsy's `count`.
     pub count: f64,
-    /// Minimum.
+    /// Smallest value.
     pub lower: f64,
-    /// Maximum.
+    /// Largest value.
     pub upper: f64,
     /// Sum of the values, not divided by sample rates.
     pub sum: f64,

@@ -18,7 +18,7 @@ pub struct ShardInterval {
     pub packets: u64,
     /// Bytes of these packets.
     pub bytes: u64,
-    /// Non-empty lines.
+    /// Non-empty lines in these packets.
     pub lines: u64,
     /// Parsed samples, including those refused because of limits.
     pub samples: u64,
@@ -209,7 +209,7 @@ impl<C: MetricCell> CellTable<C> {
 pub struct CounterCell {
     /// Sum of values divided by their rates, in order of arrival.
     pub sum: f64,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub hits: u32,
 }
 
@@ -224,7 +224,7 @@ pub struct TimerCell {
     pub count: f64,
     /// The unit of the last sample.
     pub unit: TimingUnit,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub hits: u32,
 }
 
@@ -233,7 +233,7 @@ pub struct TimerCell {
 pub struct Sketched {
     /// The distribution: in seconds for samples in milliseconds, otherwise in the unit sent.
     pub sketch: Sketch,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub samples: u64,
     /// Sum, in the unit sent.
     pub sum: f64,
@@ -301,7 +301,7 @@ pub struct GaugeCell {
     /// Relative changes after `set`, with the stamps of their batches; changes of one batch are
     /// summed.
     pub changes: Vec<(u64, f64)>,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub hits: u32,
 }
 
@@ -359,7 +359,7 @@ pub struct SetCell {
     pub members: HashSet<Box<[u8]>>,
     /// Samples whose member exceeded the limit.
     pub refused: u64,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub hits: u32,
 }
 

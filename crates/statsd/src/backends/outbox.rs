@@ -39,7 +39,7 @@ pub(super) struct ValueBatch {
     pub(super) values: u64,
 }
 
-/// Omits the bytes.
+/// Shows the number of bytes instead of the bytes.
 impl fmt::Debug for ValueBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Batch({} values, {} bytes)", self.values, self.bytes.len())
@@ -84,7 +84,7 @@ struct BatchQueue {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) struct DeliveryOutcome<E> {
-    /// The last failure.
+    /// The last failure, if any batch failed.
     error: Option<E>,
     /// Whether the failure was the first of consecutive ones.
     first: bool,

@@ -35,7 +35,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Concatenated packets.
+/// Packets, concatenated in one buffer, and the offset at which each ends.
 #[derive(Debug, Default)]
 struct RawPackets {
     bytes: Vec<u8>,

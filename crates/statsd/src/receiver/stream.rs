@@ -39,9 +39,9 @@ pub(crate) struct StreamReader {
 pub(crate) struct StreamListener {
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) counts: Arc<SocketCounts>,
-    /// Maximum concurrent connections.
+    /// Maximum number of connections at a time.
     pub(crate) connections_max: usize,
-    /// Current connections.
+    /// Number of open connections.
     pub(crate) connections: usize,
 }
 

@@ -106,7 +106,7 @@ pub struct ConsoleSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FileSettings {
-    /// Path of the file.
+    /// Path of the file to append to.
     pub path: PathBuf,
     /// Start each line with the flush's timestamp in seconds.
     #[serde(default)]
@@ -326,7 +326,7 @@ fn spool() -> usize {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProxySettings {
-    /// The servers.
+    /// The servers over which the proxy distributes keys.
     pub nodes: Vec<ProxyNodeSettings>,
     /// Time between health checks.
     #[serde(default = "check_interval", deserialize_with = "super::duration")]

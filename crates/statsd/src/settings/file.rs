@@ -37,7 +37,7 @@ pub struct SettingsDiagnostic {
     /// The key with its path, `graphite.legacyNamespace`; empty if the message does not concern a
     /// key.
     pub key: String,
-    /// The message.
+    /// The text of the error or warning.
     pub text: String,
 }
 

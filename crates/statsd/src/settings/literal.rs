@@ -29,7 +29,7 @@ pub(crate) struct LiteralNode {
     pub(crate) value: Literal,
 }
 
-/// A value.
+/// A parsed value, in which all expressions have been evaluated.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Literal {
     Null,

@@ -17,7 +17,7 @@ const NAME_BYTES_MAX: usize = 63;
 /// Bytes of a partition's name suffix: `_p` and ten digits.
 const SUFFIX_BYTES: usize = 12;
 
-/// The configured table.
+/// The configured table: its name, its COPY statement and the settings of its partitions.
 #[derive(Debug)]
 pub(super) struct SampleTable {
     /// The COPY statement.

@@ -36,7 +36,7 @@ pub enum MappingError {
     /// The file cannot be read.
     #[error("cannot read the mapping file {path}")]
     Read {
-        /// The mapping file.
+        /// Path of the mapping file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -44,11 +44,11 @@ pub enum MappingError {
     /// The file has an error.
     #[error("{path}:{line}: {problem}")]
     Wrong {
-        /// The mapping file.
+        /// Path of the mapping file.
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// The error.
+        /// The error in that line.
         problem: MappingProblem,
     },
 }
@@ -104,7 +104,7 @@ pub enum MappingProblem {
     /// An invalid regular expression.
     #[error("{pattern:?} is not a valid regular expression: {reason}")]
     Regex {
-        /// The expression.
+        /// The invalid expression.
         pattern: String,
         /// The parser's message.
         reason: String,
