@@ -105,7 +105,7 @@ pub enum NegotiationError {
 pub(super) const ALPN_PROTOCOL: &[u8] = b"postgresql";
 
 impl Negotiation {
-    /// Starts an attempt.
+    /// Starts an attempt to connect in this way.
     pub fn new(encryption: Encryption) -> Self {
         Self { encryption }
     }
