@@ -180,15 +180,15 @@ pub enum ErrorField {
     InternalQuery = b'q',
     /// Context: a call stack.
     Context = b'W',
-    /// Schema of the object concerned.
+    /// Schema of the object that the error concerns.
     Schema = b's',
-    /// Table concerned.
+    /// Table that the error concerns.
     Table = b't',
-    /// Column concerned.
+    /// Column that the error concerns.
     Column = b'c',
-    /// Data type concerned.
+    /// Data type that the error concerns.
     DataType = b'd',
-    /// Constraint concerned.
+    /// Constraint that the error concerns.
     Constraint = b'n',
     /// Source file of the server that raised the error.
     File = b'F',
