@@ -175,7 +175,7 @@ pub enum ParseRuleError {
     /// The rule begins with a word that is not a subject.
     #[error("unknown subject {word:?}: a rule is about {}", subject_names())]
     Subject {
-        /// The word found instead.
+        /// The word found where a subject is expected.
         word: String,
     },
     /// The threshold has a unit that the subject does not use.

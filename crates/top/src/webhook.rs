@@ -40,7 +40,7 @@ impl std::fmt::Debug for RedactedEndpoint {
     }
 }
 
-/// Format of the messages.
+/// Format of the messages that a webhook sends.
 pub enum WebhookFormat {
     /// `{"text": …}`, as accepted by Slack, Mattermost and Rocket.Chat.
     Slack,

@@ -14,7 +14,7 @@ use crate::{
     slow_statements::SlowStatement,
 };
 
-/// An event to report.
+/// An event that webhooks report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WebhookEvent {
     /// A statement exceeded the slow threshold.
