@@ -113,8 +113,8 @@ pub enum ResolveError {
         /// Number of elements in `port`.
         ports: usize,
     },
-    /// An option requires encryption that is guaranteed or even verified, but `sslmode` does not
-    /// provide it.
+    /// An option requires a stronger `sslmode`: one that guarantees encryption, or also verifies
+    /// the server.
     #[error("sslmode {mode} is too weak for {option}: use {needed}")]
     WeakSslMode {
         /// The value of `sslmode`.
