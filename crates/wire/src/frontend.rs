@@ -44,7 +44,7 @@ pub enum FrontendMessage<'a> {
     /// A response to an authentication request: see [`PasswordMessage`] and
     /// [`SaslInitialResponse`]. The body of a later SASL response is the data itself.
     Authentication(&'a [u8]),
-    /// Runs statements by the simple protocol.
+    /// Runs statements with the simple query protocol.
     Query {
         /// Text of the statements.
         sql: &'a [u8],
