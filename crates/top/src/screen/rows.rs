@@ -16,7 +16,7 @@ use crate::{
     units::format_cell,
 };
 
-/// Minimum width of the flexible column: this, or a third of the screen.
+/// Minimum width of the flexible column, unless a third of the screen is more.
 const FLEX_WIDTH_MIN: u16 = 20;
 
 /// Width of the mark and the tag before the first column.
