@@ -8,9 +8,9 @@
 //! text   = varint: its length in bytes, then UTF-8
 //! ```
 //!
-//! [`ByteWriter`] appends these values to a buffer, [`ByteReader`] reads them back. The reader does
-//! not trust its input: it allocates nothing, and it checks a count or a length before returning
-//! it.
+//! [`ByteWriter`] appends these values to a buffer, and [`ByteReader`] reads them back. The reader
+//! does not trust its input: it allocates nothing, and it checks a count or a length before
+//! returning it.
 //!
 //! Formats with fixed-width numbers use the standard library instead of this crate. The crate
 //! `wire` reads the messages of PostgreSQL's protocol, because its errors name the fields.
@@ -43,7 +43,7 @@ pub const fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63).cast_unsigned()
 }
 
-/// Reverts [`zigzag`].
+/// Inverts [`zigzag`].
 #[inline]
 pub const fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()

@@ -29,7 +29,7 @@ pub struct ByteReader<'a> {
 }
 
 impl<'a> ByteReader<'a> {
-    /// Reads from the start of `bytes`.
+    /// Creates a reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -39,7 +39,7 @@ impl<'a> ByteReader<'a> {
         self.rest.is_empty()
     }
 
-    /// Number of bytes left.
+    /// Returns the number of bytes left.
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
@@ -48,7 +48,7 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`CodecError::Truncated`] at the end.
+    /// [`CodecError::Truncated`] if no byte is left.
     #[inline]
     pub fn byte(&mut self) -> Result<u8, CodecError> {
         let (&byte, rest) = self.rest.split_first().ok_or(CodecError::Truncated)?;
@@ -60,7 +60,7 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`CodecError::Truncated`] if fewer are left.
+    /// [`CodecError::Truncated`] if fewer bytes are left.
     #[inline]
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], CodecError> {
         let (bytes, rest) = self.rest.split_at_checked(count).ok_or(CodecError::Truncated)?;
@@ -72,7 +72,7 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// [`CodecError::Truncated`] if fewer are left.
+    /// [`CodecError::Truncated`] if fewer bytes are left.
     #[inline]
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         let (array, rest) = self.rest.split_first_chunk().ok_or(CodecError::Truncated)?;
@@ -109,7 +109,8 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Self::varint`]; [`CodecError::NumberTooLarge`] also if it does not fit.
+    /// The errors of [`Self::varint`]; [`CodecError::NumberTooLarge`] also if the number does not
+    /// fit into `T`.
     #[inline]
     pub fn narrow<T: TryFrom<u64>>(&mut self) -> Result<T, CodecError> {
         self.varint()?.try_into().map_err(|_| CodecError::NumberTooLarge)
@@ -119,7 +120,7 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Self::varint`].
+    /// The errors of [`Self::varint`].
     #[inline]
     pub fn signed(&mut self) -> Result<i64, CodecError> {
         self.varint().map(unzigzag)
@@ -130,7 +131,8 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Self::varint`]; [`CodecError::Truncated`] if the data cannot have as many.
+    /// The errors of [`Self::varint`]; [`CodecError::Truncated`] also if too few bytes are left for
+    /// that many entries.
     pub fn count(&mut self) -> Result<usize, CodecError> {
         let count = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
         if count > self.rest.len() { Err(CodecError::Truncated) } else { Ok(count) }
@@ -140,7 +142,7 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Self::varint`]; [`CodecError::CountTooLarge`] above `max`.
+    /// The errors of [`Self::varint`]; [`CodecError::CountTooLarge`] if the number is above `max`.
     pub fn count_up_to(&mut self, max: usize) -> Result<usize, CodecError> {
         let count = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
         if count > max { Err(CodecError::CountTooLarge) } else { Ok(count) }
@@ -150,7 +152,7 @@ impl<'a> ByteReader<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`Self::varint`]; [`CodecError::Truncated`] if the text is incomplete;
+    /// The errors of [`Self::varint`]; [`CodecError::Truncated`] also if the text is incomplete;
     /// [`CodecError::InvalidUtf8`] if it is not UTF-8.
     pub fn text(&mut self) -> Result<&'a str, CodecError> {
         let count = self.count()?;

@@ -75,8 +75,7 @@ impl AuthPolicy {
         })
     }
 
-    /// Returns the policy for one login. `can_bind` tells whether the client can use channel
-    /// binding.
+    /// Returns the policy for one login. `can_bind` is whether the client can use channel binding.
     pub(crate) fn for_login(&self, can_bind: bool) -> Self {
         Self { can_bind, ..self.clone() }
     }
@@ -118,8 +117,8 @@ impl AuthPolicy {
     }
 }
 
-/// Returns the [`METHODS`] keyword for a request. SASL mechanisms other than SCRAM are never
-/// answered.
+/// Returns the [`METHODS`] keyword for a request. The client never answers SASL mechanisms other
+/// than SCRAM.
 fn method(request: &Authentication<'_>) -> &'static str {
     match request {
         Authentication::Sasl(_)

@@ -96,7 +96,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`].
+    /// The errors of [`Client::query`].
     pub fn query_with(
         &mut self,
         sql: &str,
@@ -109,7 +109,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`].
+    /// The errors of [`Client::query`].
     pub fn query_with_in(
         &mut self,
         format: ValueFormat,
@@ -133,7 +133,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`].
+    /// The errors of [`Client::query`].
     pub fn prepare(&mut self, name: &str, sql: &str) -> Result<(), QueryError> {
         self.run(&mut ResultCollector::default(), |session| {
             session.parse(name.as_bytes(), sql.as_bytes(), &[])?;
@@ -147,7 +147,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`].
+    /// The errors of [`Client::query`].
     pub fn query_prepared(
         &mut self,
         name: &str,
@@ -160,7 +160,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`].
+    /// The errors of [`Client::query`].
     pub fn query_prepared_in(
         &mut self,
         format: ValueFormat,
@@ -183,7 +183,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`].
+    /// The errors of [`Client::query`].
     pub fn one_value(&mut self, sql: &str) -> Result<Option<String>, QueryError> {
         let results = self.query(sql)?;
         let row = results.iter().find_map(|result| result.rows.first());
@@ -195,7 +195,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`]. If `writer` fails, the connection is closed, because the
+    /// The errors of [`Client::query`]. If `writer` fails, the connection is closed, because the
     /// remaining data could be long.
     pub fn copy_out(&mut self, sql: &str, writer: &mut dyn Write) -> Result<u64, QueryError> {
         let mut copy = CopyOutSink::new(writer);
@@ -208,8 +208,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::query`]. If `reader` fails, the `COPY` is ended without effect and the
-    /// connection remains usable.
+    /// The errors of [`Client::query`]. If `reader` fails, the `COPY` is ended without effect and
+    /// the connection remains usable.
     pub fn copy_in(&mut self, sql: &str, reader: &mut dyn Read) -> Result<u64, QueryError> {
         let mut copy = CopyInSource::new(reader);
         self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;

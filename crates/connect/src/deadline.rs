@@ -26,8 +26,7 @@ pub fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Returns the time until `deadline`. Never zero, because sockets take a timeout of zero as
-/// invalid.
+/// Returns the time until `deadline`. Never zero, because sockets reject a timeout of zero.
 ///
 /// # Errors
 ///

@@ -158,7 +158,7 @@ impl Environment {
     }
 }
 
-/// Shows only the names of variables, and the remaining fields.
+/// Shows the variables without their values, and all other fields.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Environment")

@@ -1,4 +1,4 @@
-//! From connection parameters to a PostgreSQL connection.
+//! Resolves connection parameters, and connects to PostgreSQL servers with them.
 //!
 //! [`ConnectTarget::resolve`] resolves [`ConnParams`] and an [`Environment`] to endpoints, just as
 //! libpq does: URIs, keyword/value strings, `PG*` variables, the service file, the password file.

@@ -42,13 +42,13 @@ enum Pattern {
     Exactly(Vec<u8>),
 }
 
-/// Maximum size of a password file, above that of any real one: a wrong path must not exhaust
-/// memory.
+/// Maximum size of a password file in bytes. It is larger than any real password file; a wrong path
+/// must not exhaust memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 impl Passwords {
-    /// Reads a password file. A missing file is empty; a file that others may read, or that is not
-    /// a regular file, is ignored with a warning.
+    /// Reads a password file. A missing file counts as empty; a file that others may read, or that
+    /// is not a regular file, is ignored with a warning.
     pub(crate) fn read(path: &Path) -> (Self, Option<Warning>) {
         let unreadable = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => None,
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(find(file, "/srv/pg", 5433, "d", "u"), None);
     }
 
-    /// Inverse of the parser's unescaping.
+    /// Escapes a field: the inverse of the parser's unescaping.
     fn escape(field: &str) -> String {
         field.replace('\\', r"\\").replace(':', r"\:").replace('*', r"\*")
     }

@@ -14,7 +14,7 @@ pub enum ResolveError {
     /// libpq has no such keyword.
     #[error("unknown connection keyword {keyword:?}{}", hint(*.suggestion))]
     UnknownKeyword {
-        /// The text as given.
+        /// The unknown keyword, as given.
         keyword: String,
         /// A keyword with a similar spelling, if there is one.
         suggestion: Option<&'static str>,
@@ -88,7 +88,7 @@ pub enum ResolveError {
     InvalidValue {
         /// Keyword with the invalid value.
         keyword: &'static str,
-        /// The value as given.
+        /// The rejected value, as given.
         value: String,
         /// The source that set the value.
         origin: SettingOrigin,
@@ -100,21 +100,21 @@ pub enum ResolveError {
         "the number of addresses in hostaddr ({addresses}) is not the number of hosts ({hosts})"
     )]
     HostCount {
-        /// Number of hosts.
+        /// Number of elements in `host`.
         hosts: usize,
-        /// Number of addresses.
+        /// Number of elements in `hostaddr`.
         addresses: usize,
     },
-    /// The number of ports is neither one nor that of the hosts.
+    /// The number of ports is neither one nor the number of hosts.
     #[error("the number of ports ({ports}) is neither 1 nor the number of hosts ({hosts})")]
     PortCount {
-        /// Number of hosts.
+        /// Number of elements in `host`.
         hosts: usize,
-        /// Number of ports.
+        /// Number of elements in `port`.
         ports: usize,
     },
-    /// An option requires encryption that is guaranteed or even verified, but `sslmode` does not
-    /// provide it.
+    /// An option requires a stronger `sslmode`: one that guarantees encryption, or also verifies
+    /// the server.
     #[error("sslmode {mode} is too weak for {option}: use {needed}")]
     WeakSslMode {
         /// The value of `sslmode`.
@@ -130,7 +130,7 @@ pub enum ResolveError {
     Unsupported {
         /// Keyword with the unsupported value.
         keyword: &'static str,
-        /// The value as given.
+        /// The rejected value, as given.
         value: String,
         /// The source that set the value.
         origin: SettingOrigin,
@@ -138,7 +138,7 @@ pub enum ResolveError {
     /// No service file has a section with this name.
     #[error("definition of service {service:?} not found")]
     ServiceNotFound {
-        /// Name of the service.
+        /// Name of the requested service.
         service: String,
     },
     /// The given service file cannot be read.
@@ -165,7 +165,7 @@ pub enum ResolveError {
     /// An environment variable is not UTF-8.
     #[error("{variable} is not UTF-8")]
     NotUtf8 {
-        /// Name of the variable.
+        /// Name of the environment variable.
         variable: &'static str,
     },
 }
@@ -180,7 +180,7 @@ pub enum ServiceProblem {
     /// libpq has no such keyword.
     #[error("unknown connection keyword {keyword:?}{}", hint(*.suggestion))]
     UnknownKeyword {
-        /// The text as given.
+        /// The unknown keyword, as given.
         keyword: String,
         /// A keyword with a similar spelling, if there is one.
         suggestion: Option<&'static str>,

@@ -35,7 +35,8 @@ mod uri;
 /// 3. the password file's entry for the user, database and endpoint;
 /// 4. the password of the environment or the service file, for any other user.
 ///
-/// `Display` writes a URI without the password; neither it nor `Debug` nor any error shows one.
+/// `Display` writes a URI without the password. `Debug` and errors do not contain a password
+/// either.
 #[derive(Clone, Debug)]
 pub struct ConnectTarget {
     endpoints: Vec<Endpoint>,

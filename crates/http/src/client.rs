@@ -2,7 +2,7 @@
 //!
 //! An [`HttpEndpoint`] is a parsed URL with its TLS settings; [`HttpEndpoint::post`] connects,
 //! sends the request, reads the reply and closes. Credentials are sent in headers and never appear
-//! in an error or a log; nor does the URL's query, where some receivers expect them.
+//! in an error or a log; nor does the URL's query, which may also contain credentials.
 //!
 //! Not supported: redirects, proxies, compression, connection reuse, retries. The caller decides
 //! when to retry, using [`PostError::is_refusal`].

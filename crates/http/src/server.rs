@@ -1,6 +1,6 @@
 //! A small HTTP server in a separate thread: axum on a single-threaded runtime.
 //!
-//! For scrapes and health checks, that is, few requests without bodies. A connection serves one
+//! It is meant for scrapes and health checks: few requests, without bodies. A connection serves one
 //! request, is closed when it is idle for too long, and is refused while too many others are open.
 //! Responses are rendered one after another; sending one does not delay the next.
 
@@ -90,8 +90,8 @@ impl Drop for HttpServer {
     }
 }
 
-/// Makes the server close the connection. Requests are too rare for connections to be worth
-/// keeping, and open ones count towards the limit.
+/// Makes the server close the connection. Requests are too rare for connections to be worth keeping
+/// open, and open connections count towards the limit.
 async fn close_connection(mut response: Response) -> Response {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response

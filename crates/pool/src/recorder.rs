@@ -187,7 +187,7 @@ impl CaptureRecorder {
     }
 
     /// Stops the recording and waits until everything is written. The workers should end their
-    /// buffers first; it waits up to 5 s for those that have not.
+    /// buffers first; the call waits up to 5 s for workers that have not.
     pub fn stop(&self) -> RecorderStatus {
         self.shared.is_stopping.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().take();

@@ -110,7 +110,7 @@ pub struct Pooler {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolerStartError {
-    /// An address or a unix socket cannot be listened on.
+    /// Listening on an address or a unix socket failed.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// An entry of `listen.addresses` is neither an address nor a host name that resolves to one.

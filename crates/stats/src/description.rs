@@ -17,7 +17,7 @@ pub struct Description {
     labels: &'static [&'static str],
 }
 
-/// How a metric behaves over time.
+/// The kind of a metric, which determines how its value changes over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
@@ -48,7 +48,7 @@ impl MetricKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricUnit {
-    /// A number of things.
+    /// A plain number, such as a number of sessions.
     #[default]
     Count,
     /// Seconds; gauges and counters may have fractions.

@@ -19,7 +19,7 @@ pub struct Percentiles {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PercentileSummary {
-    /// Number of durations.
+    /// Number of recorded durations.
     pub count: u64,
     /// Arithmetic mean, exact.
     pub mean_us: f64,
@@ -33,7 +33,7 @@ pub struct PercentileSummary {
     pub p99_us: u64,
     /// 99.9th percentile.
     pub p999_us: u64,
-    /// Maximum.
+    /// Longest recorded duration.
     pub max_us: u64,
 }
 

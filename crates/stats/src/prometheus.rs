@@ -125,7 +125,7 @@ impl Display for PrometheusNumber {
         match self.0 {
             f64::INFINITY => f.write_str("+Inf"),
             f64::NEG_INFINITY => f.write_str("-Inf"),
-            // Also minus zero.
+            // This pattern also matches minus zero.
             0.0 => f.write_str("0"),
             // Without an exponent, a double may take more than 300 digits.
             number if (1e-6..1e21).contains(&number.abs()) || number.is_nan() => {

@@ -100,8 +100,8 @@ impl Registry {
         text.into_string()
     }
 
-    /// Calls `each` with all metrics that have series, sorted by name. The registry is locked
-    /// meanwhile.
+    /// Calls `each` with all metrics that have series, sorted by name. The registry stays locked
+    /// until the last call returns.
     pub fn for_each_family(&self, each: impl FnMut(&MetricFamily)) {
         self.families().values().filter(|family| !family.series.is_empty()).for_each(each);
     }

@@ -11,7 +11,8 @@ use std::{
 
 use crate::registry::{MetricHandle, Registry};
 
-/// Maximum bytes of a packet: fits an Ethernet frame without fragmentation.
+/// Maximum length of a packet in bytes, so that it fits into an Ethernet frame without
+/// fragmentation.
 pub const PACKET_BYTES_MAX: usize = 1432;
 
 /// Encodes a registry as statsd packets, and remembers which sums were sent.

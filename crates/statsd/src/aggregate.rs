@@ -39,13 +39,13 @@ use crate::settings::StatsdSettings;
 /// The type of a metric. Its integer value is the index of the type's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MetricType {
-    /// Summed values.
+    /// A counter, whose values are summed.
     Counter,
-    /// Individual samples.
+    /// A timer, histogram or distribution, whose samples are stored individually.
     Timer,
-    /// The last value.
+    /// A gauge, which has the last value received.
     Gauge,
-    /// Distinct members.
+    /// A set, whose distinct members are counted.
     Set,
 }
 
@@ -56,7 +56,7 @@ pub enum MetricType {
 #[derive(Clone, Debug)]
 pub struct SharedShard {
     shard: Arc<Mutex<SampleShard>>,
-    /// Shared by all shards of a server, so that gauges can be ordered between them.
+    /// Shared by all shards of a server, so that gauge values of different shards can be ordered.
     stamps: Stamps,
 }
 

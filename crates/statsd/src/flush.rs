@@ -73,22 +73,22 @@ pub struct MetricVariants {
 }
 
 impl FlushSnapshot {
-    /// Counters with their keys as sent, unordered.
+    /// Returns the counters with their keys as sent, unordered.
     pub fn counters_as_sent(&self) -> impl Iterator<Item = &CounterMetric> {
         self.counters.iter().filter(|counter| !counter.merged).chain(&self.variants.counters)
     }
 
-    /// Timers with their keys as sent, unordered.
+    /// Returns the timers with their keys as sent, unordered.
     pub fn timers_as_sent(&self) -> impl Iterator<Item = &TimerMetric> {
         self.timers.iter().filter(|timer| !timer.merged).chain(&self.variants.timers)
     }
 
-    /// Gauges with their keys as sent, unordered.
+    /// Returns the gauges with their keys as sent, unordered.
     pub fn gauges_as_sent(&self) -> impl Iterator<Item = &GaugeMetric> {
         self.gauges.iter().filter(|gauge| !gauge.merged).chain(&self.variants.gauges)
     }
 
-    /// Sets with their keys as sent, unordered.
+    /// Returns the sets with their keys as sent, unordered.
     pub fn sets_as_sent(&self) -> impl Iterator<Item = &SetMetric> {
         self.sets.iter().filter(|set| !set.merged).chain(&self.variants.sets)
     }
@@ -129,7 +129,7 @@ pub struct CounterMetric {
     pub rate: f64,
     /// Sum since [`since`](Self::since), including this interval.
     pub total: f64,
-    /// When the key was first received, or received again after deletion.
+    /// Time at which the key was first received, or received again after deletion.
     pub since: SystemTime,
 }
 
@@ -184,7 +184,7 @@ pub struct TimerMetric {
     pub count_total: f64,
     /// Sum of values since `since`, in the unit sent, not divided by sample rates.
     pub sum_total: f64,
-    /// When the key was first received, or received again after deletion.
+    /// Time at which the key was first received, or received again after deletion.
     pub since: SystemTime,
 }
 
@@ -195,9 +195,9 @@ pub struct TimerSummary {
     pub samples: u64,
     /// Number of samples divided by their rates: etsy's `count`.
     pub count: f64,
-    /// Minimum.
+    /// Smallest value.
     pub lower: f64,
-    /// Maximum.
+    /// Largest value.
     pub upper: f64,
     /// Sum of the values, not divided by sample rates.
     pub sum: f64,

@@ -106,7 +106,7 @@ impl TimingUnit {
 pub struct BadLine<'p> {
     /// The whole line.
     pub line: &'p [u8],
-    /// Reason for the rejection.
+    /// The reason why the value or line is rejected.
     pub reason: RejectReason,
 }
 

@@ -1,7 +1,7 @@
 //! The loss ledger: how many packets arrived, and where others were lost.
 //!
 //! The invariant is *sent = delivered + socket drops + backlog drops + unread*. The receiver fills
-//! the ledger; the flush reads it once per interval, the management port on request.
+//! the ledger; the flush reads it once per interval, and the management port on request.
 
 /// The account of one socket. Totals are since the socket was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,7 +35,7 @@ pub struct LossAccount {
 }
 
 impl LossAccount {
-    /// Packets dropped at the server's sockets.
+    /// Returns the number of packets dropped at the server's sockets.
     pub fn drops_total(&self) -> u64 {
         self.sockets.iter().map(|socket| socket.drops_total).sum()
     }

@@ -22,7 +22,7 @@ use self::{
 };
 use crate::server::{ServerCore, ServerStartError};
 
-/// Maximum bytes of a command, far more than needed.
+/// Maximum length of a command in bytes; far more than any command needs.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
 /// Maximum concurrent connections, so that a script that leaks them cannot exhaust memory.
 const CONNECTIONS_MAX: usize = 64;
@@ -31,7 +31,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum time for writing a reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The port, open until dropped.
+/// The management port, which stays open until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Management(PortListener);
 

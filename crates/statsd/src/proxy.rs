@@ -38,7 +38,7 @@ use crate::{
     settings,
 };
 
-/// Maximum bytes of a datagram: the limit of UDP over IPv4.
+/// Maximum size of a datagram in bytes: the limit of UDP over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// Routes packets to nodes. Dropping it stops the health checks.
@@ -169,7 +169,7 @@ impl StatsdProxy {
         self.status.clone()
     }
 
-    /// Lines sent to each node since the start.
+    /// Returns the number of lines sent to each node since the start.
     pub fn sent_by_node(&self) -> Vec<(String, u64)> {
         let nodes = self.shared.nodes.iter();
         nodes.map(|node| (node.name.clone(), node.sent.load(Relaxed))).collect()
@@ -318,7 +318,8 @@ impl NodeQueue {
             Err(io::ErrorKind::InvalidInput.into())
         };
         if matches!(&result, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused) {
-            // Reports that the previous datagram was refused. This one has not been sent yet.
+            // This error reports that the previous datagram was refused. The current one has not
+            // been sent yet.
             let refused = std::mem::take(&mut self.last_lines);
             counts.sent.fetch_sub(refused, Relaxed);
             node.sent.fetch_sub(refused, Relaxed);

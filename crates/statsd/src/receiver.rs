@@ -271,7 +271,7 @@ impl OpenSockets {
     }
 }
 
-/// Maximum readers per address; more than the cores of common machines.
+/// Maximum number of readers per address; more than common machines have cores.
 const READERS_MAX: usize = 64;
 
 #[cfg(test)]

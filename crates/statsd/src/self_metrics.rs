@@ -172,20 +172,20 @@ pub struct SelfMetrics {
 /// Values of an interval that etsy's server does not have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExtraMetrics {
-    /// Keys beyond the limit.
+    /// Estimated number of keys beyond the limit.
     pub overflow_keys: u64,
     /// Timers with too many samples to store each.
     pub sketched_timers: u64,
     /// Sets with more members than the limit allows.
     pub capped_sets: u64,
-    /// How late the flush started.
+    /// Delay between the scheduled and the actual start of the flush.
     pub flush_lag: Duration,
 }
 
 /// The status values of one backend.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BackendFigures {
-    /// The backend's name; the second of a kind is `graphite-2`.
+    /// The backend's name; a second Graphite backend, for example, is named `graphite-2`.
     pub name: String,
     /// The values, such as `spool_bytes`, `lost_values` or `flush_time`.
     pub values: Vec<(&'static str, f64)>,
@@ -193,7 +193,7 @@ pub struct BackendFigures {
 
 impl SelfMetrics {
     /// Returns the values that most backends send under the prefix, each with its short name:
-    /// [`extra_values`](Self::extra_values) after etsy's two about the calculation.
+    /// etsy's two values about the calculation, then [`extra_values`](Self::extra_values).
     pub fn values(&self) -> impl Iterator<Item = (&'static str, f64)> {
         [("num_stats", self.num_stats as f64), ("processing_time", self.processing_ms)]
             .into_iter()
@@ -255,7 +255,7 @@ impl SelfMetrics {
 }
 
 impl BackendFigures {
-    /// Updates the metrics of this backend, as far as it has them.
+    /// Updates the metrics for the status values that this backend has.
     fn record(&self, registry: &Registry) {
         let labels = [("backend", &*self.name)];
         for (name, value) in &self.values {
@@ -298,7 +298,7 @@ pub(crate) fn find_aggregated(prefix: &str, key: &str) -> Option<&'static Descri
     AGGREGATED.iter().find(|metric| short_name(metric) == name)
 }
 
-/// Returns the Prometheus name of a metric under another prefix than the table's.
+/// Returns the Prometheus name of a metric with another prefix than the one in the table.
 pub(crate) fn prometheus_name(prefix: &str, metric: &Description) -> String {
     match prefix {
         "" => metric.name().to_owned(),

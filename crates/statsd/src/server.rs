@@ -62,7 +62,7 @@ pub struct StatsdServer {
     health: Option<HttpServer>,
 }
 
-/// Everything that [`StatsdServer::start`] needs.
+/// The arguments of [`StatsdServer::start`].
 #[derive(Default)]
 pub struct ServerParts {
     /// The settings, validated.
@@ -185,7 +185,7 @@ impl StatsdServer {
     /// Applies new settings as far as possible while running, and returns the changed settings that
     /// need a restart.
     ///
-    /// Reloadable are the rules for calculation, naming and deletion, and the key log.
+    /// The key log and the rules for calculation, naming and deletion can be reloaded.
     pub fn reload(
         &self,
         settings: &StatsdSettings,

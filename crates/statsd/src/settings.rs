@@ -129,8 +129,8 @@ pub struct Aggregation {
     pub percentiles: Vec<f64>,
     /// Histograms of timers: the first rule whose `metric` is part of the key applies.
     pub histogram: Vec<HistogramRule>,
-    /// Which calculated metrics of timers are sent; all if empty. `upper_percent` selects `upper`
-    /// of every percentile.
+    /// Calculated metrics of timers that are sent; all if empty. `upper_percent` selects `upper` of
+    /// every percentile.
     pub calculated: Vec<String>,
     /// Delete counters that were idle for an interval, instead of sending 0.
     pub delete_idle_counters: bool,
@@ -191,21 +191,22 @@ pub enum Bin {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatsdLimits {
-    /// Maximum keys per metric type. Samples of further keys are aggregated under
+    /// Maximum number of keys per metric type. Samples of further keys are aggregated under
     /// `<prefix>.overflow`.
     pub keys: usize,
-    /// Maximum bytes of a key with its tags.
+    /// Maximum length of a key with its tags, in bytes.
     pub key_bytes: usize,
-    /// Maximum tags of a key.
+    /// Maximum number of tags of a key.
     pub tags: usize,
-    /// Maximum samples stored exactly per timer and interval; a timer with more becomes a sketch
-    /// until the flush.
+    /// Maximum number of samples stored exactly per timer and interval; a timer with more becomes a
+    /// sketch until the flush.
     pub exact_samples: usize,
-    /// Maximum samples of all timers stored exactly per interval.
+    /// Maximum number of samples, over all timers, stored exactly per interval.
     pub exact_samples_total: usize,
-    /// Maximum members per set and interval; further ones are rejected and counted.
+    /// Maximum number of members per set and interval; further members are rejected and counted.
     pub set_members: usize,
-    /// Maximum bytes of a set member. A longer one is stored as a prefix and a hash of the whole.
+    /// Maximum length of a set member in bytes. A longer member is stored as a prefix and a hash of
+    /// the whole member.
     pub member_bytes: usize,
 }
 

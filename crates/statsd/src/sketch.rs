@@ -19,13 +19,14 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// There are 2^scale buckets per doubling of the value.
+    /// The scale of the buckets: there are 2^scale buckets per doubling of the value.
     pub const SCALE: u32 = 6;
     /// Maximum relative error: half of a bucket's width.
     pub const RELATIVE_ERROR: f64 = 0.0055;
-    /// Values closer to zero count as zero.
+    /// The smallest absolute value that has a bucket; values closer to zero count as zero.
     pub const SMALLEST: f64 = 1e-12;
-    /// Values further from zero are counted in the outermost bucket.
+    /// The largest absolute value that has its own bucket; values further from zero are counted in
+    /// the outermost bucket.
     pub const LARGEST: f64 = 1e18;
 
     /// Adds a finite value that represents `weight` samples.
@@ -124,8 +125,8 @@ impl Sketch {
         self.zeros
     }
 
-    /// Buckets of positive values at `scale` (at most [`Self::SCALE`]): index and weight,
-    /// ascending. Index `i` covers `(b^i, b^(i+1)]` with `b = 2^(2^-scale)`.
+    /// Returns the buckets of positive values at `scale` (at most [`Self::SCALE`]): index and
+    /// weight, ascending. Index `i` covers `(b^i, b^(i+1)]` with `b = 2^(2^-scale)`.
     pub fn positive(&self, scale: i32) -> Vec<(i32, f64)> {
         coarser(&self.positive, scale)
     }

@@ -24,10 +24,10 @@ use crate::{
     webhook::{WebhookEvent, WebhookSender},
 };
 
-/// The conditions to detect, and where to report them.
+/// The conditions to detect, and the outputs that report them.
 #[derive(Debug, Default)]
 pub struct AlertConfig {
-    /// Duration from which a statement is slow; each is reported once.
+    /// Duration from which a statement counts as slow. Each slow statement is reported once.
     pub slow: Option<Duration>,
     /// File that slow statements are appended to.
     pub slow_log: Option<SlowLog>,
@@ -118,7 +118,7 @@ impl AlertEngine {
         }
     }
 
-    /// Audit log of signals, if there is one.
+    /// Returns the audit log of signals, if there is one.
     pub(crate) fn audit(&self) -> Option<Arc<Audit>> {
         self.shared.audit.clone()
     }
@@ -246,7 +246,8 @@ fn log_events(slow: &[SlowStatement], changes: &[AlertChange]) {
     }
 }
 
-/// Groups alerts by rule: the number of alerts, and the one with the largest value.
+/// Groups alerts by rule. Returns, for each rule, the number of its alerts and the alert with the
+/// largest value.
 pub(crate) fn by_rule(alerts: &[Alert]) -> Vec<(usize, &Alert)> {
     let mut groups: BTreeMap<&str, (usize, &Alert)> = BTreeMap::new();
     for alert in alerts {

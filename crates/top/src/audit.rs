@@ -24,7 +24,7 @@ pub struct Audit {
     os_user: String,
 }
 
-/// The audit log cannot be opened or written.
+/// The reason why the audit log cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write signals to {}", path.display())]
 pub struct AuditError {

@@ -17,7 +17,7 @@ use crate::{
     table::{ScreenKind, TableOptions},
 };
 
-/// Which rows to write, in which format, and how often.
+/// The rows that a batch writes, their format, and the interval between samples.
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
     /// Format in which samples are written.
@@ -71,19 +71,19 @@ impl BatchOptions {
         }
     }
 
-    /// Number of initial samples that are not written, because rates need two samples.
+    /// Returns the number of initial samples that are not written, because rates need two samples.
     fn warm_up_samples(&self) -> u64 {
         u64::from(self.screen.view().is_some())
     }
 }
 
-/// Progress of one server: the number of samples written.
+/// Progress of one server: the numbers of samples taken and written.
 #[derive(Clone, Debug, Default)]
 struct ServerProgress {
     sampled: u64,
     written: u64,
-    /// The server is unreachable, and a sample count was requested, so the batch no longer waits
-    /// for it.
+    /// Whether the batch no longer waits for the server, because it is unreachable and a sample
+    /// count was requested.
     is_abandoned: bool,
 }
 
@@ -212,9 +212,9 @@ pub fn run(
     })
 }
 
-/// Writes the samples of a recording: for each server those within `moments_us`, microseconds since
-/// 1970 by the recording host's clock, and at most as many as the batch requests. Samples without
-/// the screen's view are skipped.
+/// Writes the samples of a recording: for each server, those whose time is in `moments_us` (in
+/// microseconds since 1970 by the recording host's clock), but at most as many as the batch
+/// requests. Samples without the screen's view are skipped.
 ///
 /// # Errors
 ///

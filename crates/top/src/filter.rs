@@ -15,7 +15,7 @@ pub struct RowFilter {
     terms: Vec<FilterTerm>,
 }
 
-/// The text is not a valid filter.
+/// The reason why a text is not a valid filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFilterError {

@@ -5,10 +5,11 @@
 //!                                            └────────► recording (a file)
 //! ```
 //!
-//! A *frame* is one sample as its difference to the previous one; each text is written once. The
-//! frames of a few minutes form a *segment*, which is independent of the others: the oldest segment
-//! is dropped as a whole, and a moment is restored by decoding its segment from the start. Wait
-//! events are kept separately, one entry per second, so that a chart of an hour needs no frames.
+//! A *frame* is one sample as its difference from the previous one, in which each text is written
+//! only once. The frames of a few minutes form a *segment*, which is independent of the others: the
+//! oldest segment is dropped as a whole, and a moment is restored by decoding its segment from the
+//! start. Wait events are kept separately, one entry per second, so that a chart of an hour needs
+//! no frames.
 //!
 //! Out of scope: presentation (the model) and scheduling (the sampler).
 
@@ -93,7 +94,7 @@ impl SnapshotHistory {
         Ok(Self { names, limits: HistoryLimits::FILE, servers })
     }
 
-    /// Names of the servers, in the order of their indexes.
+    /// Returns the names of the servers, in the order of their indexes.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -163,25 +164,26 @@ impl SnapshotHistory {
         self.server(server).map_or(Ok(None), |entry| entry.history.at(at_us, view))
     }
 
-    /// Time of the sample `by` samples after `from_us`, or before it if negative.
+    /// Returns the time of the sample `by` samples after `from_us`, or before it if `by` is
+    /// negative.
     pub fn step(&self, server: usize, from_us: i64, by: isize) -> Option<i64> {
         self.server(server)?.history.step(from_us, by)
     }
 
-    /// Times of a server's first and last state, in microseconds since 1970.
+    /// Returns the times of a server's first and last state, in microseconds since 1970.
     pub fn range(&self, server: usize) -> Option<(i64, i64)> {
         self.server(server)?.history.range()
     }
 
-    /// Earliest and latest time of all servers: the time range of a recording. A server that was
-    /// never reachable has only the time of its first failure.
+    /// Returns the earliest and the latest time of all servers: the time range of a recording. A
+    /// server that was never reachable has only the time of its first failure.
     pub fn overall_range(&self) -> Option<(i64, i64)> {
         let ranges = (0..self.servers.len()).filter_map(|server| self.range(server));
         ranges.reduce(|one, other| (one.0.min(other.0), one.1.max(other.1)))
     }
 
-    /// Time of a server's first successful sample; `None` if there is none or the data before it is
-    /// corrupt.
+    /// Returns the time of a server's first successful sample; `None` if there is none or the data
+    /// before it is corrupt.
     pub fn first_sample(&self, server: usize) -> Option<i64> {
         let mut first_us = None;
         let played = self.play(server, None, |at_us, health| {
@@ -198,7 +200,7 @@ impl SnapshotHistory {
     ///
     /// # Errors
     ///
-    /// The history is corrupt somewhere; everything before that was passed.
+    /// The history is corrupt; all states before the corrupt part were passed.
     pub fn play(
         &self,
         server: usize,
@@ -208,7 +210,7 @@ impl SnapshotHistory {
         self.server(server).map_or(Ok(()), |entry| entry.history.play(view, visit))
     }
 
-    /// Bytes of memory used by frames and their index.
+    /// Returns the number of bytes of memory used by frames and their index.
     pub fn memory_bytes(&self) -> usize {
         (0..self.servers.len())
             .filter_map(|server| self.server(server))
@@ -265,8 +267,8 @@ impl HistoryWriter {
         recorder.lock().finish()
     }
 
-    /// Creates the function that stores one server's states. It returns a sentence when the
-    /// recording starts to fail.
+    /// Creates the function that stores one server's states. The function returns a sentence when
+    /// the recording starts to fail.
     pub fn for_server(
         &self,
         server: usize,

@@ -8,7 +8,7 @@ use std::{fs, time::Instant};
 
 use howdah_collect::BackendProcess;
 
-/// Figures of a host at one moment; rates since the previous sample.
+/// Figures of a host at one moment, with rates since the previous sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostFigures {
     /// CPU time in use, in percent of all processors.

@@ -1,4 +1,4 @@
-//! The interactive mode.
+//! The interactive mode: shows servers, or a recording, on the terminal.
 //!
 //! One loop owns the model and draws. Keys, server states and outcomes of signals arrive as
 //! messages from threads that may block.

@@ -1,4 +1,4 @@
-//! Key bindings: one table, which the help page is generated from.
+//! Key bindings: one table, from which the help page is generated.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -89,7 +89,7 @@ pub enum KeyCommand {
     Back,
 }
 
-/// Which program's key bindings to use.
+/// The set of key bindings in use, named after the program that they come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keymap {
     /// Howdah's own keys.
@@ -219,7 +219,7 @@ const PG_ACTIVITY: &[Binding] = &[
 ];
 
 impl Keymap {
-    /// All bindings: the keymap's own before the shared ones.
+    /// Returns all bindings, the keymap's own before the shared ones.
     pub fn bindings(self, is_read_only: bool) -> impl Iterator<Item = &'static Binding> {
         let own = match self {
             Self::Default => DEFAULT,
@@ -229,7 +229,7 @@ impl Keymap {
         own.iter().chain(COMMON).filter(move |binding| !(is_read_only && binding.is_signal))
     }
 
-    /// The command bound to a key. Digits choose a screen in every keymap.
+    /// Returns the command bound to a key. Digits choose a screen in every keymap.
     pub fn command(self, event: KeyEvent, is_read_only: bool) -> Option<KeyCommand> {
         let key = match event.code {
             KeyCode::Char(c) if event.modifiers.contains(KeyModifiers::CONTROL) => Control(c),

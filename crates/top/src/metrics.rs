@@ -277,7 +277,7 @@ impl ServerMetrics {
     }
 }
 
-/// Index into [`STATES`] of a client's session; `None` for other processes.
+/// Returns the index into [`STATES`] of a client's session; `None` for other processes.
 fn state_index(backend: &BackendActivity) -> Option<usize> {
     match (&backend.kind, backend.state) {
         (Some(BackendType::Client), Some(BackendState::Active | BackendState::FastPath)) => Some(0),

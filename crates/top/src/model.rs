@@ -1,8 +1,8 @@
 //! The state of the interactive mode, and how each message changes it.
 //!
 //! Nothing here waits, draws or talks to a server: [`Model::update`] takes a message and returns
-//! the [`ModelEffect`]s to apply. What a key does can therefore be tested without a terminal and a
-//! server.
+//! the [`ModelEffect`]s to apply. The effects of a key can therefore be tested without a terminal
+//! or a server.
 
 mod actions;
 mod cache;
@@ -97,7 +97,7 @@ pub enum ModelMessage {
     Problem(String),
     /// Outcomes of the signals that the user confirmed, one for each.
     SignalOutcomes(Vec<(SignalTarget, Result<SignalOutcome, String>)>),
-    /// The requested plan, or why there is none.
+    /// The requested plan, or the reason why there is none.
     Plan(Result<howdah_collect::GenericPlan, String>),
 }
 
@@ -139,7 +139,7 @@ pub enum Overlay {
     Privileges,
     /// A row with all its columns, as pairs of title and value.
     Detail(Vec<(String, String)>),
-    /// A plan, or why there is none; `None` while waiting for it.
+    /// A plan, or the reason why there is none; `None` while waiting for it.
     Plan(Option<Result<howdah_collect::GenericPlan, String>>),
     /// Planned signals, waiting for confirmation.
     Confirm(SignalPlan),
@@ -255,7 +255,7 @@ impl Model {
         }
     }
 
-    /// The data that samplers must read for the displayed screen.
+    /// Returns the data that samplers must read for the displayed screen.
     pub fn sample_request(&self) -> SampleRequest {
         SampleRequest {
             interval: self.interval,
@@ -266,12 +266,12 @@ impl Model {
         }
     }
 
-    /// The snapshot on display: the latest, or the one at the displayed time.
+    /// Returns the displayed snapshot: the latest, or the one at the displayed time.
     pub fn snapshot(&self) -> Option<&Arc<ServerSnapshot>> {
         self.health(self.current)?.snapshot()
     }
 
-    /// The table on display; `None` if its data has not been sampled.
+    /// Returns the displayed table; `None` if its data has not been sampled.
     pub fn table(&self) -> Option<Rc<ScreenTable>> {
         let options = TableOptions {
             with_idle: self.with_idle,
@@ -517,7 +517,7 @@ impl Model {
         let count = self.servers.len().max(1);
         self.current = (self.current + count).wrapping_add_signed(by) % count;
         self.selected = None;
-        // The same process ids mean other sessions on the other server.
+        // On the other server, the same process ids belong to other sessions.
         self.tagged.clear();
     }
 
@@ -525,7 +525,7 @@ impl Model {
         isize::try_from(self.page.max(2) - 1).unwrap_or(1)
     }
 
-    /// Index of the selected row; 0 if none is selected or it is gone.
+    /// Returns the index of the selected row; 0 if none is selected, or if the row is gone.
     pub fn selected_at(&self, table: &ScreenTable) -> usize {
         let is_it = |row: &TableRow| Some(&row.key) == self.selected.as_ref();
         table.rows.iter().position(is_it).unwrap_or(0)

@@ -28,7 +28,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 pub struct PooledClients {
     /// Clients of all poolers that responded.
     pub clients: Vec<PoolerClient>,
-    /// Poolers that did not respond, and why.
+    /// Poolers that did not respond, each with the reason.
     pub problems: Vec<String>,
     /// Index into `clients` by server connection.
     clients_by_backend: HashMap<PooledBackend, usize>,
@@ -44,7 +44,7 @@ impl PooledClients {
         Self { clients, problems: Vec::new(), clients_by_backend: holders }
     }
 
-    /// The client that a session currently serves.
+    /// Returns the client that a session currently serves.
     pub fn client_for(&self, backend: &BackendActivity) -> Option<&PoolerClient> {
         let pooled_backend = PooledBackend { pid: backend.pid, client_port: backend.client_port? };
         self.clients_by_backend.get(&pooled_backend).and_then(|&at| self.clients.get(at))

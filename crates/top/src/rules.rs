@@ -10,8 +10,8 @@
 //! An [`AlertRule`] is the parsed form of such a line. A [`RuleEvaluator`] evaluates the rules of
 //! one server on each sample and returns which alerts started and which ended. A value that
 //! fluctuates around its threshold causes one alert, because the alert ends at a lower value than
-//! it starts; an alert about a session ends when the session does something else. Unreadable data
-//! neither starts nor ends an alert.
+//! the one at which it starts; an alert about a session ends when the session does something else.
+//! Unreadable data neither starts nor ends an alert.
 
 mod evaluator;
 mod values;
@@ -56,7 +56,7 @@ impl RuleSubject {
         Self::Unreachable,
     ];
 
-    /// Keyword that stands for the subject in a rule.
+    /// Returns the keyword that stands for the subject in a rule.
     pub fn name(self) -> &'static str {
         match self {
             Self::Query => "query",
@@ -70,7 +70,7 @@ impl RuleSubject {
         }
     }
 
-    /// Units that a threshold of this subject may have.
+    /// Returns the units that a threshold of this subject may have.
     fn measures(self) -> &'static [Measure] {
         match self {
             Self::Query
@@ -84,8 +84,8 @@ impl RuleSubject {
         }
     }
 
-    /// Whether the value is a time that keeps growing. Such a value has been above the threshold
-    /// for as long as it exceeds the threshold.
+    /// Whether the value is a time that keeps growing. The time for which such a value has been
+    /// above the threshold is the difference between the two.
     fn is_elapsed_time(self) -> bool {
         !matches!(self, Self::Connections | Self::Lag | Self::Wraparound)
     }
@@ -105,7 +105,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// Name in JSON documents.
+    /// Returns the name in JSON documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Seconds => "seconds",
@@ -163,7 +163,7 @@ pub struct AlertRule {
     pub text: Arc<str>,
 }
 
-/// The text is not a valid rule.
+/// The reason why a text is not a valid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseRuleError {
@@ -175,13 +175,13 @@ pub enum ParseRuleError {
     /// The rule begins with a word that is not a subject.
     #[error("unknown subject {word:?}: a rule is about {}", subject_names())]
     Subject {
-        /// The word found instead.
+        /// The word found where a subject is expected.
         word: String,
     },
     /// The threshold has a unit that the subject does not use.
     #[error("{word:?} is not a {}, the unit of {subject}", value_kinds(measures))]
     Value {
-        /// The value found.
+        /// The word found instead of a valid threshold.
         word: String,
         /// Subject of the rule.
         subject: &'static str,

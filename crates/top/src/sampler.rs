@@ -1,8 +1,8 @@
 //! Samples one server at an interval, on its own thread.
 //!
-//! The thread owns the connection; nothing else waits for it. It passes each new [`ServerHealth`]
-//! to a callback. A server that is unresponsive, refuses connections or restarts is reported as
-//! unreachable and retried with growing delays.
+//! The thread owns the connection, so no other thread waits for the server. It passes each new
+//! [`ServerHealth`] to a callback. A server that is unresponsive, refuses connections or restarts
+//! is reported as unreachable and retried with growing delays.
 
 mod state;
 
@@ -22,14 +22,14 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use self::state::SamplerState;
 use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
 
-/// Everything read from a server at one moment.
+/// The data that one sample has read from a server.
 #[derive(Clone, Debug)]
 pub struct ServerSnapshot {
     /// Properties of the server, read when connecting.
     pub server: Arc<ServerInfo>,
     /// Privileges that the monitoring role lacks.
     pub missing: Arc<[MissingPrivilege]>,
-    /// When the sample was taken, by our clock.
+    /// Time at which the sample was taken, by our clock.
     pub sampled_at: Instant,
     /// Sessions and background processes, from `pg_stat_activity`.
     pub activity: Activity,
@@ -49,7 +49,8 @@ pub struct ServerSnapshot {
     pub waits: Arc<WaitHistory>,
     /// Figures of the host, if the server runs on this one.
     pub host: Option<HostFigures>,
-    /// When the sample was taken, by our clock, in microseconds since 1970. Never decreases.
+    /// Time at which the sample was taken, by our clock, in microseconds since 1970. Never
+    /// decreases.
     pub sampled_us: i64,
     /// Time that it took to read the sample.
     pub duration: Duration,
@@ -86,7 +87,7 @@ pub enum ServerHealth {
     Read(Arc<ServerSnapshot>),
     /// The server is unreachable, and retried at intervals.
     Unreachable {
-        /// Why the server is unreachable, in one sentence.
+        /// The reason why the server is unreachable, in one sentence.
         reason: String,
         /// Time of the first failure.
         since: Instant,
@@ -98,7 +99,7 @@ pub enum ServerHealth {
 }
 
 impl ServerHealth {
-    /// The last snapshot, if there is one.
+    /// Returns the last snapshot, if there is one.
     pub fn snapshot(&self) -> Option<&Arc<ServerSnapshot>> {
         match self {
             Self::Connecting => None,
@@ -337,12 +338,12 @@ impl<F: FnMut(ServerHealth)> SamplerThread<F> {
     }
 }
 
-/// The current time in microseconds since 1970.
+/// Returns the current time in microseconds since 1970.
 pub(crate) fn now_us() -> i64 {
     Timestamp::now().as_micros()
 }
 
-/// Delay before the next attempt, after a number of failures.
+/// Returns the delay before the next attempt, after a number of failures.
 fn retry_delay(failures: u32) -> Duration {
     let first = Duration::from_millis(500);
     first.saturating_mul(1 << failures.min(8)).min(RETRY_DELAY_MAX)

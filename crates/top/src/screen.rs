@@ -82,7 +82,7 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -
 const CHART_MIN: u16 = 6;
 const CHART_MAX: u16 = 24;
 
-/// Area of overlay pages, inset from the borders.
+/// Returns the area of overlay pages, inset from the borders.
 fn page_area(area: Rect) -> Rect {
     let (x, y) = (area.width / 12, area.height / 8);
     Rect { x, y, width: area.width - 2 * x, height: area.height - 2 * y }

@@ -27,7 +27,7 @@ pub struct PlannedSignal {
     pub target: SignalTarget,
     /// Process id, role and database of the session.
     pub session: String,
-    /// Why the session was selected, as a phrase.
+    /// The reason why the session was selected, as a phrase.
     pub reason: String,
     /// The statement, on one line.
     pub query: String,
@@ -38,7 +38,7 @@ pub struct PlannedSignal {
 pub struct SparedBackend {
     /// Process id, role and database of the session.
     pub session: String,
-    /// Why the session is left alone, as a phrase.
+    /// The reason why the session is left alone, as a phrase.
     pub reason: &'static str,
 }
 
@@ -127,7 +127,7 @@ impl SignalPlan {
     }
 }
 
-/// Reason why a session must be left alone, if any.
+/// Returns the reason why a session must be left alone, if any.
 fn reason_to_spare(
     backend: &BackendActivity,
     action: SignalAction,

@@ -104,7 +104,8 @@ pub enum SlowLogFormat {
     Json,
 }
 
-/// The slow statement log. If the file could not be opened, each slow statement tries again.
+/// The slow statement log. If the file could not be opened, each slow statement causes another
+/// attempt.
 #[derive(Debug)]
 pub struct SlowLog {
     path: PathBuf,
@@ -113,7 +114,7 @@ pub struct SlowLog {
     zone: TimeZone,
 }
 
-/// The log cannot be written.
+/// The reason why the slow statement log cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write slow statements to {}", path.display())]
 pub struct SlowLogError {
@@ -136,7 +137,7 @@ impl SlowLog {
         howdah_files::options().append(true).create(true).open(path)
     }
 
-    /// The current reason why the log cannot be written, if any.
+    /// Returns the current reason why the log cannot be written, if any.
     pub fn problem(&self) -> Option<String> {
         let error = self.file.as_ref().err()?;
         Some(format!("cannot write slow statements to {}: {error}", self.path.display()))

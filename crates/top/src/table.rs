@@ -109,7 +109,7 @@ pub enum RowMark {
 }
 
 impl RowMark {
-    /// Character that stands for the mark, a space if there is none.
+    /// Returns the character that stands for the mark; a space if there is none.
     pub fn letter(self) -> char {
         match self {
             Self::None | Self::Idle => ' ',
@@ -137,7 +137,7 @@ pub enum ScreenKind {
 }
 
 impl ScreenKind {
-    /// All screens, in the order of their keys.
+    /// Returns all screens, in the order of their keys.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Activity, Self::Blocking, Self::Waits]
             .into_iter()
@@ -150,7 +150,7 @@ impl ScreenKind {
         Self::all().find(|screen| screen.name() == name)
     }
 
-    /// Name of the screen on the command line.
+    /// Returns the name of the screen on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Activity => "activity",
@@ -161,7 +161,7 @@ impl ScreenKind {
         }
     }
 
-    /// Description in one sentence.
+    /// Returns the description of the screen, in one sentence.
     pub fn help(self) -> &'static str {
         match self {
             Self::Activity => {
@@ -174,7 +174,7 @@ impl ScreenKind {
         }
     }
 
-    /// The statistics view that the screen shows, if any.
+    /// Returns the statistics view that the screen shows, if any.
     pub fn view(self) -> Option<&'static StatsView> {
         match self {
             Self::View(view) => Some(view),
@@ -182,7 +182,7 @@ impl ScreenKind {
         }
     }
 
-    /// Reason why a snapshot has no table for the screen, if known.
+    /// Returns the reason why a snapshot has no table for the screen, if known.
     pub fn unavailable_reason(self, snapshot: &ServerSnapshot) -> Option<String> {
         let version = snapshot.server.version;
         match self {
@@ -195,7 +195,7 @@ impl ScreenKind {
         }
     }
 
-    /// Default sort column, in descending order; `None` if rows have their own order.
+    /// Returns the default sort column, in descending order; `None` if rows have their own order.
     pub fn order(self) -> Option<&'static str> {
         match self {
             Self::Activity => Some("time"),
@@ -220,7 +220,7 @@ impl Eq for ScreenKind {}
 pub struct TableOptions {
     /// Whether to include idle sessions and the server's own processes.
     pub with_idle: bool,
-    /// Which rows to include.
+    /// Condition that rows must satisfy to be included.
     pub filter: RowFilter,
     /// Sort column; `None` for the screen's default.
     pub order: Option<&'static str>,
@@ -292,7 +292,7 @@ impl ScreenTable {
         }
     }
 
-    /// Index of a column.
+    /// Returns the index of the column called `name`.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name == name)
     }
@@ -350,13 +350,13 @@ impl TableRow {
     }
 }
 
-/// Display priority of a view's column: see [`TableColumn::rank`].
+/// Returns the display priority of a view's column: see [`TableColumn::rank`].
 fn rank(view: &StatsView, name: &str) -> u8 {
     let place = view.essential_columns.iter().position(|essential| *essential == name);
     place.and_then(|place| u8::try_from(place).ok()).unwrap_or(UNRANKED)
 }
 
-/// Maximum width of a view's column, chosen by its name and unit.
+/// Returns the maximum width of a view's column, chosen by its name and unit.
 fn width(column: &howdah_collect::ViewColumn) -> u16 {
     match (column.name, column.unit) {
         ("query", _) => 0,

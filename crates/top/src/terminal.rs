@@ -83,7 +83,8 @@ impl Drop for TerminalScreen {
     }
 }
 
-/// The escape sequence that copies a text. Base64 cannot end the sequence early.
+/// Returns the escape sequence that copies a text. The text is in Base64, which cannot end the
+/// sequence early.
 fn clipboard(text: &str) -> String {
     format!("\x1b]52;c;{}\x07", BASE64_STANDARD.encode(text))
 }
@@ -98,9 +99,9 @@ fn enter(has_mouse: bool) -> io::Result<()> {
 /// Whether the terminal must be restored.
 static IS_ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Restores the terminal, once: after a panic the hook and the destructor both call it, and a
-/// second time would move the cursor back over the message in between. Errors are ignored: they
-/// mean that the terminal is gone.
+/// Restores the terminal, but only once: after a panic, the hook and the destructor both call this
+/// function, and restoring a second time would move the cursor back over the panic message. Errors
+/// are ignored, because they mean that the terminal is gone.
 fn restore() {
     if !IS_ENTERED.swap(false, Relaxed) {
         return;

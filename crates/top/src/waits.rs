@@ -25,7 +25,7 @@ pub const STORM_SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// end is sampled at the same rate.
 const STORM_LINGER_US: i64 = 10_000_000;
 
-/// Minimum number of waiting sessions in a storm, whatever their share.
+/// Minimum number of waiting sessions in a storm, regardless of their share.
 const STORM_SESSIONS_MIN: u32 = 5;
 
 /// Numbers of a server's working sessions by wait event, second by second. Cloning is cheap:
@@ -49,7 +49,7 @@ pub struct WaitSecond {
 }
 
 impl WaitSecond {
-    /// Average number of working sessions per wait event.
+    /// Returns the average number of working sessions per wait event.
     pub fn means(&self) -> impl Iterator<Item = (Option<&BackendWait>, f64)> {
         let samples = f64::from(self.samples.max(1));
         self.sums.iter().map(move |(wait, sum)| (wait.as_ref(), f64::from(*sum) / samples))
@@ -93,7 +93,7 @@ impl WaitHistory {
         self.seconds.drain(..oldest);
     }
 
-    /// Time until the next sample, at `now_us`.
+    /// Returns the time until the next sample, at `now_us`.
     pub fn sample_interval(&self, now_us: i64) -> Duration {
         if self.is_in_storm(now_us) { STORM_SAMPLE_INTERVAL } else { SAMPLE_INTERVAL }
     }
@@ -103,7 +103,7 @@ impl WaitHistory {
         self.storm_us.is_some_and(|storm_us| (0..STORM_LINGER_US).contains(&(now_us - storm_us)))
     }
 
-    /// All seconds, oldest first.
+    /// Returns all seconds, oldest first.
     pub fn seconds(&self) -> impl DoubleEndedIterator<Item = &WaitSecond> {
         self.seconds.iter().map(|second| &**second)
     }
@@ -116,13 +116,13 @@ impl WaitHistory {
         Self { seconds: seconds.cloned().collect(), storm_us: self.storm_us }
     }
 
-    /// Seconds after `second`, oldest first.
+    /// Returns the seconds after `second`, oldest first.
     pub fn after(&self, second: i64) -> impl Iterator<Item = &WaitSecond> {
         let from = self.seconds.partition_point(|known| known.second <= second);
         self.seconds.range(from..).map(|second| &**second)
     }
 
-    /// Average number of working sessions per wait event, over all seconds.
+    /// Returns the average number of working sessions per wait event, over all seconds.
     pub fn means(&self) -> BTreeMap<Option<BackendWait>, f64> {
         let mut means = BTreeMap::new();
         for second in &self.seconds {
@@ -136,7 +136,7 @@ impl WaitHistory {
         means
     }
 
-    /// Total number of samples in all seconds.
+    /// Returns the total number of samples in all seconds.
     pub fn samples(&self) -> u64 {
         self.seconds.iter().map(|second| u64::from(second.samples)).sum()
     }

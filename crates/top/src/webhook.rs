@@ -40,7 +40,7 @@ impl std::fmt::Debug for RedactedEndpoint {
     }
 }
 
-/// Format of the messages.
+/// Format of the messages that a webhook sends.
 pub enum WebhookFormat {
     /// `{"text": …}`, as accepted by Slack, Mattermost and Rocket.Chat.
     Slack,
@@ -61,7 +61,7 @@ impl std::fmt::Debug for WebhookFormat {
     }
 }
 
-/// The webhook cannot be set up. Its URL does not appear in the text.
+/// The reason why a webhook cannot be set up. The message does not contain the URL.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WebhookError {
@@ -93,7 +93,7 @@ impl Webhook {
         }
     }
 
-    /// Scheme, host and port of the URL, which are safe to show.
+    /// Returns the scheme, host and port of the URL, which are safe to show.
     pub fn origin(&self) -> String {
         self.endpoint.0.origin()
     }

@@ -20,8 +20,8 @@ use crate::{
 
 /// A message from a backend, borrowing from the frame it came in.
 ///
-/// Text is bytes in the encoding given by `client_encoding`, or in the server's encoding before
-/// that has been agreed.
+/// Texts are bytes in the encoding given by `client_encoding`, or in the server's encoding until
+/// `client_encoding` takes effect.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum BackendMessage<'a> {
@@ -59,9 +59,9 @@ pub enum BackendMessage<'a> {
     NoData,
     /// A warning or other notice.
     NoticeResponse(ServerError<'a>),
-    /// NOTIFY from a session.
+    /// A notification that a session sent with NOTIFY.
     NotificationResponse(Notification<'a>),
-    /// Types of the parameters of the statement described.
+    /// Types of the parameters of the described statement.
     ParameterDescription(Oids<'a>),
     /// A session parameter's value.
     ParameterStatus {

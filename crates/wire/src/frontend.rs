@@ -9,7 +9,7 @@ use crate::{
 
 /// A message from a frontend, borrowing from the frame it came in.
 ///
-/// Text is bytes in the client's encoding, which the message does not contain.
+/// Texts are bytes in the client's encoding, which the message does not specify.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FrontendMessage<'a> {
@@ -44,7 +44,7 @@ pub enum FrontendMessage<'a> {
     /// A response to an authentication request: see [`PasswordMessage`] and
     /// [`SaslInitialResponse`]. The body of a later SASL response is the data itself.
     Authentication(&'a [u8]),
-    /// Runs statements by the simple protocol.
+    /// Runs statements with the simple query protocol.
     Query {
         /// Text of the statements.
         sql: &'a [u8],

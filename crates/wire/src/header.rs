@@ -76,7 +76,7 @@ impl Header {
     }
 }
 
-/// An invalid header. The connection cannot be resynchronized.
+/// The reason why a header is invalid. The connection cannot be resynchronized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
@@ -115,7 +115,7 @@ impl<'a> Frame<'a> {
     ///
     /// # Errors
     ///
-    /// Those of [`Header::parse`] and [`Header::limited_to`]; the limit applies as soon as the
+    /// The errors of [`Header::parse`] and [`Header::limited_to`]; the limit applies as soon as the
     /// header has arrived.
     pub fn split(
         buf: &'a [u8],

@@ -131,15 +131,16 @@ kinds! {
         ErrorResponse = b'E', LONG;
         /// The value of a function call.
         FunctionCallResponse = b'V', LONG;
-        /// The server does not support the requested protocol version or options, and offers these.
+        /// The server does not support the requested protocol version or options. Contains the
+        /// newest supported version and the unsupported options.
         NegotiateProtocolVersion = b'v', SHORT;
         /// The described statement returns no rows.
         NoData = b'n', SHORT;
         /// A warning or other notice, at any time.
         NoticeResponse = b'N', LONG;
-        /// NOTIFY from a session, at any time.
+        /// A notification that a session sent with NOTIFY, at any time.
         NotificationResponse = b'A', LONG;
-        /// Types of the parameters of the statement described.
+        /// Types of the parameters of the described statement.
         ParameterDescription = b't', LONG;
         /// A session parameter's value, at the start and after each change.
         ParameterStatus = b'S', SHORT;

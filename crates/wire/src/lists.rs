@@ -68,8 +68,8 @@ impl ExactSizeIterator for Cells<'_> {}
 
 /// Format codes in order.
 ///
-/// No code means text for all, one code applies to all, otherwise there is one for each value.
-/// Layout: `count: u16`, then one `u16` each.
+/// No code means text for all values, one code applies to all, and otherwise each value has its
+/// own. Layout: `count: u16`, then one `u16` each.
 #[derive(Clone)]
 pub struct Formats<'a> {
     rest: BodyReader<'a>,

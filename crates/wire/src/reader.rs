@@ -1,7 +1,7 @@
 //! A cursor over a message body: reads fields from the front, and reports a body that is too short
 //! or too long as an error.
 
-/// The body of a message does not have the layout of its kind. The peer is at fault.
+/// The reason why a message could not be decoded. The peer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {

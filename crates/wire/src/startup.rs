@@ -32,7 +32,7 @@ pub struct ProtocolVersion {
 impl ProtocolVersion {
     /// The version that every server and pooler supports.
     pub const V3_0: Self = Self { major: 3, minor: 0 };
-    /// The version of PostgreSQL 18, with cancel keys of up to 256 bytes.
+    /// The version that PostgreSQL 18 introduced, with cancel keys of up to 256 bytes.
     pub const V3_2: Self = Self { major: 3, minor: 2 };
 
     /// Returns the code in a startup packet: `major << 16 | minor`.

@@ -11,8 +11,8 @@ use super::{AuthPolicy, LoginRefused};
 /// Maximum size of a message before the login is complete, when nothing has been authenticated yet.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Passes the server's bytes to a session; each authentication request only after an [`AuthPolicy`]
-/// has accepted it.
+/// Passes the server's bytes to a session, but an authentication request only after an
+/// [`AuthPolicy`] has accepted it.
 ///
 /// A session answers every request that it receives, so the policy must be applied first. Once the
 /// server has accepted the login, bytes pass through unchecked.
@@ -137,7 +137,8 @@ mod tests {
         AuthFilter::new(policy.for_login(false))
     }
 
-    /// A clear-text password request if `ask`, then AuthenticationOk and what follows it.
+    /// Returns a clear-text password request if `ask`, then AuthenticationOk and the messages after
+    /// it.
     fn let_in(ask: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         if ask {

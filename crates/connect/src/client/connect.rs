@@ -63,7 +63,7 @@ struct Connector<'t> {
     config: OnceCell<Arc<rustls::ClientConfig>>,
 }
 
-/// An address that an endpoint's name was resolved to.
+/// One of the addresses of an endpoint, after name resolution.
 struct EndpointAddress<'p> {
     endpoint: &'p Endpoint,
     address: ResolvedAddress,
@@ -149,7 +149,8 @@ impl Connector<'_> {
         Ok(Some(TlsSetup { config, server_name: tls::server_name(endpoint)? }))
     }
 
-    /// Connects and logs in with one encryption method. Sets `encrypted` as soon as it is known.
+    /// Connects and logs in with one encryption method. Sets `encrypted` as soon as it is known
+    /// whether the connection uses TLS.
     fn attempt(
         &self,
         address: &EndpointAddress<'_>,
@@ -158,8 +159,7 @@ impl Connector<'_> {
         encrypted: &mut Option<bool>,
     ) -> Result<Client, ConnectFailure> {
         let timeout = self.target.connect_timeout();
-        // One deadline for connecting, TLS and login together, as `connect_timeout` means in
-        // libpq.
+        // Connecting, TLS and login share one deadline, as with libpq's `connect_timeout`.
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let late = |cause| name_timeout(cause, timeout);
         let keepalive = self.target.keepalive();
@@ -178,7 +178,8 @@ impl Connector<'_> {
             late(cause)
         })?;
         *encrypted = Some(socket.is_encrypted());
-        // After the handshake: channel binding needs the hash of the server's certificate.
+        // The login data is created after the handshake, because channel binding needs the hash of
+        // the server's certificate.
         let login = self.login(address.endpoint, &socket);
         let policy = self.target.auth_policy(&login);
         let mut nonce = [0; 18];
@@ -289,7 +290,7 @@ fn is_final(cause: &ConnectFailure) -> bool {
         | ConnectFailure::Lost(_)
         | ConnectFailure::Closed
         | ConnectFailure::WrongSession { .. } => false,
-        // cannot_connect_now
+        // 57P03 is cannot_connect_now: the server is starting up or shutting down.
         ConnectFailure::Sql(error) => error.sqlstate != "57P03",
         _ => true,
     }
@@ -306,7 +307,7 @@ fn name_timeout(cause: ConnectFailure, timeout: Option<Duration>) -> ConnectFail
     }
 }
 
-/// Shuffles a list with random numbers of the operating system.
+/// Shuffles a list with random numbers from the operating system.
 fn shuffle<T>(list: &mut [T]) -> Result<(), ConnectError> {
     for last in (1..list.len()).rev() {
         let mut bytes = [0; 8];

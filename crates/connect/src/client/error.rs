@@ -29,7 +29,7 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Returns the SQLSTATE with which a server refused the last attempt that got one.
+    /// Returns the SQLSTATE of the last attempt that a server refused with an error.
     pub fn sqlstate(&self) -> Option<&str> {
         let Self::Failed { failures } = self else { return None };
         failures.iter().rev().find_map(|failure| match &failure.cause {
@@ -123,7 +123,7 @@ pub enum ConnectFailure {
     /// The session is not of the kind required by `target_session_attrs`.
     #[error("the session is not {required}")]
     WrongSession {
-        /// The required kind.
+        /// The kind of session that `target_session_attrs` requires.
         required: SessionAttributes,
     },
     /// The kind of session could not be determined.
@@ -195,7 +195,7 @@ pub enum QueryError {
         /// The timeout that was exceeded.
         after: Duration,
     },
-    /// The connection is lost.
+    /// The connection was lost before the call was complete.
     #[error("the connection was lost")]
     Lost(#[source] io::Error),
     /// The server violated the protocol. The connection is closed.
@@ -238,13 +238,13 @@ impl QueryError {
 pub struct SqlError {
     /// The severity: `ERROR`, `FATAL` or `PANIC`, possibly in the server's language.
     pub severity: String,
-    /// The five-character error code.
+    /// The SQLSTATE, an error code of five characters.
     pub sqlstate: String,
-    /// The primary message.
+    /// The primary message, usually one line.
     pub message: String,
-    /// The detail field.
+    /// Further details about the error, if the server sent any.
     pub detail: Option<String>,
-    /// The hint field.
+    /// A suggestion for solving the problem, if the server sent one.
     pub hint: Option<String>,
     /// Position in the statement, in characters from 1.
     pub position: Option<u32>,

@@ -12,8 +12,8 @@ pub(super) trait ResultSink {
     /// Whether the sink accepts COPY data.
     const ACCEPTS_COPY: bool;
 
-    /// Reads the next piece of COPY data to send into `buffer`, and returns its length; 0 at the
-    /// end. `None` if the sink has no such data.
+    /// Reads the next piece of COPY data for the server into `buffer`, and returns its length; 0 at
+    /// the end. `None` if the sink has no such data.
     fn read_copy_data(&mut self, _buffer: &mut [u8]) -> Option<io::Result<usize>> {
         None
     }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 pub struct ResultSet {
     /// Names of the columns; empty if the statement returns no rows.
     pub columns: Vec<String>,
-    /// The rows, each as wide as `columns`.
+    /// The rows, each with one cell per column of the result.
     pub rows: Vec<ResultRow>,
     /// The command tag, such as `SELECT 5`; empty if the text contained no statement.
     pub tag: String,

@@ -56,7 +56,7 @@ enum RawStream {
 }
 
 impl Socket {
-    /// Connects, without TLS.
+    /// Connects by the deadline, without TLS.
     pub(super) fn connect(
         address: &ResolvedAddress,
         keepalive: Keepalive,

@@ -11,9 +11,9 @@ use crate::{
 
 impl ConnectTarget {
     /// Returns the URI without the password. Files at their default locations in the home directory
-    /// are left out. Parsed with the same home directory and no variables it yields the same
-    /// target, except for the password, `require_auth`, keepalives, and session parameters from the
-    /// environment.
+    /// are omitted. If the URI is parsed with the same home directory and without variables, the
+    /// result is the same target, except for the password, `require_auth`, keepalives, and session
+    /// parameters from the environment.
     pub(super) fn to_uri(&self) -> String {
         let mut uri = format!("postgresql://{}@", encode(&self.user, b""));
         let mut parameters = UriParameters::default();

@@ -28,7 +28,7 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {}", .path.display())]
     File {
-        /// Path of the file.
+        /// Path of the file with the problem.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -36,7 +36,7 @@ pub enum TlsError {
     /// A file contains none of the expected items.
     #[error("{} contains no {what}", .path.display())]
     Empty {
-        /// Path of the file.
+        /// Path of the file with the problem.
         path: PathBuf,
         /// Description of the expected content.
         what: &'static str,
@@ -44,7 +44,7 @@ pub enum TlsError {
     /// An item in a file is invalid.
     #[error("{} contains a {what} that cannot be used", .path.display())]
     Unusable {
-        /// Path of the file.
+        /// Path of the file with the problem.
         path: PathBuf,
         /// Description of the invalid item.
         what: &'static str,
@@ -104,7 +104,7 @@ pub enum TlsError {
     /// The host is neither a DNS name nor an address.
     #[error("{host:?} cannot be the name of a TLS server")]
     ServerName {
-        /// The host as given.
+        /// The host from the connection parameters.
         host: String,
     },
     /// rustls rejects the settings.

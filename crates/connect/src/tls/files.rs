@@ -14,8 +14,8 @@ use rustls_pki_types::{
 
 use super::error::TlsError;
 
-/// Maximum size of a file, above that of any certificate bundle: a wrong path must not exhaust
-/// memory.
+/// Maximum size of a file in bytes. It is larger than any certificate bundle; a wrong path must not
+/// exhaust memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads all certificates of a PEM file, at least one.
@@ -47,7 +47,8 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
 ///
 /// # Errors
 ///
-/// As for [`private_key_unchecked`], or if users other than the owner may access the file.
+/// The errors of [`private_key_unchecked`], or the file is accessible to users other than the
+/// owner.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     check_permissions(path)?;
     private_key_unchecked(path)
@@ -58,7 +59,7 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsErro
 ///
 /// # Errors
 ///
-/// Also if the key is encrypted.
+/// The file is unreadable, or contains no private key or an encrypted one.
 pub(super) fn private_key_unchecked(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let bytes = read(path)?;
     let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());

@@ -31,7 +31,7 @@ pub enum Encryption {
 }
 
 impl TlsSettings {
-    /// Returns the ways to start a connection to `endpoint`, in the order they should be tried.
+    /// Returns the ways to start a connection to `endpoint`, in the order in which to try them.
     ///
     /// Try the next one only if the previous failed because of how it started: the TLS handshake
     /// failed, or the server would accept the client only with, or only without, encryption
@@ -105,7 +105,7 @@ pub enum NegotiationError {
 pub(super) const ALPN_PROTOCOL: &[u8] = b"postgresql";
 
 impl Negotiation {
-    /// Starts an attempt.
+    /// Starts an attempt to connect in this way.
     pub fn new(encryption: Encryption) -> Self {
         Self { encryption }
     }

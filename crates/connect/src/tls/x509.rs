@@ -170,7 +170,7 @@ impl<'a> Certificate<'a> {
         Some((seconds(from)?, seconds(until)?))
     }
 
-    /// The first common name of the subject.
+    /// Returns the first common name of the subject.
     pub(super) fn common_name(&self) -> Option<&'a str> {
         let mut names = SliceReader::new(self.subject).ok()?;
         while !names.is_finished() {
@@ -240,7 +240,8 @@ fn contents_if<'a>(reader: &mut SliceReader<'a>, tag: Tag) -> der::Result<Option
     contents(reader, tag).map(Some)
 }
 
-/// Reads an object identifier and compares it. Works for identifiers too long for `der`, too.
+/// Reads an object identifier and compares it. Also works for identifiers that are too long for
+/// `der`.
 fn is_identifier(reader: &mut SliceReader<'_>, identifier: ObjectIdentifier) -> der::Result<bool> {
     Ok(contents(reader, Tag::ObjectIdentifier)? == identifier.as_bytes())
 }

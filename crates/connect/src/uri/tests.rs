@@ -107,8 +107,8 @@ fn errors_name_the_uri_part() {
     }
 }
 
-/// Our own errors: libpq accepts some of these URIs, and looks up a host that is part of the
-/// password.
+/// These errors are our own: libpq accepts some of these URIs, and then resolves a part of the
+/// password as a host name.
 #[test]
 fn errors_never_contain_password_parts() {
     let table = [

@@ -92,7 +92,7 @@ impl HttpEndpoint {
         &self.display_url
     }
 
-    /// Returns only scheme, host and port: for receivers whose path is a secret.
+    /// Returns only scheme, host and port, for receivers whose URL path is a secret.
     pub fn origin(&self) -> String {
         let scheme = if is_secure(&self.uri) { "https" } else { "http" };
         if self.host.contains(':') {

@@ -12,9 +12,9 @@ use ureq::{
 
 use super::transport::{ReplyConnector, agent};
 
-/// Maximum bytes of a reply's body that are read.
+/// Maximum number of bytes that are read of a reply's body.
 const REPLY_BYTES_MAX: u64 = 64 << 10;
-/// Maximum characters of a reply's body quoted in an error.
+/// Maximum number of characters of a reply's body that an error quotes.
 const QUOTE_CHARS_MAX: usize = 300;
 
 /// The reason why a request failed, or its success was not confirmed.
@@ -60,7 +60,7 @@ impl PostError {
     /// Converts an error of ureq. Its texts are omitted, because they may contain the URL.
     fn from_ureq(error: Error) -> Self {
         match error {
-            // A connection's own errors; see `transport`.
+            // An error of this crate's transport; see the module `transport`.
             Error::Other(error) => {
                 Self::Io(error.downcast().map_or_else(io::Error::other, |error| *error))
             }

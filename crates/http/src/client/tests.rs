@@ -91,7 +91,7 @@ fn connection_closed_during_request_is_an_error() {
 #[test]
 fn silent_server_costs_no_more_than_the_deadline() {
     for body in [&b"body"[..], &vec![b'x'; 64 << 20]] {
-        // Neither reads nor replies.
+        // This server neither reads nor replies.
         let (endpoint, server) = serve_one(|stream| stream);
         let start = Instant::now();
         let error = endpoint.post(body, start + Duration::from_millis(50)).unwrap_err();

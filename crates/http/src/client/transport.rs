@@ -36,7 +36,7 @@ pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agen
         .user_agent(user_agent)
         .accept("")
         .accept_encoding("")
-        // The default is the proxy of the environment.
+        // By default, ureq uses the proxy that the environment variables name.
         .proxy(None)
         .max_redirects(0)
         .max_redirects_will_error(false)
@@ -46,7 +46,7 @@ pub(super) fn agent(user_agent: &'static str, connector: impl Connector) -> Agen
     Agent::with_parts(config, connector, DefaultResolver::default())
 }
 
-/// How an endpoint's server is authenticated.
+/// The TLS parameters that authenticate an endpoint's server.
 #[derive(Debug)]
 pub(super) struct TlsParameters {
     pub(super) config: Arc<ClientConfig>,

@@ -168,7 +168,7 @@ mod tests {
         let timeouts = ConnectionTimeouts { idle: Duration::from_millis(20), ..TIMEOUTS };
         let bytes = with_server(1, timeouts, |address| {
             let mut stream = std::net::TcpStream::connect(address).unwrap();
-            // An end of file or a connection error: both mean that it was closed.
+            // An end of file or a connection error: both mean that the connection was closed.
             stream.read(&mut [0; 64]).unwrap_or(0)
         });
         assert_eq!(bytes, 0);

@@ -110,7 +110,7 @@ pub enum ClientStep {
     AuthQuery(AuthQuery),
     /// Route this CancelRequest, then close.
     Cancel(CancelKey),
-    /// The client is authenticated: everything after this is up to the pool.
+    /// The client is authenticated. The pool is responsible for everything that follows.
     Authenticated(Box<AuthenticatedClient>),
     /// Close the connection. The reason is for the log; the output contains it if the client may
     /// see it.
@@ -311,7 +311,8 @@ impl ClientHandshake {
     }
 
     fn reject(&mut self, why: Rejection) -> ClientStep {
-        // During the TLS handshake a plain error message would be read as part of it.
+        // During the TLS handshake, the client would read an unencrypted error message as part of
+        // the handshake.
         if !matches!(self.state, ClientAuthState::Tls { .. }) {
             why.write(&mut self.output);
         }

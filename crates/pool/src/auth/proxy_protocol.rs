@@ -74,7 +74,7 @@ pub struct ProxyHeader {
     pub source: Option<SocketAddr>,
 }
 
-/// The bytes are not a PROXY header.
+/// The error for bytes that are not a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a PROXY protocol header")]
 pub struct ProxyHeaderError;

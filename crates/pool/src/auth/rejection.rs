@@ -52,17 +52,17 @@ pub enum Rejection {
     /// The startup packet has no user.
     #[error("no PostgreSQL user name specified in startup packet")]
     NoUser,
-    /// A startup parameter that is not tracked, so it would be lost when the client changes
-    /// servers.
+    /// The startup parameter is not tracked, so its value would be lost when the client gets
+    /// another server.
     #[error("unsupported startup parameter: {0}")]
     Parameter(
-        /// Name of the parameter.
+        /// Name of the unsupported parameter.
         String,
     ),
     /// A startup parameter within `options` that is not tracked.
     #[error("unsupported startup parameter in options: {0}")]
     OptionsParameter(
-        /// Name of the parameter.
+        /// Name of the unsupported parameter.
         String,
     ),
     /// `options` contains something other than parameters.
@@ -86,19 +86,19 @@ pub enum Rejection {
     /// cases.
     #[error("password authentication failed for user \"{0}\"")]
     Password(
-        /// The requested user.
+        /// The user from the startup packet.
         String,
     ),
     /// The certificate is for another user, or the client sent none.
     #[error("certificate authentication failed for user \"{0}\"")]
     Certificate(
-        /// The requested user.
+        /// The user from the startup packet.
         String,
     ),
     /// The OS user is not allowed to log in as the requested user.
     #[error("Peer authentication failed for user \"{0}\"")]
     Peer(
-        /// The requested user.
+        /// The user from the startup packet.
         String,
     ),
     /// No line of `auth.hba-file` matches the connection.
@@ -116,31 +116,31 @@ pub enum Rejection {
     /// The method requires no password, but the user is unknown.
     #[error("role \"{0}\" does not exist")]
     UnknownUser(
-        /// The requested user.
+        /// The user from the startup packet.
         String,
     ),
     /// The database is not configured. Reported only after authentication.
     #[error("database \"{0}\" does not exist")]
     UnknownDatabase(
-        /// The requested database.
+        /// The database from the startup packet.
         String,
     ),
     /// An administrator has disabled the database.
     #[error("database \"{0}\" is disabled")]
     Disabled(
-        /// The requested database.
+        /// The database from the startup packet.
         String,
     ),
     /// The user has no access to the console.
     #[error("user \"{0}\" may not use the console")]
     NotAdmin(
-        /// The requested user.
+        /// The user from the startup packet.
         String,
     ),
     /// The client sent a message of another type instead of a password.
     #[error("expected password response, got message type {0}")]
     UnexpectedMessage(
-        /// Tag of the message.
+        /// Tag of the received message.
         u8,
     ),
     /// A message is longer than any valid one.
@@ -208,7 +208,7 @@ pub enum RefusalReason {
 }
 
 impl RefusalReason {
-    /// Every reason.
+    /// All reasons, in the order of their declaration.
     pub const ALL: [Self; 15] = [
         Self::Password,
         Self::Certificate,

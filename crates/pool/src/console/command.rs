@@ -166,8 +166,8 @@ impl ConsoleCommand {
     }
 }
 
-/// Whether `SET` of this name sets a session parameter, which has no effect here: the parameters
-/// that drivers set, and all of `SET SESSION`.
+/// Whether `SET` of this name sets a session parameter, which has no effect on the console. This
+/// applies to the parameters that drivers set, and to all of `SET SESSION`.
 fn is_session_parameter(setting: &str) -> bool {
     const NAMES: [&str; 7] = [
         "APPLICATION_NAME",

@@ -1,4 +1,4 @@
-//! Changing the log level of the process at the console.
+//! Changes the log level of the process from the console.
 
 use std::sync::OnceLock;
 

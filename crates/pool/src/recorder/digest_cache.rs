@@ -1,5 +1,5 @@
-//! [`DigestCache`]: the digests of sessions' identities in event hashes, computed once for many
-//! events.
+//! [`DigestCache`]: a cache of the session identity digests that event hashes contain, so that each
+//! digest is computed once for many events.
 
 use std::sync::Arc;
 

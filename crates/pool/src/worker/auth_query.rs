@@ -149,7 +149,7 @@ fn parse_secret(secret: Option<&[u8]>) -> Result<UserSecret, AuthQueryError> {
     Ok(UserSecret { secret })
 }
 
-/// Connects to the pool as a client, through a socket pair whose other end the worker gets.
+/// Connects to the pool as a client over a socket pair, and sends the other end to the worker.
 fn connect(
     auth_query: &AuthQuery,
     worker: &Mailbox,

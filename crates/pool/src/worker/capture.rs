@@ -25,7 +25,7 @@ pub(super) struct Captures(Mutex<CaptureState>);
 struct CaptureState {
     /// The recorder of the running capture, or of the last one.
     recorder: Option<Arc<CaptureRecorder>>,
-    /// Number of captures started.
+    /// Number of captures that this process has started.
     started: u32,
 }
 

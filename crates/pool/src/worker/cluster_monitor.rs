@@ -7,7 +7,8 @@
 //! may affect waiting clients.
 //!
 //! While clients use read-your-writes, the primary is checked soon after each write, and then each
-//! standby that has not replayed it yet, less and less often while it makes no progress.
+//! standby that has not replayed the write yet. The interval grows while a standby makes no
+//! progress.
 
 mod health_check;
 
@@ -335,7 +336,7 @@ pub(super) fn start(
     mailboxes: &Arc<[Arc<Mailbox>]>,
 ) {
     if monitor.has_started.swap(true, Ordering::Relaxed) {
-        // The threads may have waited for a pool whose login they can use.
+        // The threads may have been waiting for a pool whose login they can use.
         return monitor.check_now();
     }
     for server in 0..monitor.cluster.servers.len() {

@@ -140,7 +140,7 @@ impl PoolerHandle {
         are_all.then(|| pools.map(|pool| count(&pool.counts)).sum())
     }
 
-    /// Forwards a CancelRequest whose key may come from another process: to all workers, and to the
+    /// Forwards a CancelRequest whose key may come from another process to all workers, and to the
     /// predecessor process while it has clients.
     pub(super) fn cancel_foreign(&self, key: &CancelKey) {
         self.broadcast(|| WorkerMessage::CancelForeign(key.clone()));
@@ -213,7 +213,7 @@ impl PoolerHandle {
         self.notify_admin_state();
         let is_in = |name: &str| admin_states.iter().any(|(state, _)| state == name);
         self.wait_until(|view| {
-            // RESUME may have been issued meanwhile.
+            // Stop waiting if RESUME has been issued in the meantime.
             !admin_states.iter().all(|(_, state)| state.is_paused())
                 || !view.servers.iter().any(|server| {
                     let pool = &view.pools[server.pool];

@@ -1,5 +1,5 @@
 //! [`Helpers`]: threads outside the data path for the slow steps of logins. Steps that wait for a
-//! server or a resolver have separate threads, so that they do not delay those that only compute.
+//! server or a resolver have separate threads, so that they do not delay steps that only compute.
 
 use std::{
     sync::{
@@ -48,7 +48,8 @@ pub(super) enum JobKind {
     Resolve,
 }
 
-/// Number of threads of each kind. While a step blocks for seconds, other threads proceed.
+/// Number of threads of each kind. If a step blocks for seconds, the other threads of its kind make
+/// progress.
 const THREADS: usize = 4;
 
 impl Helpers {

@@ -120,7 +120,7 @@ impl PoolerHandle {
                         server = %endpoint,
                         "host name resolves to another address"
                     );
-                    // This fails only if the database was removed meanwhile.
+                    // This fails only if the database was removed in the meantime.
                     let _ = self.reconnect(&DatabaseSelector::One(database));
                 }
             }

@@ -32,7 +32,7 @@ pub(super) enum WorkerMessage {
     HandOver(Box<Transfer>, Stream, ServerRoute),
     /// Worker `by` has clients starving for a server of this pool.
     RequestServer { pool: PoolId, by: WorkerId },
-    /// Another worker has added this pool, which has a minimum size: opens this worker's share.
+    /// Opens this worker's share of the minimum size of a pool that another worker has added.
     OpenMinimum(PoolId),
     /// A CancelRequest with a key of this worker, received by another worker from this address.
     Cancel(CancelKey, Option<SocketAddr>),
@@ -85,7 +85,7 @@ pub(super) enum WorkerMessage {
     /// Stops accepting clients, and hands each connected client over to another process as soon as
     /// possible.
     StartHandover(Sender<Outgoing>),
-    /// The handover has failed: serves clients as before.
+    /// The handover has failed: the worker serves its clients as before.
     CancelHandover,
     /// Adds a client received from another process, or returned by one.
     AdoptClient(Box<IncomingClient>),

@@ -214,9 +214,9 @@ impl PendingLogin {
         }
     }
 
-    /// Returns the events to watch the stream for. Outgoing connections also watch for writability,
-    /// to learn when they are connected. A client's login output is short and fits into the empty
-    /// socket buffer.
+    /// Returns the events to watch the stream for. Outgoing connections are also watched for
+    /// writability, which shows that they are established. A client's login output is short and
+    /// fits into the empty socket buffer.
     pub(super) fn interest(&self) -> Interest {
         if matches!(self.kind, PendingKind::Client(_)) { Interest::Read } else { Interest::Both }
     }

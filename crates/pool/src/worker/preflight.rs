@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{WorkerId, config::Config};
 
-/// The problems that a start with the checked settings would have.
+/// Problems that would prevent or impair a start with the checked settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preflight {
     /// Keys below `[pool]`, and the reasons why their values cannot be used.

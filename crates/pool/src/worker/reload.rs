@@ -17,7 +17,7 @@ use crate::config::{Config, ConfigChange, ConfigReadError, Diagnostic, SetError}
 /// The source of the settings, for reloading them.
 #[derive(Clone, Debug)]
 pub struct ConfigOrigin {
-    /// The configuration file.
+    /// Path of the configuration file.
     pub path: PathBuf,
     /// The number of workers from the command line, which overrides the file.
     pub workers: Option<NonZeroUsize>,
@@ -84,9 +84,9 @@ impl PoolerHandle {
         Ok(ReloadReport { changes: self.apply_config(config)?, warnings: read.warnings })
     }
 
-    /// Sets one key until the next reload. TLS keys are valid only together: a value that conflicts
-    /// with the others takes effect once they match, and RELOAD drops it. Returns notices for the
-    /// administrator.
+    /// Sets one key until the next reload. The TLS settings must match each other: a value that
+    /// conflicts with the others is set aside until all of them match, and RELOAD discards it.
+    /// Returns notices for the administrator.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl PoolerHandle {
                     });
                     return Ok(changes.collect());
                 }
-                // Each file is valid by itself, but they do not match.
+                // Each file is valid, but the files do not match.
                 Err(
                     error @ (PoolerStartError::ClientTls { .. }
                     | PoolerStartError::ServerTls { .. }),

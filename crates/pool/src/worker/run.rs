@@ -419,7 +419,7 @@ impl PoolWorker {
     }
 
     fn run_deferred(&mut self) {
-        // Actions added meanwhile run in the next iteration, after other events.
+        // Actions that these actions add run in the next iteration, after other events.
         for _ in 0..self.sockets.deferred.len() {
             match self.sockets.deferred.pop_front() {
                 None => return,

@@ -11,7 +11,7 @@ pub(super) enum SocketEntry {
     Listener(usize),
     /// A connection that is not logged in yet, or that carries a CancelRequest.
     Login(Box<PendingLogin>),
-    /// A login at a helper thread, with the events reported meanwhile.
+    /// A login at a helper thread, with the events reported since it was handed to the helper.
     AtHelper { ready: bool, hung_up: bool },
     /// A peer that is logged in.
     Connected(PeerConnection),

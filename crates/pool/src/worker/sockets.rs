@@ -56,7 +56,7 @@ pub(super) struct WorkerSockets {
     clients: Vec<Option<SocketRef>>,
     servers: Vec<Option<SocketRef>>,
     worker: WorkerId,
-    /// Which client events to log.
+    /// The settings that determine which client events are logged.
     pub(super) log: LogConfig,
     /// The mailboxes of all workers, by worker ID.
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
@@ -119,7 +119,7 @@ impl WorkerSockets {
         *self.socket_ref(peer) = Some(SocketRef { slot, route, permits, log_fields: None });
     }
 
-    /// Logs a client's login if configured, and keeps its log fields.
+    /// Logs a client's login if configured, and stores the client's fields for later log messages.
     pub(super) fn log_connected(
         &mut self,
         peer: PeerId,
@@ -159,7 +159,7 @@ impl WorkerSockets {
         self.socket_ref(PeerId::Server(server)).as_ref()?.route.clone()
     }
 
-    /// Returns the addresses of a peer's connection, and its TLS version.
+    /// Returns the addresses of a peer's connection, and its encryption.
     pub(super) fn addresses(&mut self, peer: PeerId) -> Option<SocketAddresses> {
         let (_, connection) = self.connection(peer)?;
         let stream = &connection.stream;
@@ -191,7 +191,8 @@ impl WorkerSockets {
         }
     }
 
-    /// Whether a client's connection can be handed over: it is unencrypted and has no backlog.
+    /// Whether a client's connection can be handed over: it is unencrypted, has no backlog, and no
+    /// send has failed.
     pub(super) fn can_hand_over(&mut self, id: ClientId) -> bool {
         self.connection(PeerId::Client(id)).is_some_and(|(_, connection)| {
             !connection.stream.is_encrypted()

@@ -1,12 +1,13 @@
 //! [`Startups`]: the connections of all workers that have not logged in, and the choice of one to
 //! close when the limit is reached.
 //!
-//! An attacker that opens sockets and sends nothing, or a byte now and then, must not lock others
-//! out. At the limit, each new connection replaces one that keeps the pooler waiting. Addresses are
-//! searched from the one with the most connections down. At each address, the candidate is the
-//! oldest connection without a startup packet (including one in its TLS handshake), or else the
-//! oldest one that has not answered an authentication request, if the address has more connections
-//! than the new one's. If none qualifies, the new connection is refused.
+//! An attacker that opens sockets and sends nothing, or only an occasional byte, must not lock
+//! others out. At the limit, each new connection replaces one that keeps the pooler waiting.
+//! Addresses are searched from the one with the most connections down. At each address, the
+//! candidate is the oldest connection without a startup packet (including one in its TLS
+//! handshake), or else the oldest one that has not answered an authentication request, if the
+//! address has more connections than the new one's. If none qualifies, the new connection is
+//! refused.
 //!
 //! Unix sockets are counted separately, so that the console stays reachable during a flood of TCP
 //! connections.

@@ -18,7 +18,7 @@ pub struct ShardInterval {
     pub packets: u64,
     /// Bytes of these packets.
     pub bytes: u64,
-    /// Non-empty lines.
+    /// Non-empty lines in these packets.
     pub lines: u64,
     /// Parsed samples, including those refused because of limits.
     pub samples: u64,
@@ -93,12 +93,12 @@ pub struct NewName<'t> {
 }
 
 impl NewNames {
-    /// Maximum entries whose memory is retained: steady traffic has few new keys.
+    /// Maximum number of entries whose memory is retained: steady traffic has few new keys.
     const RETAINED_ENTRIES: usize = 4096;
 
     pub(super) fn push(&mut self, new: NewName<'_>) {
         let NewName { kind, name, tags, overflow } = new;
-        // Far below u32::MAX: both came in one packet.
+        // Both lengths are far below `u32::MAX`, because name and tags came in one packet.
         let (name_bytes, tags_bytes) = (name.len() as u32, tags.len() as u32);
         self.entries.push(NewNameEntry { name_bytes, tags_bytes, kind, overflow });
         self.text.extend_from_slice(name);
@@ -149,7 +149,7 @@ impl<C> Default for CellTable<C> {
 
 /// A value that aggregates samples and can be reset without releasing its memory.
 pub(super) trait MetricCell: Default {
-    /// Returns the number of samples in the cell.
+    /// Returns a mutable reference to the number of samples in the cell.
     fn hits(&mut self) -> &mut u32;
 
     /// Counts one more sample and returns the previous number.
@@ -209,7 +209,7 @@ impl<C: MetricCell> CellTable<C> {
 pub struct CounterCell {
     /// Sum of values divided by their rates, in order of arrival.
     pub sum: f64,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub hits: u32,
 }
 
@@ -224,7 +224,7 @@ pub struct TimerCell {
     pub count: f64,
     /// The unit of the last sample.
     pub unit: TimingUnit,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub hits: u32,
 }
 
@@ -233,7 +233,7 @@ pub struct TimerCell {
 pub struct Sketched {
     /// The distribution: in seconds for samples in milliseconds, otherwise in the unit sent.
     pub sketch: Sketch,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub samples: u64,
     /// Sum, in the unit sent.
     pub sum: f64,
@@ -301,13 +301,13 @@ pub struct GaugeCell {
     /// Relative changes after `set`, with the stamps of their batches; changes of one batch are
     /// summed.
     pub changes: Vec<(u64, f64)>,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub hits: u32,
 }
 
 impl GaugeCell {
-    /// Maximum batches whose changes are stored separately; later changes are added to the last
-    /// one.
+    /// Maximum number of batches whose changes are stored separately; later changes are added to
+    /// the last one.
     pub(super) const CHANGES_MAX: usize = 64;
 
     pub(super) fn set(&mut self, stamp: u64, value: f64) {
@@ -359,7 +359,7 @@ pub struct SetCell {
     pub members: HashSet<Box<[u8]>>,
     /// Samples whose member exceeded the limit.
     pub refused: u64,
-    /// Number of samples.
+    /// Number of samples received, not scaled by their rates.
     pub hits: u32,
 }
 

@@ -9,7 +9,7 @@ use super::MetricType;
 /// The number of [`MetricType`]s.
 pub const KINDS: usize = 4;
 
-/// Marks a metric type for which a key has no cell.
+/// The cell number that marks a metric type for which a key has no cell.
 const NONE: u32 = u32::MAX;
 
 /// The key table. Its hasher has a random seed, so that senders cannot craft colliding keys.

@@ -2,7 +2,7 @@
 
 use crate::grammar::{BadLine, RejectReason};
 
-/// Maximum lines stored per interval and shard; more lines are only counted.
+/// Maximum number of lines stored per interval and shard; further lines are only counted.
 const RECENT_MAX: usize = 16;
 /// Maximum length of a stored line, in bytes.
 const LINE_BYTES_MAX: usize = 256;
@@ -18,7 +18,7 @@ pub struct Rejects {
 /// A line that was rejected, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RejectedLine {
-    /// Reason for the rejection.
+    /// The reason why the line, or a value in it, was rejected.
     pub reason: RejectReason,
     /// The line, or its beginning. Invalid UTF-8 is replaced, control characters are escaped.
     pub line: String,

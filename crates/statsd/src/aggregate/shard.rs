@@ -97,7 +97,8 @@ impl SampleShard {
         let interval = &mut self.interval;
         match value {
             SampleValue::Count(value) => {
-                // The order of operations in etsy's server: it affects the last bit.
+                // Calculated in the same order as in etsy's server, because the order affects the
+                // last bit.
                 let value = if rate == 1.0 { value } else { value * (1.0 / rate) };
                 interval.counters.touch(cell).sum += value;
             }
@@ -121,8 +122,8 @@ impl SampleShard {
         kind: MetricType,
     ) -> Result<usize, RejectReason> {
         let (name, tags) = (sample.name, sample.tags);
-        // Checked here because only keys without a cell get here, and an invalid key never gets
-        // one.
+        // Only keys without a cell reach this function. An invalid key never gets a cell, so it is
+        // rejected here each time.
         if matches!(name, [] | [b';', ..]) {
             return Err(RejectReason::NoName);
         }
@@ -158,7 +159,7 @@ impl SampleShard {
     fn cell(&mut self, new: NewName<'_>) -> u32 {
         self.interval.names.push(new);
         let cell = self.cells[new.kind as usize];
-        // Far below u32::MAX: `StatsdLimits::keys` is at most 2^30.
+        // The number stays far below `u32::MAX`: `StatsdLimits::keys` is at most 2^30.
         self.cells[new.kind as usize] = cell + 1;
         cell
     }
@@ -201,7 +202,8 @@ fn kind(value: SampleValue<'_>) -> MetricType {
     }
 }
 
-/// Estimates the number of distinct keys beyond the limit by linear counting, with 8 KiB once used.
+/// Estimates the number of distinct keys beyond the limit by linear counting. Takes 8 KiB once it
+/// is used.
 ///
 /// Source: Whang, Vander-Zanden, Taylor: A linear-time probabilistic counting algorithm, 1990.
 #[derive(Debug, Default)]

@@ -26,7 +26,7 @@ pub struct ConsoleOutput {
 }
 
 impl ConsoleOutput {
-    /// Prints to standard output, or to standard error in the Perl dialect.
+    /// Creates a backend that prints to standard output, or to standard error in the Perl dialect.
     pub fn new(settings: &settings::ConsoleSettings, dialect: StatsdDialect) -> Self {
         let out: Box<dyn Write + Send> = match dialect {
             StatsdDialect::Etsy | StatsdDialect::Dogstatsd => Box::new(io::stdout()),
@@ -35,7 +35,7 @@ impl ConsoleOutput {
         Self::with_writer(out, settings, dialect)
     }
 
-    /// Prints to any writer.
+    /// Creates a backend that prints to `out`.
     pub fn with_writer(
         out: Box<dyn Write + Send>,
         settings: &settings::ConsoleSettings,
@@ -83,7 +83,7 @@ impl MetricBackend for ConsoleOutput {
         "console"
     }
 
-    /// False, because each interval is printed with its own time.
+    /// Returns false, because each interval is printed with its own time.
     fn joins_intervals(&self) -> bool {
         false
     }
@@ -103,7 +103,7 @@ impl MetricBackend for ConsoleOutput {
     }
 }
 
-/// Returns the printed object, with the keys of etsy's console in the same order.
+/// Returns the object to print, with the same keys as etsy's console backend, in the same order.
 fn values(snapshot: &FlushSnapshot, dialect: StatsdDialect) -> JsValue {
     let number = |name: &str, value: f64| (name.into(), JsValue::Number(value));
     let counters = snapshot.counters.iter();

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::settings::StatsdSettings;
 
-/// A backend cannot be created.
+/// The reason why a backend cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendOpenError {

@@ -88,7 +88,7 @@ impl FileBackend {
     }
 }
 
-/// A flush whose lines were not all written.
+/// The error of a flush that did not write all its lines.
 #[derive(Debug, thiserror::Error)]
 #[error("{lost} lines lost")]
 struct WriteFailure {

@@ -91,7 +91,7 @@ impl GraphiteBackend {
         format!("{}:{}", self.link.host, self.link.port)
     }
 
-    /// Unconfirmed batches count as delivered if their connection is still open, and are requeued
+    /// Marks unconfirmed batches as delivered if their connection is still open, and requeues them
     /// if not.
     fn resolve_unconfirmed(&mut self) {
         if self.link.connection.as_mut().is_some_and(|connection| !connection.is_closed()) {
@@ -102,8 +102,8 @@ impl GraphiteBackend {
         }
     }
 
-    /// Closes a non-persistent connection after the last batch of a flush. Carbon's close confirms
-    /// that it has read everything.
+    /// Closes a non-persistent connection after the last batch of a flush. Carbon then closes the
+    /// connection too, which confirms that it has read everything.
     fn close(&mut self, deadline: Instant, timeout: Duration) -> DeliveryOutcome<CarbonSendError> {
         let mut closed = DeliveryOutcome::default();
         if !self.link.persistent
@@ -132,7 +132,8 @@ impl GraphiteBackend {
     }
 }
 
-/// Renders an interval. Its last four values describe the previous flush, with the present time.
+/// Renders an interval. Its last four values describe the previous flush, but have the current time
+/// as their timestamp.
 fn render(
     snapshot: &FlushSnapshot,
     settings: &settings::GraphiteSettings,
@@ -168,7 +169,7 @@ impl MetricBackend for GraphiteBackend {
         "graphite"
     }
 
-    /// False, because each interval is one point of every graph.
+    /// Returns false, because each interval is one point of every graph.
     fn joins_intervals(&self) -> bool {
         false
     }
@@ -234,7 +235,7 @@ impl CarbonConnection {
     }
 }
 
-/// Carbon never refuses a batch: it is either reachable or not.
+/// The error of sending a batch. Carbon never refuses a batch: it is either reachable or not.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 struct CarbonSendError(#[from] io::Error);

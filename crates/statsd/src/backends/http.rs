@@ -23,7 +23,7 @@ pub(super) struct HttpSender {
     refused: CountRefusedValues,
 }
 
-/// Returns how many values of a refused batch the receiver did not accept.
+/// A function that returns how many values of a refused batch the receiver did not accept.
 pub(super) type CountRefusedValues = fn(&PostError, &ValueBatch) -> u64;
 
 impl HttpSender {
@@ -35,7 +35,7 @@ impl HttpSender {
         Self { endpoint, outbox: Outbox::new(spool_bytes), status, refused }
     }
 
-    /// Sets the counter for receivers that accept part of a refused batch.
+    /// Sets the function that counts refused values, for receivers that may accept part of a batch.
     pub(super) fn refused_by(self, refused: CountRefusedValues) -> Self {
         Self { refused, ..self }
     }
@@ -89,7 +89,7 @@ impl HttpSender {
     }
 }
 
-/// A batch was refused, completely or in part.
+/// The error of posting a batch, with the function that counts the values not accepted.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 struct HttpSendError {

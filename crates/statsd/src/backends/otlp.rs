@@ -30,11 +30,11 @@ use crate::{
     sketch::Sketch,
 };
 
-/// Approximate data points per request.
+/// Approximate number of data points per request.
 const POINTS_MAX: usize = 5_000;
-/// Maximum buckets on one side of a histogram, as in OpenTelemetry's own libraries.
+/// Maximum number of buckets on one side of a histogram, as in OpenTelemetry's own libraries.
 const BUCKETS_MAX: usize = 160;
-/// The coarsest scale.
+/// The coarsest scale, as in OpenTelemetry's own libraries.
 const SCALE_MIN: i32 = -10;
 
 /// The backend that sends snapshots to an OTLP receiver.
@@ -381,7 +381,7 @@ fn scale(sketch: &Sketch) -> i32 {
     (SCALE_MIN..=Sketch::SCALE.cast_signed()).rev().find(fits).unwrap_or(SCALE_MIN)
 }
 
-/// `Buckets`: an offset, and the counts from there on, including empty buckets.
+/// Writes `Buckets`: an offset, and the counts from there on, including empty buckets.
 fn dense(message: &mut ProtobufMessage, buckets: &[(i32, u64)]) {
     let Some((offset, _)) = buckets.first().copied() else { return };
     let mut counts = Vec::new();

@@ -39,7 +39,7 @@ pub(super) struct ValueBatch {
     pub(super) values: u64,
 }
 
-/// Omits the bytes.
+/// Shows the number of bytes instead of the bytes.
 impl fmt::Debug for ValueBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Batch({} values, {} bytes)", self.values, self.bytes.len())
@@ -84,7 +84,7 @@ struct BatchQueue {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) struct DeliveryOutcome<E> {
-    /// The last failure.
+    /// The last failure, if any batch failed.
     error: Option<E>,
     /// Whether the failure was the first of consecutive ones.
     first: bool,
@@ -224,7 +224,7 @@ impl Outbox {
         self.waiting.batches.is_empty()
     }
 
-    /// Drops the spool and counts its values as lost; an error if there are any.
+    /// Drops the spool and counts its values as lost; returns an error if there are any.
     pub(super) fn abandon(&mut self, receiver: &str) -> Result<(), BackendError> {
         let lost = self.waiting.batches.iter().map(|batch| batch.values).sum::<u64>();
         self.waiting = BatchQueue::default();
@@ -300,7 +300,7 @@ impl<E: SendError> DeliveryOutcome<E> {
     }
 }
 
-/// Values were lost.
+/// The error that reports lost values, with its cause if known.
 #[derive(Debug, thiserror::Error)]
 #[error("{lost} values dropped")]
 struct ValuesDropped {
@@ -441,7 +441,7 @@ mod tests {
             resent.push(batch.values);
             Ok::<(), UnreachableError>(())
         });
-        // The first batch is further back than the limit.
+        // The first batch was sent more than the limit's bytes ago, so it counts as arrived.
         assert_eq!((delivered, resent), (DELIVERED, vec![2, 3, 4, 5]));
     }
 }

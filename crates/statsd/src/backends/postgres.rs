@@ -45,7 +45,7 @@ pub struct PostgresBackend {
     status: BackendStatus,
 }
 
-/// The settings of this backend cannot be used.
+/// The reason why the settings of this backend cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresError {
@@ -274,7 +274,7 @@ enum CopyError {
 }
 
 impl SendError for CopyError {
-    /// Errors caused by the rows, not by the state of the server.
+    /// Whether the rows caused the error, rather than the state of the server.
     fn is_refusal(&self) -> bool {
         let Self::Query(QueryError::Sql(error)) = self else { return false };
         // Connection exception, transaction rollback, invalid transaction state (read-only),

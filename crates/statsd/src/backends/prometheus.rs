@@ -48,7 +48,7 @@ pub enum PrometheusError {
     Setting {
         /// The setting's key.
         key: &'static str,
-        /// The requirement.
+        /// The requirement that the value violates.
         reason: &'static str,
     },
     /// The address cannot be bound.

@@ -14,7 +14,7 @@ pub(crate) struct ProtobufMessage {
     bytes: Vec<u8>,
 }
 
-/// The low three bits of a field's tag.
+/// The wire type of a field: the low three bits of its tag.
 #[derive(Clone, Copy)]
 enum ProtobufWireType {
     Varint = 0,

@@ -25,17 +25,17 @@ use crate::{
     settings::{self, RepeaterProtocol},
 };
 
-/// Maximum queued batches per receiver. A batch holds the packets that a reader received at once,
-/// up to 128.
+/// Maximum number of queued batches per receiver. A batch holds the packets that a reader received
+/// at once, up to 128.
 const QUEUE_BATCHES: usize = 1024;
-/// Maximum bytes of a batch; further packets of the same batch are dropped.
+/// Maximum size of a batch in bytes; further packets of the same batch are dropped.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Maximum time for connecting and for sending a batch.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Concatenated packets.
+/// Packets, concatenated in one buffer, and the offset at which each ends.
 #[derive(Debug, Default)]
 struct RawPackets {
     bytes: Vec<u8>,
@@ -275,7 +275,8 @@ fn send_datagrams(socket: &UdpSocket, packets: &RawPackets) -> u64 {
     for packet in packets.iter() {
         match socket.send(packet) {
             Ok(_) => sent += 1,
-            // Reports that the previous packet was refused. This packet has not been sent yet.
+            // This error reports that the previous packet was refused. The current packet has not
+            // been sent yet.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 sent = sent.saturating_sub(1);
                 sent += u64::from(socket.send(packet).is_ok());

@@ -23,7 +23,7 @@ use crate::{
 /// 2026-03-01 10:00:00 UTC.
 pub(crate) const TIMESTAMP: i64 = 1_772_359_200;
 
-/// Three counters, a timer with samples, an idle timer, a gauge and a set.
+/// Returns a snapshot with three counters, a timer with samples, an idle timer, a gauge and a set.
 pub(crate) fn snapshot() -> Arc<FlushSnapshot> {
     Arc::new(snapshot_at(TIMESTAMP))
 }

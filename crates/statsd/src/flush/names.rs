@@ -66,8 +66,8 @@ pub(crate) fn sanitised(text: &str, dialect: StatsdDialect) -> Cow<'_, str> {
     }
 }
 
-/// Converts `name,tag=value,tag=value` to `name;tag=value;tag=value`. The Perl server leaves
-/// commas.
+/// Converts `name,tag=value,tag=value` to `name;tag=value;tag=value`. The Perl server leaves commas
+/// unchanged.
 fn influx(name: Cow<'_, str>, dialect: StatsdDialect) -> Cow<'_, str> {
     let mut parts = name.split(',');
     let is_name = parts.next().is_some_and(|first| !first.is_empty() && !first.contains('='));

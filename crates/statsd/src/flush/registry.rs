@@ -37,7 +37,7 @@ use crate::{
     settings::{Aggregation, StatsdDialect, StatsdSettings},
 };
 
-/// Maximum recent bad lines stored.
+/// Maximum number of recent bad lines stored.
 const RECENT_MAX: usize = 64;
 
 /// All metrics of the server.
@@ -234,7 +234,7 @@ impl KeyRegistry {
         snapshot
     }
 
-    /// Totals since the start, as of the last [`collect`](Self::collect).
+    /// Returns the totals since the start, as of the last [`collect`](Self::collect).
     pub fn totals(&self) -> &ReceiveTotals {
         &self.totals
     }
@@ -265,7 +265,7 @@ impl KeyRegistry {
         }
     }
 
-    /// Sets that exceeded the member limit in this interval.
+    /// Returns the sets that exceeded the member limit in this interval.
     fn capped_sets(&self) -> impl Iterator<Item = &MetricName> {
         self.sets.iter().filter(|entry| entry.state.refused > 0).map(|entry| &entry.name)
     }
@@ -342,7 +342,7 @@ fn is_self_metric(key: &str) -> bool {
     ["packets_received", "metrics_received", "bad_lines_seen"].iter().any(|part| key.contains(part))
 }
 
-/// Seconds since 1970, halves rounded up as JavaScript does.
+/// Returns the seconds since 1970, with halves rounded up as in JavaScript.
 fn rounded_seconds(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from((since.as_millis() + 500) / 1000).unwrap_or(i64::MAX)

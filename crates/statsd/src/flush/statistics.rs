@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct TimerRules {
     percentiles: Vec<Percentile>,
     histogram: Vec<HistogramRule>,
-    /// Fields without a percentile, each with whether it is enabled.
+    /// Fields without a percentile, and whether each is enabled.
     plain: [(Arc<str>, bool); 9],
     histogram_enabled: bool,
 }
@@ -33,7 +33,7 @@ pub(super) struct TimerRules {
 #[derive(Clone, Debug)]
 struct Percentile {
     percent: f64,
-    /// `count_90`, `mean_90`, `upper_90`, `sum_90`, `sum_squares_90`, each with whether it is
+    /// `count_90`, `mean_90`, `upper_90`, `sum_90` and `sum_squares_90`, and whether each is
     /// enabled.
     names: [(Arc<str>, bool); 5],
 }
@@ -248,7 +248,8 @@ impl PrefixSums {
         self.squares.clear();
         let (mut sum, mut squares) = (None, None);
         for value in samples {
-            // Does not start with 0: 0 + -0 would lose the sign, which etsy's sums retain.
+            // The sums do not start from 0, because 0 + -0 would lose the sign, which etsy's sums
+            // retain.
             let next = sum.map_or(*value, |sum: f64| value + sum);
             let next_squares = squares.map_or(value * value, |sum: f64| value * value + sum);
             self.sums.push(next);

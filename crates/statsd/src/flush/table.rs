@@ -60,7 +60,7 @@ impl<S: Default> MetricTable<S> {
         if let Some(index) = by_key.find(hash, |index| entries[*index as usize].name == *name) {
             return *index;
         }
-        // Bounded by the key limit of each shard.
+        // The number of entries is bounded by the key limit of each shard.
         let index = entries.len() as u32;
         entries.push(MetricEntry {
             name: name.clone(),
@@ -119,7 +119,7 @@ impl<S: Default> MetricTable<S> {
         self.entries.len() - self.live
     }
 
-    /// Live entries in order of first receipt.
+    /// Returns the live entries in order of first receipt.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &MetricEntry<S>> {
         self.entries.iter().filter(|entry| entry.live)
     }

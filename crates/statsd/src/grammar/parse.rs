@@ -164,8 +164,8 @@ impl<'p> LineContext<'p> {
         }
     }
 
-    /// Parses the fields after a type and returns the rate. Like etsy's server, only the first
-    /// unknown field is an error.
+    /// Parses the fields after a type and returns the rate. As in etsy's server, an unknown field
+    /// is an error only directly after the type.
     fn fields(
         &self,
         fields: impl Iterator<Item = &'p [u8]>,

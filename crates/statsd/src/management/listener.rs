@@ -22,7 +22,7 @@ pub(super) struct PortListener {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Set once the listener is dropped; checked by connections.
+/// A flag that is set when the listener is dropped, so that connections end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StopFlag(Arc<AtomicBool>);
 

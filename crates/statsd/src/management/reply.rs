@@ -141,7 +141,7 @@ fn stats(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
     };
     row("messages", "last_msg_seen", last);
     row("messages", short_name(&BAD_LINES_SEEN), totals.rejects.total() as f64);
-    // Etsy's server does not have these; they are included only if not zero.
+    // Etsy's server does not have these counts; they are included only if they are not zero.
     let dropped = [
         (&EVENTS, totals.events),
         (&SERVICE_CHECKS, totals.checks),
@@ -180,7 +180,7 @@ fn stats(core: &ServerCore, session: &ManagementSession, perl: bool) -> String {
     lines.collect::<String>() + END
 }
 
-/// `counters`, `timers`, `gauges` or `sets`: the values of the running interval.
+/// Executes `counters`, `timers`, `gauges` or `sets`: returns the values of the running interval.
 fn values(core: &ServerCore, session: &ManagementSession, kind: &str, perl: bool) -> String {
     let values = {
         let registry = core.running_interval();
@@ -333,7 +333,8 @@ fn format(session: &mut ManagementSession, arguments: &[String]) -> String {
     format!("format: {}\n", arguments[0])
 }
 
-/// `top [COUNT]`: number of samples and key of the busiest metrics in the running interval.
+/// Executes `top [COUNT]`: returns the busiest metrics of the running interval, each with its
+/// number of samples and its key.
 fn top(core: &ServerCore, session: &ManagementSession, arguments: &[String]) -> String {
     let count = arguments.first().map_or(Ok(10), |argument| argument.parse::<usize>());
     let Ok(count) = count else { return "ERROR\n".to_owned() };
@@ -361,7 +362,8 @@ fn top(core: &ServerCore, session: &ManagementSession, arguments: &[String]) -> 
     text + END
 }
 
-/// `drops`: received and lost packets per socket, and the host's backlog drops.
+/// Executes `drops`: returns the received and lost packets per socket, and the host's backlog
+/// drops.
 fn drops(core: &ServerCore, session: &ManagementSession) -> String {
     let account = core.ledger().read();
     if session.json {
@@ -396,7 +398,8 @@ fn drops(core: &ServerCore, session: &ManagementSession) -> String {
     text + END
 }
 
-/// `bad`: bad lines by reason, and the most recent ones with their age in seconds.
+/// Executes `bad`: returns the numbers of bad lines by reason, and the most recent ones with their
+/// age in seconds.
 fn bad(core: &ServerCore, session: &ManagementSession) -> String {
     let now = SystemTime::now();
     let registry = core.running_interval();
@@ -430,7 +433,7 @@ fn bad(core: &ServerCore, session: &ManagementSession) -> String {
     text + END
 }
 
-/// Seconds since 1970, rounded.
+/// Returns the seconds since 1970, rounded.
 fn seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64().round()
 }

@@ -1,9 +1,9 @@
 //! Health checks: at each interval, `health` is sent to the management ports of all nodes
 //! concurrently.
 //!
-//! A node is up if its reply contains `up`, as in etsy's proxy. The first failed check removes it
-//! from the ring, the first successful one adds it again. The timeout of a check is the check
-//! interval.
+//! A node is up if its reply contains `up`, as in etsy's proxy. The first failed check removes the
+//! node from the ring, and the first successful one adds it again. The timeout of a check is the
+//! check interval.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -19,7 +19,7 @@ use super::ProxyState;
 
 /// Minimum time between two checks, however many datagrams are refused.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Maximum bytes of a reply that are read.
+/// Maximum number of bytes that are read of a reply.
 const REPLY_BYTES_MAX: usize = 4096;
 
 /// Schedules the checks, and stops them.
@@ -117,6 +117,6 @@ fn is_up((host, port): &(String, u16), deadline: Instant) -> bool {
         }
         Ok(reply.windows(2).any(|pair| pair == b"up"))
     };
-    // The reason of a failed check is irrelevant; the change of the ring is logged.
+    // The reason for a failed check is irrelevant; the change of the ring is logged.
     check().unwrap_or(false)
 }

@@ -12,7 +12,7 @@ use md5::{Digest as _, Md5};
 /// A ring of nodes, identified by index.
 #[derive(Debug, Default)]
 pub struct HashRing {
-    /// Sorted by position; of equal positions the earlier node is first.
+    /// Sorted by position; at equal positions, the earlier node comes first.
     points: Vec<(u32, usize)>,
 }
 
@@ -44,7 +44,8 @@ impl HashRing {
     }
 }
 
-/// Forty, except for rounding errors of `100 / total * 40 * nodes`: 39 for seven nodes.
+/// Returns the number of points per node: 40, or 39 if `100 / total * 40 * nodes` is rounded down,
+/// as for seven nodes.
 fn points_per_node(nodes: usize) -> u32 {
     let share = 100.0 / (100.0 * nodes as f64);
     (share * 40.0 * nodes as f64).floor() as u32

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-/// When to read the socket again.
+/// The decision when to read the socket again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadDecision {
     /// Read immediately, because more packets are waiting.
@@ -38,7 +38,7 @@ pub(crate) struct BatchPacer {
 impl BatchPacer {
     /// Maximum pause: far below the shortest flush interval.
     pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
-    /// Packets per read to aim for. More would exceed the processor's caches.
+    /// Target number of packets per read. More packets would exceed the processor's caches.
     const BATCH_TARGET: u64 = 256;
     /// Minimum number of packets per maximum pause; with fewer, the reader waits for readability
     /// instead.
@@ -47,7 +47,7 @@ impl BatchPacer {
     const RATE_WINDOW: Duration = Duration::from_millis(2);
     /// Buffer memory that the kernel charges for a small packet: 768 on x86-64, rounded up.
     const PACKET_CHARGE_BYTES: f64 = 1024.0;
-    /// Rate of a burst that may start at any moment: what one core can send.
+    /// Packet rate of a burst that may start at any moment: the rate at which one core can send.
     const BURST_PACKETS_PER_SECOND: f64 = 500_000.0;
     /// Fraction of the buffer that such a burst may fill during a pause.
     const BURST_BUFFER_SHARE: f64 = 0.5;

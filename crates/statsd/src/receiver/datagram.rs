@@ -28,7 +28,7 @@ use super::{
     sys::{PacketBatch, SocketMemory, refuse_packets},
 };
 
-/// Packets received by one system call.
+/// Maximum number of packets received by one system call.
 const BATCH: usize = 128;
 
 /// Maximum packet size: UDP's maximum. Longer packets from unix sockets are truncated.
@@ -93,7 +93,7 @@ impl DatagramReader {
         read
     }
 
-    /// Reads what has arrived so far. New packets are refused, so this terminates.
+    /// Reads the packets that have arrived so far. New packets are refused, so the loop terminates.
     fn drain(&mut self, batch: &mut PacketBatch) {
         let refused = if self.senders_block {
             rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Read)

@@ -9,7 +9,7 @@ use memchr::{memchr, memrchr};
 #[derive(Debug, Default)]
 pub(crate) struct LineBuffer {
     tail: Vec<u8>,
-    /// The current line was too long; the rest of it is discarded.
+    /// Whether the current line was too long, so that the rest of it is discarded.
     skipping: bool,
     /// Lines discarded because they were too long.
     overlong: u64,

@@ -38,7 +38,7 @@ struct KernelCounts {
 }
 
 impl SocketCounts {
-    /// Counts for `socket`, which is named `name` in logs.
+    /// Creates the counts of `socket`, which is named `name` in logs.
     pub(crate) fn new(name: String, socket: Option<Arc<OwnedFd>>) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -62,7 +62,7 @@ impl SocketCounts {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
-    /// Adds what the reader itself discarded.
+    /// Adds items that the reader itself discarded.
     pub(crate) fn discard(&self, count: u64) {
         if count == 0 {
             return;
@@ -116,8 +116,8 @@ impl LossLedger for SocketLedger {
     }
 }
 
-/// Packets dropped since boot because a processor's receive queue was full. 0 if `/proc` is
-/// unreadable.
+/// Returns the number of packets dropped since boot because a processor's receive queue was full; 0
+/// if `/proc` is unreadable.
 fn backlog_drops() -> u64 {
     fs::read_to_string("/proc/net/softnet_stat").map_or(0, |table| parse_softnet(&table))
 }

@@ -20,7 +20,7 @@ use rustix::net::{
 
 use crate::settings::ListenSettings;
 
-/// A configured socket could not be opened.
+/// The reason why a configured socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiverOpenError {
@@ -136,10 +136,12 @@ pub(crate) fn unix_stream(
     Ok(BoundSocket { name: label.socket, fd, address: None, file: Some(file) })
 }
 
-/// Maximum connections waiting to be accepted; the kernel limits it to `net.core.somaxconn`.
+/// Maximum number of connections waiting to be accepted; the kernel limits it to
+/// `net.core.somaxconn`.
 pub(crate) const ACCEPT_BACKLOG: i32 = 1024;
 
-/// Whether an IPv6 socket must not accept IPv4: if another listener uses the same port with IPv4.
+/// Whether an IPv6 socket must not accept IPv4, because another listener uses the same port with
+/// IPv4.
 ///
 /// `[::]:8125` alone accepts both, as in etsy's server; with `0.0.0.0:8125` it would conflict.
 pub(crate) fn v6_only(address: SocketAddr, all: &[ListenSettings]) -> bool {
@@ -285,7 +287,7 @@ mod tests {
     fn stale_socket_file_is_replaced_but_live_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("statsd.sock");
-        // A socket whose process is gone: bound, closed, the file stays.
+        // A socket whose process is gone: it was bound and closed, and its file remains.
         drop(UnixListener::bind(&path).unwrap());
         let opened = unixgram(&path, Some(0o620), 1 << 16).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o620);

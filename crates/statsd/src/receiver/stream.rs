@@ -39,9 +39,9 @@ pub(crate) struct StreamReader {
 pub(crate) struct StreamListener {
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) counts: Arc<SocketCounts>,
-    /// Maximum concurrent connections.
+    /// Maximum number of connections at a time.
     pub(crate) connections_max: usize,
-    /// Current connections.
+    /// Number of open connections.
     pub(crate) connections: usize,
 }
 
@@ -111,8 +111,8 @@ impl StreamReader {
         Ok(())
     }
 
-    /// Accepts waiting connections, and reads from each what has arrived so far, so that a busy
-    /// sender cannot delay stopping.
+    /// Accepts waiting connections, and reads only the data that has arrived so far on each, so
+    /// that a busy sender cannot delay stopping.
     fn drain(&mut self) {
         for listener in 0..self.listeners.len() {
             let waiting = 0..ACCEPT_BACKLOG;

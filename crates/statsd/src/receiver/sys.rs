@@ -52,8 +52,9 @@ impl PacketBatch {
         Self { rooms, _vectors: vectors, headers, packet_bytes_max, received: 0 }
     }
 
-    /// Distance between two buffers. Not a power of two, otherwise the starts of all packets,
-    /// usually the only parts used, would compete for the same few lines of the L1 cache.
+    /// Returns the distance between two buffers in bytes. It is not a power of two, because
+    /// otherwise the starts of all packets, usually the only parts used, would compete for the same
+    /// few lines of the L1 cache.
     fn stride(packet_bytes_max: usize) -> usize {
         packet_bytes_max.next_multiple_of(64) + 5 * 64
     }
@@ -110,7 +111,7 @@ impl PacketBatch {
 
 impl Drop for PacketBatch {
     fn drop(&mut self) {
-        // SAFETY: it came from `Box::into_raw` in `new` and is freed only here.
+        // SAFETY: the pointer came from `Box::into_raw` in `new` and is freed only here.
         drop(unsafe { Box::from_raw(self.rooms) });
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     settings::StatsdSettings,
 };
 
-/// Shared by the flush thread, the management port and the health endpoint.
+/// The state shared by the flush thread, the management port and the health endpoint.
 pub(crate) struct ServerCore {
     settings: RwLock<Arc<StatsdSettings>>,
     config_lines: RwLock<Vec<String>>,
@@ -142,7 +142,7 @@ impl ServerCore {
         self.healthy.store(healthy, Ordering::Relaxed);
     }
 
-    /// See [`super::StatsdServer::reload`].
+    /// Implements [`super::StatsdServer::reload`].
     pub(crate) fn reload(
         &self,
         new: &StatsdSettings,

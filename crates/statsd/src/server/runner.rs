@@ -29,10 +29,10 @@ use crate::{
     flush::FlushSnapshot,
 };
 
-/// Maximum intervals of a backend at once: one in progress and two waiting.
+/// Maximum number of intervals that a backend has at once: one in progress and two waiting.
 const INTERVALS_MAX: usize = 3;
-/// Maximum metrics in these intervals, because an interval of a million keys takes about 100 MB. A
-/// single interval is always accepted.
+/// Maximum number of metrics in these intervals, because an interval of a million keys takes about
+/// 100 MB. A single interval is always accepted.
 const METRICS_MAX: u64 = 1_000_000;
 
 /// A running backend.
@@ -69,7 +69,8 @@ struct SnapshotQueueState {
     /// Number of metrics in the interval in progress.
     in_work: Option<u64>,
     finish: Option<(Arc<FlushSnapshot>, Instant)>,
-    /// The server was dropped, or the backend's thread has ended.
+    /// Whether the queue is closed, because the server was dropped or the backend's thread has
+    /// ended.
     closed: bool,
 }
 
@@ -213,7 +214,7 @@ impl BackendRunner {
     ) -> PendingFinish {
         self.queue.lock().finish = Some((snapshot, deadline));
         self.queue.changed.notify_one();
-        // Keeps the real receiver out of the dropped runner.
+        // Moves the receiver out of the runner, which is dropped at the end of this function.
         let (_, none) = mpsc::channel();
         PendingFinish { name: self.name, ended: std::mem::replace(&mut self.ended, none) }
     }
@@ -231,7 +232,7 @@ impl Drop for BackendRunner {
     }
 }
 
-/// Closes a queue when its thread ends, also by a panic.
+/// Closes a queue when its thread ends, including by a panic.
 struct QueueCloser(Arc<SnapshotQueue>);
 
 impl Drop for QueueCloser {

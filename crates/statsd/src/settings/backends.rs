@@ -4,25 +4,25 @@ use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, time::Dura
 
 use serde::Deserialize;
 
-/// `[statsd.backends]`.
+/// The settings of all backends: `[statsd.backends]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct BackendSettings {
-    /// `[[statsd.backends.graphite]]`.
+    /// `[[statsd.backends.graphite]]`: sends text lines or pickles to Carbon.
     pub graphite: Vec<GraphiteSettings>,
     /// `[statsd.backends.console]`: prints to standard output.
     pub console: Option<ConsoleSettings>,
-    /// `[statsd.backends.file]`.
+    /// `[statsd.backends.file]`: appends values to a file.
     pub file: Option<FileSettings>,
     /// `[[statsd.backends.repeater]]`: forwards raw packets to other servers.
     pub repeater: Vec<RepeaterSettings>,
     /// `[statsd.backends.prometheus]`: an endpoint for scrapes.
     pub prometheus: Option<PrometheusSettings>,
-    /// `[[statsd.backends.influx]]`.
+    /// `[[statsd.backends.influx]]`: sends line protocol over HTTP.
     pub influx: Vec<InfluxSettings>,
-    /// `[[statsd.backends.otlp]]`.
+    /// `[[statsd.backends.otlp]]`: sends OpenTelemetry's protocol over HTTP.
     pub otlp: Vec<OtlpSettings>,
-    /// `[[statsd.backends.postgres]]`.
+    /// `[[statsd.backends.postgres]]`: copies values into a partitioned table.
     pub postgres: Vec<PostgresSettings>,
 }
 
@@ -106,7 +106,7 @@ pub struct ConsoleSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FileSettings {
-    /// Path of the file.
+    /// Path of the file to append to.
     pub path: PathBuf,
     /// Start each line with the flush's timestamp in seconds.
     #[serde(default)]
@@ -326,7 +326,7 @@ fn spool() -> usize {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProxySettings {
-    /// The servers.
+    /// The servers over which the proxy distributes keys.
     pub nodes: Vec<ProxyNodeSettings>,
     /// Time between health checks.
     #[serde(default = "check_interval", deserialize_with = "super::duration")]

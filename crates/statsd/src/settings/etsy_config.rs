@@ -570,7 +570,7 @@ fn milliseconds(value: &LiteralNode) -> Result<Duration, ValueProblem> {
         .map_err(|_| "must be a non-negative number of milliseconds".to_owned())
 }
 
-/// Etsy's rule: an integer above 1, otherwise 1.
+/// Applies etsy's rule for a time to live: an integer above 1, otherwise 1.
 fn ttl(flushes: f64) -> u32 {
     integer(flushes, u32::MAX.into()).and_then(|ttl| ttl.try_into().ok()).unwrap_or(1).max(1)
 }

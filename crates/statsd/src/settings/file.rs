@@ -34,9 +34,10 @@ pub enum SettingsFormat {
 pub struct SettingsDiagnostic {
     /// The line, from 1; 0 if unknown.
     pub line: usize,
-    /// The key with its path, `graphite.legacyNamespace`; empty if it does not concern a key.
+    /// The key with its path, `graphite.legacyNamespace`; empty if the message does not concern a
+    /// key.
     pub key: String,
-    /// The message.
+    /// The text of the error or warning.
     pub text: String,
 }
 
@@ -98,7 +99,7 @@ impl StatsdSettings {
         if violations.is_empty() { Ok(read) } else { Err(SettingsErrors(violations)) }
     }
 
-    /// Violations of rules that apply to all formats.
+    /// Returns the violations of rules that apply to all formats.
     fn violations(&self) -> Vec<SettingsDiagnostic> {
         let limits = &self.limits;
         let rules = [
@@ -149,7 +150,7 @@ impl StatsdSettings {
 }
 
 fn toml_section(text: &str) -> Result<ParsedSettings, SettingsErrors> {
-    /// howdah.toml; other sections belong to other commands.
+    /// The part of howdah.toml that this crate reads; other sections belong to other commands.
     #[derive(serde::Deserialize)]
     struct HowdahToml {
         statsd: Option<StatsdSettings>,

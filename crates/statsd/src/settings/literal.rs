@@ -16,7 +16,7 @@
 //! comment := "//" or "#" to the end of the line, "/*" … "*/"
 //! ```
 //!
-//! No code is executed: only these expressions are evaluated, any other is an error.
+//! No code is executed: only these expressions are evaluated, and any other is an error.
 
 use std::{iter::Peekable, str::CharIndices};
 
@@ -29,7 +29,7 @@ pub(crate) struct LiteralNode {
     pub(crate) value: Literal,
 }
 
-/// A value.
+/// A parsed value, in which all expressions have been evaluated.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Literal {
     Null,

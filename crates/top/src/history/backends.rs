@@ -59,7 +59,7 @@ pub(super) struct BackendWriter {
 }
 
 impl BackendWriter {
-    /// Encodes sessions as differences to the sessions of the previous frame.
+    /// Encodes sessions as differences from the sessions of the previous frame.
     pub(super) fn encode(
         &mut self,
         out: &mut Vec<u8>,

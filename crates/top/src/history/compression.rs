@@ -1,6 +1,5 @@
 //! Compresses a segment's frames as one zstd stream that is flushed after each frame: earlier
-//! frames improve compression, and complete frames can be decompressed although the rest is
-//! missing.
+//! frames improve compression, and complete frames can be decompressed even if the rest is missing.
 
 use std::{fmt, io};
 
@@ -77,7 +76,7 @@ impl FrameUnpacker {
         let mut filled = 0;
         let mut input = InBuffer::around(packed);
         loop {
-            // Grows step by step: a few compressed bytes can expand to a lot.
+            // The buffer grows step by step, because a few compressed bytes can expand to many.
             frame.resize((filled * 2).clamp(16 << 10, FRAME_BYTES_MAX + 1), 0);
             let mut output = OutBuffer::around(&mut frame[filled..]);
             self.0.run(&mut input, &mut output).map_err(|_| CorruptFrame::Packing)?;

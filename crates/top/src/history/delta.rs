@@ -1,4 +1,4 @@
-//! Encodes rows of numbers as differences to the previous row.
+//! Encodes rows of numbers as differences from the previous row.
 
 use howdah_codec::{ByteReader, ByteWriter as _, unzigzag, zigzag};
 
@@ -7,9 +7,9 @@ use super::error::CorruptFrame;
 /// The number in a field; `None` if the field has no value.
 pub(super) type DeltaField = Option<i64>;
 
-/// Encodes `now` as its difference to `before`: which fields differ, which of those have no value,
-/// then the values. Fields selected by the bit mask `clock` are encoded relative to `clock_us`,
-/// because a new timestamp is unrelated to the previous one.
+/// Encodes `now` as its difference from `before`: bit masks of the fields that differ and of those
+/// that now have no value, then the values. Fields selected by the bit mask `clock` are encoded
+/// relative to `clock_us`, because a new timestamp is unrelated to the previous one.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     now: &[DeltaField],

@@ -1,8 +1,8 @@
-//! [`CorruptFrame`]: why a frame cannot be decoded.
+//! [`CorruptFrame`]: the reason why a frame cannot be decoded.
 
 use howdah_codec::CodecError;
 
-/// A corrupt frame: a bug of its writer, or damage on disk.
+/// The reason why a frame is corrupt, because of a bug in its writer or damage on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorruptFrame {

@@ -16,7 +16,7 @@ pub(super) const FILE_HEADER: [u8; 16] = *b"HOWDAHTR\x01\0\0\0\0\0\0\0";
 /// Start of each frame. It is invalid UTF-8 and rare in compressed data.
 const MARKER: [u8; 4] = [0xf7, b'H', b'T', 0xfe];
 
-/// Length of marker, length and checksum before a body.
+/// Number of bytes before a body: marker, length and checksum.
 pub(super) const PREFIX_BYTES: usize = 16;
 
 /// Maximum size of a body in bytes. A longer one is treated as corrupt.
@@ -26,7 +26,7 @@ const SEGMENT: u8 = 1;
 const NEXT: u8 = 2;
 const WAITS: u8 = 3;
 
-/// Identifies the frames of one server: a hash of its name.
+/// Returns the number that identifies the frames of one server: a hash of the server's name.
 pub(super) fn stream_id(name: &str) -> u64 {
     xxh3_64(name.as_bytes())
 }
@@ -105,7 +105,7 @@ pub(super) fn parse_prefix(bytes: &[u8; PREFIX_BYTES]) -> Option<(usize, u64)> {
         .then(|| (length, u64::from_le_bytes(check)))
 }
 
-/// Position of the next marker in `bytes`, not counting one at the first byte.
+/// Returns the position of the next marker in `bytes`, not counting one at the first byte.
 pub(super) fn next_marker(bytes: &[u8]) -> Option<usize> {
     let first = MARKER[0];
     let mut from = 1;

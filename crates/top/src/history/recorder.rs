@@ -17,7 +17,7 @@ use super::{
 };
 use crate::waits::WaitSecond;
 
-/// The recording cannot be opened or written.
+/// The reason why a recording cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderError {
@@ -53,9 +53,10 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 /// A recording that is appended to frame by frame. After a kill, all frames but the last are
 /// intact; after a power failure, all but those of the last ten seconds and the next sample.
 ///
-/// Only one process writes to it. When it exceeds its maximum size, or its oldest segment exceeds
-/// the maximum age, the frames to keep are copied to `FILE.tmp`, which is then renamed: up to three
-/// quarters of the maximum size, so that this happens rarely.
+/// Only one process writes to a recording. When the file exceeds its maximum size, or its oldest
+/// segment exceeds the maximum age, the frames to keep are copied to `FILE.tmp`, which then
+/// replaces the file. Frames up to three quarters of the maximum size are kept, so that this
+/// happens rarely.
 #[derive(Debug)]
 pub struct HistoryRecorder {
     path: PathBuf,
@@ -277,7 +278,7 @@ impl HistoryRecorder {
         self.frames[self.frames.len() - fitting..].iter().filter(whole).copied().collect()
     }
 
-    /// Copies the frames to keep to a new file and renames it to this one.
+    /// Copies the frames to keep to a new file, which then replaces this one.
     fn copy_to(&mut self, path: &Path, retained: Vec<RecordedFrame>) -> io::Result<()> {
         // Remove the copy that a killed process may have left.
         match std::fs::remove_file(path) {

@@ -15,7 +15,7 @@ use super::{
     server_history::{FrameLocation, ServerHistory},
 };
 
-/// The recording cannot be read.
+/// The reason why a recording cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenRecordingError {
@@ -233,7 +233,7 @@ struct FileWindow<'a> {
 }
 
 impl FileWindow<'_> {
-    /// The bytes from `offset` on: `count`, or fewer at the end of the file.
+    /// Returns `count` bytes from `offset` on, or fewer at the end of the file.
     fn at(&mut self, offset: u64, count: usize) -> io::Result<&[u8]> {
         let there = usize::try_from(self.end - offset).unwrap_or(usize::MAX).min(count);
         let is_here =
@@ -248,7 +248,7 @@ impl FileWindow<'_> {
         Ok(&self.bytes[from..from + there])
     }
 
-    /// Bytes from `offset` to the next marker, or to the end.
+    /// Returns the number of bytes from `offset` to the next marker, or to the end of the file.
     fn bytes_to_next_marker(&mut self, offset: u64) -> io::Result<u64> {
         let mut from = offset;
         while from < self.end {

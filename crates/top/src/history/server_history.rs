@@ -23,7 +23,7 @@ const SEGMENT_FRAMES_MAX: usize = 120;
 const SEGMENT_ROWS_MAX: usize = 50_000;
 const SEGMENT_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum age of a view sample that may be shown for a moment, in microseconds.
+/// Maximum age, in microseconds, of a view sample that is shown with a past state.
 const VIEW_AGE_MAX_US: i64 = 300_000_000;
 
 /// Encodes and compresses frames.
@@ -95,8 +95,8 @@ impl FrameSegment {
         self.frames.last().map_or(i64::MIN, |location| location.at_us)
     }
 
-    /// Bytes of memory used by the index of frames, and by the frames themselves unless they are in
-    /// a file.
+    /// Returns the number of bytes of memory used by the index of frames, and by the frames
+    /// themselves unless they are in a file.
     fn memory_bytes(&self) -> usize {
         let packed = match &self.source {
             SegmentSource::Memory(bytes) => bytes.capacity(),
@@ -275,8 +275,8 @@ impl ServerHistory {
         }
     }
 
-    /// Bytes of memory used by the index of frames, and by the frames themselves unless they are in
-    /// a file.
+    /// Returns the number of bytes of memory used by the index of frames, and by the frames
+    /// themselves unless they are in a file.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes
     }
@@ -285,13 +285,13 @@ impl ServerHistory {
         self.segments.iter().flat_map(|segment| &segment.frames)
     }
 
-    /// Times of the first and last frame, in microseconds since 1970.
+    /// Returns the times of the first and last frame, in microseconds since 1970.
     pub(super) fn range(&self) -> Option<(i64, i64)> {
         Some((self.frames().next()?.at_us, self.frames().next_back()?.at_us))
     }
 
-    /// Time of the frame `by` frames after `from_us`, or before it if negative; clamped to the
-    /// first and last.
+    /// Returns the time of the frame `by` frames after `from_us`, or before it if `by` is negative;
+    /// clamped to the first and last frame.
     pub(super) fn step(&self, from_us: i64, by: isize) -> Option<i64> {
         let moments: Vec<i64> = self.frames().map(|location| location.at_us).collect();
         let last = moments.len().checked_sub(1)?;
@@ -301,7 +301,7 @@ impl ServerHistory {
         Some(moments[at])
     }
 
-    /// State at `at_us`, with the named view unless its last sample is too old.
+    /// Returns the state at `at_us`, with the named view unless its last sample is too old.
     pub(super) fn at(
         &self,
         at_us: i64,

@@ -30,7 +30,8 @@ impl TestRng {
     }
 }
 
-/// Sessions of a busy server as under pgbench, each with a new statement in each sample.
+/// Returns the sessions of a server that is busy as under pgbench. In each sample, each session has
+/// a new statement.
 fn busy_backends(rng: &mut TestRng, now_us: i64, sessions: i32) -> Vec<BackendActivity> {
     let session = |pid: i32| {
         let started_us = now_us - rng.below(5_000);
@@ -133,7 +134,7 @@ fn history(limits: HistoryLimits) -> SnapshotHistory {
     SnapshotHistory::new(["db1".to_owned()], limits).unwrap()
 }
 
-/// All recorded fields of a snapshot, as text.
+/// Returns all recorded fields of a snapshot, as text.
 fn kept_fields(snapshot: &ServerSnapshot) -> String {
     let ServerSnapshot {
         server: identity,
@@ -370,7 +371,7 @@ fn recording_stays_within_its_limits() {
     let bytes = 128 << 10;
     record(&small, HistoryLimits { bytes, ..HistoryLimits::FILE }, &recorded);
     let length = fs::metadata(&small).unwrap().len();
-    // It is compacted when a segment starts.
+    // The file is compacted when a segment starts.
     assert!(length < bytes + bytes / 2, "{length}");
     let (all, gap) = replayed(&small);
     assert_eq!(gap, RecordingGap::default());

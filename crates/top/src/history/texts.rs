@@ -60,13 +60,13 @@ impl TextReader {
         Ok(())
     }
 
-    /// The text with this number, unchanged.
+    /// Returns the text with this number, unchanged.
     pub(super) fn raw(&self, number: i64) -> Result<&Arc<str>, CorruptFrame> {
         let at = usize::try_from(number).map_err(|_| CorruptFrame::Reference)?;
         self.texts.get(at).ok_or(CorruptFrame::Reference)
     }
 
-    /// The text with this number, sanitized to one line.
+    /// Returns the text with this number, sanitized to one line.
     pub(super) fn line(&self, number: i64) -> Result<Arc<str>, CorruptFrame> {
         let text = self.raw(number)?;
         Ok(match howdah_collect::sanitized_line(text) {

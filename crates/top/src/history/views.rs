@@ -1,7 +1,7 @@
 //! Encodes samples of statistics views.
 //!
 //! A file names the columns of each view, so that other versions can read it: unknown columns are
-//! ignored, missing ones are unavailable.
+//! ignored, and missing ones are unavailable.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -40,12 +40,12 @@ impl ViewWriter {
         self.written.clear();
     }
 
-    /// Forgets all samples, because the next ones may come from a different server.
+    /// Discards all samples, because the next ones may come from a different server.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Encodes a sample as the difference to the previous one.
+    /// Encodes a sample as its difference from the previous one.
     pub(super) fn encode(
         &mut self,
         out: &mut Vec<u8>,

@@ -8,7 +8,7 @@ use crate::{
     table::{ScreenKind, TableOptions},
 };
 
-/// The last table that was built, and what it was built from.
+/// The last table that was built, and the data that it was built from.
 #[derive(Debug, Default)]
 pub(super) struct TableCache(RefCell<Option<CachedTable>>);
 

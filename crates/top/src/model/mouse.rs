@@ -46,7 +46,8 @@ impl Model {
         }
     }
 
-    /// A click on a title sorts by it, or reverses the order; a click on a row selects it.
+    /// Handles a click: on a title, sorts by that column or reverses the order; on a row, selects
+    /// the row.
     fn click(&mut self, x: u16, y: u16) {
         let TableGeometry { titles_y: heads_y, rows, first_row, columns } = &self.geometry;
         if y == *heads_y {

@@ -1,4 +1,4 @@
-//! Displays the past on the same screens.
+//! Displays past samples on the same screens.
 
 use std::{sync::Arc, time::Duration};
 
@@ -60,7 +60,7 @@ impl Model {
         self
     }
 
-    /// State of a server at the displayed time.
+    /// Returns the state of a server at the displayed time.
     pub fn health(&self, server: usize) -> Option<&ServerHealth> {
         match &self.past {
             Some(past) => past.health.get(server),

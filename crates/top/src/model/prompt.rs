@@ -1,4 +1,4 @@
-//! The input line.
+//! The input line at the bottom of the screen.
 
 use howdah_collect::SignalAction;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -15,7 +15,7 @@ pub enum PromptKind {
 }
 
 impl PromptKind {
-    /// Label shown before the input.
+    /// Returns the label shown before the input.
     pub fn label(self) -> &'static str {
         match self {
             Self::Filter => "Filter",

@@ -202,7 +202,8 @@ fn row_detail_keeps_statement_lines() {
     assert_eq!((&model.overlay, model.scroll), (&Overlay::None, 0));
 }
 
-/// A model with a sample per second in its history, each with one session more.
+/// Returns a model whose history has one sample per second, each with one session more than the
+/// previous one.
 fn with_samples() -> Model {
     let history =
         SnapshotHistory::new(["db1".to_owned(), "db2".to_owned()], HistoryLimits::MEMORY).unwrap();

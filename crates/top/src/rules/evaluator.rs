@@ -109,7 +109,7 @@ pub enum AlertChange {
 pub struct RuleEvaluator {
     server: Arc<str>,
     rules: Arc<[AlertRule]>,
-    /// Values above their rule's threshold, by index of the rule and what the alert is about.
+    /// Values above their rule's threshold, by index of the rule and key of the alert.
     active: BTreeMap<(usize, AlertKey), ActiveAlert>,
 }
 
@@ -127,7 +127,7 @@ impl RuleEvaluator {
         Self { server: server.into(), rules, active: BTreeMap::new() }
     }
 
-    /// Alerts that have started and not ended.
+    /// Returns the alerts that have started and not ended.
     pub fn firing(&self) -> impl Iterator<Item = &Alert> {
         self.active
             .values()
@@ -135,8 +135,8 @@ impl RuleEvaluator {
             .map(|active_alert| &active_alert.alert)
     }
 
-    /// Rules that a sample cannot answer. A rule with a firing alert counts as answered, even if
-    /// more data is hidden.
+    /// Returns the rules that cannot be evaluated on a sample, because the role cannot see their
+    /// input. A rule with a firing alert counts as evaluated, even if more data is hidden.
     pub fn unchecked(&self, health: &ServerHealth) -> Vec<UncheckedRule> {
         let ServerHealth::Read(snapshot) = health else { return Vec::new() };
         let unchecked = |rule: &AlertRule| {
@@ -243,7 +243,7 @@ impl RuleEvaluator {
 }
 
 impl AlertChange {
-    /// The alert that changed.
+    /// Returns the alert that changed.
     pub fn alert(&self) -> &Alert {
         match self {
             Self::Started(alert) | Self::Ended(alert, _) => alert,

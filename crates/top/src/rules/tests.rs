@@ -192,7 +192,7 @@ fn late_wait_start_does_not_split_blocked_alert() {
     assert_eq!(harness.read(112, vec![session(7, BackendState::Active, 100)]).len(), 1);
 }
 
-/// A session of another role, as an unprivileged role sees it.
+/// Returns a session of another role, as an unprivileged role sees it.
 fn hidden(pid: i32) -> BackendActivity {
     BackendActivity {
         pid,
@@ -232,7 +232,7 @@ fn rules_about_hidden_sessions_are_unchecked_and_name_the_grant() {
         assert_eq!(unchecked(rule, &some_hidden).len(), 1, "{rule}");
     }
     // Every role can see the input of the first four rules. The last one already fires, so it
-    // counts as answered.
+    // counts as evaluated.
     for rule in
         ["blocked > 1s", "connections > 90%", "wraparound > 50%", "lag > 1GB", "query > 10s"]
     {

@@ -38,8 +38,8 @@ pub(super) fn values(rule: &AlertRule, snapshot: &ServerSnapshot) -> Vec<RuleVal
     }
 }
 
-/// Input that the rule needs but the role cannot see, as a clause with the grant that helps; `None`
-/// if the rule can be evaluated. A rule that already fires needs no hidden input: see
+/// Returns the input that the rule needs but the role cannot see, as a clause with the grant that
+/// helps; `None` if the rule can be evaluated. A rule that already fires needs no hidden input: see
 /// [`super::RuleEvaluator::unchecked`].
 pub(super) fn hidden_input(rule: &AlertRule, snapshot: &ServerSnapshot) -> Option<String> {
     let backends = &snapshot.activity.backends;
@@ -79,14 +79,14 @@ fn counted(count: usize, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 
-/// The grant that shows all sessions, as the end of a sentence.
+/// Returns the grant that shows all sessions, as the end of a sentence.
 fn grant_suffix(snapshot: &ServerSnapshot) -> String {
     let missing =
         snapshot.missing.iter().find(|missing| missing.what == MissingPrivilege::SESSIONS);
     missing.map_or_else(String::new, |missing| format!("; {}", missing.remedy))
 }
 
-/// The value for the whole server, if the rule is about one and the value is known.
+/// Returns the value for the whole server, if the rule is about the server and the value is known.
 fn server_value(rule: &AlertRule, snapshot: &ServerSnapshot) -> Option<f64> {
     let overview = &snapshot.overview;
     match (rule.subject, rule.measure) {

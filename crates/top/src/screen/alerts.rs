@@ -8,8 +8,8 @@ use crate::{Model, alert_engine::by_rule, rules::UncheckedRule};
 /// Maximum number of rules with their own line.
 const RULES_MAX: usize = 3;
 
-/// One line per firing rule of the displayed server, with its worst alert; one for alerts of other
-/// servers; and one per problem.
+/// Returns one line per firing rule of the displayed server, with its worst alert, one line for the
+/// alerts of other servers, and one line per problem.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut texts = Vec::new();
     let shown = model.servers.get(model.current);
@@ -41,7 +41,7 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
     texts.into_iter().map(line).collect()
 }
 
-/// One line for all rules that cannot be evaluated. The privileges page names the grant.
+/// Returns one line for all rules that cannot be evaluated. The privileges page names the grant.
 fn unchecked(unchecked: &[UncheckedRule]) -> Option<String> {
     let rules: Vec<&str> = unchecked.iter().map(|unchecked| &*unchecked.rule).collect();
     (!rules.is_empty()).then(|| format!("NOT CHECKED, no grant (g): {}", rules.join(", ")))

@@ -96,7 +96,7 @@ impl Chart {
         Self { max: round_up(totals.fold(0.0, f64::max)), columns, step }
     }
 
-    /// One line of the chart; row 0 is the lowest.
+    /// Returns one line of the chart; row 0 is the lowest.
     fn line(&self, row: usize, height: usize, theme: &Theme) -> Line<'static> {
         #[expect(clippy::cast_precision_loss, reason = "lines of a terminal")]
         let (row_f, height_f) = (row as f64, height.max(1) as f64);
@@ -114,7 +114,7 @@ impl Chart {
         Line::from(spans)
     }
 
-    /// Explains the symbols of the classes in the chart, with their means.
+    /// Returns the line that explains the symbols of the classes in the chart, with their means.
     fn legend(&self, theme: &Theme) -> Line<'static> {
         let sampled = self.columns.iter().flatten().count().max(1);
         let mut spans = vec![Span::raw(" ".repeat(usize::from(AXIS_WIDTH)))];

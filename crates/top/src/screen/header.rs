@@ -12,7 +12,7 @@ use crate::{
     units::{format_cell, format_duration},
 };
 
-/// One line per server if there are several, then the figures of the displayed server.
+/// Returns one line per server if there are several, then the figures of the displayed server.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if model.servers.len() > 1 {
@@ -34,7 +34,7 @@ pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'stati
     lines
 }
 
-/// One line per server, with its health.
+/// Returns one line per server, with its health.
 fn server_lines(model: &Model, theme: &Theme) -> Vec<Line<'static>> {
     let strip = |(at, watched): (usize, &crate::model::WatchedServer)| {
         let pointer = if at == model.current { "▶ " } else { "  " };
@@ -162,7 +162,7 @@ fn fit_figures(figures: &str, width: u16) -> String {
     fitting
 }
 
-/// Figures of the host, if the server runs on this one.
+/// Formats the figures of the host that the server runs on.
 fn host(host: &HostFigures) -> String {
     use howdah_collect::ColumnUnit;
     let percent = |share: Option<f64>| format_cell(&share.into(), ColumnUnit::Percent);
@@ -179,7 +179,7 @@ fn host(host: &HostFigures) -> String {
     )
 }
 
-/// Cluster-wide rates between the last two samples.
+/// Formats the cluster-wide rates between the last two samples.
 fn rates(snapshot: &ServerSnapshot) -> String {
     use howdah_collect::{ColumnUnit, ViewCell};
     let now = &snapshot.overview;
@@ -213,7 +213,7 @@ fn rates(snapshot: &ServerSnapshot) -> String {
     )
 }
 
-/// Reason why the figures are outdated, if they are.
+/// Returns a line with the reason why the figures are outdated, if they are.
 fn staleness(
     health: &ServerHealth,
     is_past: bool,
@@ -241,7 +241,7 @@ fn staleness(
             Some(Line::styled(text, theme.bad))
         }
         ServerHealth::Read(snapshot) => {
-            // Several samples should have arrived by then.
+            // Within ten seconds, several samples should have arrived.
             let age = Instant::now().saturating_duration_since(snapshot.sampled_at).as_secs_f64();
             (age > 10.0).then(|| {
                 Line::styled(format!("last sample {} ago", format_duration(age)), theme.bad)

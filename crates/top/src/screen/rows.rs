@@ -16,7 +16,7 @@ use crate::{
     units::format_cell,
 };
 
-/// Minimum width of the flexible column: this, or a third of the screen.
+/// Minimum width of the flexible column, unless a third of the screen is more.
 const FLEX_WIDTH_MIN: u16 = 20;
 
 /// Width of the mark and the tag before the first column.
@@ -78,8 +78,8 @@ fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16,
 /// Selects the columns to display, in order, with their widths.
 ///
 /// The sort column is always included, and as many of the others as fit, lowest ranks first. With a
-/// `shift`, columns are instead taken in table order from there on, so that every column can be
-/// reached; the first one stays.
+/// `shift`, that many columns after the first are skipped, and the others are taken in table order,
+/// so that every column can be reached.
 fn columns(
     table: &ScreenTable,
     width: u16,
@@ -133,7 +133,8 @@ fn columns(
     chosen
 }
 
-/// Width that a shrinkable column needs for its title with the sort arrow, and for its values.
+/// Returns the width that a shrinkable column needs for its title with the sort arrow, and for its
+/// values.
 fn content_width(table: &ScreenTable, at: usize) -> u16 {
     let head = &table.columns[at];
     let most = usize::from(head.width);

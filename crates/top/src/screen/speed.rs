@@ -40,14 +40,14 @@ fn backend(pid: i32) -> BackendActivity {
     }
 }
 
-/// CPU time of this thread in milliseconds.
+/// Returns the CPU time of this thread in milliseconds.
 #[expect(clippy::cast_precision_loss, reason = "spans of less than an hour")]
 fn thread_cpu_ms() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
 }
 
-/// Median and maximum of the times, in milliseconds.
+/// Formats the median and the maximum of the times, in milliseconds.
 fn median_and_max(mut times: Vec<f64>) -> String {
     times.sort_by(f64::total_cmp);
     let (last, median) = (times.last().copied(), times.get(times.len() / 2).copied());

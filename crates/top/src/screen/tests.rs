@@ -161,7 +161,7 @@ fn every_terminal_size_can_be_drawn() {
     }
 }
 
-/// Clients linked to the first sessions, one waiting, and one idle.
+/// Returns clients linked to the first sessions, one that waits, and one that is idle.
 fn pooled() -> PooledClients {
     let client = |port: i32, application: &str| PoolerClient {
         user: "app".into(),
@@ -271,7 +271,7 @@ fn unreachable_server_at_three_sizes() {
     }));
 }
 
-/// A distinct value for each column and row.
+/// Returns a value that depends on the column and the row.
 fn value(column: &howdah_collect::ViewColumn, row: usize) -> ViewCell {
     use howdah_collect::{ColumnKind, ColumnUnit};
     let number = i64::try_from((column.name.len() * 7 + row * 13) % 97).unwrap_or(0);

@@ -72,7 +72,7 @@ impl WaitClass {
         Self { name, letter, colour }
     }
 
-    /// Index of a class; `None` stands for running.
+    /// Returns the index of a class; `None` stands for running.
     pub(crate) fn index(class: Option<&str>) -> usize {
         let name = match class {
             None => "cpu",
@@ -158,12 +158,12 @@ impl Theme {
         }
     }
 
-    /// Style of a row with this mark.
+    /// Returns the style of a row with this mark.
     pub(crate) fn mark(&self, mark: RowMark) -> Style {
         self.marks[mark as usize]
     }
 
-    /// Style of a chart cell, in which the symbol is readable on the class's colour.
+    /// Returns the style of a chart cell, in which the symbol is readable on the class's colour.
     pub(crate) fn wait(&self, class: &WaitClass) -> Style {
         let is_dark = matches!(class.colour, 25 | 36 | 166 | 244);
         let letter = if is_dark { Color::White } else { Color::Black };
@@ -179,7 +179,8 @@ impl Theme {
 mod tests {
     use super::*;
 
-    /// Approximate perceived lightness of one of the 256 colours (xterm's cube and greys).
+    /// Returns the approximate perceived lightness of one of the 256 colours (xterm's cube and
+    /// greys).
     fn lightness(colour: u8) -> f64 {
         let step = |at: u8| if at == 0 { 0.0 } else { 55.0 + 40.0 * f64::from(at) };
         let (red, green, blue) = match colour {

@@ -137,7 +137,7 @@ fn is_of_interest(backend: &BackendActivity) -> bool {
     }
 }
 
-/// The mark for a session's state, the most urgent one first.
+/// Returns the mark for a session's state; the most urgent one if several apply.
 pub(super) fn mark(backend: &BackendActivity, now_us: i64, slow_seconds: Option<f64>) -> RowMark {
     let runs = matches!(backend.state, Some(BackendState::Active | BackendState::FastPath));
     let lasted = backend.duration(now_us).unwrap_or(0.0);
@@ -222,7 +222,7 @@ fn row<'a>(
     }
 }
 
-/// Process id of a blocker, or a phrase for a prepared transaction.
+/// Returns the process id of a blocker, or `prepared` for a prepared transaction.
 pub(super) fn blocker_name(blocker: Blocker) -> String {
     match blocker {
         Blocker::Process(pid) => pid.to_string(),

@@ -109,7 +109,7 @@ fn row(
     TableRow { cells, key, mark, depth: 0, backend: at }
 }
 
-/// Address and port of a client.
+/// Formats the address and port of a client.
 fn address(client: &PoolerClient) -> String {
     match &*client.address {
         "unix" => format!("unix:{}", client.port),
@@ -118,7 +118,7 @@ fn address(client: &PoolerClient) -> String {
     }
 }
 
-/// The client of a session, as one cell.
+/// Returns the client of a session, as one cell.
 pub(super) fn client_cell(pooled: &PooledClients, backend: &BackendActivity) -> ViewCell {
     let Some(client) = pooled.client_for(backend) else { return ViewCell::Null };
     let application = client.application.as_deref().unwrap_or_default();

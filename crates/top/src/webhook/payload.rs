@@ -14,7 +14,7 @@ use crate::{
     slow_statements::SlowStatement,
 };
 
-/// An event to report.
+/// An event that webhooks report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WebhookEvent {
     /// A statement exceeded the slow threshold.
@@ -41,7 +41,7 @@ const TEXT_EVENTS_MAX: usize = 10;
 const SQL_CHARS_MAX: usize = 2_900;
 
 impl WebhookMessage {
-    /// The body of the HTTP request, in the given format.
+    /// Returns the body of the HTTP request, in the given format.
     pub(super) fn body(&self, format: &WebhookFormat) -> Vec<u8> {
         let document = match format {
             WebhookFormat::Slack => json!({ "text": self.text() }),
@@ -50,8 +50,8 @@ impl WebhookMessage {
         document.to_string().into_bytes()
     }
 
-    /// The request headers at a time in seconds since 1970. The signature covers the time, a dot
-    /// and the body, so that a captured message cannot be replayed later.
+    /// Returns the headers of a request that is sent at a time in seconds since 1970. The signature
+    /// covers the time, a dot and the body, so that a captured message cannot be replayed later.
     pub(super) fn headers(&self, format: &WebhookFormat, seconds: i64, body: &[u8]) -> Headers {
         let mut headers = vec![("Idempotency-Key", self.id.clone())];
         if let WebhookFormat::Document { key: Some(key) } = format {

@@ -96,7 +96,7 @@ impl WebhookSender {
         self.shared.changed.notify_all();
     }
 
-    /// Reason why messages cannot be delivered, if they cannot.
+    /// Returns the reason why messages cannot be delivered, if they cannot.
     pub fn problem(&self) -> Option<String> {
         self.shared.state().problem.clone()
     }
@@ -198,7 +198,8 @@ impl WebhookWorker {
         }
     }
 
-    /// Retries until the message is accepted. Fails if the message never will be accepted.
+    /// Sends a message, and retries until the receiver accepts it. Fails if the message is given
+    /// up.
     fn deliver(&self, message: &WebhookMessage) -> Result<(), ()> {
         let format = &self.webhook.format;
         let body = message.body(format);
@@ -240,8 +241,8 @@ impl WebhookWorker {
     }
 }
 
-/// A random duration between half and all of a delay, so that senders that failed together do not
-/// retry together.
+/// Returns a random duration between half and all of a delay, so that senders that failed together
+/// do not retry together.
 fn jittered(pause: Duration) -> Duration {
     let mut byte = [0];
     // Without random numbers the full delay is used.

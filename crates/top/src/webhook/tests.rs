@@ -28,8 +28,8 @@ impl ReceivedRequest {
     }
 }
 
-/// A receiver that responds to the nth request with the nth of `answers`, then with 200, and
-/// forwards the requests. It ends when the test drops the receiving side.
+/// Starts a receiver that responds to the nth request with the nth of `answers`, then with 200, and
+/// that forwards the requests. It ends when the test drops the receiving side.
 fn receiver(answers: &'static [&'static str]) -> (String, Receiver<ReceivedRequest>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/services/T0/B0/secret", listener.local_addr().unwrap());

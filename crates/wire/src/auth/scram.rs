@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Each step consumes the previous one, so the steps cannot be confused. PostgreSQL takes the user
-//! from the startup packet and ignores the name sent here, so it stays empty. Source: RFC 5802, RFC
-//! 7677, RFC 5929; PostgreSQL manual, "SASL Authentication".
+//! from the startup packet and ignores the name in the first message, so that name stays empty.
+//! Source: RFC 5802, RFC 7677, RFC 5929; PostgreSQL manual, "SASL Authentication".
 
 mod client;
 mod keys;
@@ -35,7 +35,7 @@ pub const SCRAM_SHA_256: &[u8] = b"SCRAM-SHA-256";
 pub const SCRAM_SHA_256_PLUS: &[u8] = b"SCRAM-SHA-256-PLUS";
 
 /// Maximum number of iterations that a client computes. A server requests 4,096 by default
-/// (`scram_iterations`); a hostile one could request two thousand million, which take half an hour.
+/// (`scram_iterations`); a hostile one could request two billion, which take half an hour.
 pub const ITERATIONS_MAX: u32 = 1_000_000;
 
 /// The only type of channel binding that PostgreSQL supports.
@@ -73,7 +73,7 @@ pub enum ScramError {
     /// The server stores a different secret for this role than the one the keys are derived from.
     #[error("SCRAM keys do not match the secret that the server stores")]
     KeyMismatch,
-    /// The client's proof is wrong: wrong password.
+    /// The client's proof is wrong: the client does not know the password.
     #[error("SCRAM client does not know the password")]
     ClientUnproven,
     /// Client and server do not see the same TLS connection, or disagree on whether to bind,

@@ -1,4 +1,4 @@
-//! Authentication requests: one kind of message, distinguished by a code.
+//! Authentication requests: one kind of message, in which a code determines the request.
 
 use crate::reader::{BodyReader, DecodeError};
 

@@ -1,7 +1,7 @@
 //! Appends a backend's messages to a buffer.
 //!
-//! A function that fails leaves the buffer unchanged. [`EncodeError::Nul`] is a string that
-//! contains a zero byte; a value may contain any bytes.
+//! A function that fails leaves the buffer unchanged. A string that contains a zero byte is an
+//! [`EncodeError::Nul`]; a value may contain any bytes.
 
 use super::{ErrorField, FieldDescription, Notification, Severity, TransactionStatus};
 use crate::{
@@ -188,8 +188,8 @@ pub fn data_row<'v>(
     })
 }
 
-/// Returns the four fields that every error or notice has, severity in both its forms: the start of
-/// the fields for [`error_response`] and [`notice_response`].
+/// Returns the four fields that every error or notice has, with the severity in both forms. Pass
+/// them, with any other fields after them, to [`error_response`] or [`notice_response`].
 pub fn essentials<'v>(
     severity: Severity,
     sqlstate: &'v [u8],
@@ -208,7 +208,7 @@ pub fn essentials<'v>(
 ///
 /// # Errors
 ///
-/// A text contains a zero byte, or a code is one.
+/// A text contains a zero byte, or a code byte is zero.
 pub fn error_response<'v>(
     buf: &mut Vec<u8>,
     fields: impl IntoIterator<Item = (u8, &'v [u8])>,
@@ -216,11 +216,11 @@ pub fn error_response<'v>(
     report(buf, Backend::ErrorResponse, fields)
 }
 
-/// Appends NoticeResponse; like [`error_response`].
+/// Appends NoticeResponse, with fields as in [`error_response`].
 ///
 /// # Errors
 ///
-/// A text contains a zero byte, or a code is one.
+/// A text contains a zero byte, or a code byte is zero.
 pub fn notice_response<'v>(
     buf: &mut Vec<u8>,
     fields: impl IntoIterator<Item = (u8, &'v [u8])>,

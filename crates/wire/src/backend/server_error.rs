@@ -170,7 +170,7 @@ pub enum ErrorField {
     Message = b'M',
     /// Secondary message, with more detail.
     Detail = b'D',
-    /// Suggestion what to do.
+    /// Suggestion for solving the problem.
     Hint = b'H',
     /// Position in the query text, in characters from 1.
     Position = b'P',
@@ -180,15 +180,15 @@ pub enum ErrorField {
     InternalQuery = b'q',
     /// Context: a call stack.
     Context = b'W',
-    /// Schema of the object concerned.
+    /// Schema of the object that the error concerns.
     Schema = b's',
-    /// Table concerned.
+    /// Table that the error concerns.
     Table = b't',
-    /// Column concerned.
+    /// Column that the error concerns.
     Column = b'c',
-    /// Data type concerned.
+    /// Data type that the error concerns.
     DataType = b'd',
-    /// Constraint concerned.
+    /// Constraint that the error concerns.
     Constraint = b'n',
     /// Source file of the server that raised the error.
     File = b'F',

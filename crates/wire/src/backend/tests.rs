@@ -4,7 +4,8 @@ use super::*;
 use crate::{EncodeError, Tag, testing};
 use encode::{AuthenticationRequest, Bare, CopyStart};
 
-/// A message and its bytes, encoded by hand from "Message Formats" in the manual.
+/// Returns messages with their bytes, which were encoded by hand from "Message Formats" in the
+/// manual.
 fn goldens() -> Vec<(Backend, Vec<u8>, &'static [u8])> {
     let written = |write: &dyn Fn(&mut Vec<u8>) -> Result<(), EncodeError>| {
         let mut buf = Vec::new();
@@ -286,7 +287,7 @@ proptest! {
     }
 }
 
-/// The message encoded again; `None` for authentication requests that can only be decoded.
+/// Encodes the message again; `None` for authentication requests that can only be decoded.
 pub(crate) fn reencoded(message: &BackendMessage<'_>) -> Option<Vec<u8>> {
     let mut buf = Vec::new();
     let out = &mut buf;

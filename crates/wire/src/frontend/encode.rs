@@ -1,7 +1,7 @@
 //! Appends a frontend's messages to a buffer.
 //!
 //! A function that fails leaves the buffer unchanged. An empty name is the unnamed statement or
-//! portal. [`EncodeError::Nul`] is a string that contains a zero byte; a value may contain any
+//! portal. A string that contains a zero byte is an [`EncodeError::Nul`]; a value may contain any
 //! bytes.
 
 use super::DescribeTarget;
@@ -44,8 +44,9 @@ pub fn parse(
 
 /// Appends Bind, which binds `values` to `statement` and creates `portal`.
 ///
-/// Formats follow the rule of [`crate::Formats`]: no format means text for all values, one is for
-/// all, otherwise there is one for each. The server checks whether their number matches.
+/// Formats follow the rule of [`crate::Formats`]: no format means text for all values, one format
+/// applies to all, and otherwise each value has its own. The server checks whether their number
+/// matches.
 ///
 /// # Errors
 ///

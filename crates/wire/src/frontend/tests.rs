@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{EncodeError, Tag, testing};
 
-/// A message and its bytes, encoded by hand from "Message Formats" in the manual.
+/// Returns messages with their bytes, which were encoded by hand from "Message Formats" in the
+/// manual.
 fn goldens() -> Vec<(Frontend, Vec<u8>, &'static [u8])> {
     let written = |write: &dyn Fn(&mut Vec<u8>) -> Result<(), EncodeError>| {
         let mut buf = Vec::new();

@@ -52,7 +52,7 @@ fn hash_is_that_of_signature_but_never_broken() {
     for (certificate, expected) in table {
         assert_eq!(hash(certificate).as_deref(), Some(*expected));
     }
-    // It has no separate hash function, and PostgreSQL's server does not support it either.
+    // Ed25519 has no separate hash function, and PostgreSQL's server does not support it either.
     assert_eq!(hash(certificate!("ed25519")), None);
 }
 

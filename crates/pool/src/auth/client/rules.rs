@@ -46,8 +46,8 @@ impl ClientRules {
     pub fn new(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> Self {
         let secrets = || config.users.values().filter_map(|user| user.secret.as_ref());
         let scram = secrets().filter(|secret| matches!(secret, StoredSecret::Scram(_))).count();
-        // Requests to unknown users look like those to the majority of the existing users.
-        // With auth queries that is SCRAM, PostgreSQL's default since version 14.
+        // Requests to unknown users look like those to the majority of the existing users. With
+        // auth queries, SCRAM is assumed: it is PostgreSQL's default since version 14.
         let mock_is_scram = scram * 2 > secrets().count() || config.uses_auth_query();
         Self { mock: MockSecret(mock_secret), owner: None, mock_is_scram, keys, config }
     }

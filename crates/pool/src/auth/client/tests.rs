@@ -59,7 +59,7 @@ fn password(text: &[u8]) -> Vec<u8> {
     buf
 }
 
-/// The messages sent to the client, in Debug format.
+/// Returns the messages sent to the client, in Debug format.
 fn sent(client: &mut ClientHandshake) -> Vec<String> {
     let output = client.take_output();
     let mut rest = output.as_slice();
@@ -88,7 +88,7 @@ fn rejected(step: &ClientStep) -> String {
     }
 }
 
-/// A SCRAM login with this password; keys are derived at once.
+/// Runs a SCRAM login with this password; keys are derived at once.
 fn scram(
     mut client: ClientHandshake,
     hello: &[u8],

@@ -28,7 +28,8 @@ pub(super) enum ServerAuthState {
     DerivingKeys { scram: Box<ClientFirst>, server_first: Vec<u8> },
     /// The client proof was sent; the server's signature is expected.
     ScramFinal(Box<ClientFinal>),
-    /// The server has proven that it knows the password, or need not; AuthenticationOk is expected.
+    /// The server has proven that it knows the password, or the method needs no such proof;
+    /// AuthenticationOk is expected.
     Proven,
     /// The server has sent AuthenticationOk.
     Accepted,
@@ -100,7 +101,7 @@ impl ServerAuthState {
     }
 
     /// Continues after a key derivation. The exchange reads the keys from the cache; if they have
-    /// been evicted meanwhile, it derives them once more.
+    /// been evicted in the meantime, it derives them once more.
     pub(super) fn with_keys(
         self,
         _keys: ScramKeys,

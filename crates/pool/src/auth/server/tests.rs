@@ -42,7 +42,7 @@ fn request(request: AuthenticationRequest<'_>) -> Vec<u8> {
     buf
 }
 
-/// AuthenticationOk and the messages up to ReadyForQuery.
+/// Returns AuthenticationOk and the messages up to ReadyForQuery.
 fn login_messages() -> Vec<u8> {
     let mut buf = request(AuthenticationRequest::Ok);
     encode::parameter_status(&mut buf, b"server_version", b"18.0").unwrap();
@@ -60,7 +60,7 @@ fn ready(step: Result<ServerStep, ServerLoginError>) -> ServerReady {
     }
 }
 
-/// A SCRAM login to a server with the verifier of `word`; keys are derived at once.
+/// Runs a SCRAM login to a server with the verifier of `password`; keys are derived at once.
 fn scram(
     mut client: ServerHandshake,
     password: &str,

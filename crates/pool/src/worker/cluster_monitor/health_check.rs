@@ -53,9 +53,9 @@ macro_rules! read_your_writes_query {
 /// The queries, from the most to the least detailed. If the server refuses one, the next is used.
 ///
 /// The first query also reads a standby's timeline from the control file, which is updated some
-/// time after a promotion. A CASE cannot replace the separate query: the privilege to call those
-/// functions can be revoked, and is checked even in a branch that is not executed. A standby with
-/// an unknown timeline counts as having replayed nothing.
+/// time after a promotion. A CASE cannot replace the separate query: the privilege to call the
+/// `pg_control_*` functions can be revoked, and is checked even in a branch that is not executed. A
+/// standby with an unknown timeline counts as having replayed nothing.
 const CHECK_QUERIES: [&str; 3] = [
     read_your_writes_query!(
         ", (SELECT GREATEST(timeline_id, min_recovery_end_timeline) \

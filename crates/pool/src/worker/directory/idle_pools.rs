@@ -37,8 +37,8 @@ pub(super) struct IdlePoolReaper {
     closing: HashSet<PoolId>,
     /// IDs without pools, each with the time at which it became free.
     free: VecDeque<(Instant, PoolId)>,
-    /// Whether an admin state to drop was still referenced at the last attempt, so that another is
-    /// needed.
+    /// Whether the last pruning kept an admin state only because it was still referenced, so that
+    /// another pruning is needed.
     needs_pruning: bool,
     /// The statistics of removed pools, by database; `None` for removed databases.
     past_totals: BTreeMap<Option<String>, PoolStats>,

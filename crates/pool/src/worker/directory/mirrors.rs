@@ -1,5 +1,5 @@
 //! Pools of mirrors. They share no limits with the pools of their database, so that a mirror never
-//! takes connections from it.
+//! uses up the database's connections.
 
 use std::{num::NonZeroU32, sync::Arc};
 

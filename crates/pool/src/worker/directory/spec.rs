@@ -149,8 +149,8 @@ pub(super) fn pool_spec(
     let of_database = LimitKey::DatabaseServers(key.database.clone());
     let of_user = LimitKey::UserServers(settings.login.user.clone());
     let hosts = settings.servers.iter().map(ToString::to_string).collect::<Vec<_>>();
-    // The limit is per host, but which host of a list a server will use is known only after
-    // waiting.
+    // The limit is per host, but the host of a new server connection is selected only after the
+    // wait for a permit.
     let of_hosts = settings.host_servers.map(|per_host| {
         let hosts = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
         per_host.saturating_mul(NonZeroU32::new(hosts).unwrap_or(NonZeroU32::MIN))

@@ -45,7 +45,7 @@ impl ResolvedAddresses {
             return false;
         }
         let before = std::mem::replace(&mut self.known, found);
-        // The address that has gone may be the one in use.
+        // The removed address may be the one in use.
         !before.is_empty() && before.iter().any(|address| !self.known.contains(address))
     }
 }

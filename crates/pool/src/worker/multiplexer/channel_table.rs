@@ -28,8 +28,7 @@ pub(super) enum ListenOutcome {
 pub(super) struct ChannelTable {
     channels: HashMap<Channel, ChannelClients>,
     clients: HashMap<ListeningClient, ListeningState>,
-    /// Channels to send LISTEN for, each with whether it needs a separate query because a batch
-    /// failed.
+    /// Channels to send LISTEN for, and whether each needs a separate query because a batch failed.
     to_listen: VecDeque<(Channel, bool)>,
     /// Channels to send UNLISTEN for: no client listens to them any more.
     to_unlisten: HashSet<Channel>,

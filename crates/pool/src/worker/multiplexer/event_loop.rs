@@ -112,8 +112,8 @@ impl<'a> MultiplexerThread<'a> {
         }
     }
 
-    /// Whether to end the thread because no client has listened for [`IDLE_TIMEOUT`]. The next
-    /// request starts another thread.
+    /// If no client has listened for [`IDLE_TIMEOUT`], marks the thread as ended, so that the next
+    /// request starts another. Returns whether the thread must end.
     fn stop_if_idle(&mut self) -> bool {
         if !self.table.is_empty() {
             self.empty_since = None;

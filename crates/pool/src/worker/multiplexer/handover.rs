@@ -16,8 +16,9 @@
 //!  │ CLIENT … last numbers ────────────────► │ sends what follows those numbers
 //! ```
 //!
-//! Where positions are not available (a connection was lost meanwhile, too much was retained, or
-//! the new process cannot listen), the client is warned that it may have missed notifications.
+//! If positions are not available (a connection was lost during the takeover, too much was
+//! retained, or the new process cannot listen), the client is warned that it may have missed
+//! notifications.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -139,8 +140,7 @@ impl OutgoingHandover {
         Some(format!("NOTIFY \"{marker}\", '{round}'").into_bytes())
     }
 
-    /// If the notification is a marker, returns the channels whose notifications are numbered from
-    /// it on.
+    /// If the notification is a marker, returns the channels whose numbering starts at this marker.
     pub(super) fn take_marker(
         &mut self,
         notification: &ServerNotification,
@@ -177,7 +177,7 @@ pub(super) struct IncomingHandover {
     positions: HashMap<Channel, u64>,
     retained: VecDeque<(u64, Arc<ServerNotification>)>,
     retained_bytes: usize,
-    /// Clients that received notifications from the old process that have not arrived here yet.
+    /// Clients to which the old process has sent notifications that have not arrived here yet.
     clients_ahead: HashMap<Channel, Vec<(ListeningClient, u64)>>,
     release_at: Option<Instant>,
 }
@@ -229,8 +229,8 @@ impl IncomingHandover {
         Some(round)
     }
 
-    /// Whether the notification is a marker. If so, the notifications of its channels are numbered
-    /// from it on.
+    /// Whether the notification is a marker. If so, starts to number the notifications of the
+    /// marker's channels.
     pub(super) fn is_marker(&mut self, notification: &ServerNotification) -> bool {
         let Some(round) = marker_round(notification, &self.marker) else { return false };
         for channel in self.rounds.remove(&round).unwrap_or_default() {
@@ -340,7 +340,7 @@ mod tests {
         name.as_bytes().into()
     }
 
-    /// A NotificationResponse as a server sends it.
+    /// Returns a NotificationResponse as a server sends it.
     fn notification(channel: &Channel, payload: &str) -> ServerNotification {
         let body = [&[0, 0, 0, 9][..], channel, b"\0", payload.as_bytes(), b"\0"].concat();
         let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();

@@ -146,7 +146,7 @@ impl PendingClient {
         }
     }
 
-    /// Passes received bytes to the handshake, after the PROXY header if one is expected.
+    /// Passes received bytes to the handshake, without the PROXY header if one is expected.
     fn receive(&mut self, bytes: &[u8], stream: &mut Stream) -> ClientStep {
         let Some(header) = &mut self.header else { return self.handshake.receive(bytes) };
         header.extend_from_slice(bytes);

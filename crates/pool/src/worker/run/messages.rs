@@ -1,4 +1,4 @@
-//! Handling of [`WorkerMessage`]s.
+//! Handles the [`WorkerMessage`]s that a worker receives.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -26,7 +26,7 @@ impl PoolWorker {
                 WorkerMessage::CloseStartup(place) => self.close_startup(place),
                 WorkerMessage::RequestServer { pool, by } => {
                     // Even if the pool is unknown here, an idle server of this worker may need to
-                    // be closed for it.
+                    // be closed to make room.
                     self.ensure_pool(pool);
                     if self.core.has_pool(pool) {
                         self.core.server_requested(pool, by, self.now, &mut self.sockets);

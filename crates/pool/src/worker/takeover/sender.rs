@@ -304,7 +304,7 @@ impl HandoverSender {
                         self.control.broadcast(|| WorkerMessage::CloseAllPools);
                     }
                 }
-                // The workers have been stopped meanwhile.
+                // The workers have been stopped in the meantime.
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(io::ErrorKind::ConnectionAborted.into());
                 }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::js::JsNumber;
 
-/// Maximum bytes of a pickle's body, well below Carbon's limit of 1 MiB.
+/// Maximum length of a pickle's body in bytes, well below Carbon's limit of 1 MiB.
 const BODY_BYTES_MAX: usize = 512 << 10;
 
 /// A pickle being written.
@@ -25,7 +25,8 @@ impl Pickle {
 
     /// Adds one tuple, `(name, (time, value))`.
     pub(super) fn add(&mut self, name: &str, value: f64, time: i64) {
-        // These would end or change the string literal; sanitised keys contain none.
+        // These characters would end or change the string literal. Sanitised keys contain none of
+        // them.
         let name = name.replace(['\'', '\\', '\n'], "");
         // Writing into a String cannot fail.
         let _ = write!(self.body, "(S'{name}'\n(L{time}L\nS'{}'\ntta", JsNumber(value));

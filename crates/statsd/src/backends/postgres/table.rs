@@ -1,22 +1,23 @@
-//! The table with its index and partitions: created if missing, partitions dropped once expired.
+//! [`SampleTable`]: creates the table, its index and its partitions if they are missing, and drops
+//! expired partitions.
 //!
 //! Partitions are named after the table and their start time, `statsd_samples_p20260301` (hourly:
 //! `…_p2026030110`, monthly: `…_p202603`), and only partitions with such names are dropped. A
 //! partition is created as a separate table and then attached, so that the table stays readable and
-//! writable meanwhile. Several servers may share a table: creating partitions takes an advisory
-//! lock.
+//! writable during the creation. Several servers may share a table: creating partitions takes an
+//! advisory lock.
 
 use howdah_connect::{Client, QueryError};
 use jiff::{Span, Timestamp, Zoned, tz::TimeZone};
 
 use crate::settings::{self, Partition, PostgresCopyFormat};
 
-/// Maximum bytes of an identifier in PostgreSQL (`NAMEDATALEN` − 1).
+/// Maximum length of an identifier in PostgreSQL, in bytes (`NAMEDATALEN` − 1).
 const NAME_BYTES_MAX: usize = 63;
 /// Bytes of a partition's name suffix: `_p` and ten digits.
 const SUFFIX_BYTES: usize = 12;
 
-/// The configured table.
+/// The configured table: its name, its COPY statement and the settings of its partitions.
 #[derive(Debug)]
 pub(super) struct SampleTable {
     /// The COPY statement.
@@ -28,7 +29,8 @@ pub(super) struct SampleTable {
 }
 
 impl SampleTable {
-    /// `None` if the table name is invalid.
+    /// Derives the names and the COPY statement from the settings; `None` if the table name is
+    /// invalid.
     pub(super) fn new(settings: &settings::PostgresSettings) -> Option<Self> {
         let (schema, name) = match settings.table.split_once('.') {
             Some((schema, name)) => (Some(schema.to_owned()), name),

@@ -41,13 +41,13 @@ use crate::{
 /// Parts into which the quantile age is divided: one part expires at a time.
 const AGE_PARTS: u32 = 5;
 
-/// All families by name.
+/// All families with their series, and the indexes to find them.
 #[derive(Debug)]
 pub(super) struct FamilyTable {
     families: Vec<PrometheusFamily>,
-    /// Families by name.
+    /// Index of each family, by name.
     by_name: HashTable<u32>,
-    /// Families sorted by name.
+    /// Indexes of the families, sorted by name.
     order: Vec<u32>,
     series: Vec<PrometheusSeries>,
     /// Series by family and labels.
@@ -392,7 +392,7 @@ impl FamilyTable {
             self.treatments.push(treatment);
             self.treatments.len() - 1
         });
-        // Bounded: at most two per mapping rule.
+        // The index fits: there are at most two treatments per mapping rule.
         at as u32
     }
 

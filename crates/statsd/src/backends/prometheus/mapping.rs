@@ -26,7 +26,7 @@ use regex_lite::Regex;
 use super::yaml::{self, YamlNode, YamlValue};
 use crate::settings::{self, ObserverType};
 
-/// Maximum bytes of a mapping file.
+/// Maximum size of a mapping file in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The reason why a mapping file cannot be used.
@@ -36,7 +36,7 @@ pub enum MappingError {
     /// The file cannot be read.
     #[error("cannot read the mapping file {path}")]
     Read {
-        /// The mapping file.
+        /// Path of the mapping file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -44,11 +44,11 @@ pub enum MappingError {
     /// The file has an error.
     #[error("{path}:{line}: {problem}")]
     Wrong {
-        /// The mapping file.
+        /// Path of the mapping file.
         path: PathBuf,
         /// Line number, from 1.
         line: usize,
-        /// The error.
+        /// The error in that line.
         problem: MappingProblem,
     },
 }
@@ -72,7 +72,7 @@ pub enum MappingProblem {
     /// A key is a list or a map.
     #[error("a key must be a string")]
     KeyNotText,
-    /// A key that statsd_exporter does not support either.
+    /// A key that neither this server nor statsd_exporter supports.
     #[error("unknown key {key:?}")]
     UnknownKey {
         /// The unknown key, as in the file.
@@ -104,7 +104,7 @@ pub enum MappingProblem {
     /// An invalid regular expression.
     #[error("{pattern:?} is not a valid regular expression: {reason}")]
     Regex {
-        /// The expression.
+        /// The invalid expression.
         pattern: String,
         /// The parser's message.
         reason: String,
@@ -119,7 +119,7 @@ pub(super) enum MatchMetricType {
     Observer,
 }
 
-/// How a timer is exposed.
+/// The options that determine how a timer is exposed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ObserverOptions {
     pub(super) observer: ObserverType,
@@ -268,7 +268,7 @@ impl NameMapping {
         MappingResult::NoRule
     }
 
-    /// How timers without a matching rule are exposed.
+    /// Returns the options for timers without a matching rule.
     pub(super) fn defaults(&self) -> &Arc<ObserverOptions> {
         &self.defaults
     }

@@ -8,7 +8,7 @@
 pub(super) struct LabelSet(Box<str>);
 
 impl LabelSet {
-    /// Name and value of each label.
+    /// Returns the name and value of each label.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.0.split('\0').filter(|pair| !pair.is_empty());
         // Label names never contain `=`.

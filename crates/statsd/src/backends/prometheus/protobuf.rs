@@ -1,5 +1,5 @@
 //! The protobuf exposition format: length-delimited `io.prometheus.client.MetricFamily` messages.
-//! The only format in which Prometheus scrapes native histograms.
+//! Prometheus scrapes native histograms only in this format.
 //!
 //! Field numbers are those of prometheus/client_model, `metrics.proto`.
 
@@ -35,7 +35,7 @@ pub(super) fn render(families: &FamilyTable) -> Vec<u8> {
     out
 }
 
-/// One of the server's own metrics. None of them is a histogram.
+/// Encodes one of the server's own metrics, none of which is a histogram.
 fn self_metric(name: &str, family: &MetricFamily) -> ProtobufMessage {
     let description = family.description();
     let shape = match description.kind() {
@@ -81,7 +81,7 @@ impl FamilyType {
     }
 }
 
-/// `Metric.counter` or `Metric.gauge`.
+/// Writes a value as `Metric.counter` or `Metric.gauge`.
 fn number(metric: &mut ProtobufMessage, shape: FamilyType, value: f64) {
     let field = if shape == FamilyType::Counter { 3 } else { 2 };
     metric.message(field, |number| {
@@ -101,7 +101,7 @@ fn summary(metric: &mut ProtobufMessage, observed: &TimerObservations) {
     });
 }
 
-/// `Metric.histogram`, with classic and native buckets.
+/// Writes a timer as `Metric.histogram`, with classic and native buckets.
 fn histogram(metric: &mut ProtobufMessage, observed: &TimerObservations) {
     let native = NativeHistogram::new(observed);
     metric.message(7, |histogram| {
@@ -172,7 +172,8 @@ impl NativeHistogram {
     }
 }
 
-/// Writes runs of adjacent buckets as spans, and each count as the difference to the previous one.
+/// Writes runs of adjacent buckets as spans, and each count as its difference from the previous
+/// one.
 fn spans(
     histogram: &mut ProtobufMessage,
     [span_field, delta_field]: [u32; 2],

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// `node.json` contains values with the output of `util.inspect(value)` and
+/// Reads `node.json`, which contains values with the output of `util.inspect(value)` and
 /// `util.inspect(value, {depth: 5, colors: true})` from Node 20.20. A value is `{"N": text}` for a
 /// number, `{"T": text}`, `{"A": values}` or `{"O": [[key, value]]}`.
 fn recorded() -> Vec<serde_json::Value> {

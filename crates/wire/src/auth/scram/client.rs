@@ -131,7 +131,7 @@ impl ClientFirst {
     ///
     /// # Errors
     ///
-    /// Those of [`ClientFirst::receive`].
+    /// The errors of [`ClientFirst::receive`].
     pub fn cost(&self, server_first: &[u8]) -> Result<Option<(Vec<u8>, NonZeroU32)>, ScramError> {
         let Challenge { salt, iterations, .. } = self.challenge(server_first)?;
         let is_known = match &self.secret {
@@ -149,7 +149,8 @@ impl ClientFirst {
     /// # Errors
     ///
     /// The message is malformed, belongs to another exchange, or requests more iterations than
-    /// [`ITERATIONS_MAX`]: the server is at fault. Or the keys are not for this server.
+    /// [`ITERATIONS_MAX`] (in all three cases the server is at fault), or the keys are not for this
+    /// server.
     pub fn receive(self, server_first: &[u8]) -> Result<ClientFinal, ScramError> {
         let Challenge { nonce, salt, iterations } = self.challenge(server_first)?;
         let server_first = text(server_first, b'r')?;
@@ -190,7 +191,8 @@ pub struct ClientFinal {
 }
 
 impl std::fmt::Debug for ClientFinal {
-    /// Hides proof and signature: with the exchange they allow an offline attack on the password.
+    /// Hides proof and signature: together with the exchange, they allow an offline attack on the
+    /// password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientFinal").finish_non_exhaustive()
     }

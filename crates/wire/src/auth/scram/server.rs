@@ -66,7 +66,7 @@ impl ScramVerifier {
         Self {
             iterations,
             salt: Self::mock_salt(secret, user).to_vec(),
-            // A client would have to present its preimage.
+            // To match this value, a client would have to present its preimage.
             stored_key: hmac_sha256(secret, &[b"stored ", user].concat()),
             server_key: hmac_sha256(secret, &[b"server ", user].concat()),
         }
@@ -182,7 +182,7 @@ impl ServerFirst {
     ///
     /// # Errors
     ///
-    /// Those of [`ServerFirst::finish`].
+    /// The errors of [`ServerFirst::finish`].
     pub fn verify(self, client_final: &[u8]) -> Result<Vec<u8>, ScramError> {
         self.finish(client_final).map(|end| end.message)
     }

@@ -5,7 +5,7 @@ use crate::Secret;
 
 const COST: NonZeroU32 = NonZeroU32::new(4096).unwrap();
 
-/// The whole exchange between `client` and a server that knows `verifier`.
+/// Runs the whole exchange between `client` and a server that knows `verifier`.
 fn exchange(
     client: ClientFirst,
     verifier: ScramVerifier,
