@@ -19,8 +19,8 @@ use self::{
     runs::{RunsVerdict, ShiftsBetweenRuns},
 };
 use crate::{
-    Caveat, Change, CompareSettings, Comparison, Control, ErrorChange, Interval, Measures, Overall,
-    QueryComparison, QueryVerdict, Samples, Side,
+    Caveat, Change, CompareSettings, Comparison, Control, ErrorChange, Interval, LatencyBins,
+    Measures, Overall, QueryComparison, QueryVerdict, Samples, Side,
     machine::calibration_shift,
     samples::Query,
     statistics::{
@@ -68,7 +68,7 @@ pub fn compare(
             let evidence = Evidence { change, noise: noise_of_pair, has_control };
             let mut query = pair.compare(fingerprint, (1, 1), |base, run| {
                 let (verdict, mean) = classify(base, run, &evidence, settings, fingerprint.0);
-                RunsVerdict { verdict, change, mean_change: mean, detectable: None }
+                RunsVerdict { verdict, change, mean_change: mean, detectable: None, largest: None }
             });
             query.noise = noise.as_ref().and_then(|noise| noise.own(fingerprint)).map(f64::exp);
             query.text = words.cloned().unwrap_or_default();
@@ -79,6 +79,7 @@ pub fn compare(
         .collect();
     queries.sort_by(|left, right| right.impact_us.total_cmp(&left.impact_us));
     let drift = drift.map(f64::exp);
+    let undecided_share = undecided_share(&queries);
     Comparison {
         settings: *settings,
         base: Side::from_samples(base),
@@ -89,8 +90,9 @@ pub fn compare(
             info: control.info().clone(),
             noise: noise.typical.exp(),
         }),
-        verdict: Overall::from_verdicts(queries.iter().map(|query| query.verdict)),
+        verdict: overall(&queries, undecided_share, settings),
         caveats: caveats(&[base, run], drift, machine, &queries, settings),
+        undecided_share,
         queries,
         drift,
         machine: machine.map(f64::exp),
@@ -111,6 +113,7 @@ pub fn compare_runs(base: &[Samples], run: &[Samples], settings: &CompareSetting
     if base.len() + run.len() < 4 {
         return compare(&base[0], &run[0], base.get(1), settings);
     }
+    let settings = &CompareSettings { change_min: settings.change_min_between_runs, ..*settings };
     let (base_all, run_all) = (Samples::merged(base), Samples::merged(run));
     let fingerprints: BTreeSet<Fingerprint> =
         base_all.fingerprints().chain(run_all.fingerprints()).collect();
@@ -140,6 +143,7 @@ pub fn compare_runs(base: &[Samples], run: &[Samples], settings: &CompareSetting
     queries.sort_by(|left, right| right.impact_us.total_cmp(&left.impact_us));
     let drift = median(shifts.estimates()).map(f64::exp);
     let sides: Vec<&Samples> = base.iter().chain(run).collect();
+    let undecided_share = undecided_share(&queries);
     Comparison {
         settings: *settings,
         base: Side::from_samples(&base_all),
@@ -147,12 +151,43 @@ pub fn compare_runs(base: &[Samples], run: &[Samples], settings: &CompareSetting
         base_runs: base.iter().map(Side::from_samples).collect(),
         run_runs: run.iter().map(Side::from_samples).collect(),
         control: None,
-        verdict: Overall::from_verdicts(queries.iter().map(|query| query.verdict)),
+        verdict: overall(&queries, undecided_share, settings),
         caveats: caveats(&sides, drift, machine, &queries, settings),
+        undecided_share,
         queries,
         drift,
         machine: machine.map(f64::exp),
     }
+}
+
+/// The verdict on the workload. Undecided queries do not prevent "no change" if they cannot matter
+/// to the total time.
+fn overall(
+    queries: &[QueryComparison],
+    undecided_share: Option<f64>,
+    settings: &CompareSettings,
+) -> Overall {
+    let is_immaterial = |query: &QueryComparison| {
+        query.verdict == QueryVerdict::Undecided
+            && undecided_share.is_some_and(|share| share <= settings.undecided_share_max)
+    };
+    let material = queries.iter().filter(|query| !is_immaterial(query));
+    match Overall::from_verdicts(material.map(|query| query.verdict)) {
+        // All queries with enough executions are undecided.
+        Overall::TooFew if queries.iter().any(is_immaterial) => Overall::NotComparable,
+        overall => overall,
+    }
+}
+
+/// Returns the share of the base's total time that the undecided queries may have added, at the
+/// upper ends of their intervals; `None` if an interval is not known.
+fn undecided_share(queries: &[QueryComparison]) -> Option<f64> {
+    let total_us = |query: &QueryComparison| query.base.map_or(0, |base| base.total_us) as f64;
+    let undecided = queries.iter().filter(|query| query.verdict == QueryVerdict::Undecided);
+    let added_us: Option<Vec<f64>> =
+        undecided.map(|query| Some(total_us(query) * (query.largest? - 1.0).max(0.0))).collect();
+    let all_us: f64 = queries.iter().map(total_us).sum();
+    Some(added_us?.iter().sum::<f64>() / all_us.max(1.0))
 }
 
 /// The shift of the calibration statement between the sides, in logarithms.
@@ -239,7 +274,7 @@ impl Pair<'_> {
         runs: (usize, usize),
         classify: impl FnOnce(&Query, &Query) -> RunsVerdict,
     ) -> QueryComparison {
-        let RunsVerdict { verdict, change, mean_change, detectable } =
+        let RunsVerdict { verdict, change, mean_change, detectable, largest } =
             match (self.executed_base(), self.executed_run()) {
                 (Some(base), Some(run)) => classify(base, run),
                 (Some(_), None) => RunsVerdict::without_change(QueryVerdict::OnlyInBase),
@@ -259,9 +294,12 @@ impl Pair<'_> {
             mean_change,
             noise: None,
             detectable,
+            largest,
+            latencies: self.latencies(),
             impact_us: self.impact_us(),
             errors: self.errors(runs),
             plan_change: None,
+            plans: None,
             types_deduced: false,
         }
     }
@@ -272,6 +310,10 @@ impl Pair<'_> {
 
     fn executed_run(&self) -> Option<&Query> {
         self.run.filter(|query| query.calls() > 0)
+    }
+
+    fn latencies(&self) -> Option<LatencyBins> {
+        LatencyBins::new(self.base?.histogram(), self.run?.histogram())
     }
 
     /// Returns the difference of total times. If the runs executed the query a different number of

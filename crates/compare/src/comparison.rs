@@ -3,7 +3,9 @@
 use howdah_sql::Fingerprint;
 use howdah_traffic::SqlState;
 
-use crate::{CompareSettings, Overall, QueryText, QueryVerdict, RunInfo, samples::Query};
+use crate::{
+    CompareSettings, LatencyBins, Overall, QueryText, QueryVerdict, RunInfo, samples::Query,
+};
 
 /// Two runs side by side, query by query.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +35,9 @@ pub struct Comparison {
     /// The factor by which the calibration statement was slower in the assessed runs than in those
     /// of the base; `None` if it was not measured in all of them.
     pub machine: Option<f64>,
+    /// The share of the base's total time that the undecided queries may have added; `None` if not
+    /// known.
+    pub undecided_share: Option<f64>,
 }
 
 /// One of the two runs.
@@ -90,6 +95,11 @@ pub struct QueryComparison {
     /// The smallest factor that these runs would have shown to be a change; `None` unless each side
     /// has several runs.
     pub detectable: Option<f64>,
+    /// The largest factor that these runs do not exclude: the upper end of the interval, widened by
+    /// the shift of the machine; `None` unless each side has several runs.
+    pub largest: Option<f64>,
+    /// Distribution of the executions over latencies, if both sides have any.
+    pub latencies: Option<LatencyBins>,
     /// Time that the change costs (or saves, if negative) over all executions of the base run, in
     /// µs.
     pub impact_us: f64,
@@ -97,6 +107,8 @@ pub struct QueryComparison {
     pub errors: Vec<ErrorChange>,
     /// The change of the query's plan, if plans were requested and differ.
     pub plan_change: Option<String>,
+    /// The plans on both servers, if they were requested.
+    pub plans: Option<Plans>,
     /// Whether the replay deduced the types of the query's parameters because the capture has none.
     pub types_deduced: bool,
 }
@@ -129,6 +141,15 @@ pub struct Measures {
     pub total_us: u64,
     /// Rows per execution, where the server reported them.
     pub rows_mean: Option<f64>,
+}
+
+/// The plans of one execution of a query on both servers, as outlines without constants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plans {
+    /// The plan on the server of the base.
+    pub base: String,
+    /// The plan on the server of the assessed run.
+    pub run: String,
 }
 
 /// Change of typical executions, with its confidence interval and p-values.

@@ -13,7 +13,7 @@ use howdah_sql::{Fingerprint, SqlCommand, placeholder_count, split_statements};
 use howdah_traffic::Parameter;
 use serde_json::Value;
 
-use crate::{Comparison, ReadRunError, plan};
+use crate::{Comparison, Plans, ReadRunError, plan};
 
 /// Time limit for planning one statement.
 const PLANNING_TIME_MAX: Duration = Duration::from_secs(10);
@@ -113,8 +113,8 @@ fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint>
     slower.chain(faster).take(QUERIES_MAX).map(|query| query.fingerprint)
 }
 
-/// Fills in [`QueryComparison::plan_change`](crate::QueryComparison::plan_change) of the changed
-/// queries, by requesting the plan of one execution, with its values, from both servers.
+/// Fills in [`QueryComparison::plan_change`](crate::QueryComparison::plan_change) and
+/// [`QueryComparison::plans`](crate::QueryComparison::plans) of the changed queries, by requesting the plan of one execution, with its values, from both servers.
 ///
 /// Returns the queries whose plans are not available, with the errors; a plan that did not change
 /// is not included. Nothing is executed: plain EXPLAIN is used, in a read-only transaction.
@@ -133,12 +133,12 @@ pub fn explain(
     let wanted: HashSet<Fingerprint> = changed_queries(comparison).collect();
     let queries = comparison.queries.iter_mut();
     for query in queries.filter(|query| wanted.contains(&query.fingerprint)) {
-        let because = match examples.0.get(&query.fingerprint) {
-            Some(example) => find_plan_change(example, &mut base, &mut run),
+        let compared = match examples.0.get(&query.fingerprint) {
+            Some(example) => compare_plans(example, &mut base, &mut run),
             None => Err(ExplainError::NoExample),
         };
-        match because {
-            Ok(because) => query.plan_change = because,
+        match compared {
+            Ok((plan_change, plans)) => (query.plan_change, query.plans) = (plan_change, plans),
             Err(error) if error.is_fatal() => return Err(error),
             Err(error) => failures.push((query.fingerprint, error)),
         }
@@ -146,19 +146,22 @@ pub fn explain(
     Ok(failures)
 }
 
-fn find_plan_change(
+/// Returns the difference between the plans in one sentence, if they differ, and both plans.
+fn compare_plans(
     example: &StatementInfo,
     base: &mut PlanServer<'_>,
     run: &mut PlanServer<'_>,
-) -> Result<Option<String>, ExplainError> {
+) -> Result<(Option<String>, Option<Plans>), ExplainError> {
     let ((_, before), (database, after)) = (base.plan(example)?, run.plan(example)?);
-    let Some(mut sentence) = plan::difference(&before, &after) else { return Ok(None) };
+    let plans = plan::outline(&before).zip(plan::outline(&after));
+    let plans = plans.map(|(base, run)| Plans { base, run });
+    let Some(mut sentence) = plan::difference(&before, &after) else { return Ok((None, plans)) };
     for index in plan::dropped_indexes(&before, &after) {
         if !run.has_index(&database, &index)? {
             sentence.push_str(&format!("; index {index} no longer exists"));
         }
     }
-    Ok(Some(sentence))
+    Ok((Some(sentence), plans))
 }
 
 /// One of the two servers, with one connection per database.

@@ -14,6 +14,7 @@ mod compare;
 mod comparison;
 pub mod explain;
 mod fail_on;
+mod latencies;
 mod machine;
 pub mod plan;
 mod samples;
@@ -25,9 +26,11 @@ mod verdict;
 
 pub use compare::{compare, compare_runs};
 pub use comparison::{
-    Caveat, Change, Comparison, Control, ErrorChange, Interval, Measures, QueryComparison, Side,
+    Caveat, Change, Comparison, Control, ErrorChange, Interval, Measures, Plans, QueryComparison,
+    Side,
 };
 pub use fail_on::{FailOn, Metric, ParseFailOnError, Violation};
+pub use latencies::LatencyBins;
 pub use machine::MachineLoad;
 pub use samples::{ErrorCount, Errors, QueryText, ReadRunError, RunInfo, Samples};
 pub use settings::{ChangeFactor, CompareSettings, ParseChangeFactorError};

@@ -5,12 +5,14 @@
 //! only rank the differences.
 
 mod node;
+mod outline;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use self::node::{PlanNode, Scan};
+pub use self::outline::outline;
 
 /// Maximum number of differences in a sentence.
 const CLAUSES_MAX: usize = 3;

@@ -14,8 +14,8 @@ use howdah_sql::Fingerprint;
 
 use crate::MachineLoad;
 
-pub(crate) use self::query::Query;
 pub use self::query::{ErrorCount, Errors};
+pub(crate) use self::{histogram::PercentileHistogram, query::Query};
 
 /// The summary of a run: per query, counts, a histogram and a sample of executions.
 ///

@@ -12,6 +12,8 @@ pub struct CompareSettings {
     /// detect. 1.25 is above such differences, and far enough below 1.5 for the confidence interval
     /// of a query with a few dozen executions.
     pub change_min: ChangeFactor,
+    /// The same when each side has several runs, which show how much runs differ. Default 1.2.
+    pub change_min_between_runs: ChangeFactor,
     /// Minimum change of a typical execution. Default 50 µs.
     ///
     /// Smaller differences may come from the operating system's scheduler on either machine. With a
@@ -23,6 +25,9 @@ pub struct CompareSettings {
     /// "No change" is claimed only if a change by this factor, in either direction, is excluded.
     /// Default 1.5.
     pub no_change_max: ChangeFactor,
+    /// The verdict on several runs is "no change" although queries are undecided if these may have
+    /// added at most this share to the base's total time. Default 0.1.
+    pub undecided_share_max: f64,
     /// Minimum number of executions of a query in each run. Default 15.
     pub executions_min: u64,
     /// Level of the confidence intervals of typical changes. Default 0.95.
@@ -32,13 +37,28 @@ pub struct CompareSettings {
     pub false_discoveries_max: f64,
 }
 
+impl CompareSettings {
+    /// Returns settings with this smallest change, however many runs there are; without one, with
+    /// the defaults.
+    #[must_use]
+    pub fn with_change_min(self, change_min: Option<ChangeFactor>) -> Self {
+        Self {
+            change_min: change_min.unwrap_or(self.change_min),
+            change_min_between_runs: change_min.unwrap_or(self.change_min_between_runs),
+            ..self
+        }
+    }
+}
+
 impl Default for CompareSettings {
     fn default() -> Self {
         Self {
             change_min: ChangeFactor::DEFAULT,
+            change_min_between_runs: ChangeFactor::BETWEEN_RUNS,
             floor: Duration::from_micros(50),
             floor_between_runs: Duration::from_micros(10),
             no_change_max: ChangeFactor::NO_CHANGE,
+            undecided_share_max: 0.1,
             executions_min: 15,
             confidence: 0.95,
             false_discoveries_max: 0.01,
@@ -53,6 +73,9 @@ pub struct ChangeFactor(f64);
 impl ChangeFactor {
     /// The default of [`CompareSettings::change_min`]: 1.25.
     pub const DEFAULT: Self = Self(1.25);
+
+    /// The default of [`CompareSettings::change_min_between_runs`]: 1.2.
+    pub const BETWEEN_RUNS: Self = Self(1.2);
 
     /// The default of [`CompareSettings::no_change_max`]: 1.5.
     pub const NO_CHANGE: Self = Self(1.5);

@@ -13,6 +13,7 @@
 //! This crate defines the order of the steps and the checks between them. The crates `replay`,
 //! `compare` and `report` do the replaying, comparing and drawing.
 
+mod activity;
 mod copies;
 mod error;
 mod guard;

@@ -41,8 +41,11 @@ pub struct RehearsalOptions {
     pub warm_image: Option<PathBuf>,
     /// How much captured time is replayed to warm the caches if no image is given.
     pub warm_up: Duration,
-    /// Minimum factor of a change; smaller changes are ignored.
-    pub change_min: ChangeFactor,
+    /// Whether to observe both servers during the runs: wait events, counters, checkpoints.
+    pub is_observed: bool,
+    /// Minimum factor of a change; smaller changes are ignored. `None`: the default of the
+    /// comparison, which depends on the number of runs.
+    pub change_min: Option<ChangeFactor>,
     /// Conditions under which the rehearsal fails.
     pub fail_on: Vec<FailOn>,
     /// Whether the report may contain captured values: examples and error messages.
@@ -159,6 +162,7 @@ impl RehearsalOptions {
         let image = self.warm_image.as_ref();
         add("--warm", image.map_or_else(String::new, |path| path.display().to_string()));
         add("--warm-up", format!("{}s", self.warm_up.as_secs_f64()));
+        add("--no-sampling", (!self.is_observed).to_string());
         add("--as-user", self.identities.as_user.clone().unwrap_or_default());
         add("--single-database", self.is_single_database.to_string());
         let pairs = |map: &std::collections::HashMap<String, String>| {

@@ -4,20 +4,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use howdah_compare::Comparison;
-use howdah_report::rehearsal::ServerDifference;
+use howdah_report::rehearsal::{BothSides, ServerDifference, ServerFacts};
 use howdah_sql::Fingerprint;
 
 /// For each changed query, returns the positions of the differences that concern its tables.
 ///
-/// Names are compared as whole words and without schemas, which texts rarely contain. A table that
-/// is used only through a view or a function is not found.
+/// Names are compared as whole words and without schemas, which texts rarely contain. A view stands
+/// for the tables that it reads. A table that is used only in a function is not found.
 pub(crate) fn find_reasons(
     comparison: &Comparison,
     differences: &[ServerDifference],
+    servers: &BothSides<ServerFacts>,
 ) -> BTreeMap<Fingerprint, Vec<usize>> {
     let mut reasons = BTreeMap::new();
     for query in comparison.slower().chain(comparison.faster()) {
-        let names = identifiers(&query.text.query);
+        let mut names = identifiers(&query.text.query);
+        let views = servers.base.views.iter().chain(&servers.change.views);
+        let read =
+            views.filter(|view| names.contains(&view.name.name)).flat_map(|view| &view.tables);
+        let read: Vec<String> = read.map(|table| table.name.clone()).collect();
+        names.extend(read);
         let concerns = |difference: &ServerDifference| {
             difference.table().is_some_and(|table| names.contains(table.name.as_str()))
         };

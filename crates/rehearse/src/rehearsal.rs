@@ -20,6 +20,7 @@ use howdah_traffic::Timestamp;
 use howdah_warm::CacheImage;
 
 use crate::{
+    activity::Activities,
     copies,
     error::RehearsalError,
     guard, import,
@@ -363,6 +364,7 @@ impl Conductor<'_> {
             capture_name,
             rate: self.options().rate,
             workers: self.options().workers,
+            is_observed: self.options().is_observed,
             stop: &self.rehearsal.stop,
             on_progress,
         }
@@ -382,8 +384,7 @@ impl Conductor<'_> {
         let mut runs = self.journal.runs().to_vec();
         runs.sort_by_key(|run| run.started);
         let samples = results::RunSamples::read(&runs_dir, &runs)?;
-        let settings =
-            CompareSettings { change_min: options.change_min, ..CompareSettings::default() };
+        let settings = CompareSettings::default().with_change_min(options.change_min);
         let mut comparison = samples.compare(&settings);
         let violations = samples.violations(&options.fail_on, &comparison);
         let example_run =
@@ -398,7 +399,9 @@ impl Conductor<'_> {
             BTreeMap::new()
         };
         let servers = self.servers();
-        let differences = servers::differences(&servers.base, &servers.change);
+        let activity = Activities::read(&runs_dir, &runs);
+        let mut differences = servers::differences(&servers.base, &servers.change);
+        differences.extend(activity.differences());
         let obstacles = results::find_obstacles(&comparison, &runs);
         let is_reset = options.reset != ResetMode::None;
         let mut shown = options.run_options();
@@ -409,8 +412,8 @@ impl Conductor<'_> {
             finished: Timestamp::now(),
             verdict: results::decide(&comparison, &violations, &obstacles),
             obstacles,
-            reasons: reasons::find_reasons(&comparison, &differences),
-            time_lines: time_lines::time_lines(&runs_dir, &runs)?,
+            reasons: reasons::find_reasons(&comparison, &differences, &servers),
+            time_lines: time_lines::time_lines(&runs_dir, &runs, &activity)?,
             comparison,
             violations,
             runs,

@@ -90,7 +90,7 @@ pub(crate) fn find_obstacles(comparison: &Comparison, runs: &[RunSummary]) -> Ve
     }
     let is_undecided = |query: &&QueryComparison| query.verdict == QueryVerdict::Undecided;
     let queries = comparison.queries.iter().filter(is_undecided).count();
-    if queries > 0 {
+    if queries > 0 && comparison.verdict == Overall::NotComparable {
         let machine = comparison.machine.map_or(1.0, |factor| factor.max(1.0 / factor));
         obstacles.push(Obstacle::Undecided { queries, machine });
     }

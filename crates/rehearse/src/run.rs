@@ -21,7 +21,7 @@ use howdah_report::rehearsal::{RunMachine, RunSummary};
 use howdah_stats::Registry;
 use howdah_traffic::Timestamp;
 
-use crate::{error::RehearsalError, plan::RunName, sql::connect};
+use crate::{activity::ActivityMonitor, error::RehearsalError, plan::RunName, sql::connect};
 
 /// Time limit for reading ahead in the capture to find the logins it needs.
 const SURVEY_TIME: Duration = Duration::from_millis(50);
@@ -39,6 +39,8 @@ pub(crate) struct Replayer<'a> {
     pub(crate) capture_name: String,
     pub(crate) rate: Rate,
     pub(crate) workers: usize,
+    /// Whether to observe the server during a run.
+    pub(crate) is_observed: bool,
     pub(crate) stop: &'a Arc<AtomicBool>,
     /// Called from another thread with the progress of a running replay.
     pub(crate) on_progress: &'a (dyn Fn(ReplayProgress) + Sync),
@@ -62,14 +64,25 @@ impl Replayer<'_> {
             overwrite: true,
         };
         let mut started = Timestamp::now();
+        let mut monitor = None;
         let create = |version: &str| {
             let settings = settings(version);
             started = settings.started;
-            Ok(Some(RunWriter::create(dir, settings)?))
+            let writer = RunWriter::create(dir, settings)?;
+            // The recording is a file in the folder that the writer creates.
+            monitor = self.is_observed.then(|| ActivityMonitor::start(target, dir));
+            Ok(Some(writer))
         };
         let settings = self.settings(identities, false);
-        let mut report = self.start(run, target, settings, create, self.capture.events())?;
+        let replayed = self.start(run, target, settings, create, self.capture.events());
         let finished = Timestamp::now();
+        let activity = monitor.map(ActivityMonitor::finish);
+        let mut report = replayed?;
+        if let Some(activity) = activity {
+            activity
+                .write(dir)
+                .map_err(|source| RehearsalError::File { path: dir.to_owned(), source })?;
+        }
         let machine = machine_summary(&report.machine.summary());
         let summary = report.json(self.rate);
         if let Some(error) = report.write_error.take() {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use howdah_connect::{Client, ConnectTarget, QueryError, ResultRow, ResultSet};
 use howdah_report::rehearsal::{
-    IndexFacts, ServerFacts, SettingValue, TableFacts, TableName, TableStatistics,
+    IndexFacts, ServerFacts, SettingValue, TableFacts, TableName, TableStatistics, ViewFacts,
 };
 
 pub(crate) use self::difference::{differences, relevant_settings};
@@ -84,6 +84,31 @@ const TRIGGERS_SQL: &str = "\
     join pg_catalog.pg_namespace n on n.oid = t.relnamespace
     where not g.tgisinternal and g.tgenabled <> 'D' order by 1, 2, 3";
 
+/// Views, and the tables that they read directly or through other views: a view depends on them by
+/// its rule.
+const VIEWS_SQL: &str = "\
+    with recursive reads as (
+        select distinct r.ev_class as view, d.refobjid as read
+        from pg_catalog.pg_rewrite r
+        join pg_catalog.pg_depend d on d.classid = 'pg_catalog.pg_rewrite'::regclass
+            and d.objid = r.oid and d.refclassid = 'pg_catalog.pg_class'::regclass
+        where d.refobjid <> r.ev_class
+    ), closure as (
+        select view, read from reads
+        union
+        select c.view, r.read from closure c join reads r on r.view = c.read
+    )
+    select vn.nspname, v.relname, tn.nspname, t.relname
+    from closure c
+    join pg_catalog.pg_class v on v.oid = c.view
+    join pg_catalog.pg_namespace vn on vn.oid = v.relnamespace
+    join pg_catalog.pg_class t on t.oid = c.read
+    join pg_catalog.pg_namespace tn on tn.oid = t.relnamespace
+    where v.relkind = 'v' and t.relkind in ('r', 'p', 'm')
+      and vn.nspname not in ('pg_catalog', 'information_schema')
+      and tn.nspname not in ('pg_catalog', 'information_schema')
+    order by 1, 2, 3, 4 limit 5000";
+
 /// Counts other sessions that were active within the last minute. A role without
 /// `pg_read_all_stats` cannot see the state of other roles' sessions; these count as active.
 /// Howdah's own control connections are recognised by their `application_name`.
@@ -123,6 +148,7 @@ pub(crate) fn query_facts(
         database_bytes: database_bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
         tables,
         is_truncated,
+        views: query_views(client)?,
         active_clients: query_active_clients(client)?,
     })
 }
@@ -178,6 +204,18 @@ fn query_tables(client: &mut Client) -> Result<(Vec<TableFacts>, bool), QueryErr
         }
     }
     Ok((tables.into_values().collect(), is_truncated))
+}
+
+fn query_views(client: &mut Client) -> Result<Vec<ViewFacts>, QueryError> {
+    let mut views: Vec<ViewFacts> = Vec::new();
+    for row in rows(&client.query(VIEWS_SQL)?) {
+        let table = TableName { schema: cell(row, 2), name: cell(row, 3) };
+        match views.last_mut().filter(|view| view.name == relation(row)) {
+            Some(view) => view.tables.push(table),
+            None => views.push(ViewFacts { name: relation(row), tables: vec![table] }),
+        }
+    }
+    Ok(views)
 }
 
 /// Formats a value with its unit, as people write it: `16384` of `8kB` becomes `128MB`.

@@ -18,7 +18,7 @@ const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The `application_name` of control connections. The guard ignores sessions with this name.
-const APPLICATION_NAME: &str = "howdah rehearse";
+pub(crate) const APPLICATION_NAME: &str = "howdah rehearse";
 
 /// Connects to a server of a side.
 pub(crate) fn connect(

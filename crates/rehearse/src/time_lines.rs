@@ -1,14 +1,18 @@
-//! Computes figures over the time of the runs, from outcomes and measurements of the machine.
+//! Computes figures over the time of the runs, from outcomes, measurements of the machine and the
+//! activity of the servers.
 
 use std::path::Path;
 
 use howdah_dataset::{Disposition, MachineBucket, MachineSeries, ReplayOutcome, ReplayRun};
 use howdah_report::rehearsal::{
     RunSummary,
-    html::{PanelUnit, TimeLines, TimePanel},
+    html::{CheckpointSpan, PanelUnit, TimeLines, TimePanel},
 };
 
-use crate::error::RehearsalError;
+use crate::{
+    activity::{Activities, ActivityBucket, ActivitySeries},
+    error::RehearsalError,
+};
 
 /// Maximum number of buckets of a run, because a screen does not have more pixels.
 const BUCKETS_MAX: u64 = 1_500;
@@ -17,12 +21,17 @@ const BUCKETS_MAX: u64 = 1_500;
 const DURATIONS_MAX: usize = 2_048;
 
 /// Reads the runs in `dir`, in the order of `runs`.
-pub(crate) fn time_lines(dir: &Path, runs: &[RunSummary]) -> Result<TimeLines, RehearsalError> {
+pub(crate) fn time_lines(
+    dir: &Path,
+    runs: &[RunSummary],
+    activities: &Activities,
+) -> Result<TimeLines, RehearsalError> {
     let longest = runs.iter().map(|run| run.finished.saturating_since(run.started)).max();
     let bucket_s = longest.map_or(1, |longest| longest.as_secs().div_ceil(BUCKETS_MAX).max(1));
     let mut buckets = Vec::new();
     let mut notes = Vec::new();
-    for run in runs {
+    let mut checkpoints = Vec::new();
+    for ((position, run), activity) in runs.iter().enumerate().zip(activities.iter()) {
         let replayed = ReplayRun::open(&dir.join(&run.name)).map_err(RehearsalError::Run)?;
         let machine = replayed.machine().map_err(RehearsalError::Run)?;
         match &machine {
@@ -34,7 +43,12 @@ pub(crate) fn time_lines(dir: &Path, runs: &[RunSummary]) -> Result<TimeLines, R
                 }));
             }
         }
-        buckets.push(run_buckets(&replayed, machine.as_ref(), bucket_s)?);
+        if let Some(activity) = activity {
+            notes.extend(activity.notes.iter().map(|note| format!("{}: {note}.", run.name)));
+            checkpoints.extend(checkpoint_spans(position, run, activity));
+        }
+        let activity = activity.map(|series| (series, series.started_us - run.started.as_micros()));
+        buckets.push(run_buckets(&replayed, machine.as_ref(), activity, bucket_s)?);
     }
     let panels = PANELS.iter().filter_map(|panel| {
         let values: Vec<Vec<Option<f64>>> = buckets
@@ -49,12 +63,27 @@ pub(crate) fn time_lines(dir: &Path, runs: &[RunSummary]) -> Result<TimeLines, R
             values,
         })
     });
-    Ok(TimeLines {
-        bucket_s: bucket_s as f64,
-        panels: panels.collect(),
-        checkpoints: Vec::new(),
-        notes,
-    })
+    Ok(TimeLines { bucket_s: bucket_s as f64, panels: panels.collect(), checkpoints, notes })
+}
+
+/// Returns the checkpoints during a run, in seconds since its start.
+fn checkpoint_spans(
+    position: usize,
+    run: &RunSummary,
+    activity: &ActivitySeries,
+) -> Vec<CheckpointSpan> {
+    let (start_us, end_us) = (run.started.as_micros(), run.finished.as_micros());
+    let seconds = |at_us: i64| (at_us.clamp(start_us, end_us) - start_us) as f64 / 1e6;
+    let observed = activity.checkpoints.iter();
+    let during = observed.filter(|it| it.ended_us > start_us && it.started_us < end_us);
+    during
+        .map(|checkpoint| CheckpointSpan {
+            run: position,
+            from_s: seconds(checkpoint.started_us),
+            sync_s: checkpoint.sync_us.map(seconds),
+            to_s: seconds(checkpoint.ended_us),
+        })
+        .collect()
 }
 
 /// A chart and the figure that it shows.
@@ -101,6 +130,37 @@ const PANELS: &[Panel] = &[
     panel("Fidelity", "Dependency lag, 99th percentile", PanelUnit::Micros, |bucket, _| {
         bucket.dependency_lags.quantile(0.99)
     }),
+    panel("Server", "Sessions executing without waiting", PanelUnit::Number, |bucket, _| {
+        bucket.server.mean_of(|it| (it.samples > 0).then_some(it.running))
+    }),
+    panel("Server", "Sessions waiting for locks", PanelUnit::Number, |bucket, _| {
+        bucket.server.waiting(&["Lock"])
+    }),
+    panel("Server", "Sessions waiting for lightweight locks", PanelUnit::Number, |bucket, _| {
+        bucket.server.waiting(&["LWLock", "BufferPin", "Buffer"])
+    }),
+    panel("Server", "Sessions waiting for I/O", PanelUnit::Number, |bucket, _| {
+        bucket.server.waiting(&["IO"])
+    }),
+    panel("Server", "Sessions waiting for other processes", PanelUnit::Number, |bucket, _| {
+        bucket.server.waiting(&["IPC", "Timeout", "Extension"])
+    }),
+    panel("Server", "Sessions waiting to extend a relation", PanelUnit::Number, |bucket, _| {
+        bucket.server.mean_of(|it| it.extension_waits)
+    }),
+    panel("Server", "Buffer cache hits", PanelUnit::Share, |bucket, _| bucket.server.hit_share()),
+    panel("Server", "Pages read", PanelUnit::PerSecond, |bucket, _| {
+        bucket.server.mean_of(|it| it.reads)
+    }),
+    panel("Server", "Buffers examined per allocation", PanelUnit::Number, |bucket, _| {
+        bucket.server.mean_of(|it| it.swept_per_allocation)
+    }),
+    panel("Server", "Temporary files", PanelUnit::BytesPerSecond, |bucket, _| {
+        bucket.server.mean_of(|it| it.temp_bytes)
+    }),
+    panel("Server", "WAL", PanelUnit::BytesPerSecond, |bucket, _| {
+        bucket.server.mean_of(|it| it.wal_bytes)
+    }),
     panel("Machine", "Calibration statement", PanelUnit::Micros, |bucket, _| {
         bucket.machine.mean_of(|it| it.calibration_p50_us)
     }),
@@ -127,11 +187,13 @@ struct Bucket {
     schedule_errors: BoundedSample,
     dependency_lags: BoundedSample,
     machine: MachineBuckets,
+    server: ServerBuckets,
 }
 
 fn run_buckets(
     run: &ReplayRun,
     machine: Option<&MachineSeries>,
+    activity: Option<(&ActivitySeries, i64)>,
     length_s: u64,
 ) -> Result<Vec<Bucket>, RehearsalError> {
     let mut buckets = TimeBuckets { length_us: length_s * 1_000_000, buckets: Vec::new() };
@@ -144,6 +206,12 @@ fn run_buckets(
     if let Some(series) = machine {
         for (number, measured) in (0..).zip(&series.buckets) {
             buckets.at(number * series.bucket_us).machine.0.push(*measured);
+        }
+    }
+    if let Some((series, offset_us)) = activity {
+        for (number, observed) in (0..).zip(&series.buckets) {
+            let at_us = offset_us.saturating_add(number * 1_000_000).max(0);
+            buckets.at(at_us.cast_unsigned()).server.0.push(observed.clone());
         }
     }
     Ok(buckets.buckets)
@@ -238,6 +306,32 @@ impl MachineBuckets {
         let pairs = self.0.iter().filter_map(|bucket| Some((part(bucket)?, whole(bucket)?)));
         let (part, whole) = pairs.fold((0, 0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         (whole > 0).then(|| (part as f64 / whole as f64).clamp(0.0, 1.0))
+    }
+}
+
+/// The activity of the server in the seconds that fall into one bucket.
+#[derive(Default)]
+struct ServerBuckets(Vec<ActivityBucket>);
+
+impl ServerBuckets {
+    fn mean_of(&self, get: fn(&ActivityBucket) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.0.iter().filter_map(get).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    }
+
+    /// Returns the number of sessions that waited in one of these classes, on average.
+    fn waiting(&self, classes: &[&str]) -> Option<f64> {
+        let sampled: Vec<_> = self.0.iter().filter(|bucket| bucket.samples > 0).collect();
+        let waiting = |bucket: &&ActivityBucket| -> f64 {
+            classes.iter().filter_map(|class| bucket.waiting.get(*class)).sum()
+        };
+        let sum: f64 = sampled.iter().map(waiting).sum();
+        (!sampled.is_empty()).then(|| sum / sampled.len() as f64)
+    }
+
+    fn hit_share(&self) -> Option<f64> {
+        let (hits, reads) = self.mean_of(|it| it.hits).zip(self.mean_of(|it| it.reads))?;
+        (hits + reads > 0.0).then(|| hits / (hits + reads))
     }
 }
 

@@ -38,6 +38,7 @@ pub struct ComparisonDocument {
     drift: Option<f64>,
     /// The factor by which the calibration statement was slower.
     machine: Option<f64>,
+    undecided_share: Option<f64>,
     caveats: Vec<CaveatDocument>,
     fail_on: Vec<ViolationDocument>,
     /// Number of all queries, including those not listed in `queries`.
@@ -76,6 +77,7 @@ struct ControlDocument {
 #[derive(Debug, Serialize)]
 struct SettingsDocument {
     change_min: f64,
+    undecided_share_max: f64,
     floor_us: u128,
     floor_between_runs_us: u128,
     no_change_max: f64,
@@ -119,6 +121,8 @@ struct QueryDocument {
     noise: Option<f64>,
     /// The smallest factor that several runs on each side would have shown to be a change.
     detectable: Option<f64>,
+    /// The largest factor that several runs on each side do not exclude.
+    largest: Option<f64>,
     impact_us: f64,
     base: Option<MeasuresDocument>,
     run: Option<MeasuresDocument>,
@@ -191,6 +195,7 @@ pub fn document(
         settings: (&comparison.settings).into(),
         drift: comparison.drift,
         machine: comparison.machine,
+        undecided_share: comparison.undecided_share,
         caveats: comparison
             .caveats
             .iter()
@@ -233,6 +238,7 @@ impl From<&CompareSettings> for SettingsDocument {
     fn from(settings: &CompareSettings) -> Self {
         Self {
             change_min: settings.change_min.get(),
+            undecided_share_max: settings.undecided_share_max,
             floor_us: settings.floor.as_micros(),
             floor_between_runs_us: settings.floor_between_runs.as_micros(),
             no_change_max: settings.no_change_max.get(),
@@ -284,6 +290,7 @@ impl From<&QueryComparison> for QueryDocument {
             mean_change: query.mean_change.map(Into::into),
             noise: query.noise,
             detectable: query.detectable,
+            largest: query.largest,
             impact_us: query.impact_us,
             base: query.base.map(Into::into),
             run: query.run.map(Into::into),

@@ -25,7 +25,7 @@ pub fn verdict_line(comparison: &Comparison) -> String {
     let undecided = count(|query| query.verdict == QueryVerdict::Undecided);
     let of_judged = format!("of {}", count_queries(judged));
     let mut line = match comparison.verdict {
-        Overall::NoChange => format!("no change in {}", count_queries(judged)),
+        Overall::NoChange => format!("no change in {}", count_queries(judged - undecided)),
         Overall::Slower => format!("{slower} {of_judged} slower"),
         Overall::Faster => format!("{faster} {of_judged} faster"),
         Overall::Mixed => format!("{slower} {of_judged} slower, {faster} faster"),
@@ -39,6 +39,9 @@ pub fn verdict_line(comparison: &Comparison) -> String {
     let others = comparison.queries.len() as u64 - judged;
     if undecided > 0 && comparison.verdict != Overall::NotComparable {
         line.push_str(&format!("; {undecided} undecided"));
+        if let (Overall::NoChange, Some(share)) = (comparison.verdict, comparison.undecided_share) {
+            line.push_str(&format!(", which added at most {:.1} % of the time", share * 100.0));
+        }
     }
     if judged > 0 && others > 0 {
         line.push_str(&format!("; {others} not executed often enough to say"));

@@ -27,8 +27,8 @@ pub use self::{
     markdown::markdown,
     obstacle::Obstacle,
     server::{
-        BothSides, IndexFacts, ServerDifference, ServerFacts, SettingValue, TableDifference,
-        TableFacts, TableName, TableStatistics,
+        ActivityFigure, BothSides, IndexFacts, ServerDifference, ServerFacts, SettingValue,
+        TableDifference, TableFacts, TableName, TableStatistics, ViewFacts,
     },
     text::text,
 };

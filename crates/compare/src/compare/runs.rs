@@ -2,9 +2,9 @@
 //!
 //! Computes the typical service time ([`Query::run_level`]) and the mean of each query in each run,
 //! and from these the shifts between the sides with the variance between runs: see
-//! [`between_runs`](crate::statistics::between_runs). A change must exceed the margin, which is
-//! half of [`CompareSettings::change_min`] and grows by the shift of the machine between the sides.
-//! "No change" is a claim as well: the interval must exclude changes by
+//! [`between_runs`](crate::statistics::between_runs). A change must be at least
+//! [`CompareSettings::change_min`] and exceed a margin, which grows by the shift of the machine
+//! between the sides. "No change" is a claim as well: the interval must exclude changes by
 //! [`CompareSettings::no_change_max`]. A query for which neither holds is undecided.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::{
     Change, ChangedPart, CompareSettings, Interval, QueryVerdict, Samples,
     samples::Query,
     statistics::{
-        between_runs::{QueryRuns, RunLevel, RunShift, ShiftEstimate, run_shifts},
+        between_runs::{QueryRuns, RunLevel, RunShift, ShiftEstimate, ShiftLimits, run_shifts},
         fdr::benjamini_hochberg,
     },
 };
@@ -50,12 +50,14 @@ pub(super) struct RunsVerdict {
     pub(super) mean_change: Option<Interval>,
     /// The smallest factor that these runs would have shown to be a change.
     pub(super) detectable: Option<f64>,
+    /// The largest factor that these runs do not exclude.
+    pub(super) largest: Option<f64>,
 }
 
 impl RunsVerdict {
     /// Creates a verdict without supporting figures.
     pub(super) fn without_change(verdict: QueryVerdict) -> Self {
-        Self { verdict, change: None, mean_change: None, detectable: None }
+        Self { verdict, change: None, mean_change: None, detectable: None, largest: None }
     }
 }
 
@@ -86,7 +88,7 @@ impl ShiftsBetweenRuns {
         let typical = run_shifts(&levels(Query::run_level, EXECUTIONS_PER_RUN_MIN));
         let means = run_shifts(&levels(Query::run_mean, TAIL_EXECUTIONS_MIN / 4));
         let machine = machine.map_or_else(|| common_shift(&typical, settings), f64::abs);
-        let margin = margin(machine, settings);
+        let limits = limits(machine, settings);
         let measured: Vec<(Fingerprint, RunShift, Option<ShiftEstimate>)> = fingerprints
             .into_iter()
             .zip(typical)
@@ -96,7 +98,7 @@ impl ShiftsBetweenRuns {
             })
             .collect();
         let p_values: Vec<f64> =
-            measured.iter().map(|(_, shift, _)| shift.p_beyond(margin)).collect();
+            measured.iter().map(|(_, shift, _)| shift.p_change(limits)).collect();
         let queries = measured
             .into_iter()
             .zip(benjamini_hochberg(&p_values))
@@ -124,15 +126,13 @@ impl ShiftsBetweenRuns {
         let QueryShift { shift: both, q, mean } = *query;
         let shift = both.absolute;
         let interval = interval(shift, settings.confidence);
-        let margin = margin(self.machine, settings);
-        let minimum = settings.change_min.get().ln();
+        let limits = limits(self.machine, settings);
         let [base_us] = base.percentiles_us([0.5]);
         let floor_us = settings.floor_between_runs.as_micros() as f64;
         let moved_us = (interval.estimate - 1.0).abs() * base_us as f64;
         let is_certain = q <= settings.false_discoveries_max;
-        let is_large = shift.estimate.abs() >= minimum.max(self.machine);
         let tail = mean.and_then(|mean| self.tail_change(base, run, mean, settings));
-        let verdict = if is_certain && is_large && moved_us >= floor_us {
+        let verdict = if is_certain && moved_us >= floor_us {
             direction(interval.estimate, ChangedPart::Typical)
         } else if let Some(tail) = tail {
             direction(tail.estimate, ChangedPart::Tail)
@@ -142,12 +142,16 @@ impl ShiftsBetweenRuns {
             QueryVerdict::Undecided
         };
         let half_width = |it: ShiftEstimate| it.half_width(1.0 - settings.false_discoveries_max);
-        let beyond = both.relative.map_or(half_width(shift), half_width).min(half_width(shift));
+        let absolute = limits.absolute_margin() + half_width(shift);
+        let detectable = both.relative.map_or(absolute, |relative| {
+            absolute.min(limits.relative_margin() + half_width(relative))
+        });
         RunsVerdict {
             verdict,
-            change: Some(Change { factor: interval, p: both.p_beyond(0.0), q }),
+            change: Some(Change { factor: interval, p: both.p(), q }),
             mean_change: tail,
-            detectable: Some((margin + beyond).max(minimum).exp()),
+            detectable: Some(detectable.max(limits.minimum).exp()),
+            largest: Some(self.widened(shift, settings).1),
         }
     }
 
@@ -159,12 +163,17 @@ impl ShiftsBetweenRuns {
         base_us: f64,
         settings: &CompareSettings,
     ) -> bool {
-        let beyond = shift.half_width(settings.confidence) + self.machine;
-        let (low, high) = ((shift.estimate - beyond).exp(), (shift.estimate + beyond).exp());
+        let (low, high) = self.widened(shift, settings);
         let limit = settings.no_change_max.get();
         let floor_us = settings.floor_between_runs.as_micros() as f64;
         let is_small = |factor: f64| (factor - 1.0).abs() * base_us < floor_us;
         (low >= 1.0 / limit || is_small(low)) && (high <= limit || is_small(high))
+    }
+
+    /// Returns the ends of the interval of the factor, widened by the shift of the machine.
+    fn widened(&self, shift: ShiftEstimate, settings: &CompareSettings) -> (f64, f64) {
+        let beyond = shift.half_width(settings.confidence) + self.machine;
+        ((shift.estimate - beyond).exp(), (shift.estimate + beyond).exp())
     }
 
     /// The change of the mean, if it is certain and large enough.
@@ -186,10 +195,8 @@ impl ShiftsBetweenRuns {
     }
 }
 
-/// Returns the margin: half of the smallest change, plus twice the shift of the machine, because a
-/// busy machine may slow a statement more than the calibration statement.
-fn margin(machine: f64, settings: &CompareSettings) -> f64 {
-    settings.change_min.get().ln() / 2.0 + 2.0 * machine
+fn limits(machine: f64, settings: &CompareSettings) -> ShiftLimits {
+    ShiftLimits { minimum: settings.change_min.get().ln(), machine }
 }
 
 /// Estimates the shift of the machine if no calibration measured it: the median over the queries,

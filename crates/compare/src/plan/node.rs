@@ -36,7 +36,46 @@ impl<'a> PlanNode<'a> {
         plans.into_iter().flatten().filter_map(PlanNode::new)
     }
 
-    fn text(self, key: &str) -> Option<&'a str> {
+    /// Returns the node as EXPLAIN names it in text: `Index Scan using orders_pkey on orders o`.
+    pub(super) fn title(self) -> String {
+        let mut title = String::new();
+        if let Some(side @ ("Left" | "Right" | "Full" | "Semi" | "Anti")) = self.text("Join Type") {
+            title.push_str(side);
+            title.push(' ');
+        }
+        if let Some(strategy @ ("Hashed" | "Sorted" | "Mixed")) = self.text("Strategy") {
+            title.push_str(strategy);
+            title.push(' ');
+        }
+        if self.value.get("Parallel Aware").and_then(Value::as_bool) == Some(true) {
+            title.push_str("Parallel ");
+        }
+        title.push_str(self.kind);
+        if let Some(index) = self.text("Index Name") {
+            title.push_str(&format!(" using {index}"));
+        }
+        let named = ["Relation Name", "Function Name", "CTE Name", "Table Function Name"];
+        if let Some(relation) = named.into_iter().find_map(|key| self.text(key)) {
+            title.push_str(&format!(" on {relation}"));
+            if let Some(alias) = self.text("Alias").filter(|alias| *alias != relation) {
+                title.push_str(&format!(" {alias}"));
+            }
+        }
+        title
+    }
+
+    /// Returns the estimates as EXPLAIN writes them in text.
+    pub(super) fn estimates(self) -> String {
+        let (startup, total) = (self.number("Startup Cost"), self.number("Total Cost"));
+        format!("cost={startup:.2}..{total:.2} rows={:.0}", self.rows())
+    }
+
+    /// Returns a list of texts; `None` if the node has none of this name.
+    pub(super) fn texts(self, key: &str) -> Option<impl Iterator<Item = &'a str>> {
+        Some(self.value.get(key)?.as_array()?.iter().filter_map(Value::as_str))
+    }
+
+    pub(super) fn text(self, key: &str) -> Option<&'a str> {
         self.value.get(key)?.as_str()
     }
 

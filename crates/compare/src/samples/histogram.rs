@@ -29,6 +29,11 @@ impl PercentileHistogram {
         self.count += other.count;
     }
 
+    /// Returns the middle of each used bucket with its count, in ascending order.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.buckets.iter().map(|(&bucket, &count)| (middle(bucket), count))
+    }
+
     /// Returns the middle of the bucket that contains the `rank`th smallest value, counting from 1;
     /// 0 if there are fewer values.
     pub(crate) fn at_rank(&self, rank: u64) -> u64 {

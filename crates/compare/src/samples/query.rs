@@ -156,6 +156,11 @@ impl Query {
         shares.map(|share| sorted.get(rank(share) as usize - 1).copied().unwrap_or(0).into())
     }
 
+    /// Returns how many executions took how long.
+    pub(crate) fn histogram(&self) -> &PercentileHistogram {
+        &self.histogram
+    }
+
     /// A sample of the durations in microseconds, in order of time.
     pub(crate) fn durations_us(&self) -> Vec<f64> {
         self.reservoir.in_time_order()

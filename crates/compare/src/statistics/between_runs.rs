@@ -14,15 +14,19 @@
 //!                         × (variance of effect + variance of rest[i])
 //! ```
 //!
-//! `effect` is what a run does to all queries alike (a busy host), estimated as the median over the
-//! queries of their deviations from the level. Its variance has only *runs − 2* degrees of freedom,
-//! however many queries there are, so it is kept apart. `rest` is independent between queries; its
-//! variance is estimated per query and moderated: drawn towards the value that is typical of all
-//! queries, as far as their variances agree. It is at least the variance that the executions within
-//! the runs imply. The degrees of freedom of the sum are Satterthwaite's.
+//! `effect` is what a run does to all queries alike (a busy host), estimated as the median over
+//! the queries of their deviations from the level. Its variance has only *runs − 2* degrees of
+//! freedom, however many queries there are, so it is kept apart. It is drawn towards what is
+//! usual on a machine without other load ([`EFFECT_USUAL`]). `rest` is independent between
+//! queries; its variance is estimated per query and moderated: drawn towards the value that is
+//! typical of all queries, as far as their variances agree. A query whose variance is
+//! exceptionally large keeps it, and does not influence the others. The variance is at least the
+//! one that the executions within the runs imply. The degrees of freedom of the sum are
+//! Satterthwaite's.
 //!
 //! Sources: Smyth 2004, Linear models and empirical Bayes methods (moderated variance, formulas of
-//! section 6.2); Satterthwaite 1946.
+//! section 6.2); Phipson, Lee, Majewski, Alexander and Smyth 2016, Robust hyperparameter estimation
+//! protects against hypervariable genes (exceptional variances); Satterthwaite 1946.
 
 use crate::statistics::{
     gamma::{digamma, inverse_trigamma, trigamma},
@@ -35,6 +39,14 @@ const QUERIES_MIN: usize = 5;
 
 /// Standard deviation between runs that even long runs on an idle machine show: 1 % of the time.
 const REST_MIN: f64 = 0.01;
+
+/// Standard deviation of the effects of runs that is usual on a machine without other load: 5 % of
+/// the time. It counts as much as a measurement with [`EFFECT_USUAL_DF`] degrees of freedom.
+const EFFECT_USUAL: f64 = 0.05;
+const EFFECT_USUAL_DF: f64 = 4.0;
+
+/// Probability below which the variance of a query counts as exceptional.
+const EXCEPTIONAL_MAX: f64 = 0.01;
 
 /// One query in the runs of both sides. Runs with too few executions of the query are missing.
 #[derive(Clone, Debug, Default)]
@@ -68,16 +80,57 @@ pub(crate) struct ShiftEstimate {
     pub(crate) df: f64,
 }
 
+/// The smallest shifts that count as a change, in logarithms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShiftLimits {
+    /// The smallest shift.
+    pub(crate) minimum: f64,
+    /// The shift of the machine, zero or positive: a query that shifted less has not changed.
+    pub(crate) machine: f64,
+}
+
+impl ShiftLimits {
+    /// Returns the margin of the absolute shift: half of the smallest change, plus twice the shift
+    /// of the machine, because a busy machine may slow a query more than the calibration statement.
+    pub(crate) fn absolute_margin(self) -> f64 {
+        self.minimum / 2.0 + 2.0 * self.machine
+    }
+
+    /// Returns the margin of the relative shift, from which the machine's shift is cancelled.
+    pub(crate) fn relative_margin(self) -> f64 {
+        self.minimum / 4.0
+    }
+}
+
 impl RunShift {
-    /// p-value of a shift within `margin` of zero.
+    /// p-value of no shift at all.
     ///
     /// This is the smaller of the absolute and the relative p-value, doubled because there are two
-    /// (Bonferroni). The relative shift detects a single changed query even when runs differ as a
-    /// whole; only the absolute shift detects a change of most queries.
-    pub(crate) fn p_beyond(&self, margin: f64) -> f64 {
-        let absolute = self.absolute.p_beyond(margin);
+    /// (Bonferroni).
+    pub(crate) fn p(&self) -> f64 {
+        self.smaller_p(self.absolute.p_beyond(0.0), |relative| relative.p_beyond(0.0))
+    }
+
+    /// p-value of a shift that does not exceed the limits; 1 if the estimate does not.
+    ///
+    /// The relative shift detects a single changed query even when runs differ as a whole; only
+    /// the absolute shift detects a change of most queries. A query that shifted only in comparison
+    /// with the others must have shifted in the same direction by itself, by half as much.
+    pub(crate) fn p_change(&self, limits: ShiftLimits) -> f64 {
+        let estimate = self.absolute.estimate;
+        let is_large = estimate.abs() >= limits.minimum.max(limits.machine);
+        let absolute =
+            if is_large { self.absolute.p_beyond(limits.absolute_margin()) } else { 1.0 };
+        self.smaller_p(absolute, |relative| {
+            let is_large = relative.estimate.abs() >= limits.minimum
+                && estimate * relative.estimate.signum() >= limits.minimum / 2.0;
+            if is_large { relative.p_beyond(limits.relative_margin()) } else { 1.0 }
+        })
+    }
+
+    fn smaller_p(&self, absolute: f64, relative: impl Fn(ShiftEstimate) -> f64) -> f64 {
         match self.relative {
-            Some(relative) => (2.0 * absolute.min(relative.p_beyond(margin))).min(1.0),
+            Some(shift) => (2.0 * absolute.min(relative(shift))).min(1.0),
             None => absolute,
         }
     }
@@ -166,11 +219,15 @@ impl QueryFit {
         effects: Option<&RunEffects>,
         typical: f64,
     ) -> RunShift {
-        let (ratio, rest_df) = match prior {
-            Some(prior) => prior.moderate(rest.variance / rest.scale, rest.df),
-            None => (rest.variance / rest.scale, rest.df),
+        let (rest_variance, rest_df) = match prior {
+            Some(prior) => {
+                let (ratio, df) = prior.moderate(rest.variance / rest.scale, rest.df);
+                (ratio * rest.scale, df)
+            }
+            // The rest contains the effects of the runs.
+            None => with_usual_effect(rest.variance * rest.df, rest.df),
         };
-        let rest_variance = (ratio * rest.scale).max(self.within).max(REST_MIN * REST_MIN);
+        let rest_variance = rest_variance.max(self.within).max(REST_MIN * REST_MIN);
         let (effect_variance, effect_df) =
             effects.map_or((0.0, 1.0), |effects| (effects.variance, effects.df));
         let variance = effect_variance + rest_variance;
@@ -214,7 +271,8 @@ impl RunEffects {
         };
         let by_run: Vec<f64> = (0..runs).map(effect_of).collect();
         let df = fits.iter().map(|fit| fit.df).fold(1.0, f64::max);
-        let variance = by_run.iter().map(|effect| effect * effect).sum::<f64>() / df;
+        let (variance, df) =
+            with_usual_effect(by_run.iter().map(|effect| effect * effect).sum(), df);
         Some(Self { by_run, queries: fits.len(), variance, df })
     }
 
@@ -223,6 +281,17 @@ impl RunEffects {
     fn median_share(&self) -> f64 {
         1.0 + std::f64::consts::FRAC_PI_2 / self.queries as f64
     }
+}
+
+/// Returns the variance of a sum of squares with `df` degrees of freedom, drawn towards
+/// [`EFFECT_USUAL`], and its degrees of freedom. An exceptionally large variance is not moderated.
+fn with_usual_effect(squares: f64, df: f64) -> (f64, f64) {
+    let ratio = squares / df / (EFFECT_USUAL * EFFECT_USUAL);
+    if student::p_variance_ratio(ratio, df, EFFECT_USUAL_DF) < EXCEPTIONAL_MAX {
+        return (squares / df, df);
+    }
+    let df_sum = df + EFFECT_USUAL_DF;
+    ((squares + EFFECT_USUAL_DF * EFFECT_USUAL * EFFECT_USUAL) / df_sum, df_sum)
 }
 
 /// The deviations of a query that no run effect explains.
@@ -259,7 +328,9 @@ struct Prior {
 
 impl Prior {
     /// Fits the prior to pairs of variance and degrees of freedom; `None` if there are fewer than
-    /// three.
+    /// three. The largest and the smallest variances are limited, so that a few exceptional queries
+    /// do not make the variances of all others look uncertain. This makes the variances look a
+    /// little more alike than they are.
     fn fit(variances: &[(f64, f64)]) -> Option<Self> {
         if variances.len() < 3 {
             return None;
@@ -267,7 +338,8 @@ impl Prior {
         let count = variances.len() as f64;
         let logarithm =
             |&(variance, df): &(f64, f64)| variance.ln() - digamma(df / 2.0) + (df / 2.0).ln();
-        let logarithms: Vec<f64> = variances.iter().map(logarithm).collect();
+        let mut logarithms: Vec<f64> = variances.iter().map(logarithm).collect();
+        limit_extremes(&mut logarithms);
         let center = mean(&logarithms);
         let spread =
             logarithms.iter().map(|value| (value - center).powi(2)).sum::<f64>() / (count - 1.0);
@@ -281,13 +353,26 @@ impl Prior {
         Some(Self { variance, df })
     }
 
-    /// Returns the moderated variance and its degrees of freedom, which are at most 100.
+    /// Returns the moderated variance and its degrees of freedom, which are at most 100. An
+    /// exceptionally large variance is not moderated.
     fn moderate(self, variance: f64, df: f64) -> (f64, f64) {
         const DF_MAX: f64 = 100.0;
         let prior_df = self.df.min(DF_MAX);
+        if student::p_variance_ratio(variance / self.variance, df, prior_df) < EXCEPTIONAL_MAX {
+            return (variance, df);
+        }
         let moderated = (prior_df * self.variance + df * variance) / (prior_df + df);
         (moderated, (prior_df + df).min(DF_MAX))
     }
+}
+
+/// Limits values to their 10th and 85th percentiles.
+fn limit_extremes(values: &mut [f64]) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |share: f64| sorted[(share * (sorted.len() - 1) as f64).round() as usize];
+    let (low, high) = (at(0.1), at(0.85));
+    values.iter_mut().for_each(|value| *value = value.clamp(low, high));
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -9,6 +9,12 @@ pub(crate) fn p_two_sided(t: f64, df: f64) -> f64 {
     incomplete_beta(df / 2.0, 0.5, df / (df + t * t)).clamp(0.0, 1.0)
 }
 
+/// The probability that a ratio of two variances with `df` and `other_df` degrees of freedom
+/// exceeds `ratio`, if the variances are equal (Fisher's F distribution).
+pub(crate) fn p_variance_ratio(ratio: f64, df: f64, other_df: f64) -> f64 {
+    incomplete_beta(other_df / 2.0, df / 2.0, other_df / (other_df + df * ratio)).clamp(0.0, 1.0)
+}
+
 /// Returns the t whose absolute value is exceeded with probability `p`.
 pub(crate) fn critical(p: f64, df: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
@@ -101,4 +107,10 @@ fn p_values_match_closed_forms_and_tables() {
     }
     close(critical(0.01, 38.0), 2.712, 5e-4);
     assert_eq!(p_two_sided(f64::INFINITY, 9.0), 0.0);
+    for (ratio, df, other_df) in [(6.388, 4.0, 4.0), (3.478, 4.0, 10.0), (2.447, 4.0, 100.0)] {
+        close(p_variance_ratio(ratio, df, other_df), 0.05, 0.03);
+    }
+    for t in [0.5, 2.0, 4.0] {
+        close(p_variance_ratio(t * t, 1.0, 7.0), p_two_sided(t, 7.0), 1e-9);
+    }
 }

@@ -210,12 +210,12 @@ impl<'a> Certificate<'a> {
     }
 }
 
-/// `[number]`, constructed.
+/// Returns the context-specific tag `[number]`, constructed.
 const fn constructed(number: u32) -> Tag {
     Tag::ContextSpecific { constructed: true, number: TagNumber(number) }
 }
 
-/// `[number]`, primitive.
+/// Returns the context-specific tag `[number]`, primitive.
 const fn primitive(number: u32) -> Tag {
     Tag::ContextSpecific { constructed: false, number: TagNumber(number) }
 }

@@ -57,9 +57,9 @@ pub(crate) struct Args {
     /// errors than in BASE. A relative change of times must also be statistically significant.
     #[arg(long, value_name = "CONDITION")]
     fail_on: Vec<FailOn>,
-    /// Ignore changes by less than this factor
-    #[arg(long, value_name = "FACTOR", default_value_t = ChangeFactor::DEFAULT)]
-    min_change: ChangeFactor,
+    /// Ignore changes by less than this factor [default: 1.25x; between several runs 1.2x]
+    #[arg(long, value_name = "FACTOR")]
+    min_change: Option<ChangeFactor>,
     /// Number of queries to show, worst first; 0 for all [default: 20 in a table, all in JSON]
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     };
     let (base, run) = (read_all(base_paths)?, read_all(run_paths)?);
     let control = args.control.as_deref().map(|path| read(ctx, path)).transpose()?;
-    let settings = CompareSettings { change_min: args.min_change, ..CompareSettings::default() };
+    let settings = CompareSettings::default().with_change_min(args.min_change);
     let mut comparison = match &control {
         Some(control) => compare(&base[0], &run[0], Some(control), &settings),
         None => compare_runs(&base, &run, &settings),

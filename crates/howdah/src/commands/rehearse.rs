@@ -74,6 +74,9 @@ pub(crate) struct Args {
     /// Print the steps with an estimate of their time, and stop
     #[arg(long)]
     dry_run: bool,
+    /// Do not observe the servers' wait events, counters and checkpoints during the runs
+    #[arg(long)]
+    no_sampling: bool,
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
@@ -163,9 +166,9 @@ struct DecisionArgs {
     /// See `howdah compare --help` for metrics and limits.
     #[arg(long, value_name = "CONDITION")]
     fail_on: Vec<FailOn>,
-    /// Ignore changes by less than this factor
-    #[arg(long, value_name = "FACTOR", default_value_t = ChangeFactor::DEFAULT)]
-    min_change: ChangeFactor,
+    /// Ignore changes by less than this factor [default: 1.2x; with one run a side 1.25x]
+    #[arg(long, value_name = "FACTOR")]
+    min_change: Option<ChangeFactor>,
     /// Put captured values into the report: an execution of each changed query, error messages
     #[arg(long)]
     examples: bool,
@@ -221,6 +224,7 @@ fn options(args: &Args) -> anyhow::Result<RehearsalOptions> {
         vacuum: !preparation.no_vacuum,
         warm_image: preparation.warm.clone(),
         warm_up: preparation.warm_up,
+        is_observed: !args.no_sampling,
         change_min: decision.min_change,
         fail_on: decision.fail_on.clone(),
         has_examples: decision.examples,

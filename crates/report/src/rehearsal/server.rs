@@ -48,6 +48,9 @@ pub struct ServerFacts {
     pub tables: Vec<TableFacts>,
     /// Whether there are more tables than listed.
     pub is_truncated: bool,
+    /// Views over the database's tables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub views: Vec<ViewFacts>,
     /// Number of other clients' sessions that were active within the last minute, in any database.
     pub active_clients: u64,
 }
@@ -74,6 +77,15 @@ pub struct TableFacts {
     pub indexes: Vec<IndexFacts>,
     /// Names of the enabled triggers, without those of constraints.
     pub triggers: Vec<String>,
+}
+
+/// A view, with the tables that it reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ViewFacts {
+    /// Name of the view.
+    pub name: TableName,
+    /// The tables that it reads, also through other views.
+    pub tables: Vec<TableName>,
 }
 
 /// Counts of rows, and the age of the planner's statistics.
@@ -127,6 +139,13 @@ pub enum ServerDifference {
         /// The versions; `None` where the extension is not installed.
         versions: BothSides<Option<String>>,
     },
+    /// The servers behaved differently during the runs.
+    ActivityDiffers {
+        /// The measured figure.
+        figure: ActivityFigure,
+        /// Means over the runs of each side, in the unit of the figure.
+        values: BothSides<f64>,
+    },
     /// A table differs, or exists on one server only.
     TableDiffers {
         /// The table, which may exist on one server only.
@@ -134,6 +153,35 @@ pub enum ServerDifference {
         /// The kind of difference.
         difference: TableDifference,
     },
+}
+
+/// A figure of a server's activity during the runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ActivityFigure {
+    /// Sessions that waited, on average.
+    Waiting {
+        /// Class of the wait events, as in `pg_stat_activity.wait_event_type`.
+        class: String,
+    },
+    /// Share of page requests that found the page in the buffer cache, from 0 to 1.
+    CacheHits,
+    /// Bytes per second written to temporary files.
+    TemporaryFiles,
+    /// Checkpoints per run.
+    Checkpoints,
+}
+
+impl ActivityFigure {
+    /// Returns the name of the difference in JSON.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Waiting { .. } => "waits_differ",
+            Self::CacheHits => "cache_hits_differ",
+            Self::TemporaryFiles => "temporary_files_differ",
+            Self::Checkpoints => "checkpoints_differ",
+        }
+    }
 }
 
 /// How a table on the server with the change differs from that on the base. Indexes and triggers
@@ -178,6 +226,7 @@ impl ServerDifference {
             Self::Version(_) => "version",
             Self::SettingDiffers { .. } => "setting_differs",
             Self::ExtensionDiffers { .. } => "extension_differs",
+            Self::ActivityDiffers { figure, .. } => figure.kind(),
             Self::TableDiffers { difference, .. } => difference.kind(),
         }
     }
@@ -215,6 +264,26 @@ impl fmt::Display for ServerDifference {
                     [base, change].map(|version| version.as_deref().unwrap_or("not installed"));
                 write!(f, "extension {name}: {base} → {change}")
             }
+            Self::ActivityDiffers { figure, values: BothSides { base, change } } => match figure {
+                ActivityFigure::Waiting { class } => write!(
+                    f,
+                    "sessions waiting for {class} during the runs: {base:.2} → {change:.2} on average"
+                ),
+                ActivityFigure::CacheHits => {
+                    let [base, change] = [base, change].map(|share| share * 100.0);
+                    write!(
+                        f,
+                        "pages found in the buffer cache during the runs: {base:.1} % → {change:.1} %"
+                    )
+                }
+                ActivityFigure::TemporaryFiles => {
+                    let [base, change] = [base, change].map(|bytes| text::bytes(*bytes as u64));
+                    write!(f, "temporary files during the runs: {base}/s → {change}/s")
+                }
+                ActivityFigure::Checkpoints => {
+                    write!(f, "checkpoints during the runs: {base:.1} → {change:.1} per run")
+                }
+            },
             Self::TableDiffers { table, difference } => match difference {
                 TableDifference::NewTable => write!(f, "table {table} is new"),
                 TableDifference::DroppedTable => write!(f, "table {table} is missing"),

@@ -1,6 +1,8 @@
 use super::*;
 use crate::statistics::{fdr::benjamini_hochberg, random::SeededRandom};
 
+const LIMITS: ShiftLimits = ShiftLimits { minimum: 0.182, machine: 0.0 };
+
 /// Generates unchanged queries. `effect` and `rest` are the standard deviations of the model.
 fn unchanged(
     queries: usize,
@@ -19,14 +21,15 @@ fn unchanged(
         .collect()
 }
 
-/// Returns the share of 500 comparisons in which any query counts as changed, without a margin.
+/// Returns the share of 500 comparisons in which any query counts as changed.
 fn false_alarms(queries: usize, runs: usize, spread: (f64, f64)) -> f64 {
     const ROUNDS: u32 = 500;
     let mut random = SeededRandom::new(9);
     let alarms = (0..ROUNDS).filter(|_| {
         let shifts = run_shifts(&unchanged(queries, runs, spread, &mut random));
-        let p_values: Vec<f64> = shifts.iter().flatten().map(|shift| shift.p_beyond(0.0)).collect();
-        benjamini_hochberg(&p_values).iter().any(|q| *q <= 0.05)
+        let p_values: Vec<f64> =
+            shifts.iter().flatten().map(|shift| shift.p_change(LIMITS)).collect();
+        benjamini_hochberg(&p_values).iter().any(|q| *q <= 0.01)
     });
     alarms.count() as f64 / f64::from(ROUNDS)
 }
@@ -40,9 +43,11 @@ fn unchanged_queries_are_called_changed_as_rarely_as_the_level_says() {
         (3, 3, (0.1, 0.05)),
         (12, 2, (0.1, 0.05)),
         (12, 6, (0.1, 0.02)),
+        (40, 3, (0.1, 0.15)),
     ] {
         let share = false_alarms(queries, runs, spread);
-        assert!(share <= 0.075, "{queries} queries, {runs} runs, {spread:?}: {share}");
+        // The level is 0.01; 500 comparisons may exceed it by chance.
+        assert!(share <= 0.02, "{queries} queries, {runs} runs, {spread:?}: {share}");
     }
 }
 
@@ -57,7 +62,7 @@ fn change_of_one_query_is_found_among_quiet_runs() {
         }
         let shifts = run_shifts(&queries);
         let p_values: Vec<f64> =
-            shifts.iter().flatten().map(|shift| shift.p_beyond(0.11)).collect();
+            shifts.iter().flatten().map(|shift| shift.p_change(LIMITS)).collect();
         benjamini_hochberg(&p_values)[4] <= 0.01
     });
     let share = found.count() as f64 / ROUNDS as f64;
@@ -90,7 +95,8 @@ fn runs_without_the_query_are_left_out() {
     assert_eq!(shifts[1..], [None, None]);
 }
 
-/// Smyth's estimate recovers the parameters of the distribution from which variances are drawn.
+/// Smyth's estimate recovers the parameters of the distribution from which variances are drawn,
+/// except that the limits of extreme variances make the others look more alike.
 #[test]
 fn prior_is_recovered_from_drawn_variances() {
     let mut random = SeededRandom::new(5);
@@ -102,6 +108,6 @@ fn prior_is_recovered_from_drawn_variances() {
         })
         .collect();
     let prior = Prior::fit(&variances).expect("enough variances");
-    assert!((prior.variance / 0.3 - 1.0).abs() < 0.1, "{prior:?}");
-    assert!((6.0..11.0).contains(&prior.df), "{prior:?}");
+    assert!((prior.variance / 0.3 - 1.0).abs() < 0.25, "{prior:?}");
+    assert!(prior.df >= 8.0, "{prior:?}");
 }

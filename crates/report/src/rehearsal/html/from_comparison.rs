@@ -1,12 +1,17 @@
 //! Converts queries of a comparison to queries of the page.
 
-use howdah_compare::{ChangedPart, ErrorChange, Interval, Measures, QueryComparison, QueryVerdict};
+use howdah_compare::{
+    ChangedPart, ErrorChange, Interval, LatencyBins, Measures, Plans, QueryComparison, QueryVerdict,
+};
 
-use super::{FactorInterval, PageQuery, PageQueryVerdict, QueryErrorCount, QueryMeasures};
+use super::{
+    FactorInterval, LatencyHistogram, PageQuery, PageQueryVerdict, PlanPair, QueryErrorCount,
+    QueryMeasures,
+};
 
 impl PageQuery {
-    /// Converts a query. The caller adds data that the comparison does not have: runs, latencies,
-    /// plans, causes and an example.
+    /// Converts a query. The caller adds data that the comparison does not have: runs, causes and an
+    /// example.
     ///
     /// Error messages are copied unchanged, so the caller must remove them first unless values were
     /// requested.
@@ -23,10 +28,10 @@ impl PageQuery {
             mean_factor: query.mean_change.map(FactorInterval::from),
             detectable: query.detectable,
             impact_us: query.impact_us,
-            latencies: None,
+            latencies: query.latencies.as_ref().map(LatencyHistogram::from),
             errors: query.errors.iter().map(QueryErrorCount::from).collect(),
             plan_change: query.plan_change.clone(),
-            plans: None,
+            plans: query.plans.as_ref().map(PlanPair::from),
             plan_failure: None,
             causes: Vec::new(),
             example: None,
@@ -64,6 +69,18 @@ impl From<Measures> for QueryMeasures {
             total_us: measures.total_us as f64,
             rows_mean: measures.rows_mean,
         }
+    }
+}
+
+impl From<&LatencyBins> for LatencyHistogram {
+    fn from(bins: &LatencyBins) -> Self {
+        Self { edges_us: bins.edges_us.clone(), base: bins.base.clone(), change: bins.run.clone() }
+    }
+}
+
+impl From<&Plans> for PlanPair {
+    fn from(plans: &Plans) -> Self {
+        Self { base: plans.base.clone(), change: plans.run.clone() }
     }
 }
 

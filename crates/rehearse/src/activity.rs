@@ -1,0 +1,23 @@
+//! What a server did during a run: wait events and statistics, read with SQL, and what probes
+//! recorded if the server runs on this host.
+//!
+//! ```text
+//! ActivityMonitor ─┬─ sampler: pg_stat_activity ten times a second, counters every second
+//!                  └─ flight recorder: checkpoints, extension locks, clock sweep
+//!                       │
+//!                       └─► ActivitySeries ─► server.json in the run's folder
+//! ```
+//!
+//! Both servers are observed in the same way, so that the cost of observing is the same.
+
+mod differences;
+mod monitor;
+mod probes;
+mod sampler;
+mod series;
+
+pub(crate) use self::{
+    differences::Activities,
+    monitor::ActivityMonitor,
+    series::{ActivityBucket, ActivitySeries},
+};
