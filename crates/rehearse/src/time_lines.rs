@@ -323,9 +323,13 @@ impl ServerBuckets {
     fn waiting(&self, classes: &[&str]) -> Option<f64> {
         let sampled: Vec<_> = self.0.iter().filter(|bucket| bucket.samples > 0).collect();
         let waiting = |bucket: &&ActivityBucket| -> f64 {
-            classes.iter().filter_map(|class| bucket.waiting.get(*class)).sum()
+            // Not `sum`, which is −0 without values.
+            classes
+                .iter()
+                .filter_map(|class| bucket.waiting.get(*class))
+                .fold(0.0, |sum, it| sum + it)
         };
-        let sum: f64 = sampled.iter().map(waiting).sum();
+        let sum = sampled.iter().map(waiting).fold(0.0, |sum, it| sum + it);
         (!sampled.is_empty()).then(|| sum / sampled.len() as f64)
     }
 

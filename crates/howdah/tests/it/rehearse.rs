@@ -128,10 +128,27 @@ fn dropped_index_is_found_and_named() {
     assert_eq!(names, ["a1", "b1", "b2", "a2", "a3", "b3"]);
     let because = report["queries"][0]["plan_change"].as_str().unwrap();
     assert!(because.contains(INDEX), "{because}");
+    assert_observed(&fixture.path("out"));
     for file in ["report.txt", "report.md", "report.html", "report.xml"] {
         let report = std::fs::read_to_string(fixture.path("out").join(file)).unwrap();
         let plain = report.replace('\\', "");
         assert!(plain.contains(&reason), "{file}: {report}");
+    }
+}
+
+/// Asserts that the servers were observed during the runs, and that the page has what was found.
+fn assert_observed(out: &Path) {
+    let path = out.join("runs/b1/server.json");
+    let series: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let buckets = series["buckets"].as_array().unwrap();
+    assert!(buckets.iter().any(|bucket| bucket["samples"].as_u64() > Some(0)), "{series}");
+    assert!(buckets.iter().any(|bucket| bucket["hits"].as_f64() > Some(0.0)), "{series}");
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+    assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+    let page = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for part in ["Sessions executing without waiting", "Buffer cache hits", "histogram", "Seq Scan"]
+    {
+        assert!(page.contains(part), "{part}");
     }
 }
 
