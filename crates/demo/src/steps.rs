@@ -34,7 +34,7 @@ use crate::{
 /// Runs on each side, so that the difference between runs of one side shows the noise.
 const RUNS: u32 = 3;
 
-/// Captured time that is replayed to warm the caches if there is no cache image.
+/// Captured time that is replayed to warm the caches if no cache image could be taken.
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Name of the report to open first.

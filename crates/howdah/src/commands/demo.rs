@@ -17,9 +17,9 @@ use crate::{context::CommandContext, errors, outcome::CommandOutcome, values::ti
 
 /// Rehearse a change on throw-away servers, and see howdah find the slowdown planted in it.
 ///
-/// Starts a PostgreSQL server with a small shop, runs its clients through the pooler, which captures
-/// their traffic, and rehearses a change on two copies of the data: an index is dropped. Takes about
-/// a minute and a half, and leaves nothing behind except the folder of --output.
+/// Starts a PostgreSQL server with a small shop, runs its clients through the pooler, which
+/// captures their traffic, and rehearses a change on two copies of the data: an index is dropped.
+/// Takes about 75 seconds, and leaves nothing behind except the folder of --output.
 ///
 /// The last line on stdout is the path of the report, a page for a browser. Exits with 3 if the
 /// planted slowdown was not found.
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pg_bin: Option<PathBuf>,
     /// How long the clients run; each of the six replays takes as long
-    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "10s",
+    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "8s",
           value_parser = time_in_range(5.0..=600.0))]
     duration: Duration,
 }
@@ -96,10 +96,17 @@ fn search(major: Option<u32>, dir: Option<&Path>) -> BinariesSearch {
 fn with_advice(error: DemoError) -> anyhow::Error {
     let hint = match &error {
         DemoError::Interrupted => return error.into(),
-        DemoError::ForeignFolder { .. } => "name another folder with -o",
-        _ => "`howdah lab start` shows whether a throw-away PostgreSQL can be started here",
+        DemoError::ForeignFolder { .. } => Some("name another folder with -o"),
+        DemoError::Lab(_) => {
+            Some("`howdah lab start` shows whether a throw-away PostgreSQL can be started here")
+        }
+        _ => None,
     };
-    errors::with_hint(anyhow::Error::from(error).context("the demo failed"), hint)
+    let error = anyhow::Error::from(error).context("the demo failed");
+    match hint {
+        Some(hint) => errors::with_hint(error, hint),
+        None => error,
+    }
 }
 
 /// Prints what was found, and last the path of the report.
