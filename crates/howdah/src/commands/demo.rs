@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{context::CommandContext, errors, outcome::CommandOutcome, values::time_in_range};
 
-/// Rehearse a change on throw-away servers, and see howdah find the slowdown planted in it.
+/// Rehearse a change with a planted slowdown on throw-away servers.
 ///
 /// Starts a PostgreSQL server with a small shop, runs its clients through the pooler, which
 /// captures their traffic, and rehearses a change on two copies of the data: an index is dropped.
