@@ -20,7 +20,7 @@ help: ## List the targets.
 setup: ## Install what building and testing need (Debian, by apt).
 	@scripts/setup
 
-demo: ## Drop an index on a throw-away server and find the query that got slower; results in demo-out/.
+demo: ## Rehearse a dropped index on throw-away servers and name the query that gets slower; report in demo-out/.
 	@scripts/setup demo
 	$(CARGO) build --package howdah
 	target/debug/howdah demo --output $(DEMO_OUT)

@@ -1,11 +1,11 @@
 //! [`DemoError`]: the reason why a demo failed.
 
-use howdah_compare::{ReadRunError, explain::ExplainError};
+use std::{io, path::PathBuf};
+
 use howdah_connect::{ConnectError, QueryError, ResolveError};
-use howdah_dataset::{ReadError, WriteError};
 use howdah_lab::ClusterError;
-use howdah_logs::ReadFilesError;
-use howdah_replay::StartError;
+use howdah_pool::{CaptureError, PoolerStartError};
+use howdah_rehearse::RehearsalError;
 
 /// An error that ends the demo.
 #[derive(Debug, thiserror::Error)]
@@ -17,31 +17,51 @@ pub enum DemoError {
     /// The address of a demo server could not be resolved.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    /// A demo server refused a connection.
+    /// A demo server or the pooler refused a connection.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// A statement of the demo failed.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// The log of the production server could not be imported.
-    #[error("cannot import the log")]
-    Import(#[source] Box<ReadFilesError<WriteError>>),
-    /// The capture or a run could not be written.
+    /// The pooler did not start.
+    #[error("cannot start the pooler")]
+    Pooler(#[source] Box<PoolerStartError>),
+    /// The capture did not start or could not be stopped.
+    #[error("cannot capture the traffic")]
+    Capture(#[from] CaptureError),
+    /// The capture ended early.
+    #[error("the capture stopped after an error: {reason}")]
+    CaptureEnded {
+        /// The recorder's error, as text.
+        reason: String,
+    },
+    /// The output folder has results of another command.
+    #[error("{} was not written by a demo", path.display())]
+    ForeignFolder {
+        /// The file or folder that would be replaced.
+        path: PathBuf,
+    },
+    /// A file of the demo cannot be written or removed.
+    #[error("cannot write {}", path.display())]
+    File {
+        /// Path of the file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The rehearsal failed.
     #[error(transparent)]
-    Write(#[from] WriteError),
-    /// The capture or a run could not be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// A run could not be read.
-    #[error(transparent)]
-    ReadRun(#[from] ReadRunError),
-    /// A replay did not start.
-    #[error("cannot start the replay")]
-    Start(#[from] StartError),
-    /// The plans of the changed queries could not be requested.
-    #[error("cannot explain the change")]
-    Explain(#[from] ExplainError),
+    Rehearsal(RehearsalError),
     /// [`Demo::stop`](crate::Demo::stop) was set.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<RehearsalError> for DemoError {
+    fn from(error: RehearsalError) -> Self {
+        match error {
+            RehearsalError::Interrupted => Self::Interrupted,
+            other => Self::Rehearsal(other),
+        }
+    }
 }

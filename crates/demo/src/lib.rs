@@ -1,17 +1,19 @@
-//! `howdah demo`: drops an index in a copy of a database and finds the slower query by replaying
-//! captured traffic.
+//! `howdah demo`: rehearses a change that drops an index, on throw-away servers.
 //!
 //! ```text
-//! dataset ──► production ── traffic, logged ─► capture ─┬─► base (unchanged) ───┬─ compare: slower
-//! (built ───► base                                     ├─► control (unchanged)─┤  compare: equal
-//!  once,  ──► control                                  └─► changed (no index) ─┘
-//!  copied) ─► changed
+//! clients ──► pooler ──► production ── copied before the traffic ──► base, change
+//!                │           │                                          │
+//!             capture   cache image                             drop an index on change
+//!                └───────────┴──────────► rehearsal ◄───────────────────┘
 //! ```
 //!
-//! Servers, log, replay and statistics are real; only the data and its clients are invented.
+//! Servers, pooler, capture and [rehearsal](howdah_rehearse) are real; only the data and its
+//! clients are invented. This crate sets the scene: it does not replay, compare or draw.
 
 mod dataset;
 mod error;
+mod folder;
+mod pooler;
 mod servers;
 mod steps;
 mod workload;

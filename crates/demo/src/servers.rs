@@ -1,63 +1,61 @@
-//! The demo's servers: the original, built once, and copies of it.
+//! The demo's servers: production, and copies of its data.
+
+use std::sync::atomic::AtomicBool;
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{BinariesSearch, Builder, Cluster};
 
-use crate::{dataset, error::DemoError};
+use crate::{dataset, error::DemoError, steps::check_interrupted};
 
 /// The database of the dataset, and the role of its clients.
-const DATABASE: &str = "shop";
-const ROLE: &str = "shop";
+pub(crate) const DATABASE: &str = "shop";
+pub(crate) const ROLE: &str = "shop";
 
-/// Settings of every server. They disable background work that could disturb one replay and not the
-/// other.
-const BASE_SETTINGS: &[(&str, &str)] = &[
+/// The superuser, as whom the rehearsal prepares and checks the copies.
+const SUPERUSER: &str = "postgres";
+
+/// Settings of every server. They disable background work that could disturb one replay and not
+/// another, and give the planted query the same plan on every machine.
+const SETTINGS: &[(&str, &str)] = &[
     ("autovacuum", "off"),
     ("checkpoint_timeout", "1h"),
     ("max_wal_size", "4GB"),
-    ("shared_buffers", "64MB"),
+    ("shared_buffers", "128MB"),
+    ("max_parallel_workers_per_gather", "0"),
     ("jit", "off"),
 ];
 
-/// Settings that log everything a replay needs, each statement once: its text at the start, its
-/// duration at the end.
-const LOGGING: &[(&str, &str)] = &[
-    ("logging_collector", "on"),
-    ("log_destination", "csvlog"),
-    ("log_statement", "all"),
-    ("log_duration", "on"),
-    ("log_min_duration_statement", "-1"),
-    ("log_min_error_statement", "error"),
-    ("log_connections", "on"),
-    ("log_disconnections", "on"),
-    ("log_timezone", "UTC"),
-];
+/// A server with the dataset. It listens only on its unix socket.
+#[derive(Debug)]
+pub(crate) struct ShopServer(Cluster);
 
-/// The server on which the dataset is built. All other servers are copies of it.
-pub(crate) struct OriginalServer(Cluster);
-
-/// One server with a copy of the dataset.
-pub(crate) struct ServerCopy {
-    pub(crate) cluster: Cluster,
-    pub(crate) target: ConnectTarget,
-}
-
-impl OriginalServer {
+impl ShopServer {
     /// Starts a server and builds the dataset.
-    pub(crate) fn build(search: BinariesSearch) -> Result<Self, DemoError> {
-        let mut builder = Builder::new().search(search).name("demo-original");
-        for (name, value) in BASE_SETTINGS {
+    pub(crate) fn build(
+        name: &str,
+        search: BinariesSearch,
+        stop: &AtomicBool,
+    ) -> Result<Self, DemoError> {
+        let mut builder = Builder::new().search(search).name(name);
+        for (name, value) in SETTINGS {
             builder = builder.setting(*name, *value);
         }
-        let cluster = builder.start()?;
-        let mut client = Client::connect(&target(&cluster, "postgres", "postgres")?)?;
+        let server = Self(builder.start()?);
+        let mut client = Client::connect(&server.admin()?.with_database("postgres"))?;
         client.query(&format!("create role {ROLE} login"))?;
         client.query(&format!("create database {DATABASE} owner {ROLE}"))?;
         drop(client);
-        let mut client = Client::connect(&target(&cluster, ROLE, DATABASE)?)?;
-        client.query(&dataset::schema())?;
-        client.query("vacuum analyze customers, products, orders")?;
-        Ok(Self(cluster))
+        let mut client = Client::connect(&server.admin()?.with_user(ROLE))?;
+        for statements in dataset::schema() {
+            check_interrupted(stop)?;
+            client.query(&statements)?;
+        }
+        Ok(server)
+    }
+
+    /// Starts a server with a copy of the data. Restarts this one meanwhile.
+    pub(crate) fn copy(&mut self, name: &str) -> Result<Self, DemoError> {
+        Ok(Self(self.0.clone_stopped(Builder::new().name(name))?))
     }
 
     /// The server's version for display: `PostgreSQL 17.5`.
@@ -65,46 +63,26 @@ impl OriginalServer {
         format!("PostgreSQL {}", self.0.binaries().version())
     }
 
-    /// Starts a copy that logs its clients' statements.
-    pub(crate) fn start_production(&mut self) -> Result<ServerCopy, DemoError> {
-        self.start_copy("demo-production", LOGGING)
+    /// The running server.
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.0
     }
 
-    /// Starts a copy to replay against.
-    pub(crate) fn replay_target(&mut self, name: &str) -> Result<ServerCopy, DemoError> {
-        self.start_copy(name, &[])
+    /// The dataset's database, as the superuser.
+    pub(crate) fn admin(&self) -> Result<ConnectTarget, DemoError> {
+        let conninfo = self.0.socket_uri(DATABASE);
+        resolve(&ConnParams::from_conninfo(conninfo)).map(|target| target.with_user(SUPERUSER))
     }
 
-    fn start_copy(
-        &mut self,
-        name: &str,
-        settings: &[(&str, &str)],
-    ) -> Result<ServerCopy, DemoError> {
-        self.0.stop()?;
-        let mut builder = Builder::new().name(name);
-        for (name, value) in settings {
-            builder = builder.setting(*name, *value);
-        }
-        let cluster = self.0.clone_stopped(builder)?;
-        let target = target(&cluster, ROLE, DATABASE)?;
-        // Warms all caches equally, so that no replay measures disk reads.
-        Client::connect(&target)?.query(dataset::WARM_UP)?;
-        Ok(ServerCopy { cluster, target })
-    }
-}
-
-impl ServerCopy {
-    /// Runs one statement.
+    /// Runs statements as the superuser.
     pub(crate) fn run(&self, sql: &str) -> Result<(), DemoError> {
-        Client::connect(&self.target)?.query(sql)?;
+        Client::connect(&self.admin()?)?.query(sql)?;
         Ok(())
     }
 }
 
-fn target(cluster: &Cluster, user: &str, database: &str) -> Result<ConnectTarget, DemoError> {
-    let words = ConnParams { conninfo: Some(cluster.uri(database)), ..ConnParams::default() };
-    // The process environment is ignored, because `PGHOST` and similar variables refer to other
-    // servers.
-    let target = ConnectTarget::resolve(&words, &Environment::empty())?;
-    Ok(target.with_user(user))
+/// Resolves an address. The process environment is ignored, because `PGHOST` and similar variables
+/// refer to other servers.
+pub(crate) fn resolve(params: &ConnParams) -> Result<ConnectTarget, DemoError> {
+    Ok(ConnectTarget::resolve(params, &Environment::empty())?)
 }

@@ -1,8 +1,7 @@
 //! The steps of the demo, each reported before it starts.
 
 use std::{
-    ops::ControlFlow,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,202 +9,197 @@ use std::{
     time::Duration,
 };
 
-use howdah_compare::{
-    Comparison, Overall, QueryComparison, Samples, compare,
-    explain::{Examples, explain},
-};
-use howdah_connect::Client;
-use howdah_dataset::{Capture, CaptureSettings, CaptureWriter, RunSettings, RunWriter};
+use howdah_compare::{ChangeFactor, QueryComparison};
 use howdah_lab::BinariesSearch;
-use howdah_logs::{ImportOptions, read_files};
-use howdah_replay::{
-    CalibrationPlan, Capacity, NoticeSink, Rate, Replay, ReplayReport, ReplaySettings,
+use howdah_rehearse::{
+    ChangeSource, Rehearsal, RehearsalInput, RehearsalObserver, RehearsalOptions, RehearsalStep,
+    ResetMode, StepProgress,
 };
-use howdah_stats::Registry;
-use howdah_traffic::{Event, Timestamp};
+use howdah_replay::{IdentityMap, Rate};
+use howdah_report::rehearsal::{RehearsalReport, RehearsalVerdict};
+use howdah_warm::{
+    dump::{DumpSource, dump},
+    image::Generations,
+};
 
 use crate::{
-    dataset::{PLANTED_INDEX, PLANTED_QUERY},
+    dataset::{self, PLANTED_INDEX, PLANTED_QUERY},
     error::DemoError,
-    servers::{OriginalServer, ServerCopy},
+    folder::OutputFolder,
+    pooler::CapturingPooler,
+    servers::ShopServer,
     workload,
 };
 
-/// Name of the run that the others are compared with.
-const BASE: &str = "base";
+/// Runs on each side, so that the difference between runs of one side shows the noise.
+const RUNS: u32 = 3;
+
+/// Captured time that is replayed to warm the caches if no cache image could be taken.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// Name of the report to open first.
+const REPORT: &str = "report.html";
 
 /// A demo and its options.
 #[derive(Debug)]
 pub struct Demo {
-    /// The directory for `capture`, the runs and `compare.json`.
-    pub out: PathBuf,
+    /// The folder for the capture, the cache image, the runs and the reports.
+    pub output: PathBuf,
     /// Where to look for PostgreSQL's programs.
     pub search: BinariesSearch,
-    /// How long the workload runs.
+    /// How long the clients run, and so the length of the capture.
     pub duration: Duration,
     /// Set to true to interrupt the demo.
     pub stop: Arc<AtomicBool>,
 }
 
-/// The comparisons that the demo made.
+/// The result of a demo.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DemoOutcome {
-    /// Compares the base run with the run on a second unchanged copy.
-    pub control: Comparison,
-    /// Compares the base run with the run on the copy without the index.
-    pub changed: Comparison,
+    /// The report of the rehearsal, which the output folder has in five formats.
+    pub report: RehearsalReport,
+    /// The path of the report as a page.
+    pub page: PathBuf,
 }
 
 impl DemoOutcome {
-    /// The query that lost its index, if the comparison found it to be slower.
+    /// The query that lost its index, if the rehearsal found it to be slower. Queries about which
+    /// the runs say nothing do not matter.
     pub fn slower_query(&self) -> Option<&QueryComparison> {
         let planted = howdah_sql::fingerprint(PLANTED_QUERY.as_bytes());
-        self.changed
-            .queries
-            .iter()
-            .find(|query| query.fingerprint == planted && query.verdict.is_slower())
-    }
-
-    /// Whether the control comparison found no change, as it should.
-    pub fn control_is_clean(&self) -> bool {
-        self.control.verdict == Overall::NoChange
+        let is_failed = self.report.verdict == RehearsalVerdict::Failed;
+        self.report.comparison.slower().find(|query| is_failed && query.fingerprint == planted)
     }
 }
 
 impl Demo {
     /// Runs the demo. Calls `report` with a line of text before each step and with its results.
     ///
+    /// Servers and pooler are stopped and removed before this returns; the output folder remains.
+    ///
     /// # Errors
     ///
     /// See [`DemoError`]. Not finding the slower query is not an error: see
     /// [`DemoOutcome::slower_query`].
-    pub fn run(&self, mut report: impl FnMut(&str)) -> Result<DemoOutcome, DemoError> {
-        report("1/6  building a shop in a throw-away PostgreSQL, and copies of it");
-        let mut original = OriginalServer::build(self.search.clone())?;
-        let production = original.start_production()?;
-        self.check_interrupted()?;
-        let seconds = self.duration.as_secs();
+    pub fn run(&self, report: &(dyn Fn(&str) + Sync)) -> Result<DemoOutcome, DemoError> {
+        let folder = OutputFolder::prepare(&self.output)?;
+        report("1/4  production: a throw-away PostgreSQL with a small shop, and two copies of it");
+        let mut production = ShopServer::build("demo-production", self.search.clone(), &self.stop)?;
+        let base = production.copy("demo-base")?;
+        check_interrupted(&self.stop)?;
+        let change = production.copy("demo-change")?;
+        check_interrupted(&self.stop)?;
+        let seconds = self.duration.as_secs_f64();
         report(&format!(
-            "2/6  {}: clients shop for {seconds} s, the server logs what they do",
-            original.version()
+            "2/4  {}: {} clients shop for {seconds} s through the pooler, which captures their \
+             traffic",
+            production.version(),
+            workload::CLIENTS.len(),
         ));
-        let executed = workload::run(&production.target, self.duration)?;
-        self.check_interrupted()?;
-        let capture = self.capture(production)?;
-        let events = capture.manifest().events;
-        report(&format!("     {executed} executions by their clients, {events} events in the log"));
-
-        report("3/6  replaying the log against an unchanged copy");
-        let unchanged = original.replay_target("demo-base")?;
-        let base = self.replay(&capture, &unchanged, BASE, &mut report)?;
-        report("4/6  and against another unchanged copy, as a control");
-        let control = {
-            let copy = original.replay_target("demo-control")?;
-            self.replay(&capture, &copy, "control", &mut report)?
-        };
-        report(&format!("5/6  and against a copy without the index {PLANTED_INDEX}"));
-        let without_index = original.replay_target("demo-changed")?;
-        without_index.run(&format!("drop index {PLANTED_INDEX}"))?;
-        let changed = self.replay(&capture, &without_index, "changed", &mut report)?;
-
-        report("6/6  comparing, query by query");
-        let settings = howdah_compare::CompareSettings::default();
-        let mut ending = DemoOutcome {
-            control: compare(&base, &control, None, &settings),
-            changed: compare(&base, &changed, Some(&control), &settings),
-        };
-        let examples = Examples::for_changed(&ending.changed, &self.out.join(BASE))?;
-        let (before, after) = (&unchanged.target, &without_index.target);
-        for (query, error) in explain(&mut ending.changed, &examples, before, after)? {
-            tracing::debug!(%query, %error, "no plan");
-        }
-        Ok(ending)
+        let image = self.capture(&production, &folder, report)?;
+        // The copies have the machine for themselves.
+        drop(production);
+        report(&format!("3/4  the change: index {PLANTED_INDEX} is dropped in one of the copies"));
+        change.run(&dataset::change())?;
+        report(&format!(
+            "4/4  rehearsing it: the capture is replayed {RUNS} times on each copy, in turns"
+        ));
+        let options = self.options(&folder, &base, &change, image)?;
+        let rehearsal = Rehearsal { options, stop: Arc::clone(&self.stop) };
+        let report = rehearsal.run(&RehearsalLines(report))?;
+        Ok(DemoOutcome { report, page: folder.path().join(REPORT) })
     }
 
-    /// Fails with [`DemoError::Interrupted`] if [`Demo::stop`] is set.
-    fn check_interrupted(&self) -> Result<(), DemoError> {
-        if self.stop.load(Ordering::Relaxed) { Err(DemoError::Interrupted) } else { Ok(()) }
-    }
-
-    /// Stops the server and makes a capture of its log.
-    fn capture(&self, production: ServerCopy) -> Result<Capture, DemoError> {
-        let ServerCopy { mut cluster, .. } = production;
-        // The logging collector writes its last lines only when the server exits.
-        cluster.stop()?;
-        let logs = cluster.log_files("csv")?;
-        let dir = self.out.join("capture");
-        let settings = CaptureSettings { overwrite: true, ..CaptureSettings::default() };
-        let mut writer = CaptureWriter::create(&dir, settings)?;
-        let sink =
-            |event: Event| if is_workload_event(&event) { writer.write(event) } else { Ok(()) };
-        let summary =
-            read_files(&logs, ImportOptions::default(), |_| ControlFlow::Continue(()), sink)
-                .map_err(|error| DemoError::Import(Box::new(error)))?;
-        writer.finish(serde_json::json!(summary))?;
-        Ok(Capture::open(&dir)?)
-    }
-
-    /// Replays the capture, writes the run, and returns its samples.
-    fn replay(
+    /// Runs the clients and captures their traffic. Then saves an image of the server's cache, and
+    /// returns its path if that was possible.
+    fn capture(
         &self,
-        capture: &Capture,
-        copy: &ServerCopy,
-        name: &str,
-        report: &mut impl FnMut(&str),
-    ) -> Result<Samples, DemoError> {
-        let mut client = Client::connect(&copy.target)?;
-        let capacity = Capacity::query(&mut client).unwrap_or_default();
-        let dir = self.out.join(name);
-        let settings = ReplaySettings::default();
-        let run = RunSettings {
-            capture: self.out.join("capture").display().to_string(),
-            target: copy.target.to_string(),
-            rate: Rate::default().to_string(),
-            server_version: client.parameter("server_version").unwrap_or_default().to_owned(),
-            started: Timestamp::now(),
-            overwrite: true,
-        };
-        let replay = Replay {
-            target: copy.target.clone(),
-            endpoint: client.endpoint().clone(),
-            is_encrypted: client.is_encrypted(),
-            settings,
-            writer: Some(RunWriter::create(&dir, run)?),
-            has_outcomes: true,
-            capacity: None,
-            calibration: CalibrationPlan::new(&mut client, capacity, 0),
-            notices: NoticeSink::default(),
-            registry: Registry::new(),
-            stop: self.stop.clone(),
-        };
-        drop(client);
-        let mut replayed = replay.run(capture.events())?;
-        finish(&mut replayed)?;
-        self.check_interrupted()?;
-        let executions = replayed.tally.executions();
-        report(&format!(
-            "     {} executions in {:.1} s, {} failed",
-            executions.total(),
-            replayed.elapsed.as_secs_f64(),
-            executions.failed
-        ));
-        Ok(Samples::read(&dir)?)
+        production: &ShopServer,
+        folder: &OutputFolder,
+        report: &(dyn Fn(&str) + Sync),
+    ) -> Result<Option<PathBuf>, DemoError> {
+        production.run(dataset::WARM_UP)?;
+        let pooler = CapturingPooler::start(production, folder)?;
+        let executed = workload::run(pooler.target(), self.duration, &self.stop)?;
+        let events = pooler.finish()?.tally.events;
+        check_interrupted(&self.stop)?;
+        report(&format!("     {executed} statements by the clients, {events} events captured"));
+        Ok(save_image(production, &folder.cache_image(), report))
+    }
+
+    fn options(
+        &self,
+        folder: &OutputFolder,
+        base: &ShopServer,
+        change: &ShopServer,
+        image: Option<PathBuf>,
+    ) -> Result<RehearsalOptions, DemoError> {
+        Ok(RehearsalOptions {
+            input: RehearsalInput::Capture(folder.capture()),
+            base: base.admin()?,
+            change: ChangeSource::Server(Box::new(change.admin()?)),
+            dir: folder.path().to_owned(),
+            // An earlier demo had other servers.
+            force: true,
+            runs: RUNS,
+            rate: Rate::default(),
+            identities: IdentityMap::default(),
+            is_single_database: false,
+            workers: 1,
+            reset: ResetMode::Copy,
+            vacuum: true,
+            warm_image: image,
+            warm_up: WARM_UP,
+            change_min: ChangeFactor::DEFAULT,
+            fail_on: Vec::new(),
+            // The values are invented.
+            has_examples: true,
+            allow_production: None,
+        })
     }
 }
 
-/// Whether an event comes from the workload, not from the demo's own sessions.
-fn is_workload_event(event: &Event) -> bool {
-    &*event.application != "howdah"
+/// Saves an image of the server's cache. If that is not possible, for example because this process
+/// may not read the server's memory, the rehearsal replays the start of the capture instead.
+fn save_image(
+    production: &ShopServer,
+    path: &Path,
+    report: &(dyn Fn(&str) + Sync),
+) -> Option<PathBuf> {
+    let taken = production.admin().map_err(|error| error.to_string()).and_then(|target| {
+        let dumped = dump(&target, DumpSource::Best).map_err(|error| error.to_string())?;
+        dumped.image.save(path, Generations(0)).map_err(|error| error.to_string())
+    });
+    match taken {
+        Ok(()) => {
+            report("     the cache of production is saved, to warm the copies before each run");
+            Some(path.to_owned())
+        }
+        Err(reason) => {
+            tracing::debug!(reason, "no cache image");
+            None
+        }
+    }
 }
 
-fn finish(report: &mut ReplayReport) -> Result<(), DemoError> {
-    let summary = report.json(Rate::default());
-    if let Some(error) = report.write_error.take() {
-        return Err(error.into());
+/// Fails with [`DemoError::Interrupted`] if the flag is set.
+pub(crate) fn check_interrupted(stop: &AtomicBool) -> Result<(), DemoError> {
+    if stop.load(Ordering::Relaxed) { Err(DemoError::Interrupted) } else { Ok(()) }
+}
+
+/// Reports the steps of the rehearsal that take time.
+struct RehearsalLines<'a>(&'a (dyn Fn(&str) + Sync));
+
+impl RehearsalObserver for RehearsalLines<'_> {
+    fn on_step(&self, progress: &StepProgress) {
+        let StepProgress { step, number, steps, .. } = progress;
+        if matches!(step, RehearsalStep::Replay(_) | RehearsalStep::Compare) {
+            (self.0)(&format!("     {number}/{steps}  {step}"));
+        }
     }
-    if let Some(writer) = report.writer.take() {
-        writer.finish(summary, !report.is_interrupted)?;
+
+    fn on_note(&self, text: &str) {
+        (self.0)(&format!("     note: {text}"));
     }
-    Ok(())
 }

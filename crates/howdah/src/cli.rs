@@ -39,7 +39,7 @@ pub(crate) struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Start here: `howdah demo` shows capture, replay and compare on throwaway servers.
+Start here: `howdah demo` rehearses a change on throw-away servers, and names what got slower.
 Options can also be set in howdah.toml ([replay] rate = 2) and in the environment (HOWDAH_REPLAY_RATE=2).";
 
 /// Reason for not running a command.

@@ -1,29 +1,33 @@
-//! `howdah demo`: captures, replays and compares on throwaway servers, with a slowdown to find.
+//! `howdah demo`: captures, rehearses and reports on throw-away servers, with a slowdown to find.
 
 use std::{
+    fs::Permissions,
     io::Write as _,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
-use howdah_demo::{Demo, DemoOutcome};
+use anyhow::Context as _;
+use howdah_demo::{Demo, DemoError, DemoOutcome};
 use howdah_lab::BinariesSearch;
+use tempfile::TempDir;
 
-use crate::{
-    context::CommandContext, errors::WithHint as _, outcome::CommandOutcome, values::time_in_range,
-};
+use crate::{context::CommandContext, errors, outcome::CommandOutcome, values::time_in_range};
 
-/// See howdah find a slowdown planted in a throwaway PostgreSQL server.
+/// Rehearse a change with a planted slowdown on throw-away servers.
 ///
-/// Creates a small shop database, runs clients while the server logs, replays the log against an
-/// unchanged copy and against one without an index, and compares the runs. Takes about two minutes,
-/// needs no installed PostgreSQL, and leaves nothing behind except the folder of --output. Exits
-/// with 3 if the planted slowdown was not found.
+/// Starts a PostgreSQL server with a small shop, runs its clients through the pooler, which
+/// captures their traffic, and rehearses a change on two copies of the data: an index is dropped.
+/// Takes about 75 seconds, and leaves nothing behind except the folder of --output.
+///
+/// The last line on stdout is the path of the report, a page for a browser. Exits with 3 if the
+/// planted slowdown was not found.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Folder for the capture, the runs and compare.json [default: a temporary folder]
+    /// Folder for the capture, the runs and the reports [default: a new howdah-demo-… in the
+    /// temporary directory]
     #[arg(short, long, alias = "out", value_name = "DIR")]
     output: Option<PathBuf>,
     /// Major version of PostgreSQL to use [default: the newest installed]
@@ -32,8 +36,8 @@ pub(crate) struct Args {
     /// Folder with the PostgreSQL programs to use
     #[arg(long, value_name = "DIR")]
     pg_bin: Option<PathBuf>,
-    /// How long the clients run
-    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "20s",
+    /// How long the clients run; each of the six replays takes as long
+    #[arg(long, alias = "seconds", value_name = "TIME", default_value = "8s",
           value_parser = time_in_range(5.0..=600.0))]
     duration: Duration,
 }
@@ -44,29 +48,37 @@ Examples:
   howdah demo -o here --pg 17 --duration 1m";
 
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
-    let temporary = match &args.output {
-        Some(_) => None,
-        None => Some(tempfile::tempdir().context("cannot create a temporary folder")?),
+    let stop = ctx.interrupted();
+    let (output, temporary) = match &args.output {
+        Some(dir) => (dir.clone(), None),
+        None => {
+            let dir = new_folder()?;
+            (dir.path().to_owned(), Some(dir))
+        }
     };
-    let out = args.output.clone().or_else(|| temporary.as_ref().map(|dir| dir.path().to_owned()));
-    let Some(out) = out else { bail!("no folder") };
-    howdah_files::create_dir_all(&out)
-        .with_context(|| format!("cannot create the folder {}", out.display()))?;
     let demo = Demo {
-        out: out.clone(),
+        // The path is printed, to be opened from anywhere.
+        output: std::path::absolute(&output).context("cannot find the working directory")?,
         search: search(args.pg, args.pg_bin.as_deref()),
         duration: args.duration,
-        stop: ctx.interrupted(),
+        stop,
     };
-    let ending = demo
-        .run(|line| ctx.report(line))
-        .context("the demo failed")
-        .hint("`howdah lab start` shows whether a throwaway PostgreSQL can be started here")?;
-    let file = out.join("compare.json");
-    let document = howdah_report::document(&ending.changed, &[], None);
-    howdah_files::write(&file, format!("{:#}\n", serde_json::to_value(document)?))
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    print_result(ctx, &ending, temporary.is_none().then_some(&file))
+    // Without a report, a temporary folder is removed.
+    let outcome = demo.run(&|line| ctx.report(line)).map_err(with_advice)?;
+    if let Some(dir) = temporary {
+        let _ = dir.keep();
+    }
+    print_result(ctx, &outcome)
+}
+
+/// Creates a folder with a unique name, which only its owner can enter.
+fn new_folder() -> anyhow::Result<TempDir> {
+    let owner_only = Permissions::from_mode(howdah_files::FOLDER_MODE);
+    tempfile::Builder::new()
+        .prefix("howdah-demo-")
+        .permissions(owner_only)
+        .tempdir()
+        .with_context(|| format!("cannot create a folder in {}", std::env::temp_dir().display()))
 }
 
 fn search(major: Option<u32>, dir: Option<&Path>) -> BinariesSearch {
@@ -80,25 +92,42 @@ fn search(major: Option<u32>, dir: Option<&Path>) -> BinariesSearch {
     search
 }
 
-fn print_result(
-    ctx: &CommandContext,
-    ending: &DemoOutcome,
-    file: Option<&PathBuf>,
-) -> anyhow::Result<CommandOutcome> {
+/// Adds a hint to an error that has a known remedy.
+fn with_advice(error: DemoError) -> anyhow::Error {
+    let hint = match &error {
+        DemoError::Interrupted => return error.into(),
+        DemoError::ForeignFolder { .. } => Some("name another folder with -o"),
+        DemoError::Lab(_) => {
+            Some("`howdah lab start` shows whether a throw-away PostgreSQL can be started here")
+        }
+        _ => None,
+    };
+    let error = anyhow::Error::from(error).context("the demo failed");
+    match hint {
+        Some(hint) => errors::with_hint(error, hint),
+        None => error,
+    }
+}
+
+/// Prints what was found, and last the path of the report.
+fn print_result(ctx: &CommandContext, outcome: &DemoOutcome) -> anyhow::Result<CommandOutcome> {
+    let report = &outcome.report;
     let mut out = ctx.stdout();
-    writeln!(out, "control: {}", howdah_report::verdict_line(&ending.control))?;
-    writeln!(out, "changed: {}", howdah_report::verdict_line(&ending.changed))?;
-    for line in howdah_report::headlines(&ending.changed) {
+    writeln!(out, "rehearsal {}", report.summary())?;
+    for line in howdah_report::headlines(&report.comparison) {
         writeln!(out, "{line}")?;
     }
-    if let Some(file) = file {
-        writeln!(out, "details: {}", file.display())?;
+    let slower = outcome.slower_query();
+    for reason in slower.into_iter().flat_map(|query| report.reasons_of(query)) {
+        writeln!(out, "reason: {reason}")?;
     }
-    match ending.slower_query() {
-        Some(_) => Ok(CommandOutcome::Done),
-        None => {
-            writeln!(out, "the slowdown of the statement that lost its index was not found")?;
-            Ok(CommandOutcome::CheckFailed)
-        }
+    if slower.is_none() {
+        writeln!(out, "the slowdown of the statement that lost its index was not found")?;
     }
+    writeln!(out, "{}", outcome.page.display())?;
+    out.finish()?;
+    Ok(match slower {
+        Some(_) => CommandOutcome::Done,
+        None => CommandOutcome::CheckFailed,
+    })
 }
