@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use howdah_compare::{ChangeFactor, QueryComparison};
+use howdah_compare::{QueryComparison};
 use howdah_lab::BinariesSearch;
 use howdah_rehearse::{
     ChangeSource, Rehearsal, RehearsalInput, RehearsalObserver, RehearsalOptions, RehearsalStep,
@@ -151,7 +151,8 @@ impl Demo {
             vacuum: true,
             warm_image: image,
             warm_up: WARM_UP,
-            change_min: ChangeFactor::DEFAULT,
+            is_observed: true,
+            change_min: None,
             fail_on: Vec::new(),
             // The values are invented.
             has_examples: true,

@@ -308,8 +308,12 @@ impl Conductor<'_> {
         warnings.into_iter().for_each(|warning| self.warn(warning));
         if self.journal.server(side.as_str()).is_none() {
             let mut client = connect(side, &working)?;
-            let facts = servers::query_facts(&mut client, &working)
+            let mut facts = servers::query_facts(&mut client, &working)
                 .map_err(query_error(side, "query the state"))?;
+            // People know the original, not its copy.
+            let original = self.options().target(side);
+            original.database().clone_into(&mut facts.database);
+            facts.target = original.to_string();
             self.journal.set_server(side.as_str(), facts)?;
             let denied = self.replayer(&|_| {}).denied_logins(
                 &working,
