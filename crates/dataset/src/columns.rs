@@ -126,7 +126,7 @@ pub(crate) fn stored_schema(columns: &[Column]) -> SchemaRef {
     schema(columns, StoredType::stored)
 }
 
-/// Returns the schema for reading files of a version.
+/// Returns the schema for reading files of format version `version`: without columns added later.
 pub(crate) fn decoded_schema(columns: &[Column], version: u32) -> SchemaRef {
     schema(columns.iter().filter(|column| column.since <= version), StoredType::decoded)
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use howdah_compare::{QueryComparison};
+use howdah_compare::QueryComparison;
 use howdah_lab::BinariesSearch;
 use howdah_rehearse::{
     ChangeSource, Rehearsal, RehearsalInput, RehearsalObserver, RehearsalOptions, RehearsalStep,

@@ -1,8 +1,8 @@
 //! Resolves code addresses of a process to function names.
 //!
-//! Names come from `.symtab` if the file still has it, otherwise from `.dynsym`, which stripped
-//! files keep. In the latter, functions that are not exported have no name. An address past the end
-//! of the preceding exported function is marked as such: [`Symbol::is_inside`].
+//! Names come from `.symtab` and `.dynsym`. A stripped file has only `.dynsym`, so its functions
+//! that are not exported have no name; an address in one is resolved to the preceding exported
+//! function, with [`Symbol::is_inside`] false.
 
 use std::{
     fs::File,

@@ -23,7 +23,7 @@ pub(crate) struct Calendar {
 }
 
 impl Calendar {
-    /// The month in which the log's last line was written.
+    /// Creates the calendar from the time at which the log's last line was written, in UTC.
     pub(crate) fn from_system_time(time: std::time::SystemTime) -> Self {
         let time = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
         let date = time.to_zoned(TimeZone::UTC).date();

@@ -222,8 +222,9 @@ pub struct ListenConfig {
     /// Trusted proxies: networks, and `unix` for unix sockets. Their connections must start with a
     /// header of the PROXY protocol, version 1 or 2; all other connections must not.
     pub proxy_from: Vec<ProxySource>,
-    /// How long the kernel holds back a TCP connection until the client has sent data
-    /// (TCP_DEFER_ACCEPT); 0 turns this off.
+    /// Time that the kernel waits for a TCP client's first data before it reports the connection
+    /// anyway (TCP_DEFER_ACCEPT). The kernel rounds it up to whole seconds and may wait longer; 0
+    /// turns this off.
     #[serde(with = "durations::duration")]
     pub defer_accept: Duration,
 }

@@ -22,8 +22,8 @@ pub(crate) enum KeyValueSource {
         /// Whether the parameter is cast to the key's type. It may then be text, which is parsed as
         /// that type.
         is_cast: bool,
-        /// Whether the parameter is used only as a key. If its type is not declared, it is then
-        /// that of the column.
+        /// Whether the parameter is used only as a key. If so, and Parse declares no type for it,
+        /// the server gives it the type of the key column.
         is_key_only: bool,
     },
 }

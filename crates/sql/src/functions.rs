@@ -1,4 +1,4 @@
-//! PostgreSQL's built-in functions that have no side effects.
+//! PostgreSQL's built-in functions that have no side effects outside the session.
 
 /// Whether a name, given as `[name]` or `[schema, name]`, is that of a built-in function without
 /// side effects.

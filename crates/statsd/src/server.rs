@@ -299,7 +299,8 @@ fn distribute(
     snapshot
 }
 
-/// Flushes the interval that the shutdown cut short, and all values that the backends have spooled.
+/// Flushes the interval that the shutdown cut short, and all values that the backends have spooled,
+/// within `timeout`. Returns the backends that did not deliver all values, each with the reason.
 fn last_flush(
     core: &ServerCore,
     runners: Vec<BackendRunner>,

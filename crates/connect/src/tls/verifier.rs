@@ -4,13 +4,14 @@
 //! webpki verifies certificates, but rejects three kinds that OpenSSL accepts and that PostgreSQL
 //! installations use:
 //!
-//! - a name that is only in the subject's common name;
+//! - one that has the server's name only in the subject's common name;
 //! - a self-signed certificate that is both the server's and the trusted root;
-//! - a certificate of version 1, which `openssl x509 -req` created before OpenSSL 3.2 if one
-//!   followed the instructions in PostgreSQL's manual.
+//! - one of version 1, which `openssl x509 -req` created before OpenSSL 3.2 if one followed the
+//! instructions in PostgreSQL's manual.
 //!
-//! This module verifies such certificates itself, but only after webpki has rejected them for
-//! exactly that reason.
+//! If webpki rejects a certificate of one of these kinds, this module verifies it: the common name
+//! if the name was the only fault; signature and validity for the other two, unless revocation
+//! lists were given for servers' certificates.
 
 use std::sync::Arc;
 

@@ -265,7 +265,8 @@ where
         }
     }
 
-    /// Applies the given prefix, after the prefix that an envelope added.
+    /// Makes the importer expect the `log_line_prefix` that the user gave, preceded in each line by
+    /// the prefix that an envelope added, if any.
     fn apply_given_prefix(&mut self, input: &LogInput) -> Result<(), OptionsError> {
         let Some(given) = &self.given_prefix else { return Ok(()) };
         let added = input.added_prefix().unwrap_or_default();

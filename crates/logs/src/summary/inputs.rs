@@ -22,7 +22,9 @@ impl Inputs {
         self.files.iter().filter(is_limited).count() as u64
     }
 
-    /// A report for the user, one string per line.
+    /// Returns what the user should know about the inputs, one string per line: the order of the
+    /// files, their compression and envelopes, and files that were skipped. Empty if nothing is
+    /// notable.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.order == FileOrder::ByFirstTime && self.files.len() > 1 {

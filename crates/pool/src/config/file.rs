@@ -49,8 +49,8 @@ impl KeyLocations {
         Self { file: file.to_owned(), keys }
     }
 
-    /// Creates a diagnostic for a key, or for its nearest parent in the file if the key itself is
-    /// missing.
+    /// Creates a diagnostic for a key, with the file and line of the key or, if it is not set, of
+    /// its nearest parent that is. If there is none, it has the configuration file and no line.
     fn diagnostic(&self, key: &str, text: String) -> Diagnostic {
         let parents = self.keys.iter().filter(|(path, ..)| is_same_or_child(key, path));
         let nearest = parents.max_by_key(|(path, ..)| path.len());

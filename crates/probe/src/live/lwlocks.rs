@@ -1,4 +1,4 @@
-//! The loop that samples waits for lightweight locks in memory.
+//! The loop that samples waits for lightweight locks by reading the server's memory.
 
 use std::time::{Duration, Instant};
 

@@ -191,7 +191,7 @@ impl SweepMeter {
         Ok((elapsed >= self.row_length).then(|| self.finish_row(now, elapsed)))
     }
 
-    /// Ends the current row.
+    /// Ends the current row, even if it is shorter than the row length, and returns it.
     pub(super) fn finish_current_row(&mut self, now: Instant) -> SweepRow {
         let elapsed = now.saturating_duration_since(self.row_started_at);
         self.finish_row(now, elapsed)

@@ -91,7 +91,7 @@ impl OutputTally {
         report::open_transactions(self.open_transactions.count())
     }
 
-    /// Number of sessions with events.
+    /// Number of sessions with events that passed the filter, at most [`SESSIONS_MAX`].
     pub(super) fn sessions(&self) -> usize {
         self.sessions.len()
     }

@@ -1,4 +1,5 @@
-//! SHOW STATS, STATS_TOTALS, STATS_AVERAGES and TOTALS: counts by database.
+//! SHOW STATS, STATS_TOTALS and STATS_AVERAGES: totals and averages by database. SHOW TOTALS: the
+//! same over all databases.
 
 use std::{collections::BTreeMap, time::Duration};
 
