@@ -366,3 +366,144 @@ fn set_percentiles(row: &mut LiveRun, progress: &ReplayProgress) {
     row.p95_us = progress.latencies.quantile_us(0.95).map(rounded);
     row.p99_us = progress.latencies.quantile_us(0.99).map(rounded);
 }
+
+#[cfg(test)]
+mod tests {
+    use howdah_replay::ProgressReader;
+    use howdah_stats::Registry;
+    use howdah_traffic::Timestamp;
+
+    use super::*;
+    use crate::plan::{PlanStep, RunName};
+
+    fn run(side: RehearsalSide, number: u32) -> RunName {
+        RunName { side, number }
+    }
+
+    /// A plan of a check and of one replay on each side.
+    fn plan(run_s: u64) -> Plan {
+        let step = |kind, seconds| PlanStep { kind, estimate: Some(Duration::from_secs(seconds)) };
+        let replay = |side| step(RehearsalStep::Replay(run(side, 2)), run_s);
+        let check = step(RehearsalStep::Check, 2);
+        Plan { steps: vec![check, replay(RehearsalSide::Base), replay(RehearsalSide::Change)] }
+    }
+
+    /// A state whose first replay has started.
+    fn replaying(run_s: u64) -> LiveState {
+        let mut state = LiveState::new();
+        let plan = plan(run_s);
+        state.set_plan(plan.clone());
+        for number in [1, 2] {
+            state.start_step(&StepProgress {
+                step: plan.steps[number - 1].kind,
+                number,
+                steps: 3,
+                time_left: Duration::ZERO,
+                events: 600,
+            });
+        }
+        state
+    }
+
+    /// A report after some executions of 300 µs.
+    fn progress(executions: u64) -> ReplayProgress {
+        let mut progress = ProgressReader::new(&Registry::new()).read();
+        (0..executions).for_each(|_| progress.latencies.record_us(300));
+        progress.ended = executions;
+        progress.failed = executions / 10;
+        progress
+    }
+
+    fn summary(name: &str, side: RehearsalSide) -> RunSummary {
+        RunSummary {
+            name: name.to_owned(),
+            side,
+            started: Timestamp::from_micros(0),
+            finished: Timestamp::from_micros(2_500_000),
+            executions: 150,
+            failed: 15,
+            skipped: 1,
+            schedule_error_p99_us: Some(20),
+            machine: None,
+        }
+    }
+
+    #[test]
+    fn points_have_rates_and_percentiles() {
+        let mut state = replaying(10);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(state.record(progress(0), start), "the first report is shown");
+        assert!(!state.record(progress(40), at(500)), "the next follows a second later");
+        assert!(state.record(progress(100), at(1_000)));
+        assert!(state.record(progress(150), at(2_000)));
+        let snapshot = state.snapshot(0, at(2_100));
+        assert_eq!((snapshot.points.len(), snapshot.points_end), (2, 2));
+        let [LivePoint(_, 0, first), LivePoint(_, 1, second)] = snapshot.points[..] else {
+            panic!("{:?}", snapshot.points)
+        };
+        assert_eq!((first[0], second[0], second[1]), (Some(100.0), Some(50.0), Some(5.0)));
+        assert!(second[2].is_some_and(|p50| (250.0..400.0).contains(&p50)), "{second:?}");
+        assert_eq!(snapshot.replay.map(|replay| replay.ended), Some(150));
+        assert_eq!(snapshot.runs[0].executions, Some(150));
+        // Only new points are sent.
+        assert_eq!(state.snapshot(1, at(2_100)).points.len(), 1);
+        assert_eq!(state.snapshot(usize::MAX, at(2_100)).points.len(), 0);
+    }
+
+    #[test]
+    fn finished_run_has_figures_of_its_summary() {
+        let mut state = replaying(10);
+        let start = Instant::now();
+        state.record(progress(0), start);
+        state.record(progress(150), start + Duration::from_millis(900));
+        state.finish_run(&summary("a2", RehearsalSide::Base));
+        let snapshot = state.snapshot(0, start);
+        assert_eq!(snapshot.points.len(), 1, "a short run has one point");
+        let row = &snapshot.runs[0];
+        assert_eq!(
+            (row.state, row.skipped, row.elapsed_s),
+            (LiveStepState::Done, Some(1), Some(2.5))
+        );
+        assert!(row.p99_us.is_some() && snapshot.replay.is_none());
+        assert!(!state.record(progress(200), start), "a late report changes nothing");
+    }
+
+    #[test]
+    fn runs_of_an_earlier_call_come_first() {
+        let mut state = LiveState::new();
+        state.set_plan(plan(10));
+        state.finish_run(&summary("a1", RehearsalSide::Base));
+        state.finish_run(&summary("b1", RehearsalSide::Change));
+        let snapshot = state.snapshot(0, Instant::now());
+        let names: Vec<_> = snapshot.runs.iter().map(|run| run.name.as_str()).collect();
+        assert_eq!(names, ["a1", "b1", "a2", "b2"]);
+        assert_eq!(snapshot.runs[1].state, LiveStepState::Done);
+        assert_eq!(snapshot.runs[1].p50_us, None, "its latencies are not known");
+    }
+
+    #[test]
+    fn time_left_counts_down_and_long_runs_have_longer_buckets() {
+        let state = replaying(7_200);
+        let now = Instant::now();
+        let left = |seconds| state.snapshot(0, now + Duration::from_secs(seconds)).left_s;
+        assert!((left(0) - 14_400.0).abs() < 60.0 && (left(200) - 14_200.0).abs() < 60.0);
+        assert!((left(9_000) - 7_200.0).abs() < f64::EPSILON, "{}", left(9_000));
+        let snapshot = state.snapshot(0, now);
+        assert!((snapshot.bucket_s - 8.0).abs() < f64::EPSILON);
+        let states: Vec<_> = snapshot.steps.iter().map(|step| step.state).collect();
+        assert_eq!(states, [LiveStepState::Done, LiveStepState::Active, LiveStepState::Waiting]);
+    }
+
+    #[test]
+    fn error_stops_the_clock() {
+        let mut state = replaying(10);
+        state.finish(Err("interrupted"));
+        let snapshot = state.snapshot(0, Instant::now() + Duration::from_secs(100));
+        assert_eq!(
+            (snapshot.phase, snapshot.headline.as_str()),
+            (LivePhase::Stopped, "interrupted")
+        );
+        assert!(snapshot.elapsed_s < 50.0 && !snapshot.has_report);
+    }
+}
