@@ -156,7 +156,8 @@ impl RehearsalArchive {
             other.row.started.cmp(&one.row.started).then_with(|| one.path.cmp(&other.path))
         });
         let rows = found.into_iter().map(|found| found.index_row(link)).collect();
-        Ok(RehearsalIndex { folder: self.root.display().to_string(), rows, notes })
+        let folder = std::path::absolute(&self.root).unwrap_or_else(|_| self.root.clone());
+        Ok(RehearsalIndex { folder: folder.display().to_string(), rows, notes })
     }
 
     /// Reads a file of the rehearsal in the folder `path`, which consists of names only.

@@ -63,7 +63,7 @@ fn page_follows_a_rehearsal_and_opens_its_report() {
          row.cells[1].textContent).includes('finished')",
     );
     let steps = browser.eval("document.querySelectorAll('#steps li.done').length");
-    assert!(steps.as_u64() >= Some(3), "{steps}");
+    assert!(steps.as_u64() >= Some(2), "{steps}");
     let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rehearsal-page");
     fs::create_dir_all(&pictures).unwrap();
     browser.screenshot(&pictures.join("live.png"), true);

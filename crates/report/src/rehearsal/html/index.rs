@@ -16,7 +16,7 @@ pub(super) const INDEX_STYLE: &str = include_str!("index.css");
 /// Past rehearsals in one folder.
 #[derive(Clone, Debug, Default)]
 pub struct RehearsalIndex {
-    /// Path of the folder, as the user gave it.
+    /// Path of the folder.
     pub folder: String,
     /// The rehearsals, in the order of the page.
     pub rows: Vec<IndexRow>,
