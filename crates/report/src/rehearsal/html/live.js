@@ -36,7 +36,7 @@
     const figure = document.querySelector(`[data-chart="${index}"]`);
     const element = figure.querySelector(".plot");
     const { unit } = data.charts[index];
-    const format = FORMATS[unit] || digits;
+    const format = unit === "number" ? (value) => mark(digits(value)) : FORMATS[unit];
     const grid = { stroke: () => color("--line"), width: 1 };
     const axis = { stroke: () => color("--soft"), grid, ticks: { ...grid, size: 4 }, font: "11px system-ui, sans-serif" };
     const output = figure.querySelector(".values");
