@@ -113,8 +113,9 @@ fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint>
     slower.chain(faster).take(QUERIES_MAX).map(|query| query.fingerprint)
 }
 
-/// Fills in [`QueryComparison::plan_change`](crate::QueryComparison::plan_change) and
-/// [`QueryComparison::plans`](crate::QueryComparison::plans) of the changed queries, by requesting the plan of one execution, with its values, from both servers.
+/// Sets [`plan_change`](crate::QueryComparison::plan_change) and
+/// [`plans`](crate::QueryComparison::plans) of the changed queries, by requesting the plan of one
+/// execution, with its values, from both servers.
 ///
 /// Returns the queries whose plans are not available, with the errors; a plan that did not change
 /// is not included. Nothing is executed: plain EXPLAIN is used, in a read-only transaction.

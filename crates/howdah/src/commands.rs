@@ -66,6 +66,7 @@ mod pool;
 mod probe;
 mod rehearse;
 mod replay;
+mod report;
 mod settings_check;
 mod statsd;
 mod top;
@@ -79,6 +80,7 @@ commands! {
         Replay(replay::Args) => replay::run,
         Compare(compare::Args) => compare::run,
         Rehearse(rehearse::Args) => rehearse::run,
+        Report(report::Args) => report::run,
         Pool(pool::Args) => pool::run,
         Probe(probe::Args) => probe::run,
         Statsd(statsd::Args) => statsd::run,

@@ -1,7 +1,7 @@
 //! Parsers of option values that several commands share, so that a notation means the same in all
 //! of them.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{net::SocketAddr, ops::RangeInclusive, time::Duration};
 
 use howdah_top::units::{parse_duration, parse_size};
 
@@ -39,6 +39,20 @@ pub(crate) fn time_in_range(
         }
         Err(format!("write a time from {}s to {}s", seconds.start(), seconds.end()))
     }
+}
+
+/// Parses an address to listen on: an IP address, or `localhost`, with a port.
+///
+/// # Errors
+///
+/// The text is not such an address.
+pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let literal = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+    literal
+        .as_deref()
+        .unwrap_or(text)
+        .parse()
+        .map_err(|_| "write an IP address and a port, such as 127.0.0.1:8080".to_owned())
 }
 
 /// A parser of bytes per second, at most `max`: `500kB`, `64MB`, `1GB`, in powers of 1024. A bare
@@ -91,6 +105,18 @@ fn short_times_need_a_unit() {
     assert_eq!(short_time("0"), Ok(Duration::ZERO));
     assert!(short_time_above_zero("0").is_err() && short_time_above_zero("0ms").is_err());
     assert_eq!(short_time("100"), Err("add a unit: 100ms or 100s".to_owned()));
+}
+
+#[test]
+fn listen_addresses_are_literal() {
+    for (text, address) in
+        [("127.0.0.1:0", "127.0.0.1:0"), ("localhost:80", "127.0.0.1:80"), ("[::1]:9", "[::1]:9")]
+    {
+        assert_eq!(listen_address(text).map(|it| it.to_string()), Ok(address.to_owned()));
+    }
+    for text in ["", ":80", "127.0.0.1", "example.com:80", "127.0.0.1:65536", "localhost:"] {
+        assert!(listen_address(text).is_err(), "{text}");
+    }
 }
 
 #[test]

@@ -3,12 +3,16 @@
 //! It is meant for scrapes and health checks: few requests, without bodies. A connection serves one
 //! request, is closed when it is idle for too long, and is refused while too many others are open.
 //! Responses are rendered one after another; sending one does not delay the next.
+//!
+//! [`HttpServer::start_pages`] also serves pages to browsers, and protects them from other sites.
 
 mod connections;
+mod pages;
 
 use std::{
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
+    sync::Arc,
     thread::{self, JoinHandle},
 };
 
@@ -18,15 +22,18 @@ use axum::{
     middleware::map_response,
     response::Response,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use self::connections::LimitedListener;
+pub use self::pages::{PageAccess, PageServerError};
 
 /// A running server. Dropping it closes the port and ends its thread, which aborts responses in
 /// progress.
 #[derive(Debug)]
 pub struct HttpServer {
     address: SocketAddr,
+    connections_max: usize,
+    permits: Arc<Semaphore>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -44,17 +51,47 @@ impl HttpServer {
         connections_max: usize,
         router: Router,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(addresses)?;
+        Self::serve(name, TcpListener::bind(addresses)?, connections_max, router)
+    }
+
+    /// Like [`Self::start`], for pages that browsers read: only GET and HEAD requests whose `Host`
+    /// and `Origin` headers name this server are served, and responses have security headers. A
+    /// response may replace the default `Content-Security-Policy`, which allows nothing.
+    ///
+    /// # Errors
+    ///
+    /// Other machines could reach the address although `access` does not allow it, or the address
+    /// cannot be bound.
+    pub fn start_pages(
+        name: &'static str,
+        address: SocketAddr,
+        access: &PageAccess,
+        connections_max: usize,
+        router: Router,
+    ) -> Result<Self, PageServerError> {
+        pages::check_address(address, access)?;
+        let serve = || {
+            let listener = TcpListener::bind(address)?;
+            let router = pages::protected(router, listener.local_addr()?, access);
+            Self::serve(name, listener, connections_max, router)
+        };
+        serve().map_err(|source| PageServerError::Listen { address, source })
+    }
+
+    fn serve(
+        name: &'static str,
+        listener: TcpListener,
+        connections_max: usize,
+        router: Router,
+    ) -> io::Result<Self> {
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let permits = Arc::new(Semaphore::new(connections_max));
         let listener = {
             let _in_runtime = runtime.enter();
-            LimitedListener::new(
-                name,
-                tokio::net::TcpListener::from_std(listener)?,
-                connections_max,
-            )
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            LimitedListener::new(name, listener, Arc::clone(&permits))
         };
         let router = router.layer(map_response(close_connection));
         let (stop, stopped) = oneshot::channel::<()>();
@@ -67,16 +104,22 @@ impl HttpServer {
                 });
                 // The sender is never used, only dropped.
                 let _ = stopped.await;
-                // Dropping the runtime after this block also drops responses in progress.
                 serving.abort();
             });
+            // This drops responses in progress, and does not wait for files that are being read.
+            runtime.shutdown_background();
         })?;
-        Ok(Self { address, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { address, connections_max, permits, stop: Some(stop), thread: Some(thread) })
     }
 
     /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the number of open connections, each with a request or its response.
+    pub fn open_connections(&self) -> usize {
+        self.connections_max.saturating_sub(self.permits.available_permits())
     }
 }
 

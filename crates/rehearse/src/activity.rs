@@ -1,5 +1,5 @@
-//! What a server did during a run: wait events and statistics, read with SQL, and what probes
-//! recorded if the server runs on this host.
+//! Observes a server during a run: reads wait events and counters with SQL. If the server runs on
+//! this host, probes record checkpoints, extension locks and the clock sweep, too.
 //!
 //! ```text
 //! ActivityMonitor ─┬─ sampler: pg_stat_activity ten times a second, counters every second

@@ -15,10 +15,10 @@ use howdah_traffic::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The name of the file in the output folder.
-const FILE: &str = "rehearsal.json";
+pub(crate) const FILE: &str = "rehearsal.json";
 
 /// The value of `format` in the file.
-const FORMAT: &str = "howdah-rehearsal";
+pub(crate) const FORMAT: &str = "howdah-rehearsal";
 
 /// Version of the file's format.
 const VERSION: u32 = 1;

@@ -11,15 +11,19 @@
 //! steps, so a rehearsal that was stopped continues with the run that was interrupted.
 //!
 //! This crate defines the order of the steps and the checks between them. The crates `replay`,
-//! `compare` and `report` do the replaying, comparing and drawing.
+//! `compare` and `report` do the replaying, comparing and drawing. [`LiveRehearsal`] and
+//! [`ReportServer`] serve pages of running and past rehearsals.
 
 mod activity;
+mod archive;
 mod copies;
 mod error;
 mod guard;
 mod import;
 mod journal;
+mod live;
 mod options;
+mod pages;
 mod plan;
 mod prepare;
 mod reasons;
@@ -33,6 +37,8 @@ mod time_lines;
 pub use error::RehearsalError;
 pub use guard::GuardError;
 pub use journal::JournalError;
+pub use live::LiveRehearsal;
 pub use options::{ChangeSource, RehearsalInput, RehearsalOptions, ResetHooks, ResetMode};
+pub use pages::{ReportServer, ReportServerError};
 pub use plan::{Plan, PlanStep, RehearsalStep, RunName, time_text};
 pub use rehearsal::{Rehearsal, RehearsalObserver, StepProgress};

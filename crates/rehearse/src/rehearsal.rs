@@ -14,7 +14,9 @@ use howdah_dataset::Capture;
 use howdah_replay::{IdentityMap, ReplayProgress};
 use howdah_report::{
     TableStyle,
-    rehearsal::{self, BothSides, DataGrowth, RehearsalReport, RehearsalSide, ServerFacts},
+    rehearsal::{
+        self, BothSides, DataGrowth, RehearsalReport, RehearsalSide, RunSummary, ServerFacts,
+    },
 };
 use howdah_traffic::Timestamp;
 use howdah_warm::CacheImage;
@@ -36,10 +38,10 @@ use crate::{
 };
 
 /// Name of the subfolder for runs.
-const RUNS: &str = "runs";
+pub(crate) const RUNS: &str = "runs";
 
 /// Name of the subfolder for a capture made from logs.
-const CAPTURE: &str = "capture";
+pub(crate) const CAPTURE: &str = "capture";
 
 /// Columns of the text report in a file, where long lines can be scrolled.
 const FILE_WIDTH: usize = 160;
@@ -55,6 +57,17 @@ pub struct Rehearsal {
 
 /// Observes a rehearsal. The methods should return quickly.
 pub trait RehearsalObserver: Sync {
+    /// Called with the steps to carry out, before the first one. Called again after an import,
+    /// which makes estimates possible.
+    fn on_plan(&self, plan: &Plan) {
+        let _ = plan;
+    }
+
+    /// Called with each finished run: first with those of an earlier call, then after each replay.
+    fn on_run(&self, run: &RunSummary) {
+        let _ = run;
+    }
+
     /// Called when a step starts.
     fn on_step(&self, progress: &StepProgress) {
         let _ = progress;
@@ -149,6 +162,8 @@ impl Rehearsal {
         };
         conductor.remove_incomplete_runs()?;
         let plan = conductor.remaining_plan();
+        observer.on_plan(&plan);
+        conductor.journal.runs().iter().for_each(|run| observer.on_run(run));
         for (position, step) in plan.steps.iter().enumerate() {
             check_stopped(&self.stop)?;
             observer.on_step(&StepProgress {
@@ -176,6 +191,7 @@ impl Rehearsal {
             RehearsalInput::Capture(dir) => Capture::open(dir).map_err(RehearsalError::Capture),
             RehearsalInput::Logs { files, options } => {
                 let plan = self.plan_for(None);
+                observer.on_plan(&plan);
                 observer.on_step(&StepProgress {
                     step: RehearsalStep::Import,
                     number: 1,
@@ -355,7 +371,9 @@ impl Conductor<'_> {
         {
             tracing::debug!(%error, "cannot remove an incomplete run");
         }
-        Ok(self.journal.push_run(replayed?)?)
+        let replayed = replayed?;
+        self.observer.on_run(&replayed);
+        Ok(self.journal.push_run(replayed)?)
     }
 
     fn replayer<'p>(&'p self, on_progress: &'p (dyn Fn(ReplayProgress) + Sync)) -> Replayer<'p> {

@@ -57,7 +57,7 @@ pub use encoding::{DatabaseEncoding, EncodingMap, ParseEncodingError};
 pub use identity::{IdentityMap, ParseRenamingError, Renaming};
 pub use login_setting::{LoginSetting, ParseLoginSettingError};
 pub use machine::CalibrationPlan;
-pub use metrics::{METRICS, ProgressReader, ReplayProgress};
+pub use metrics::{LatencyCounts, METRICS, ProgressReader, ReplayProgress};
 pub use notice::{Notice, NoticeSink};
 pub use outcome_writer::{EndCounts, FailureSummary, ReplayTotals, TYPED_STATEMENTS_MAX};
 pub use pace::{ParseRateError, Rate};

@@ -71,7 +71,8 @@ const BACKLOG_BYTES: Description = Description::gauge(
 const LATENCY: Description = Description::histogram(
     "howdah_replay_latency_seconds",
     "Time from sending an execution to the end of its reply.",
-);
+)
+.bounds_us(LATENCY_BOUNDS_US);
 const SCHEDULE_ERROR: Description = Description::histogram(
     "howdah_replay_schedule_error_seconds",
     "How late executions were sent although their session was free.",
@@ -84,6 +85,14 @@ const INPUT_LATE: Description = Description::histogram(
     "howdah_replay_input_delay_seconds",
     "How long after their due time executions arrived from their source.",
 );
+
+/// Bounds of latencies: five per decade, so that percentiles of a running replay are within a few
+/// per cent, from 10 µs to about one minute.
+const LATENCY_BOUNDS_US: &[u64] = &[
+    10, 16, 25, 40, 63, 100, 160, 250, 400, 630, 1_000, 1_600, 2_500, 4_000, 6_300, 10_000, 16_000,
+    25_000, 40_000, 63_000, 100_000, 160_000, 250_000, 400_000, 630_000, 1_000_000, 1_600_000,
+    2_500_000, 4_000_000, 6_300_000, 10_000_000, 16_000_000, 25_000_000, 40_000_000, 63_000_000,
+];
 
 /// Handles to the metrics of one replay, shared by its workers.
 #[derive(Clone, Debug)]
@@ -155,6 +164,69 @@ pub struct ReplayProgress {
     pub connections: u64,
     /// How late the most recent execution was sent.
     pub lag: Duration,
+    /// Executions that were answered, by latency.
+    pub latencies: LatencyCounts,
+}
+
+/// Numbers of executions by latency, in the buckets of the metric
+/// `howdah_replay_latency_seconds`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatencyCounts([u64; LATENCY_BOUNDS_US.len() + 1]);
+
+impl Default for LatencyCounts {
+    fn default() -> Self {
+        Self([0; LATENCY_BOUNDS_US.len() + 1])
+    }
+}
+
+impl LatencyCounts {
+    fn from_histogram(histogram: &Histogram) -> Self {
+        let mut counts = Self::default();
+        counts.0.iter_mut().zip(histogram.bucket_counts()).for_each(|(to, from)| *to = from);
+        counts
+    }
+
+    /// Counts one execution.
+    pub fn record_us(&mut self, us: u64) {
+        self.0[LATENCY_BOUNDS_US.partition_point(|bound| *bound < us)] += 1;
+    }
+
+    /// Returns the number of executions.
+    pub fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Returns the executions since an earlier snapshot.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut counts = *self;
+        for (count, before) in counts.0.iter_mut().zip(earlier.0) {
+            *count = count.saturating_sub(before);
+        }
+        counts
+    }
+
+    /// Returns a percentile in microseconds, given as a share from 0 to 1; `None` without
+    /// executions. Between the bounds of a bucket, logarithms of latencies count as evenly spread.
+    /// Latencies above the largest bound count as equal to it.
+    pub fn quantile_us(&self, share: f64) -> Option<f64> {
+        let rank = share * self.count() as f64;
+        let mut below = 0.0;
+        for (bucket, count) in self.0.iter().enumerate().filter(|(_, count)| **count > 0) {
+            let count = *count as f64;
+            if below + count >= rank {
+                let Some(high) = LATENCY_BOUNDS_US.get(bucket) else { break };
+                let high = *high as f64;
+                let low = bucket.checked_sub(1).and_then(|before| LATENCY_BOUNDS_US.get(before));
+                let low = low.map_or(high / 2.0, |low| *low as f64);
+                let part = ((rank - below) / count).clamp(0.0, 1.0);
+                return Some(low * (high / low).powf(part));
+            }
+            below += count;
+        }
+        let largest = LATENCY_BOUNDS_US.last().map(|bound| *bound as f64);
+        largest.filter(|_| self.count() > 0)
+    }
 }
 
 impl ProgressReader {
@@ -175,6 +247,34 @@ impl ProgressReader {
             failed: executions.map(|kind| ended(kind, "failed")).sum(),
             connections: self.metrics.connections_active.value() as u64,
             lag: Duration::try_from_secs_f64(self.metrics.lag.value()).unwrap_or_default(),
+            latencies: LatencyCounts::from_histogram(&self.metrics.latency),
         }
     }
+}
+
+#[test]
+fn percentiles_are_interpolated_between_bounds() {
+    let mut counts = LatencyCounts::default();
+    assert_eq!(counts.quantile_us(0.5), None);
+    for us in 1..=10_000 {
+        counts.record_us(us);
+    }
+    for (share, expected) in [(0.1, 1_000.0), (0.5, 5_000.0), (0.95, 9_500.0), (1.0, 10_000.0)] {
+        let found = counts.quantile_us(share).unwrap();
+        assert!((found / expected - 1.0_f64).abs() < 0.05, "{share}: {found}, not {expected}");
+    }
+    let earlier = counts;
+    counts.record_us(u64::MAX);
+    let later = counts.since(&earlier);
+    assert_eq!((later.count(), later.quantile_us(0.5)), (1, Some(63_000_000.0)));
+}
+
+#[test]
+fn progress_has_latencies_of_registry() {
+    let registry = Registry::new();
+    registry.histogram(&LATENCY).observe_us(300);
+    let progress = ProgressReader::new(&registry).read();
+    assert_eq!(progress.latencies.count(), 1);
+    let median = progress.latencies.quantile_us(0.5).unwrap();
+    assert!((250.0..400.0).contains(&median), "{median}");
 }

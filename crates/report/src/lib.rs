@@ -20,5 +20,6 @@ mod text;
 
 pub use document::{ComparisonDocument, DOCUMENT_VERSION, document};
 pub use headline::{headlines, query_text, verdict_line};
+pub use page::{WebPage, hashed_policy};
 pub use table::{TableStyle, table};
 pub use text::counted;

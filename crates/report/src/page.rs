@@ -29,9 +29,50 @@ pub(crate) struct HtmlPage<'a> {
     pub(crate) data: Option<&'a str>,
     /// Scripts, which run in this order after the page is loaded.
     pub(crate) scripts: &'a [&'a str],
+    /// Whether scripts may send requests to the server of the page.
+    pub(crate) is_live: bool,
 }
 
+/// A page for a web server.
+#[derive(Clone, Debug)]
+pub struct WebPage {
+    /// The whole page.
+    pub html: String,
+    /// Its content security policy, for the header of the response. The page contains the same.
+    pub policy: String,
+}
+
+/// Returns the content security policy that a page made by this crate contains, for the header of a
+/// response; `None` if the page has none, or one that allows more than styles and scripts by their
+/// hashes.
+pub fn hashed_policy(html: &[u8]) -> Option<&str> {
+    const START: &[u8] = b"<meta http-equiv=\"Content-Security-Policy\" content=\"";
+    let head = html.get(..html.len().min(POLICY_END_MAX))?;
+    let start = head.windows(START.len()).position(|window| window == START)? + START.len();
+    let length = head[start..].iter().position(|byte| *byte == b'"')?;
+    let policy = std::str::from_utf8(&head[start..start + length]).ok()?;
+    let is_hash = |source: &str| {
+        let hash = source.strip_prefix("'sha256-").and_then(|rest| rest.strip_suffix('\''));
+        let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte);
+        hash.is_some_and(|hash| hash.bytes().all(is_base64))
+    };
+    let is_strict = policy.split("; ").all(|directive| match directive.split_once(' ') {
+        Some(("style-src" | "script-src", sources)) => sources.split(' ').all(is_hash),
+        Some(("default-src" | "base-uri" | "form-action", source)) => source == "'none'",
+        _ => false,
+    });
+    (is_strict && policy.starts_with("default-src 'none'; ")).then_some(policy)
+}
+
+/// Maximum position of the policy in a page: it is at the start, before styles.
+const POLICY_END_MAX: usize = 8_192;
+
 impl HtmlPage<'_> {
+    /// Renders the whole page for a web server.
+    pub(crate) fn render_for_web(&self) -> WebPage {
+        WebPage { html: self.render(), policy: self.policy() }
+    }
+
     /// Renders the whole page.
     pub(crate) fn render(&self) -> String {
         let mut html = String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n");
@@ -73,6 +114,9 @@ impl HtmlPage<'_> {
         let mut policy = format!("default-src 'none'; style-src{}", sources(styles));
         if !self.scripts.is_empty() {
             let _ = write!(policy, "; script-src{}", sources(self.scripts.iter().copied()));
+        }
+        if self.is_live {
+            policy.push_str("; connect-src 'self'");
         }
         policy.push_str("; base-uri 'none'; form-action 'none'");
         policy
@@ -116,6 +160,33 @@ mod tests {
         assert!(html.contains("default-src 'none'; style-src 'sha256-"));
         assert!(html.contains("<title>a&lt;b</title>"));
         assert!(!HtmlPage::default().render().contains("script-src"));
+    }
+
+    #[test]
+    fn policy_of_own_pages_is_found_and_weaker_ones_are_not() {
+        let page = HtmlPage { scripts: &["let a = 1;"], ..HtmlPage::default() };
+        let html = page.render();
+        assert_eq!(hashed_policy(html.as_bytes()), Some(page.policy().as_str()));
+        for (from, to) in [
+            ("script-src 'sha256-", "script-src 'unsafe-inline' 'sha256-"),
+            ("script-src 'sha256-", "script-src https://evil.example 'sha256-"),
+            ("default-src 'none'", "default-src *"),
+            ("default-src 'none'; ", ""),
+            ("form-action 'none'", "form-action *"),
+            ("base-uri 'none'", "img-src *"),
+            ("base-uri 'none'", "base-uri 'none'\r\nx: y"),
+            ("Content-Security-Policy", "refresh"),
+        ] {
+            assert!(html.contains(from), "{from}");
+            assert_eq!(hashed_policy(html.replacen(from, to, 1).as_bytes()), None, "{to}");
+        }
+        for bytes in [&b""[..], b"\xff", b"<meta http-equiv=\"Content-Security-Policy\" content=\""]
+        {
+            assert_eq!(hashed_policy(bytes), None);
+        }
+        let live = HtmlPage { is_live: true, ..HtmlPage::default() }.render_for_web();
+        assert!(live.policy.contains("; connect-src 'self'; "), "{}", live.policy);
+        assert_eq!(hashed_policy(live.html.as_bytes()), None);
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl Histogram {
         self.0.counts.iter().map(|count| count.load(Relaxed)).sum()
     }
 
+    /// Returns the number of observations in each bucket, ending with the unbounded bucket.
+    pub fn bucket_counts(&self) -> impl Iterator<Item = u64> {
+        self.0.counts.iter().map(|count| count.load(Relaxed))
+    }
+
     /// Returns the sum of all observations in microseconds.
     pub fn sum_us(&self) -> u64 {
         self.0.sum_us.load(Relaxed)

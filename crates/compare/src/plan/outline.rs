@@ -25,8 +25,8 @@ const KEYS: [&str; 3] = ["Sort Key", "Presorted Key", "Group Key"];
 const LINES_MAX: usize = 200;
 
 /// Returns the plan in `explained`, the output of `EXPLAIN (FORMAT JSON)`, as an indented outline
-/// with estimated costs and rows; `None` if it is not a plan. Constants are replaced by `?`, because
-/// they may be captured values.
+/// with estimated costs and rows; `None` if it is not a plan. Constants are replaced by `?`,
+/// because they may be captured values.
 ///
 /// ```
 /// use serde_json::json;
@@ -36,7 +36,10 @@ const LINES_MAX: usize = 200;
 ///     "Plan Rows": 1, "Index Cond": "(id = 7)" } }]);
 /// assert_eq!(
 ///     howdah_compare::plan::outline(&explained).as_deref(),
-///     Some("Index Scan using orders_pkey on orders  (cost=0.29..8.31 rows=1)\n  Index Cond: (id = ?)\n"),
+///     Some(
+///         "Index Scan using orders_pkey on orders  (cost=0.29..8.31 rows=1)\n  \
+///          Index Cond: (id = ?)\n"
+///     ),
 /// );
 /// ```
 pub fn outline(explained: &Value) -> Option<String> {

@@ -2,6 +2,7 @@
 
 use std::{
     io::Write as _,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -9,14 +10,15 @@ use std::{
 use anyhow::Context as _;
 use howdah_compare::{ChangeFactor, FailOn};
 use howdah_connect::{ConnParams, ConnectTarget, Environment};
+use howdah_http::server::PageServerError;
 use howdah_rehearse::{
-    ChangeSource, JournalError, Rehearsal, RehearsalError, RehearsalInput, RehearsalObserver,
-    RehearsalOptions, RehearsalStep, ResetHooks, ResetMode, StepProgress,
+    ChangeSource, JournalError, LiveRehearsal, Plan, Rehearsal, RehearsalError, RehearsalInput,
+    RehearsalObserver, RehearsalOptions, RehearsalStep, ResetHooks, ResetMode, StepProgress,
 };
 use howdah_replay::{IdentityMap, Rate, Renaming, ReplayProgress};
 use howdah_report::{
     TableStyle,
-    rehearsal::{self, RehearsalReport, RehearsalVerdict},
+    rehearsal::{self, RehearsalReport, RehearsalVerdict, RunSummary},
 };
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
@@ -31,7 +33,7 @@ use crate::{
     format::{self, Format},
     outcome::CommandOutcome,
     progress::Total,
-    values::{time_in_range, time_or_zero},
+    values::{listen_address, time_in_range, time_or_zero},
 };
 
 /// Rehearse a change: replay traffic on two servers in turns, compare, and report.
@@ -80,6 +82,9 @@ pub(crate) struct Args {
     /// Output format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     format: Format,
+    /// Show the progress as a web page on this machine; port 0 picks a free port
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address)]
+    live: Option<SocketAddr>,
     #[command(flatten)]
     sessions: SessionArgs,
     #[command(flatten)]
@@ -186,10 +191,18 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     }
     replay::allow_many_connections();
     let rehearsal = Rehearsal { options, stop: ctx.interrupted() };
-    let progress = Progress { ctx, bar: Mutex::new(None) };
+    let live = args.live.map(|address| start_live(address, &rehearsal.options, ctx)).transpose()?;
+    let progress = Progress { ctx, bar: Mutex::new(None), live };
     let report = rehearsal.run(&progress);
     progress.finish_bar();
-    let report = report.map_err(|error| with_advice(error, &dir))?;
+    let report = report.map_err(|error| with_advice(error, &dir));
+    if let Some(live) = progress.live {
+        match &report {
+            Ok(report) => live.finish(Ok(report)),
+            Err(error) => live.finish(Err(&format!("{error:#}"))),
+        }
+    }
+    let report = report?;
     print(&report, format, &dir, ctx)?;
     Ok(match report.verdict {
         RehearsalVerdict::Passed => CommandOutcome::Done,
@@ -342,10 +355,28 @@ fn print(
     Ok(())
 }
 
-/// Shows the steps on stderr, and the progress of each replay as a bar.
+/// Starts the page of a rehearsal, and reports its address.
+fn start_live(
+    address: SocketAddr,
+    options: &RehearsalOptions,
+    ctx: &CommandContext,
+) -> anyhow::Result<LiveRehearsal> {
+    let live = LiveRehearsal::start(address, options);
+    let live = match live {
+        Err(error @ PageServerError::NotLoopback(_)) => Err(error).hint(
+            "--live listens on this machine only; `ssh -L 8080:127.0.0.1:8080` forwards a port",
+        )?,
+        live => live.hint("--live 127.0.0.1:0 picks a free port")?,
+    };
+    ctx.report(format_args!("live: http://{}/", live.address()));
+    Ok(live)
+}
+
+/// Shows the steps on stderr, the progress of each replay as a bar, and all on the live page.
 struct Progress<'a> {
     ctx: &'a CommandContext,
     bar: Mutex<Option<ProgressBar>>,
+    live: Option<LiveRehearsal>,
 }
 
 impl Progress<'_> {
@@ -357,7 +388,16 @@ impl Progress<'_> {
 }
 
 impl RehearsalObserver for Progress<'_> {
+    fn on_plan(&self, plan: &Plan) {
+        self.live.iter().for_each(|live| live.on_plan(plan));
+    }
+
+    fn on_run(&self, run: &RunSummary) {
+        self.live.iter().for_each(|live| live.on_run(run));
+    }
+
     fn on_step(&self, progress: &StepProgress) {
+        self.live.iter().for_each(|live| live.on_step(progress));
         self.finish_bar();
         let StepProgress { step, number, steps, .. } = progress;
         self.ctx.report(format_args!(
@@ -371,12 +411,14 @@ impl RehearsalObserver for Progress<'_> {
     }
 
     fn on_replay(&self, progress: ReplayProgress) {
+        self.live.iter().for_each(|live| live.on_replay(progress));
         if let Some(bar) = &*self.bar.lock() {
             bar.set_position(progress.ended);
         }
     }
 
     fn on_note(&self, text: &str) {
+        self.live.iter().for_each(|live| live.on_note(text));
         self.ctx.report(format_args!("note: {text}"));
     }
 }

@@ -30,10 +30,12 @@ impl Privilege {
 /// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
 /// parameters such as `archive_command`; other options named `set` are harmless. SQL of a migration
 /// may run programs by `COPY … TO PROGRAM`.
-const PRIVILEGED: [(&str, Privilege); 22] = [
+const PRIVILEGED: [(&str, Privilege); 24] = [
+    ("allow-remote", Privilege::SendsData),
     ("audit-log", Privilege::WritesFile),
     ("change-sql", Privilege::RunsProgram),
     ("dir", Privilege::WritesFile),
+    ("host-name", Privilege::SendsData),
     ("html", Privilege::WritesFile),
     ("lab.restart.set", Privilege::RunsProgram),
     ("lab.start.set", Privilege::RunsProgram),
@@ -97,7 +99,7 @@ mod tests {
 
     /// Options that take a path or an address and only read: input files, servers to connect to,
     /// addresses to listen on.
-    const UNPRIVILEGED: [&str; 20] = [
+    const UNPRIVILEGED: [&str; 21] = [
         "base",
         "change",
         "config",
@@ -107,6 +109,7 @@ mod tests {
         "explain-run",
         "metrics",
         "listen",
+        "live",
         "redact-key",
         "replay",
         "run",
@@ -121,7 +124,7 @@ mod tests {
     ];
 
     fn unclassified(command: &Command, path: &str, found: &mut Vec<String>) {
-        const PATHS: [&str; 14] = [
+        const PATHS: [&str; 15] = [
             "FILE",
             "DIR",
             "FOLDER",
@@ -135,6 +138,7 @@ mod tests {
             "CONNINFO",
             "HOST:PORT",
             "ADDRESS",
+            "ADDRESS:PORT",
             "NAME=VALUE",
         ];
         for arg in command.get_arguments() {

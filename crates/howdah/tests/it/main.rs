@@ -6,6 +6,9 @@
     reason = "a test that cannot go on fails, helpers included"
 )]
 
+#[allow(dead_code, reason = "shared with the tests of the report's page, which use all of it")]
+#[path = "../../../report/tests/page/browser.rs"]
+mod browser;
 mod capture;
 mod capture_parts;
 mod cli;
@@ -25,6 +28,9 @@ mod probe_faults;
 mod probe_run;
 mod probe_sources;
 mod rehearse;
+mod rehearse_ci;
+mod rehearse_live;
+mod report_serve;
 mod statsd;
 mod tmux;
 mod top;

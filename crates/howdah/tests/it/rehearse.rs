@@ -15,18 +15,18 @@ use serde_json::Value;
 use crate::{howdah, text};
 
 /// The index that the change lacks, and the query that needs it.
-const INDEX: &str = "orders_customer_idx";
+pub(crate) const INDEX: &str = "orders_customer_idx";
 
 /// Two servers with the same data, and a capture of reads.
-struct Fixture {
-    folder: tempfile::TempDir,
-    base: Cluster,
-    change: Cluster,
+pub(crate) struct Fixture {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) base: Cluster,
+    pub(crate) change: Cluster,
 }
 
 impl Fixture {
     /// `None` if the test is skipped.
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let [base, change] = ["rehearse-base", "rehearse-change"]
             .map(|name| skip_without_postgres("rehearse", Cluster::builder().name(name).start()));
@@ -46,23 +46,23 @@ impl Fixture {
         Some(Self { folder, base, change })
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// The arguments of a quick rehearsal into `out`.
-    fn arguments(&self, out: &str) -> Vec<String> {
+    pub(crate) fn arguments(&self, out: &str) -> Vec<String> {
         let (base, change) = (self.base.uri("shop"), self.change.uri("shop"));
         let words = ["rehearse", "capture", "--base", &base, "--change", &change, "-o", out];
         words.map(str::to_owned).into()
     }
 
-    fn report(&self, out: &str) -> Value {
+    pub(crate) fn report(&self, out: &str) -> Value {
         serde_json::from_slice(&std::fs::read(self.path(out).join("report.json")).unwrap()).unwrap()
     }
 }
 
-fn client(cluster: &Cluster, database: &str) -> Client {
+pub(crate) fn client(cluster: &Cluster, database: &str) -> Client {
     let params = ConnParams { conninfo: Some(cluster.uri(database)), ..ConnParams::default() };
     // Like `howdah top` beside a rehearsal, this client does not count as traffic.
     let target = ConnectTarget::resolve(&params, &Environment::empty()).unwrap();
@@ -171,7 +171,7 @@ fn interrupted_run_is_discarded() {
 }
 
 /// Starts a rehearsal in the background.
-fn start(fixture: &Fixture, more: &[&str]) -> Child {
+pub(crate) fn start(fixture: &Fixture, more: &[&str]) -> Child {
     std::process::Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
         .args(fixture.arguments("out"))
         .args(more)

@@ -39,9 +39,8 @@ pub(super) struct LimitedListener {
 }
 
 impl LimitedListener {
-    /// Creates a listener; `name` appears in logs.
-    pub(super) fn new(name: &'static str, listener: TcpListener, connections_max: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(connections_max));
+    /// Creates a listener; `name` appears in logs. A connection holds one of the permits.
+    pub(super) fn new(name: &'static str, listener: TcpListener, permits: Arc<Semaphore>) -> Self {
         Self { name, listener, permits, timeouts: TIMEOUTS }
     }
 }
@@ -154,7 +153,7 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let listener = LimitedListener {
                 timeouts,
-                ..LimitedListener::new("t", listener, connections_max)
+                ..LimitedListener::new("t", listener, Arc::new(Semaphore::new(connections_max)))
             };
             let serving = tokio::spawn(async { axum::serve(listener, axum::Router::new()).await });
             let result = tokio::task::spawn_blocking(move || client(address)).await.unwrap();

@@ -17,7 +17,7 @@ use howdah_traffic::Timestamp;
 
 use super::{
     probes,
-    sampler::{SAMPLE_INTERVAL, Sampler},
+    sampler::{ActivitySampler, SAMPLE_INTERVAL},
     series::ActivitySeries,
 };
 use crate::sql::APPLICATION_NAME;
@@ -54,7 +54,7 @@ impl ActivityMonitor {
                     }
                     Err(reason) => series.notes.push(reason),
                 }
-                sampler = Some(Sampler::new(connection));
+                sampler = Some(ActivitySampler::new(connection));
             }
             Err(error) => series.notes.push(format!("the server was not observed: {error}")),
         }
@@ -85,7 +85,7 @@ impl ActivityMonitor {
     }
 }
 
-fn sample(sampler: &mut Sampler, series: &mut ActivitySeries, stop: &AtomicBool) {
+fn sample(sampler: &mut ActivitySampler, series: &mut ActivitySeries, stop: &AtomicBool) {
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         if let Err(error) = sampler.sample(series) {

@@ -14,16 +14,16 @@ use super::series::{ActivityBucket, ActivitySeries, BUCKET_US};
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Samples one server.
-pub(super) struct Sampler {
+pub(super) struct ActivitySampler {
     connection: MonitorConnection,
     counters: Option<Overview>,
     next_counters: Instant,
-    current: CurrentSecond,
+    current: SampledSecond,
 }
 
 /// The samples of the second in progress.
 #[derive(Default)]
-struct CurrentSecond {
+struct SampledSecond {
     /// Number of the bucket since the start of the series.
     bucket: i64,
     samples: u32,
@@ -31,13 +31,13 @@ struct CurrentSecond {
     waiting: BTreeMap<String, u64>,
 }
 
-impl Sampler {
+impl ActivitySampler {
     pub(super) fn new(connection: MonitorConnection) -> Self {
         Self {
             connection,
             counters: None,
             next_counters: Instant::now(),
-            current: CurrentSecond::default(),
+            current: SampledSecond::default(),
         }
     }
 
@@ -80,7 +80,7 @@ impl Sampler {
     }
 }
 
-impl CurrentSecond {
+impl SampledSecond {
     fn add(&mut self, waits: &WaitCounts) {
         self.samples += 1;
         for count in waits.iter() {

@@ -9,6 +9,8 @@ mod data;
 mod figures;
 mod from_comparison;
 mod from_report;
+mod index;
+mod live;
 mod model;
 mod queries;
 mod sections;
@@ -22,12 +24,21 @@ pub use self::model::{
     PageQueryVerdict, PageRun, PanelUnit, PlanPair, QueryErrorCount, QueryMeasures, ServerFactRow,
     TimeLines, TimePanel, VerdictReason,
 };
+pub use self::{
+    index::{IndexOutcome, IndexRow, RehearsalIndex, index_page, version_change},
+    live::{
+        CHARTS, LivePhase, LivePoint, LiveReplay, LiveRun, LiveSnapshot, LiveStep, LiveStepState,
+        live_page,
+    },
+};
 
 /// Third-party code: its version, licence and hashes are in `third_party/uplot/README.md`.
 const CHART_SCRIPT: &str = include_str!("../../../../third_party/uplot/uPlot.iife.min.js");
 const CHART_STYLE: &str = include_str!("../../../../third_party/uplot/uPlot.min.css");
 
 const PAGE_STYLE: &str = include_str!("html/page.css");
+/// Formats of values, for the scripts of all pages, which come after it.
+const UNITS_SCRIPT: &str = include_str!("html/units.js");
 const PAGE_SCRIPT: &str = include_str!("html/page.js");
 
 /// Renders the report as a page.
@@ -53,7 +64,7 @@ impl Page {
             styles: &[CHART_STYLE, PAGE_STYLE],
             body: &body,
             data: Some(&data::json(self)),
-            scripts: &[CHART_SCRIPT, PAGE_SCRIPT],
+            scripts: &[CHART_SCRIPT, UNITS_SCRIPT, PAGE_SCRIPT],
             ..HtmlPage::default()
         }
         .render()

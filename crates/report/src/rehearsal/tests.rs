@@ -191,3 +191,63 @@ fn obstacle_is_the_answer_if_runs_are_not_comparable() {
     );
     assert!(junit(&report).contains(" failures=\"1\" "));
 }
+
+/// The page that documents the keys of the JSON document and of the journal.
+const PAGE: &str = include_str!("../../../../docs/src/reference/rehearsal.md");
+
+/// A server with everything that [`ServerFacts`] can describe.
+fn full_facts() -> ServerFacts {
+    let orders = TableName { schema: "public".to_owned(), name: "orders".to_owned() };
+    let index = IndexFacts { name: "i".to_owned(), definition: "btree (a)".to_owned(), bytes: 1 };
+    let setting = SettingValue { value: "64kB".to_owned(), default: "4MB".to_owned() };
+    ServerFacts {
+        settings: BTreeMap::from([("work_mem".to_owned(), setting)]),
+        tables: vec![TableFacts {
+            name: orders,
+            bytes: 8_192,
+            statistics: TableStatistics::default(),
+            indexes: vec![index],
+            triggers: Vec::new(),
+        }],
+        ..ServerFacts::default()
+    }
+}
+
+#[test]
+fn every_key_is_on_the_page() {
+    let report = RehearsalReport {
+        obstacles: vec![Obstacle::TooFewExecutions],
+        servers: BothSides { base: full_facts(), change: full_facts() },
+        ..report(2_900)
+    };
+    let mut json = serde_json::to_value(document(&report)).expect("it can be serialised");
+    // It has a page and a test of its own.
+    let fields = json.as_object_mut().expect("an object");
+    fields.insert("comparison".to_owned(), serde_json::Value::Null);
+    // Their keys are names of options and settings.
+    fields.insert("options".to_owned(), serde_json::Value::Null);
+    let mut keys = std::collections::BTreeSet::new();
+    collect_keys(&json, &mut keys);
+    assert!(keys.remove("work_mem"), "{keys:?}");
+    for key in &keys {
+        assert!(PAGE.contains(&format!("\n| `{key}` |")), "{key} is not on the page");
+    }
+    let rows = PAGE.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows = rows.filter_map(|row| row.split_once("` |")).map(|(key, _)| key);
+    for key in rows.filter(|key| !key.contains(['.', '/', '`'])) {
+        assert!(keys.contains(key), "{key} is on the page, but not in the document");
+    }
+}
+
+fn collect_keys(value: &serde_json::Value, keys: &mut std::collections::BTreeSet<String>) {
+    match value {
+        serde_json::Value::Array(values) => {
+            values.iter().for_each(|value| collect_keys(value, keys));
+        }
+        serde_json::Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+            keys.insert(name.clone());
+            collect_keys(value, keys);
+        }),
+        _ => {}
+    }
+}

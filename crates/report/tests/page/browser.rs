@@ -85,6 +85,11 @@ impl Browser {
 
     /// Executes a command and returns its result.
     pub(crate) fn call(&mut self, method: &str, params: &Value) -> Value {
+        self.try_call(method, params).unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// Like [`Self::call`], but returns an error of the browser.
+    fn try_call(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
         self.sent += 1;
         let id = self.sent;
         let mut command = json!({ "id": id, "method": method, "params": params });
@@ -98,8 +103,8 @@ impl Browser {
         loop {
             let message = self.receive(deadline, method);
             if message["id"] == json!(id) {
-                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
-                return message["result"].clone();
+                let error = message["error"].clone();
+                return if error.is_null() { Ok(message["result"].clone()) } else { Err(error) };
             }
             self.events.borrow_mut().push(message);
         }
@@ -115,7 +120,11 @@ impl Browser {
 
     /// Opens a file and waits until it is loaded.
     pub(crate) fn open(&mut self, file: &Path) {
-        let url = format!("file://{}", file.display());
+        self.open_url(&format!("file://{}", file.display()));
+    }
+
+    /// Opens a page and waits until it is loaded.
+    pub(crate) fn open_url(&mut self, url: &str) {
         self.events.borrow_mut().clear();
         let opened = self.call("Page.navigate", &json!({ "url": url }));
         assert!(opened["errorText"].is_null(), "{opened}");
@@ -135,6 +144,14 @@ impl Browser {
         let exception = &result["exceptionDetails"];
         assert!(exception.is_null(), "{expression}: {exception}");
         result["result"]["value"].clone()
+    }
+
+    /// Whether an expression is true; false while the page is being replaced by another one.
+    pub(crate) fn is_true(&mut self, expression: &str) -> bool {
+        let params =
+            json!({ "expression": format!("Boolean({expression})"), "returnByValue": true });
+        let result = self.try_call("Runtime.evaluate", &params);
+        result.is_ok_and(|result| result["result"]["value"] == json!(true))
     }
 
     /// Waits until an expression is true.
@@ -246,9 +263,14 @@ impl Browser {
     /// Everything that went wrong on the page: exceptions, errors on the console, violations of the
     /// content security policy, and requests other than for the page itself.
     pub(crate) fn problems(&mut self, file: &Path) -> Vec<String> {
+        let page = format!("file://{}", file.display());
+        self.problems_except(|url| url.split('#').next() == Some(page.as_str()))
+    }
+
+    /// Like [`Self::problems`], except for requests of URLs that are expected.
+    pub(crate) fn problems_except(&mut self, is_expected: impl Fn(&str) -> bool) -> Vec<String> {
         // Events that were caused before arrive before the answer.
         self.eval("1");
-        let page = format!("file://{}", file.display());
         let events = self.events.borrow();
         let problems = events.iter().filter(|event| {
             let params = &event["params"];
@@ -258,8 +280,7 @@ impl Browser {
                     ["error", "warning", "assert"].iter().any(|kind| params["type"] == *kind)
                 }
                 "Network.requestWillBeSent" => {
-                    let url = params["request"]["url"].as_str().unwrap_or_default();
-                    url.split('#').next() != Some(page.as_str())
+                    !is_expected(params["request"]["url"].as_str().unwrap_or_default())
                 }
                 _ => false,
             }

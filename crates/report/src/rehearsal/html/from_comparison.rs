@@ -10,7 +10,7 @@ use super::{
 };
 
 impl PageQuery {
-    /// Converts a query. The caller adds data that the comparison does not have: runs, causes and an
+    /// Converts a query. The caller adds what the comparison does not have: runs, causes and an
     /// example.
     ///
     /// Error messages are copied unchanged, so the caller must remove them first unless values were

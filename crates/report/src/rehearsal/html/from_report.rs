@@ -7,6 +7,7 @@ use howdah_traffic::Timestamp;
 
 use super::{
     Page, PageDifference, PageQuery, PageRun, QueryMeasures, ServerFactRow, VerdictReason,
+    version_change,
 };
 use crate::{
     headline,
@@ -21,11 +22,8 @@ impl Page {
     /// Converts a report to a page.
     pub fn from_report(report: &RehearsalReport) -> Self {
         let database = &report.servers.base.database;
-        let versions = [&report.servers.base.version, &report.servers.change.version];
-        let versions = match versions {
-            [base, change] if base == change => format!("PostgreSQL {base}"),
-            [base, change] => format!("PostgreSQL {base} to {change}"),
-        };
+        let servers = &report.servers;
+        let versions = version_change(&servers.base.version, &servers.change.version);
         let settings = &report.comparison.settings;
         Self {
             title: format!("Rehearsal of {database}: {versions}"),
@@ -203,7 +201,7 @@ fn server_rows(base: &ServerFacts, change: &ServerFacts) -> Vec<ServerFactRow> {
 }
 
 /// Formats a time: `2026-11-20 12:43:19 UTC`.
-fn time(time: Timestamp) -> String {
+pub(super) fn time(time: Timestamp) -> String {
     let time = time.to_string();
     let seconds = time.split(['.', 'Z']).next().unwrap_or(&time);
     format!("{} UTC", seconds.replace('T', " "))

@@ -87,7 +87,7 @@ fn charts(html: &mut String, page: &Page) {
     html.push_str("</div>\n");
 }
 
-fn unit_label(unit: PanelUnit) -> &'static str {
+pub(super) fn unit_label(unit: PanelUnit) -> &'static str {
     match unit {
         PanelUnit::PerSecond => "per second",
         PanelUnit::Share => "%",

@@ -1,0 +1,338 @@
+//! Protection of pages that browsers on this machine read.
+//!
+//! Any web page that a browser shows can send requests to ports of its machine. Three checks keep
+//! such pages out. The `Host` header must name this server: under DNS rebinding, a foreign host
+//! name resolves to this machine, and only this header tells. The `Origin` header, which browsers
+//! add to requests from scripts, must be this server's own. A request that another site caused must
+//! be a navigation, that is, one whose result only the user sees.
+//!
+//! Requests other than GET and HEAD are refused, so nothing can be changed.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use axum::{
+    Router,
+    extract::Request,
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header, uri::Authority},
+    middleware::{Next, from_fn},
+    response::{IntoResponse as _, Response},
+};
+
+/// Which requests besides those of this machine are served.
+#[derive(Clone, Debug, Default)]
+pub struct PageAccess {
+    /// Whether the server may listen on an address that other machines can reach. All clients that
+    /// can connect can read the pages, without authentication.
+    pub allow_remote: bool,
+    /// Host names by which browsers may address the server, besides `localhost` and addresses.
+    pub host_names: Vec<String>,
+}
+
+/// The reason why a server of pages did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PageServerError {
+    /// Other machines could connect, and [`PageAccess::allow_remote`] is not set.
+    #[error("{0} is not a loopback address, so other machines could read the pages")]
+    NotLoopback(SocketAddr),
+    /// The address cannot be listened on, or the thread cannot be started.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The requested address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+}
+
+/// Refuses an address that other machines can reach, unless that is allowed.
+pub(super) fn check_address(
+    address: SocketAddr,
+    access: &PageAccess,
+) -> Result<(), PageServerError> {
+    if access.allow_remote || address.ip().to_canonical().is_loopback() {
+        Ok(())
+    } else {
+        Err(PageServerError::NotLoopback(address))
+    }
+}
+
+/// Adds the checks and the security headers to a router. `address` is the address that the server
+/// listens on.
+pub(super) fn protected(router: Router, address: SocketAddr, access: &PageAccess) -> Router {
+    let hosts = Arc::new(AllowedHosts { address, access: access.clone() });
+    router.layer(from_fn(move |request: Request, next: Next| {
+        let hosts = Arc::clone(&hosts);
+        async move {
+            let mut response = match hosts.check(&request) {
+                Ok(()) => next.run(request).await,
+                Err(refusal) => refusal.response(address),
+            };
+            add_security_headers(response.headers_mut());
+            response
+        }
+    }))
+}
+
+/// The hosts that requests may name.
+#[derive(Debug)]
+struct AllowedHosts {
+    address: SocketAddr,
+    access: PageAccess,
+}
+
+/// The reason why a request is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageRefusal {
+    Method,
+    Host,
+    Origin,
+    CrossSite,
+}
+
+impl PageRefusal {
+    fn response(self, address: SocketAddr) -> Response {
+        match self {
+            Self::Method => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                [(header::ALLOW, "GET, HEAD")],
+                "only GET and HEAD are served\n",
+            )
+                .into_response(),
+            Self::Host => {
+                let text = format!("this server is only served as http://{address}/\n");
+                (StatusCode::FORBIDDEN, text).into_response()
+            }
+            Self::Origin => {
+                (StatusCode::FORBIDDEN, "requests from other origins are refused\n").into_response()
+            }
+            Self::CrossSite => {
+                (StatusCode::FORBIDDEN, "requests from other sites are refused\n").into_response()
+            }
+        }
+    }
+}
+
+impl AllowedHosts {
+    fn check(&self, request: &Request) -> Result<(), PageRefusal> {
+        if ![Method::GET, Method::HEAD].contains(request.method()) {
+            return Err(PageRefusal::Method);
+        }
+        let headers = request.headers();
+        let host = only_value(headers, header::HOST).ok_or(PageRefusal::Host)?;
+        // A request target in absolute form has a host as well.
+        let target = request.uri().authority().map(Authority::as_str);
+        if ![Some(host), target].into_iter().flatten().all(|host| self.contains(host)) {
+            return Err(PageRefusal::Host);
+        }
+        if headers.contains_key(header::ORIGIN) {
+            let origin = only_value(headers, header::ORIGIN).ok_or(PageRefusal::Origin)?;
+            let host = origin.strip_prefix("http://").ok_or(PageRefusal::Origin)?;
+            if !self.contains(host) {
+                return Err(PageRefusal::Origin);
+            }
+        }
+        let value = |name: &'static str| headers.get(name).and_then(|value| value.to_str().ok());
+        let is_cross_site = matches!(value("sec-fetch-site"), Some(site) if !["same-origin", "none"].contains(&site));
+        let is_navigation = value("sec-fetch-mode") == Some("navigate")
+            && value("sec-fetch-dest") == Some("document");
+        if is_cross_site && !is_navigation { Err(PageRefusal::CrossSite) } else { Ok(()) }
+    }
+
+    /// Whether `host`, as in the `Host` header, is this server.
+    fn contains(&self, host: &str) -> bool {
+        let (name, port) = split_port(host);
+        if port != Some(self.address.port()) {
+            return false;
+        }
+        // An address in a URL cannot be rebound, so with remote clients any address is harmless.
+        let ip = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        match ip {
+            Ok(ip) => {
+                let is_bracketed = name.starts_with('[') && name.ends_with(']');
+                is_bracketed == ip.is_ipv6()
+                    && (self.access.allow_remote
+                        || ip == self.address.ip()
+                        || ["127.0.0.1", "::1"].contains(&ip.to_string().as_str()))
+            }
+            Err(_) => {
+                let names = self.access.host_names.iter().map(String::as_str);
+                names.chain(["localhost"]).any(|known| known.eq_ignore_ascii_case(name))
+            }
+        }
+    }
+}
+
+/// Splits `name:port`; without a port, it is that of HTTP. An invalid port is `None`.
+fn split_port(host: &str) -> (&str, Option<u16>) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => {
+            let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+            (name, if is_number { port.parse().ok() } else { None })
+        }
+        _ => (host, Some(80)),
+    }
+}
+
+/// Returns the value of a header that occurs once.
+fn only_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+/// Adds headers that a response does not set itself.
+fn add_security_headers(headers: &mut HeaderMap) {
+    const HEADERS: [(HeaderName, &str); 7] = [
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        ),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        // Reports are as confidential as the database.
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in HEADERS {
+        headers.entry(name).or_insert(HeaderValue::from_static(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+
+    use super::*;
+
+    fn hosts(address: &str) -> AllowedHosts {
+        let address = address.parse().unwrap();
+        AllowedHosts { address, access: PageAccess::default() }
+    }
+
+    fn check(hosts: &AllowedHosts, headers: &[(&str, &str)]) -> Result<(), PageRefusal> {
+        let mut request = Request::builder().uri("/");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        hosts.check(&request.body(Body::empty()).unwrap())
+    }
+
+    #[test]
+    fn only_own_hosts_are_allowed() {
+        let hosts = hosts("127.0.0.1:8080");
+        for host in ["127.0.0.1:8080", "localhost:8080", "LocalHost:8080", "[::1]:8080"] {
+            assert_eq!(check(&hosts, &[("host", host)]), Ok(()), "{host}");
+        }
+        for host in [
+            "",
+            "127.0.0.1",
+            "localhost",
+            "localhost:80",
+            "localhost:08080x",
+            "localhost:",
+            ":8080",
+            "evil.example:8080",
+            "localhost.evil.example:8080",
+            "127.0.0.1.nip.io:8080",
+            "localhost.:8080",
+            "10.0.0.1:8080",
+            "[::1]",
+            "::1:8080",
+            "[127.0.0.1]:8080",
+            "user@localhost:8080",
+            "[::1]:8080:8080",
+            "127.0.0.2:8080",
+            "localhost:8080/",
+        ] {
+            assert_eq!(check(&hosts, &[("host", host)]), Err(PageRefusal::Host), "{host}");
+        }
+        let twice = [("host", "localhost:8080"), ("host", "evil.example:8080")];
+        assert_eq!(check(&hosts, &twice), Err(PageRefusal::Host));
+        assert_eq!(check(&hosts, &[]), Err(PageRefusal::Host));
+    }
+
+    #[test]
+    fn port_80_may_be_left_out() {
+        let hosts = hosts("[::1]:80");
+        for host in ["localhost", "[::1]", "127.0.0.1:80"] {
+            assert_eq!(check(&hosts, &[("host", host)]), Ok(()), "{host}");
+        }
+        assert_eq!(check(&hosts, &[("host", "localhost:8080")]), Err(PageRefusal::Host));
+    }
+
+    #[test]
+    fn absolute_target_must_name_this_server() {
+        let hosts = hosts("127.0.0.1:8080");
+        let request = Request::builder()
+            .uri("http://evil.example:8080/")
+            .header("host", "localhost:8080")
+            .body(Body::empty())
+            .unwrap();
+        assert_eq!(hosts.check(&request), Err(PageRefusal::Host));
+    }
+
+    #[test]
+    fn other_origins_and_sites_are_refused() {
+        let hosts = hosts("127.0.0.1:8080");
+        let host = ("host", "127.0.0.1:8080");
+        for origin in ["http://127.0.0.1:8080", "http://localhost:8080"] {
+            assert_eq!(check(&hosts, &[host, ("origin", origin)]), Ok(()), "{origin}");
+        }
+        for origin in
+            ["null", "", "https://localhost:8080", "http://localhost:8081", "http://evil.example"]
+        {
+            let result = check(&hosts, &[host, ("origin", origin)]);
+            assert_eq!(result, Err(PageRefusal::Origin), "{origin}");
+        }
+        let from = |site, mode, dest| {
+            check(
+                &hosts,
+                &[
+                    host,
+                    ("sec-fetch-site", site),
+                    ("sec-fetch-mode", mode),
+                    ("sec-fetch-dest", dest),
+                ],
+            )
+        };
+        assert_eq!(from("same-origin", "cors", "empty"), Ok(()));
+        assert_eq!(from("none", "navigate", "document"), Ok(()));
+        assert_eq!(from("cross-site", "navigate", "document"), Ok(()));
+        for (mode, dest) in [("no-cors", "script"), ("no-cors", "image"), ("navigate", "iframe")] {
+            assert_eq!(from("cross-site", mode, dest), Err(PageRefusal::CrossSite), "{dest}");
+            assert_eq!(from("same-site", mode, dest), Err(PageRefusal::CrossSite), "{dest}");
+        }
+    }
+
+    #[test]
+    fn remote_access_allows_addresses_but_only_known_names() {
+        let mut hosts = hosts("0.0.0.0:8080");
+        hosts.access =
+            PageAccess { allow_remote: true, host_names: vec!["reports.example".to_owned()] };
+        for host in ["192.168.1.5:8080", "reports.example:8080", "[2001:db8::1]:8080"] {
+            assert_eq!(check(&hosts, &[("host", host)]), Ok(()), "{host}");
+        }
+        assert_eq!(check(&hosts, &[("host", "evil.example:8080")]), Err(PageRefusal::Host));
+    }
+
+    #[test]
+    fn address_that_others_can_reach_is_refused() {
+        let local = PageAccess::default();
+        for address in ["127.0.0.1:0", "[::1]:0", "127.9.9.9:80", "[::ffff:127.0.0.1]:0"] {
+            assert!(check_address(address.parse().unwrap(), &local).is_ok(), "{address}");
+        }
+        let remote = PageAccess { allow_remote: true, ..PageAccess::default() };
+        for address in ["0.0.0.0:0", "[::]:80", "10.0.0.1:80", "[::ffff:10.0.0.1]:0"] {
+            let address = address.parse().unwrap();
+            assert!(check_address(address, &local).is_err(), "{address}");
+            assert!(check_address(address, &remote).is_ok(), "{address}");
+        }
+    }
+}
