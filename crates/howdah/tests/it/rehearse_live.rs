@@ -68,7 +68,8 @@ fn page_follows_a_rehearsal_and_opens_its_report() {
     fs::create_dir_all(&pictures).unwrap();
     browser.screenshot(&pictures.join("live.png"), true);
     browser.resize(390, 844);
-    assert_eq!(browser.eval("document.documentElement.scrollWidth"), 390);
+    let width = "document.documentElement.scrollWidth === 390";
+    browser.wait_until("charts have the width of the page", width);
     browser.screenshot(&pictures.join("live-narrow.png"), true);
     browser.resize(1280, 900);
     assert_eq!(browser.problems_except(|other| other.starts_with(&url)), [""; 0]);
