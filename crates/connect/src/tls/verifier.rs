@@ -7,7 +7,7 @@
 //! - one that has the server's name only in the subject's common name;
 //! - a self-signed certificate that is both the server's and the trusted root;
 //! - one of version 1, which `openssl x509 -req` created before OpenSSL 3.2 if one followed the
-//! instructions in PostgreSQL's manual.
+//!   instructions in PostgreSQL's manual.
 //!
 //! If webpki rejects a certificate of one of these kinds, this module verifies it: the common name
 //! if the name was the only fault; signature and validity for the other two, unless revocation
