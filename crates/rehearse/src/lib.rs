@@ -15,7 +15,6 @@
 
 mod copies;
 mod error;
-mod guard;
 mod import;
 mod journal;
 mod options;
@@ -27,10 +26,10 @@ mod results;
 mod run;
 mod servers;
 mod sql;
+mod start;
 mod time_lines;
 
 pub use error::RehearsalError;
-pub use guard::GuardError;
 pub use journal::JournalError;
 pub use options::{ChangeSource, RehearsalInput, RehearsalOptions, ResetHooks, ResetMode};
 pub use plan::{Plan, PlanStep, RehearsalStep, RunName, time_text};

@@ -25,6 +25,7 @@ mod probe_faults;
 mod probe_run;
 mod probe_sources;
 mod rehearse;
+mod rehearse_start;
 mod statsd;
 mod tmux;
 mod top;
