@@ -10,6 +10,7 @@
 //! statements and terminates sessions, and verifies the target in the same statement.
 //! [`explain_generic`] plans another session's statement without executing it.
 //! [`ConsoleConnection`] queries a pooler for the server sessions that its clients use.
+//! [`PhysicalIdentity`] tells a server from its copies, and is where it stands in the WAL.
 //!
 //! Out of scope: drawing, history, and deciding what is slow.
 
@@ -18,6 +19,7 @@ mod blocking;
 mod cell;
 mod error;
 mod explain;
+mod identity;
 mod overview;
 mod pooler;
 mod prepared_query;
@@ -38,6 +40,7 @@ pub use blocking::{BlockingNode, BlockingTrees};
 pub use cell::{ColumnUnit, ViewCell};
 pub use error::CollectError;
 pub use explain::{GenericPlan, GenericPlanError, explain_generic};
+pub use identity::{IdentityRow, Lsn, ParseLsnError, PhysicalIdentity};
 pub use overview::Overview;
 pub use pooler::{ConsoleConnection, PooledBackend, PoolerClient, PoolerClients};
 pub use privileges::{MissingPrivilege, Privileges};

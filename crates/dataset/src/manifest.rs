@@ -3,7 +3,7 @@
 //! A manifest is rewritten after each finished file of rows, so at any time it describes all files
 //! on disk except perhaps the newest.
 
-use std::{collections::BTreeMap, ops::RangeInclusive};
+use std::{collections::BTreeMap, fmt, ops::RangeInclusive};
 
 use howdah_traffic::{Kind, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -35,17 +35,57 @@ pub struct CaptureOrigin {
     pub server: Option<CapturedServer>,
 }
 
-/// Identifies the captured server, so that a replay can refuse to run against it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The captured server: which one it is, so that a replay can refuse to run against it, and where
+/// it stood at the start of the capture, so that copies can be restored to that state. Every field
+/// may be unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturedServer {
     /// `system_identifier` of `pg_control_system()`.
-    pub system_identifier: String,
-    /// `timeline_id` of `pg_control_checkpoint()`, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_identifier: Option<String>,
+    /// The WAL timeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<u32>,
-    /// The server's address, as `host:port`, if known.
+    /// The server's address as the writer reached it: `host:port`, or the path of a unix socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// `pg_postmaster_start_time()`: a server with another one may be the same after a restart, but
+    /// a server with this one is the captured one, whatever its address.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_time")]
+    pub postmaster_start: Option<Timestamp>,
+    /// Position in the WAL at the start of the capture, such as `0/16B3748`: everything before it
+    /// belongs to the state that a replay starts from. Unknown if the events are from logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lsn: Option<String>,
+    /// The server's `now()` when it was at `lsn`.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_time")]
+    pub time: Option<Timestamp>,
+}
+
+impl CapturedServer {
+    /// Returns the server without its position at the start of the capture, for a capture of which
+    /// only a later part remains.
+    #[must_use]
+    pub fn without_position(self) -> Self {
+        Self { lsn: None, time: None, ..self }
+    }
+}
+
+/// Describes the server in one line: `system identifier 7301…, timeline 1, at db:5432`.
+impl fmt::Display for CapturedServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.system_identifier {
+            Some(identifier) => write!(f, "system identifier {identifier}")?,
+            None => f.write_str("system identifier unknown")?,
+        }
+        if let Some(timeline) = self.timeline {
+            write!(f, ", timeline {timeline}")?;
+        }
+        if let Some(address) = &self.address {
+            write!(f, ", at {address}")?;
+        }
+        Ok(())
+    }
 }
 
 /// The manifest of a capture, `capture.json`.
@@ -246,9 +286,16 @@ mod kind_counts {
 
 #[test]
 fn manifest_round_trips() {
+    let server = CapturedServer {
+        system_identifier: Some("7301".to_owned()),
+        lsn: Some("0/16B3748".to_owned()),
+        time: Some(Timestamp::from_micros(1_795_178_599_577_000)),
+        ..CapturedServer::default()
+    };
     let mut manifest = CaptureManifest::new(CaptureOrigin {
         files: vec!["postgresql.log".to_owned()],
         format: Some("stderr".to_owned()),
+        server: Some(server),
         ..CaptureOrigin::default()
     });
     manifest.count(Timestamp::from_micros(1_795_178_599_577_000), Kind::Simple);

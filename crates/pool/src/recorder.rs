@@ -25,7 +25,7 @@ use howdah_capture::{
         TrafficDecoder,
     },
 };
-use howdah_dataset::{CaptureOrigin, CaptureSettings, CaptureWriter, WriteError};
+use howdah_dataset::{CaptureOrigin, CaptureSettings, CaptureWriter, CapturedServer, WriteError};
 use howdah_traffic::Timestamp;
 use parking_lot::Mutex;
 
@@ -69,6 +69,8 @@ struct RecorderShared {
     path: PathBuf,
     started: Timestamp,
     state: Mutex<RecorderState>,
+    /// The captured server, which may be found after the start.
+    server: Mutex<Option<CapturedServer>>,
     /// Whether to stop the recording even if a worker has not ended its buffer.
     is_stopping: AtomicBool,
 }
@@ -133,8 +135,8 @@ impl CaptureRecorder {
             format: Some("wire".to_owned()),
             ..CaptureOrigin::default()
         };
-        let mut writer =
-            CaptureWriter::create(&settings.path, CaptureSettings { origin, overwrite: false })?;
+        let capture = CaptureSettings { origin: origin.clone(), overwrite: false };
+        let mut writer = CaptureWriter::create(&settings.path, capture)?;
         writer.limit_files(settings.file_bytes, settings.file_time);
         let (to, chunks) = mpsc::channel();
         let lanes: Vec<_> = (0..settings.workers)
@@ -150,11 +152,13 @@ impl CaptureRecorder {
             path: settings.path,
             started: Timestamp::now(),
             state: Mutex::default(),
+            server: Mutex::default(),
             is_stopping: AtomicBool::new(false),
         });
         let mut work = RecorderThread {
             decoder: TrafficDecoder::new(who_is, settings.copy, settings.clock_origin),
             writer: EventWriter::new(writer, settings.redaction.as_ref()),
+            origin,
             queues: lanes.clone(),
             shared: Arc::clone(&shared),
         };
@@ -179,6 +183,16 @@ impl CaptureRecorder {
             error,
             is_finished,
         }
+    }
+
+    /// Sets the captured server for the manifest; `None` if it is not known or there are several.
+    pub fn set_server(&self, server: Option<CapturedServer>) {
+        *self.shared.server.lock() = server;
+    }
+
+    /// Whether the recording has ended.
+    pub fn is_finished(&self) -> bool {
+        self.shared.state().is_finished
     }
 
     /// Returns the folder of the capture.
@@ -211,6 +225,7 @@ impl RecorderShared {
 struct RecorderThread {
     decoder: TrafficDecoder,
     writer: EventWriter,
+    origin: CaptureOrigin,
     queues: Vec<Arc<BufferQueue>>,
     shared: Arc<RecorderShared>,
 }
@@ -246,12 +261,23 @@ impl RecorderThread {
 
     /// Finishes the current file if due, and publishes the status.
     fn publish_status(&mut self) {
+        self.update_origin();
         let counts = self.counts();
         let report = self.writer.report(&counts, None);
         self.writer.rotate_file(report);
         let mut state = self.shared.state();
         state.tally = counts;
         state.files = self.writer.files();
+    }
+
+    /// Writes the captured server to the manifest, once it is known or has changed.
+    fn update_origin(&mut self) {
+        let server = self.shared.server.lock();
+        if *server != self.origin.server {
+            self.origin.server.clone_from(&server);
+            drop(server);
+            self.writer.set_origin(self.origin.clone());
+        }
     }
 
     /// Returns the combined counts of the decoder, the writer and the queues.
@@ -270,6 +296,7 @@ impl RecorderThread {
             let writer = &mut self.writer;
             self.decoder.finish(&mut |event| writer.record(event));
         }
+        self.update_origin();
         let tally = self.counts();
         let (files, error) = self.writer.finish(&tally);
         let mut state = self.shared.state();

@@ -17,6 +17,7 @@
 mod admin_console;
 mod auth_query;
 mod capture;
+mod captured_server;
 mod cluster_monitor;
 mod control;
 mod directory;

@@ -6,11 +6,11 @@ use howdah_compare::ReadRunError;
 use howdah_connect::{ConnectError, QueryError};
 use howdah_dataset::{ReadError, WriteError};
 use howdah_logs::ReadFilesError;
-use howdah_replay::{EventSourceError, StartError};
+use howdah_replay::{EventSourceError, GuardError, StartError};
 use howdah_report::rehearsal::RehearsalSide;
 use howdah_warm::{image::ImageError, load::LoadError};
 
-use crate::{guard::GuardError, journal::JournalError, plan::RunName};
+use crate::{journal::JournalError, plan::RunName};
 
 /// The reason why a rehearsal stopped before its report. Finished runs are kept.
 #[derive(Debug, thiserror::Error)]

@@ -14,6 +14,8 @@ use howdah_report::rehearsal::{RunSummary, ServerFacts};
 use howdah_traffic::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::start::WalPosition;
+
 /// The name of the file in the output folder.
 pub(crate) const FILE: &str = "rehearsal.json";
 
@@ -40,6 +42,9 @@ struct JournalContents {
     options: BTreeMap<String, String>,
     /// Facts of the servers at their first run, by side.
     servers: BTreeMap<String, ServerFacts>,
+    /// Positions of the servers in their WAL before their first runs, by side.
+    #[serde(default)]
+    positions: BTreeMap<String, WalPosition>,
     /// The finished runs, in the order in which they ran.
     runs: Vec<RunSummary>,
     warnings: Vec<String>,
@@ -119,6 +124,7 @@ impl Journal {
             started: Timestamp::now().to_string(),
             options: options.clone(),
             servers: BTreeMap::new(),
+            positions: BTreeMap::new(),
             runs: Vec::new(),
             warnings: Vec::new(),
         };
@@ -161,6 +167,21 @@ impl Journal {
         facts: ServerFacts,
     ) -> Result<(), JournalError> {
         self.contents.servers.insert(side.to_owned(), facts);
+        self.save()
+    }
+
+    /// Returns the position of a side's server before its first run, if it has been queried.
+    pub(crate) fn position(&self, side: &str) -> Option<&WalPosition> {
+        self.contents.positions.get(side)
+    }
+
+    /// Records the position of a side's server.
+    pub(crate) fn set_position(
+        &mut self,
+        side: &str,
+        position: WalPosition,
+    ) -> Result<(), JournalError> {
+        self.contents.positions.insert(side.to_owned(), position);
         self.save()
     }
 

@@ -9,13 +9,14 @@ use std::{
 };
 
 use howdah_compare::CompareSettings;
-use howdah_connect::ConnectTarget;
+use howdah_connect::{Client, ConnectTarget};
 use howdah_dataset::Capture;
-use howdah_replay::{IdentityMap, ReplayProgress};
+use howdah_replay::{IdentityMap, ReplayProgress, TargetFacts, check_target};
 use howdah_report::{
     TableStyle,
     rehearsal::{
-        self, BothSides, DataGrowth, RehearsalReport, RehearsalSide, RunSummary, ServerFacts,
+        self, BothSides, DataGrowth, RecoveryTarget, RehearsalReport, RehearsalSide, RunSummary,
+        ServerFacts, StartState,
     },
 };
 use howdah_traffic::Timestamp;
@@ -25,7 +26,7 @@ use crate::{
     activity::Activities,
     copies,
     error::RehearsalError,
-    guard, import,
+    import,
     journal::Journal,
     options::{RehearsalInput, RehearsalOptions, ResetMode},
     plan::{CaptureLength, Plan, PlanInput, RehearsalStep, RunName},
@@ -33,8 +34,8 @@ use crate::{
     reasons, results,
     run::{self, Replayer},
     servers,
-    sql::{check_stopped, connect, query_error},
-    time_lines,
+    sql::{check_stopped, connect, connect_after_restart, query_error},
+    start, time_lines,
 };
 
 /// Name of the subfolder for runs.
@@ -111,16 +112,31 @@ impl Rehearsal {
     ///
     /// The capture cannot be read.
     pub fn plan(&self) -> Result<Plan, RehearsalError> {
-        let capture = match &self.options.input {
+        Ok(self.plan_for(self.existing_capture()?.as_ref()))
+    }
+
+    /// Returns the start of the capture, to which copies should be restored, if the capture exists
+    /// and has its position or time. Contacts no server and writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The capture cannot be read.
+    pub fn recovery_target(&self) -> Result<Option<RecoveryTarget>, RehearsalError> {
+        let capture = self.existing_capture()?;
+        Ok(capture.and_then(|capture| start::recovery_target(capture.manifest())))
+    }
+
+    /// Opens the capture; `None` if it has yet to be imported.
+    fn existing_capture(&self) -> Result<Option<Capture>, RehearsalError> {
+        match &self.options.input {
             RehearsalInput::Capture(dir) => {
-                Some(Capture::open(dir).map_err(RehearsalError::Capture)?)
+                Capture::open(dir).map(Some).map_err(RehearsalError::Capture)
             }
             RehearsalInput::Logs { .. } => {
                 let made = Capture::open(&self.options.dir.join(CAPTURE)).ok();
-                made.filter(|capture| capture.manifest().finished)
+                Ok(made.filter(|capture| capture.manifest().finished))
             }
-        };
-        Ok(self.plan_for(capture.as_ref()))
+        }
     }
 
     fn plan_for(&self, capture: Option<&Capture>) -> Plan {
@@ -289,18 +305,29 @@ impl Conductor<'_> {
         }
     }
 
-    /// Refuses servers that may be in production, and notes how the servers differ.
+    /// Refuses servers that may be in production, and notes how the servers differ from each other
+    /// and from the start of the capture.
     fn check(&mut self) -> Result<(), RehearsalError> {
         let mut found = Vec::new();
+        let has_hooks = matches!(self.options().reset, ResetMode::Hooks(_));
         for side in RehearsalSide::ALL {
-            let target = self.options().target(side);
-            let mut client = connect(side, target)?;
-            let facts = servers::query_facts(&mut client, target)
-                .map_err(query_error(side, "query the state"))?;
+            let target = self.options().target(side).clone();
+            let mut client = connect(side, &target)?;
+            let failed = query_error(side, "query the state");
+            let facts = TargetFacts::query(&mut client).map_err(failed)?;
             let captured = self.capture.manifest().origin.server.as_ref();
             let allowed = self.options().allow_production.as_deref();
-            guard::check(side, &facts, &client.endpoint().to_string(), captured, allowed)?;
-            found.push(facts);
+            let name = match side {
+                RehearsalSide::Base => "base server",
+                RehearsalSide::Change => "change server",
+            };
+            check_target(name, &facts, captured, allowed)?;
+            let failed = query_error(side, "query the state");
+            found.push(servers::query_facts(&mut client, &target).map_err(failed)?);
+            // A reset by the user's command may restore another state before the first run.
+            if !has_hooks {
+                self.record_position(side, &mut client)?;
+            }
         }
         if let [base, change] = &found[..] {
             for difference in servers::differences(base, change).iter().take(NOTES_MAX) {
@@ -308,6 +335,42 @@ impl Conductor<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Records where a server stands before its first run, and notes what is unexpected once both
+    /// positions are known. Does nothing if an earlier call recorded it: since then, the server may
+    /// have written the WAL of runs.
+    fn record_position(
+        &mut self,
+        side: RehearsalSide,
+        client: &mut Client,
+    ) -> Result<(), RehearsalError> {
+        let has_run = self.journal.runs().iter().any(|run| run.side == side);
+        if has_run || self.journal.position(side.as_str()).is_some() {
+            return Ok(());
+        }
+        let failed = query_error(side, "query the WAL position");
+        self.journal.set_position(side.as_str(), start::query_position(client).map_err(failed)?)?;
+        let is_complete =
+            RehearsalSide::ALL.iter().all(|side| self.journal.position(side.as_str()).is_some());
+        if is_complete {
+            let start = self.start_state();
+            start.warnings().iter().for_each(|warning| self.observer.on_note(warning));
+            if !start.warnings().is_empty() {
+                self.observer.on_note("--dry-run prints the recovery target for copies");
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the recorded positions with the start of the capture.
+    fn start_state(&self) -> StartState {
+        let position = |side: RehearsalSide| self.journal.position(side.as_str()).cloned();
+        let positions = BothSides {
+            base: position(RehearsalSide::Base),
+            change: position(RehearsalSide::Change),
+        };
+        start::start_state(self.capture.manifest(), &positions)
     }
 
     fn preparation(&self) -> Preparation<'_> {
@@ -320,6 +383,11 @@ impl Conductor<'_> {
         let working = self.rehearsal.working_target(side);
         let preparation = self.preparation();
         preparation.reset(side, &working)?;
+        if self.journal.position(side.as_str()).is_none() {
+            let mut client = connect_after_restart(side, &working, &self.rehearsal.stop)?;
+            self.record_position(side, &mut client)?;
+        }
+        let preparation = self.preparation();
         let warnings = preparation.prepare(side, &working)?;
         warnings.into_iter().for_each(|warning| self.warn(warning));
         if self.journal.server(side.as_str()).is_none() {
@@ -446,6 +514,7 @@ impl Conductor<'_> {
             differences,
             plan_failures,
             examples,
+            start: self.start_state(),
             growth: if is_reset { Vec::new() } else { self.growth()? },
             order_effects: if is_reset { Vec::new() } else { samples.order_effects(&settings) },
             options: shown,

@@ -5,6 +5,7 @@ mod difference;
 use std::collections::BTreeMap;
 
 use howdah_connect::{Client, ConnectTarget, QueryError, ResultRow, ResultSet};
+use howdah_replay::TargetFacts;
 use howdah_report::rehearsal::{
     IndexFacts, ServerFacts, SettingValue, TableFacts, TableName, TableStatistics, ViewFacts,
 };
@@ -109,17 +110,6 @@ const VIEWS_SQL: &str = "\
       and tn.nspname not in ('pg_catalog', 'information_schema')
     order by 1, 2, 3, 4 limit 5000";
 
-/// Counts other sessions that were active within the last minute. A role without
-/// `pg_read_all_stats` cannot see the state of other roles' sessions; these count as active.
-/// Howdah's own control connections are recognised by their `application_name`.
-const ACTIVE_CLIENTS_SQL: &str = "\
-    select pg_catalog.count(*) from pg_catalog.pg_stat_activity
-    where datid is not null and pid <> pg_catalog.pg_backend_pid()
-      and coalesce(backend_type, 'client backend') = 'client backend'
-      and application_name not like 'howdah%'
-      and (state is null or state <> 'idle'
-           or state_change > pg_catalog.now() - interval '1 minute')";
-
 /// Queries the facts of the server at `target`, and of its database.
 ///
 /// # Errors
@@ -129,34 +119,24 @@ pub(crate) fn query_facts(
     client: &mut Client,
     target: &ConnectTarget,
 ) -> Result<ServerFacts, QueryError> {
-    // If the role may not execute these functions, the identity is unknown.
-    let system = "select system_identifier from pg_catalog.pg_control_system()";
-    let system_identifier = client.one_value(system).ok().flatten();
-    let timeline = "select timeline_id from pg_catalog.pg_control_checkpoint()";
-    let timeline = client.one_value(timeline).ok().flatten();
+    let TargetFacts { database, identity, clients, .. } = TargetFacts::query(client)?;
     let size = "select pg_catalog.pg_database_size(pg_catalog.current_database())";
     let database_bytes = client.one_value(size).ok().flatten();
     let (tables, is_truncated) = query_tables(client)?;
     Ok(ServerFacts {
         target: target.to_string(),
-        database: client.one_value("select current_database()")?.unwrap_or_default(),
+        database,
         version: client.parameter("server_version").unwrap_or_default().to_owned(),
-        system_identifier,
-        timeline: timeline.and_then(|timeline| timeline.parse().ok()),
+        system_identifier: identity.system_identifier,
+        timeline: identity.timeline,
         settings: query_settings(client)?,
         extensions: pairs(&client.query(EXTENSIONS_SQL)?),
         database_bytes: database_bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
         tables,
         is_truncated,
         views: query_views(client)?,
-        active_clients: query_active_clients(client)?,
+        active_clients: clients.sessions,
     })
-}
-
-/// Returns the number of other sessions that were active within the last minute.
-pub(crate) fn query_active_clients(client: &mut Client) -> Result<u64, QueryError> {
-    let count = client.one_value(ACTIVE_CLIENTS_SQL)?;
-    Ok(count.and_then(|count| count.parse().ok()).unwrap_or(0))
 }
 
 fn query_settings(client: &mut Client) -> Result<BTreeMap<String, SettingValue>, QueryError> {

@@ -17,7 +17,7 @@ const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between connection attempts, and between checks of the stop flag.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The `application_name` of control connections. The guard ignores sessions with this name.
+/// The `application_name` of control connections. They do not count as other clients of the server.
 pub(crate) const APPLICATION_NAME: &str = "howdah rehearse";
 
 /// Connects to a server of a side.

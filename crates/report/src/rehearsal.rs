@@ -10,6 +10,7 @@ mod junit;
 mod markdown;
 mod obstacle;
 mod server;
+mod start;
 mod text;
 
 use std::{collections::BTreeMap, fmt};
@@ -30,6 +31,7 @@ pub use self::{
         ActivityFigure, BothSides, IndexFacts, ServerDifference, ServerFacts, SettingValue,
         TableDifference, TableFacts, TableName, TableStatistics, ViewFacts,
     },
+    start::{RecoveryTarget, START_DISTANCE_MAX, StartPosition, StartState},
     text::text,
 };
 
@@ -168,6 +170,8 @@ pub struct RehearsalReport {
     pub time_lines: TimeLines,
     /// Facts of the servers as of their first runs.
     pub servers: BothSides<ServerFacts>,
+    /// The start of the capture, and where the servers stood before their first runs.
+    pub start: StartState,
     /// Differences between the servers.
     pub differences: Vec<ServerDifference>,
     /// The differences that may explain the change of a query, as positions in `differences`.

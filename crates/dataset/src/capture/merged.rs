@@ -71,11 +71,31 @@ impl MergedCaptures {
         }
         self.origin.files.extend_from_slice(&origin.files);
         self.origin.encodings.extend(origin.encodings.clone());
+        self.add_server(&capture);
         self.captures.push(capture);
         Ok(())
     }
 
-    /// Returns the input files and encodings of all captures.
+    /// Combines the captured servers. One that not all captures have is dropped; the position is
+    /// that of the capture that starts first.
+    fn add_server(&mut self, capture: &Capture) {
+        let manifest = capture.manifest();
+        let server = manifest.origin.server.clone();
+        if self.captures.is_empty() {
+            self.origin.server = server;
+        } else {
+            let first = self.captures.iter().filter_map(|it| it.manifest().first).min();
+            let earlier = self.origin.server.take();
+            self.origin.server = earlier.zip(server).and_then(|(earlier, server)| {
+                let is_same = earlier.system_identifier.is_some()
+                    && earlier.system_identifier == server.system_identifier;
+                let is_first = manifest.first.is_some_and(|own| first.is_none_or(|it| own < it));
+                is_same.then_some(if is_first { server } else { earlier })
+            });
+        }
+    }
+
+    /// Returns the input files, encodings and server that the captures have in common.
     pub fn origin(&self) -> &CaptureOrigin {
         &self.origin
     }

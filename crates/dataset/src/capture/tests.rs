@@ -9,7 +9,10 @@ use proptest::prelude::*;
 use support::{any_event, collect_events, connect, simple_at, write_all};
 
 use super::*;
-use crate::{CaptureOrigin, Corruption, DatasetKind, ReadError, WriteError, buffer::BufferLimits};
+use crate::{
+    CaptureOrigin, CapturedServer, Corruption, DatasetKind, ReadError, WriteError,
+    buffer::BufferLimits,
+};
 
 /// Limits so small that a few events make several files and row groups.
 const SMALL: BufferLimits = BufferLimits {
@@ -136,6 +139,32 @@ fn captures_with_different_encodings_are_not_merged() {
     );
     captures.add(capture("c", "LATIN1")).unwrap();
     assert_eq!(captures.origin().files, ["a", "c"]);
+}
+
+#[test]
+fn server_of_merged_captures_has_the_position_of_the_first() {
+    let scratch = tempfile::tempdir().unwrap();
+    let capture = |file: &str, identifier: &str, micros: i64| {
+        let server = CapturedServer {
+            system_identifier: Some(identifier.to_owned()),
+            lsn: Some(format!("0/{micros}")),
+            ..CapturedServer::default()
+        };
+        let origin = CaptureOrigin { server: Some(server), ..CaptureOrigin::default() };
+        let settings = CaptureSettings { origin, ..CaptureSettings::default() };
+        let mut writer = CaptureWriter::create(&scratch.path().join(file), settings).unwrap();
+        writer.write(connect(micros)).unwrap();
+        writer.finish(serde_json::Value::Null).unwrap();
+        Capture::open(&scratch.path().join(file)).unwrap()
+    };
+    let mut captures = MergedCaptures::default();
+    for (file, micros) in [("a", 20), ("b", 10), ("c", 30)] {
+        captures.add(capture(file, "7", micros)).unwrap();
+    }
+    let server = captures.origin().server.as_ref().unwrap();
+    assert_eq!(server.lsn.as_deref(), Some("0/10"));
+    captures.add(capture("d", "8", 40)).unwrap();
+    assert_eq!(captures.origin().server, None);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use howdah_rehearse::{
 use howdah_replay::{IdentityMap, Rate, Renaming, ReplayProgress};
 use howdah_report::{
     TableStyle,
-    rehearsal::{self, RehearsalReport, RehearsalVerdict, RunSummary},
+    rehearsal::{self, RecoveryTarget, RehearsalReport, RehearsalVerdict, RunSummary},
 };
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
@@ -186,7 +186,13 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     if is_dry_run {
         let rehearsal = Rehearsal { options, stop: std::sync::Arc::default() };
         let plan = rehearsal.plan().map_err(|error| with_advice(error, &dir))?;
-        write!(ctx.stdout(), "{plan}")?;
+        let target = rehearsal.recovery_target().map_err(|error| with_advice(error, &dir))?;
+        let mut out = ctx.stdout();
+        write!(out, "{plan}")?;
+        for line in target.iter().flat_map(RecoveryTarget::lines) {
+            writeln!(out, "{line}")?;
+        }
+        out.finish()?;
         return Ok(CommandOutcome::Done);
     }
     replay::allow_many_connections();

@@ -14,12 +14,12 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use howdah_connect::{Client, ConnectTarget};
-use howdah_dataset::{Events, RunSettings, RunWriter, WriteError};
+use howdah_dataset::{CapturedServer, Events, RunSettings, RunWriter, WriteError};
 use howdah_logs::{LogStream, ReadFilesError, ReceiverGone};
 use howdah_replay::{
     CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
     IdentityMap, LoginSetting, Notice, NoticeSink, Rate, Renaming, Replay, ReplayLimits,
-    ReplayReport, ReplaySettings, StartError, find_denied_logins,
+    ReplayReport, ReplaySettings, StartError, TargetFacts, check_target, find_denied_logins,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -55,6 +55,9 @@ pub(crate) struct Args {
     /// Replace an existing run
     #[arg(long)]
     force: bool,
+    /// Allow a target that looks like production, by repeating its database's name
+    #[arg(long, value_name = "NAME")]
+    allow_production: Option<String>,
     /// Speed relative to the capture, such as 0.5 or 2, or max to replay without waiting
     #[arg(long, short, value_name = "FACTOR", default_value_t, allow_negative_numbers = true)]
     rate: Rate,
@@ -133,6 +136,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         ctx.report("note: the capture is incomplete, because its writer was stopped: replaying the events it has");
     }
     let mut client = connection::connect(&target)?;
+    refuse_production(args, source.captured_server(), &mut client)?;
     check_login_settings(&args.set, &mut client)?;
     allow_many_connections();
     let settings = settings(args, source.encodings(), &mut client);
@@ -179,6 +183,25 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let report = report.map_err(|error| cannot_replay(args, error))?;
     left.report(ctx);
     finish(args, ctx, report)
+}
+
+/// Refuses a target that is the captured server or has other active clients, unless the user
+/// allows it. Reads are refused as well: they slow down a server in production.
+fn refuse_production(
+    args: &Args,
+    captured: Option<&CapturedServer>,
+    client: &mut Client,
+) -> anyhow::Result<()> {
+    let facts = TargetFacts::query(client)
+        .context("cannot check whether the target may be in production")?;
+    let allowed = args.allow_production.as_deref();
+    match check_target("target", &facts, captured, allowed) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let hint = error.hint();
+            Err(error).hint(hint)
+        }
+    }
 }
 
 /// The setting by which `--read-only` prevents writes on the target.
@@ -439,6 +462,7 @@ enum ReplaySource {
         connects: u64,
         is_finished: bool,
         encodings: BTreeMap<String, String>,
+        server: Option<CapturedServer>,
     },
     Log {
         events: Peekable<FilteredEvents<LogStream>>,
@@ -457,9 +481,10 @@ impl ReplaySource {
                 let total = events.is_unfiltered().then_some(manifest.events);
                 let left = events.exclusions();
                 let encodings = manifest.origin.encodings.clone();
+                let server = manifest.origin.server.clone();
                 let is_finished = manifest.finished;
                 let events = events.peekable();
-                Ok(Self::Capture { events, left, total, connects, is_finished, encodings })
+                Ok(Self::Capture { events, left, total, connects, is_finished, encodings, server })
             }
             inputs if inputs.iter().any(|path| path.is_dir() && !capture::has_no_dataset(path)) => {
                 Err(errors::wrong_usage(
@@ -486,6 +511,14 @@ impl ReplaySource {
         match self {
             Self::Capture { encodings, .. } => encodings.clone(),
             Self::Log { .. } => BTreeMap::new(),
+        }
+    }
+
+    /// The captured server, if the capture has it.
+    fn captured_server(&self) -> Option<&CapturedServer> {
+        match self {
+            Self::Capture { server, .. } => server.as_ref(),
+            Self::Log { .. } => None,
         }
     }
 

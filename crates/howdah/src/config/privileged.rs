@@ -1,9 +1,9 @@
 //! Options that a configuration file found in the working directory must not set.
 //!
 //! Such a file may come from an unpacked archive or a cloned repository: the user owns it but may
-//! never have read it. So it must not name programs to run, files to write or receivers of data.
-//! These keys are allowed in a file named with `--config`, in the user's configuration directory
-//! and in `/etc/howdah`.
+//! never have read it. So it must not name programs to run, files to write or receivers of data,
+//! nor allow a replay in production. These keys are allowed in a file named with `--config`, in the
+//! user's configuration directory and in `/etc/howdah`.
 
 use toml::de::DeTable;
 
@@ -15,6 +15,7 @@ enum Privilege {
     RunsProgram,
     WritesFile,
     SendsData,
+    AllowsProduction,
 }
 
 impl Privilege {
@@ -23,6 +24,7 @@ impl Privilege {
             Self::RunsProgram => "names a program to run",
             Self::WritesFile => "names a file or directory to write",
             Self::SendsData => "names a receiver of data",
+            Self::AllowsProduction => "allows a replay in production",
         }
     }
 }
@@ -30,7 +32,8 @@ impl Privilege {
 /// Privileged options, by long name in any section or by full path. `lab.start.set` sets server
 /// parameters such as `archive_command`; other options named `set` are harmless. SQL of a migration
 /// may run programs by `COPY … TO PROGRAM`.
-const PRIVILEGED: [(&str, Privilege); 24] = [
+const PRIVILEGED: [(&str, Privilege); 25] = [
+    ("allow-production", Privilege::AllowsProduction),
     ("allow-remote", Privilege::SendsData),
     ("audit-log", Privilege::WritesFile),
     ("change-sql", Privilege::RunsProgram),
@@ -113,6 +116,7 @@ mod tests {
         "redact-key",
         "replay",
         "run",
+        "server",
         "settings",
         "target",
         "pooler",

@@ -30,6 +30,7 @@ mod probe_sources;
 mod rehearse;
 mod rehearse_ci;
 mod rehearse_live;
+mod rehearse_start;
 mod report_serve;
 mod statsd;
 mod tmux;

@@ -240,7 +240,7 @@ fn server_with_other_clients_is_refused() {
         howdah(fixture.folder.path()).args(fixture.arguments("out")).args(["--runs", "1"]).assert();
     let refused = refused.code(1);
     let message = text(&refused.get_output().stderr);
-    assert!(message.contains("other clients were active on the change server"), "{message}");
+    assert!(message.contains("1 other client was active on the change server"), "{message}");
     assert!(message.contains("--allow-production shop"), "{message}");
     assert!(!fixture.path("out/runs").exists(), "nothing was replayed");
 }

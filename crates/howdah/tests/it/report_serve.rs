@@ -155,6 +155,7 @@ fn report_page(title: &str) -> String {
         queries: Vec::new(),
         time_lines: TimeLines::default(),
         fidelity: Vec::new(),
+        recovery: Vec::new(),
         servers: Vec::new(),
         differences: Vec::new(),
         options: Vec::new(),

@@ -39,7 +39,7 @@ fn latin1_log_is_replayed_to_utf8_database() {
     let mark = ["--encoding", "other=KOI8R", "--encoding", "encoding_mark=latin1"];
     replay(fixture.folder.path(), "latin.log", &fixture.uri(), &mark).assert_all_done();
     // A capture has the encoding applied, so its replay needs no option.
-    let mut import = crate::support::howdah(fixture.folder.path());
+    let mut import = fixture.howdah();
     import.args(["capture", "import", "latin.log", "-o", "latin"]).args(mark).assert().success();
     replay(fixture.folder.path(), "latin", &fixture.uri(), &[]).assert_all_done();
     assert_eq!(fixture.value("select count(*) from t where text = 'caf\u{e9}'"), "2");

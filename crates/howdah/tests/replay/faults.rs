@@ -6,7 +6,7 @@ use crate::{
     logs::LogBuilder,
     support::{
         AdvisoryLock, FinishedReplay, ReplayFixture, ReplayProcess, TIMEOUT, connect,
-        disposition_name, howdah, replay, text, value,
+        disposition_name, replay, text, value,
     },
 };
 
@@ -208,7 +208,7 @@ fn captured_failures_are_distinguished_from_new_ones() {
     assert_eq!(streamed["errors"], serde_json::json!({ "22012": 3, "42703": 1 }));
     assert_eq!(streamed["errors_captured_too"], serde_json::Value::Null);
     let import = ["capture", "import", "server.log", "-o", "capture"];
-    howdah(fixture.folder.path()).args(import).assert().success();
+    fixture.howdah().args(import).assert().success();
     let replayed = replay(fixture.folder.path(), "capture", &fixture.uri(), &[]);
     let report = &replayed.report;
     assert_eq!(report["errors"], serde_json::json!({ "22012": 3, "42703": 1 }));
@@ -216,7 +216,7 @@ fn captured_failures_are_distinguished_from_new_ones() {
     assert_eq!(report["failed_only_when_captured"], 1);
 
     let words = ["replay", "capture", "--target", &fixture.uri()];
-    let done = howdah(fixture.folder.path()).args(words).assert().success();
+    let done = fixture.howdah().args(words).assert().success();
     let printed = text(&done.get_output().stdout);
     let lines = [
         "errors        3  22012, 2 failed there too, 1 only here, such as: division by zero",

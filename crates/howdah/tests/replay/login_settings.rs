@@ -2,7 +2,7 @@
 
 use crate::{
     logs::LogBuilder,
-    support::{ReplayFixture, howdah, text},
+    support::{ReplayFixture, text},
 };
 
 #[test]
@@ -30,7 +30,7 @@ fn sessions_start_with_settings_of_set_option() {
     );
     fixture.replay(&log.text, &[]).assert_all_done();
     assert_eq!(fixture.value(rows), "set_app,set_app set_web,set_web");
-    let mut command = howdah(fixture.folder.path());
+    let mut command = fixture.howdah();
     command.env(
         "HOWDAH_REPLAY_SET",
         "@login_settings:options=-csearch_path=s2;set_app@:work_mem=64MB",
@@ -53,7 +53,7 @@ fn invalid_settings_are_refused_before_sending() {
         ("app:work_mem=1MB", 2, "the text before the colon must be USER@"),
         ("user=bob", 2, "user, database and replication are not settings"),
     ] {
-        let mut command = howdah(fixture.folder.path());
+        let mut command = fixture.howdah();
         command.args(["replay", "server.log", "--target", &fixture.uri(), "--set", setting]);
         let messages = text(&command.assert().code(code).get_output().stderr);
         assert!(messages.contains(expected), "{setting}: {messages}");

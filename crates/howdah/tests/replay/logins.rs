@@ -52,7 +52,7 @@ fn denied_login_is_reported_before_sending() {
     log.session(1, &insert).user("no_login_here").session(2, &insert);
     fixture.write("server.log", &log.text);
     let replay = |words: &[&str]| {
-        let mut command = crate::support::howdah(fixture.folder.path());
+        let mut command = fixture.howdah();
         command.args(["replay", "server.log", "--target", &fixture.uri()]).args(words);
         command.assert()
     };
@@ -103,7 +103,7 @@ fn sessions_connect_to_captured_or_mapped_database() {
     replay(fixture.folder.path(), "server.log", &uri, &["--as-database", "where_to"])
         .assert_all_done();
     // A missing captured database is a result, unless no session can log in at all.
-    let mut command = crate::support::howdah(fixture.folder.path());
+    let mut command = fixture.howdah();
     let lost = command.args(["replay", "server.log", "--target", &uri]).assert().code(1);
     let messages = crate::support::text(&lost.get_output().stderr);
     assert!(
@@ -130,7 +130,7 @@ fn missing_mapped_database_is_reported_before_sending() {
         (["--map-database", "no_such_place=nosuch"], "hint: --map-database no_such_place=nosuch"),
         (["--map-database", "crm=nosuch"], "hint: --map-database crm=nosuch"),
     ] {
-        let mut command = crate::support::howdah(fixture.folder.path());
+        let mut command = fixture.howdah();
         command.args(["replay", "server.log", "--target", &fixture.uri()]).args(words);
         let messages = crate::support::text(&command.assert().code(1).get_output().stderr);
         assert!(messages.contains("database nosuch does not exist on the target: "), "{messages}");

@@ -7,7 +7,7 @@ use howdah_lab::{Cluster, skip_without_postgres, wait_for};
 
 use crate::{
     logs::LogBuilder,
-    support::{ReplayFixture, ReplayProcess, TIMEOUT, connect, howdah, replay, text, value},
+    support::{ReplayFixture, ReplayProcess, TIMEOUT, connect, replay, text, value},
 };
 
 /// Connections of the calibration.
@@ -63,7 +63,7 @@ fn calibration_can_be_switched_off() {
     fixture.write("server.log", &log_of_three_seconds("postgres", "uncalibrated"));
     let uri = fixture.uri();
     let words = ["replay", "server.log", "--target", &uri, "--rate", "8", "--no-calibration"];
-    let done = howdah(fixture.folder.path()).args(words).assert().success();
+    let done = fixture.howdah().args(words).assert().success();
     let printed = text(&done.get_output().stdout);
     let line = "  machine         no calibration: it is switched off, ";
     assert!(printed.contains(line), "{printed}");

@@ -8,6 +8,7 @@
 
 mod encoding;
 mod faults;
+mod guard;
 mod interrupt;
 mod log_pipelines;
 mod login_settings;

@@ -157,7 +157,9 @@ fn check_same_messages(major: u32) {
     let pool = CapturePooler::start_for_database(&second, &cluster, "copy", "");
     pool.psql("howdah", "capture start it");
     let target = format!("postgresql://postgres@127.0.0.1:{}/bench", pool.port);
-    let replayed = replay(&first, "captures/it", &target, &["--rate", "1"]);
+    // The pooler's `bench` is the database `copy` of the captured server.
+    let words = ["--rate", "1", "--allow-production", "copy"];
+    let replayed = replay(&first, "captures/it", &target, &words);
     assert_eq!(replayed.report["events"]["skipped"], 0, "{}", replayed.report);
     pool.signal(Signal::TERM);
     pool.wait();

@@ -2,7 +2,7 @@
 
 use crate::{
     logs::LogBuilder,
-    support::{ReplayFixture, howdah, text},
+    support::{ReplayFixture, text},
 };
 
 /// Session 1 has a row lock in a transaction that never ends, session 2 waits for it, and session 3
@@ -30,7 +30,7 @@ fn replay_ends_at_open_transaction_that_blocks_others() {
         // The open transaction is rolled back, and the waiting update succeeds.
         assert_eq!(fixture.value("select v from lk"), "2", "{words:?}");
     }
-    let mut command = howdah(fixture.folder.path());
+    let mut command = fixture.howdah();
     command.args(["replay", "server.log", "--target", &fixture.uri()]);
     let messages = text(&command.assert().success().get_output().stdout);
     assert!(messages.contains("cut open      1  closed inside a transaction"), "{messages}");
@@ -52,7 +52,7 @@ fn transactions_cut_by_slices_are_counted() {
     log.disconnect(4_400, 1).disconnect(4_400, 2);
     fixture.write("server.log", &log.text);
     let run = |words: &str| {
-        let done = howdah(fixture.folder.path()).args(words.split(' ')).assert().success();
+        let done = fixture.howdah().args(words.split(' ')).assert().success();
         (text(&done.get_output().stdout), text(&done.get_output().stderr))
     };
     run("capture import server.log -o all");

@@ -433,7 +433,9 @@ fn assert_same_statements(captured: &BTreeMap<String, i64>, logged: &BTreeMap<St
 }
 
 /// Prefixes of statements that the pooler itself sends.
-const SENT_BY_POOLER: [&str; 6] = [
+const SENT_BY_POOLER: [&str; 8] = [
+    "SELECT pg_catalog.pg_is_in_recovery(), ",
+    "SELECT system_identifier FROM pg_catalog.pg_control_system()",
     "SET SESSION AUTHORIZATION DEFAULT;RESET ALL;",
     "RESET",
     "DISCARD",
@@ -459,7 +461,8 @@ fn capture_of_killed_pooler_replays() {
     assert!(messages.contains("INCOMPLETE"), "{messages}");
     let replayed = howdah(folder)
         .args(["replay", "captures/it", "--target", &cluster.uri("postgres")])
-        .args(["--map-database", "bench=copy", "-o", "run"])
+        // The copy is on the captured server.
+        .args(["--map-database", "bench=copy", "-o", "run", "--allow-production", "postgres"])
         .assert()
         .success();
     let messages = text(&replayed.get_output().stderr);

@@ -2,7 +2,7 @@
 
 use crate::{
     logs::LogBuilder,
-    support::{ReplayFixture, howdah, text},
+    support::{ReplayFixture, text},
 };
 
 const OBJECTS: &str = "
@@ -77,7 +77,7 @@ fn read_only_replay_writes_nothing() {
     log.session(pid, &PLAIN);
     log.disconnect(100, pid);
     fixture.write("server.log", &log.text);
-    let mut command = howdah(fixture.folder.path());
+    let mut command = fixture.howdah();
     let words = ["replay", "server.log", "--read-only", "--rate", "max", "--format", "json"];
     let done = command.args(words).args(["--target", &fixture.uri()]).assert().success();
     let report: serde_json::Value = serde_json::from_slice(&done.get_output().stdout).unwrap();
@@ -113,7 +113,7 @@ fn read_only_overrides_role_setting_and_set_option() {
     log.user("walls_writer")
         .session(1, &["select 1 / (current_setting('transaction_read_only') = 'on')::int"]);
     fixture.replay(&log.text, &["--read-only"]).assert_all_done();
-    let mut command = howdah(fixture.folder.path());
+    let mut command = fixture.howdah();
     command.args(["replay", "server.log", "--read-only", "--target", &fixture.uri()]);
     let refused = command.args(["--set", "DEFAULT_transaction_read_only=off"]).assert().code(2);
     let messages = text(&refused.get_output().stderr);

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     logs::LogBuilder,
-    support::{ReplayFixture, ReplayProcess, TIMEOUT, howdah, replay},
+    support::{ReplayFixture, ReplayProcess, TIMEOUT, replay},
 };
 
 #[test]
@@ -108,7 +108,7 @@ fn log_and_its_capture_replay_alike() {
     }
     let from_log = fixture.replay(&log.text, &[]);
     let import = ["capture", "import", "server.log", "-o", "capture"];
-    howdah(fixture.folder.path()).args(import).assert().success();
+    fixture.howdah().args(import).assert().success();
     let from_capture = replay(fixture.folder.path(), "capture", &fixture.uri(), &[]);
     assert_eq!(from_log.kinds_and_dispositions(), from_capture.kinds_and_dispositions());
     assert_eq!(from_log.outcomes.len(), 36);

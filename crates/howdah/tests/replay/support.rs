@@ -58,6 +58,13 @@ impl ReplayFixture {
         self.cluster.uri(&self.database)
     }
 
+    /// The binary, in the test's folder. Other tests are active clients of the shared server.
+    pub(crate) fn howdah(&self) -> Command {
+        let mut command = howdah(self.folder.path());
+        command.env("HOWDAH_REPLAY_ALLOW_PRODUCTION", &self.database);
+        command
+    }
+
     /// Replays a log with this text.
     pub(crate) fn replay(&self, log: &str, more: &[&str]) -> FinishedReplay {
         self.write("server.log", log);
@@ -113,8 +120,23 @@ pub(crate) struct FinishedReplay {
 /// Replays into the run `run` in the folder; the replay must exit with 0.
 pub(crate) fn replay(folder: &Path, input: &str, target: &str, more: &[&str]) -> FinishedReplay {
     let words = ["replay", input, "--target", target, "-o", "run", "--force", "--format", "json"];
-    let done = howdah(folder).args(words).args(more).assert().success();
+    let mut command = howdah(folder);
+    command.args(words).args(more);
+    if !more.contains(&"--allow-production") {
+        command.args(["--allow-production", database_of(target)]);
+    }
+    let done = command.assert().success();
     FinishedReplay::read(&done.get_output().stdout, &folder.join("run"))
+}
+
+/// The database that a connection string names.
+fn database_of(conninfo: &str) -> &str {
+    if let Some((_, name)) = conninfo.split_once("dbname=") {
+        return name.split([' ', '&']).next().unwrap_or(name);
+    }
+    let (_, rest) = conninfo.split_once("://").expect("a URI or dbname");
+    let (_, path) = rest.split_once('/').expect("a URI with a database");
+    path.split('?').next().unwrap_or(path)
 }
 
 impl FinishedReplay {
@@ -195,6 +217,7 @@ impl ReplayProcess {
         }
         let child = command
             .args(["replay", input, "--target", target, "-o", "run", "--format", "json"])
+            .args(["--allow-production", database_of(target)])
             .args(more)
             .current_dir(folder)
             .env("HOME", folder)

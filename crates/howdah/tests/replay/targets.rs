@@ -4,19 +4,15 @@ use std::{fs, net::TcpListener};
 
 use crate::{
     logs::LogBuilder,
-    support::{ReplayFixture, howdah, text},
+    support::{ReplayFixture, text},
 };
 
 const SECRET: &str = "hunter2hunter2";
 
 /// Runs a replay that must fail with this exit code; returns its stderr.
 fn assert_refused(fixture: &ReplayFixture, code: i32, words: &[&str]) -> String {
-    let done = howdah(fixture.folder.path())
-        .arg("replay")
-        .args(words)
-        .env("PGPASSWORD", SECRET)
-        .assert()
-        .code(code);
+    let done =
+        fixture.howdah().arg("replay").args(words).env("PGPASSWORD", SECRET).assert().code(code);
     assert_eq!(text(&done.get_output().stdout), "", "{words:?}");
     let messages = text(&done.get_output().stderr);
     assert!(!messages.contains(SECRET), "{messages}");
@@ -96,7 +92,7 @@ fn invalid_input_is_reported_and_replaces_no_run() {
     let Some(fixture) = fixture_with_log("no_input") else { return };
     let uri = fixture.uri();
     let target = ["--target", &uri, "-o", "run", "--force"];
-    howdah(fixture.folder.path()).args(["replay", "server.log"]).args(target).assert().success();
+    fixture.howdah().args(["replay", "server.log"]).args(target).assert().success();
     let before = fs::read(fixture.path("run/run.json")).unwrap();
 
     fixture.write("empty.log", "");
@@ -124,10 +120,10 @@ fn run_is_replaced_only_with_force() {
     let Some(fixture) = fixture_with_log("by_force") else { return };
     let uri = fixture.uri();
     let words = ["server.log", "--target", &uri, "-o", "run"];
-    howdah(fixture.folder.path()).arg("replay").args(words).assert().success();
+    fixture.howdah().arg("replay").args(words).assert().success();
     let messages = assert_refused(&fixture, 1, &words);
     assert!(messages.contains("run") && messages.contains("hint: use --force"), "{messages}");
-    howdah(fixture.folder.path()).arg("replay").args(words).arg("--force").assert().success();
+    fixture.howdah().arg("replay").args(words).arg("--force").assert().success();
     assert_eq!(fixture.value("select count(*) from t"), "2");
 }
 
@@ -174,7 +170,7 @@ fn text_report_has_counts_and_path_of_run() {
     let Some(fixture) = fixture_with_log("for_people") else { return };
     let uri = fixture.uri();
     let words = ["replay", "server.log", "--target", &uri, "-o", "run", "--rate", "2"];
-    let done = howdah(fixture.folder.path()).args(words).assert().success();
+    let done = fixture.howdah().args(words).assert().success();
     let printed = text(&done.get_output().stdout);
     assert!(printed.contains(", 2 times as fast as captured\n"), "{printed}");
     assert!(printed.contains("executions      1: 1 done, 0 failed, 0 skipped"), "{printed}");

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::{
     logs::LogBuilder,
-    support::{ReplayFixture, howdah, text},
+    support::{ReplayFixture, text},
 };
 
 /// An expression, the parameter types that a driver such as psycopg 3 declares, and values for two
@@ -158,7 +158,7 @@ fn deduced_types_give_same_results_as_production() {
     }
     // The comparison reports the deduced types, too.
     let run = |words: &[&str]| {
-        let done = howdah(fixture.folder.path()).args(words).assert().success();
+        let done = fixture.howdah().args(words).assert().success();
         text(&done.get_output().stdout)
     };
     let shown = run(&["compare", "run", "run"]);

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use howdah_capture::{RedactionKey, Redactor, live::RecorderCounts};
-use howdah_dataset::{CaptureWriter, WriteError};
+use howdah_dataset::{CaptureOrigin, CaptureWriter, WriteError};
 use howdah_traffic::{Action, Event, EventHash, EventRef};
 use serde_json::Value;
 
@@ -65,6 +65,11 @@ impl EventWriter {
             Err(WriteError::RowTooLarge { .. }) => self.too_long += 1,
             Err(error) => self.error = Some(error),
         }
+    }
+
+    /// Sets the origin of the events in the manifest.
+    pub(super) fn set_origin(&mut self, origin: CaptureOrigin) {
+        self.capture.set_origin(origin);
     }
 
     /// Whether writing has failed, so that recording should stop.

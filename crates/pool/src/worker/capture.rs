@@ -4,13 +4,19 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Arc, mpsc},
+    thread,
 };
 
 use howdah_capture::{KeyError, RedactionKey, live::CopyRows};
 use howdah_traffic::Timestamp;
 use parking_lot::Mutex;
 
-use super::{control::PoolerHandle, messages::WorkerMessage, shared_state::SharedState};
+use super::{
+    captured_server::{self, ServerFinder},
+    control::PoolerHandle,
+    messages::WorkerMessage,
+    shared_state::SharedState,
+};
 use crate::{
     PoolId,
     config::{CaptureConfig, CopyCapture},
@@ -92,13 +98,18 @@ impl PoolerHandle {
     /// [`CaptureError`]. Nothing is captured after an error.
     pub fn start_capture(&self, name: Option<&str>) -> Result<PathBuf, CaptureError> {
         let config = self.config();
+        let path = capture_path(&config.capture, name)?;
+        // The position of the server must precede what is captured.
+        let mut finder = ServerFinder::default();
+        if self.capture().is_none_or(|status| status.is_finished) {
+            finder.search(&self.shared, captured_server::START_TIMEOUT);
+        }
         let mut current = self.shared.captures.current();
         if let Some(recorder) = &current.recorder
             && !recorder.status().is_finished
         {
             return Err(CaptureError::UnderWay { path: recorder.path().to_owned() });
         }
-        let path = capture_path(&config.capture, name)?;
         current.started += 1;
         let workers = self.mailboxes.len();
         let settings = recorder_settings(
@@ -115,7 +126,9 @@ impl PoolerHandle {
             Some((login.user.as_str().into(), login.database.as_str().into()))
         };
         let (recorder, buffers) = CaptureRecorder::start(settings, Box::new(names_of))?;
-        current.recorder = Some(Arc::new(recorder));
+        let recorder = Arc::new(recorder);
+        recorder.set_server(finder.server());
+        current.recorder = Some(Arc::clone(&recorder));
         let (to, done) = mpsc::channel();
         for (mailbox, buffer) in self.mailboxes.iter().zip(buffers) {
             mailbox
@@ -124,6 +137,11 @@ impl PoolerHandle {
         drop((current, to));
         self.wait_for_all(&done);
         tracing::info!(path = %path.display(), "capture started");
+        let shared = Arc::clone(&self.shared);
+        let find = move || finder.run(&shared, &recorder);
+        if let Err(error) = thread::Builder::new().name("captured-server".to_owned()).spawn(find) {
+            tracing::warn!(%error, "cannot start the thread that finds the captured server");
+        }
         Ok(path)
     }
 

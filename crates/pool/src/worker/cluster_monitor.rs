@@ -25,7 +25,8 @@ use howdah_connect::Endpoint;
 use howdah_net::Waker;
 use parking_lot::{Mutex, MutexGuard};
 
-use self::health_check::{HealthCheck, HealthCheckError};
+use self::health_check::HealthCheck;
+pub(super) use self::health_check::{ControlConnection, HealthCheckError};
 use super::{
     directory::PoolEntry,
     host_resolver::ResolvedAddresses,
@@ -324,8 +325,12 @@ impl ClusterMonitor {
     }
 
     fn has_primary(&self) -> bool {
-        let mut members = self.state.members.iter();
-        members.any(|member| member.accepts_writes())
+        self.primary().is_some()
+    }
+
+    /// Returns the position of the primary among the servers, if one is known.
+    pub(super) fn primary(&self) -> Option<usize> {
+        self.state.members.iter().position(|member| member.accepts_writes())
     }
 }
 

@@ -5,6 +5,7 @@
 mod addresses;
 mod auth_query;
 mod capture;
+mod captured_server;
 #[path = "../../../connect/tests/integration/certificates.rs"]
 mod certificates;
 mod cleartext;

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{BothSides, RehearsalReport, RunSummary, ServerFacts, text::warning_lines};
+use super::{
+    BothSides, RehearsalReport, RunSummary, ServerFacts, start::StartRow, text::warning_lines,
+};
 use crate::{ComparisonDocument, document as comparison_document};
 
 /// Version of [`RehearsalDocument`], in its `version` field.
@@ -34,6 +36,7 @@ pub struct RehearsalDocument<'a> {
     runs: &'a [RunSummary],
     order_effects: Vec<OrderEffectRow>,
     growth: Vec<GrowthRow>,
+    start: StartRow,
     servers: &'a BothSides<ServerFacts>,
     differences: Vec<DifferenceRow>,
     queries: Vec<ChangedQueryRow<'a>>,
@@ -118,6 +121,7 @@ pub fn document(report: &RehearsalReport) -> RehearsalDocument<'_> {
                 bytes_after: growth.bytes_after,
             })
             .collect(),
+        start: StartRow::from(&report.start),
         servers: &report.servers,
         differences: report.differences.iter().map(difference).collect(),
         queries: report

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use howdah_compare::QueryComparison;
 
-use super::{RehearsalReport, text::warning_lines};
+use super::{RecoveryTarget, RehearsalReport, text::warning_lines};
 use crate::{headline, text};
 
 /// Maximum number of queries in the table: GitHub and similar sites limit comments to some 60 kB.
@@ -46,6 +46,7 @@ pub fn markdown(report: &RehearsalReport) -> String {
             run.name, run.side, run.failed, run.skipped
         );
     }
+    start(&mut out, report);
     let servers = [("base", &report.servers.base), ("change", &report.servers.change)];
     let _ = writeln!(out, "\n## Servers\n");
     for (side, server) in servers {
@@ -87,6 +88,15 @@ fn changed_queries(out: &mut String, report: &RehearsalReport) {
     }
     if changed.len() > QUERIES_MAX {
         let _ = writeln!(out, "\n… and {} more", changed.len() - QUERIES_MAX);
+    }
+}
+
+/// Appends where the runs started, and how copies are restored to the start of the capture.
+fn start(out: &mut String, report: &RehearsalReport) {
+    list(out, "Start of the runs", &report.start.sentences(), usize::MAX);
+    let target = report.start.target.as_ref();
+    if let Some(lines) = target.map(RecoveryTarget::lines).filter(|lines| !lines.is_empty()) {
+        let _ = writeln!(out, "\n```text\n{}\n```", lines.join("\n"));
     }
 }
 

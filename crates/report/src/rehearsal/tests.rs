@@ -104,6 +104,18 @@ fn report(middle_us: u64) -> RehearsalReport {
         comparison,
         violations,
         runs: vec![run("a1", RehearsalSide::Base), run("b1", RehearsalSide::Change)],
+        start: StartState {
+            target: Some(RecoveryTarget {
+                lsn: Some("0/16B3748".to_owned()),
+                timeline: Some(1),
+                time: Some(Timestamp::from_micros(1_795_178_599_577_000)),
+            }),
+            positions: BothSides {
+                base: Some(StartPosition::Distance { bytes: 184, is_exact: true }),
+                change: Some(StartPosition::OtherSystem),
+            },
+            apart: None,
+        },
         servers: BothSides::default(),
         differences: vec![
             ServerDifference::SettingDiffers {
@@ -158,6 +170,9 @@ fn document_has_stable_keys() {
     assert_eq!(json["differences"][1]["table"], "orders");
     assert_eq!(json["queries"][0]["reasons"], serde_json::json!([1]));
     assert_eq!(json["runs"][0]["side"], "base");
+    assert_eq!(json["start"]["recovery_target"]["lsn"], "0/16B3748");
+    assert_eq!(json["start"]["base"]["bytes"], 184);
+    assert_eq!(json["start"]["change"]["kind"], "other_system");
     assert_eq!(json["comparison"]["format"], "howdah-comparison");
 }
 

@@ -26,6 +26,13 @@ pub fn text(report: &RehearsalReport, style: &TableStyle) -> String {
     for run in &report.runs {
         let _ = writeln!(out, "  {}", run_line(run));
     }
+    let start = report.start.lines();
+    if !start.is_empty() {
+        let _ = writeln!(out, "\nstart of the runs:");
+    }
+    for line in start {
+        let _ = writeln!(out, "  {line}");
+    }
     if !report.differences.is_empty() {
         let _ = writeln!(out, "\ndifferences of the servers, base → change:");
     }
@@ -76,9 +83,10 @@ fn run_line(run: &RunSummary) -> String {
     line
 }
 
-/// Returns the warnings, including those about growth and order effects.
+/// Returns the warnings, including those about the start, growth and order effects.
 pub(super) fn warning_lines(report: &RehearsalReport) -> Vec<String> {
-    let mut lines = report.warnings.clone();
+    let mut lines = report.start.warnings();
+    lines.extend_from_slice(&report.warnings);
     // Smaller growth comes from free space maps and the server's own statistics.
     let has_grown =
         |growth: &&DataGrowth| growth.bytes_after > growth.bytes_before + growth.bytes_before / 100;

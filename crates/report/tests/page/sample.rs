@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use howdah_report::rehearsal::{
-    RehearsalSide, RehearsalVerdict,
+    RecoveryTarget, RehearsalSide, RehearsalVerdict,
     html::{
         CheckpointSpan, FactorInterval, LatencyHistogram, Page, PageDifference, PageQuery,
         PageQueryVerdict, PageRun, PanelUnit, PlanPair, QueryErrorCount, QueryMeasures,
         ServerFactRow, TimeLines, TimePanel, VerdictReason,
     },
 };
+use howdah_traffic::Timestamp;
 
 /// Text that would run if any part of the page did not escape it.
 pub(crate) const HOSTILE: &str = "select '</script><script>window.pwned = 1</script>', \"<img src=x \
@@ -306,6 +307,11 @@ pub(crate) fn page() -> Page {
     let difference =
         |table: &str, text: &str| PageDifference { table: table.to_owned(), text: text.to_owned() };
     let option = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let target = RecoveryTarget {
+        lsn: Some("2F/7C0012A8".to_owned()),
+        timeline: Some(3),
+        time: Some(Timestamp::from_micros(1_795_178_599_577_000)),
+    };
     Page {
         title: "Rehearsal of shop: PostgreSQL 15.4 to 17.2".to_owned(),
         verdict: RehearsalVerdict::Failed,
@@ -334,6 +340,7 @@ pub(crate) fn page() -> Page {
              all runs."
                 .to_owned(),
         ],
+        recovery: target.lines(),
         servers: vec![
             pair("PostgreSQL", "15.4", "17.2"),
             pair("address", "10.0.3.11:5432", "10.0.3.12:5432"),

@@ -2,11 +2,14 @@
 
 use std::{cell::RefCell, io::Write as _, ops::ControlFlow, path::PathBuf, sync::atomic::Ordering};
 
-use howdah_dataset::{CaptureOrigin, CaptureSettings};
+use anyhow::Context as _;
+use howdah_collect::PhysicalIdentity;
+use howdah_dataset::{CaptureOrigin, CaptureSettings, CapturedServer};
 use howdah_logs::{
     ImportOptions, ImportSummary, ReadFilesError, ReadProgress, ServerLogFormat, visit_files,
 };
 use howdah_report::counted;
+use howdah_traffic::Timestamp;
 use indicatif::ProgressBar;
 
 use super::{
@@ -15,7 +18,13 @@ use super::{
     report,
     selection::{RedactArgs, SelectArgs},
 };
-use crate::{context::CommandContext, errors, outcome::CommandOutcome, progress::Total};
+use crate::{
+    connection::{self, ConnectionArgs},
+    context::CommandContext,
+    errors,
+    outcome::CommandOutcome,
+    progress::Total,
+};
 
 /// Make a capture from the logs of a PostgreSQL server.
 ///
@@ -39,6 +48,9 @@ pub(super) struct Args {
     /// Former name of --input-format
     #[arg(long, value_enum, value_name = "FORMAT", hide = true, conflicts_with = "input_format")]
     format: Option<LogFormatArg>,
+    /// Server that wrote the logs, to record which one it is; logs do not contain that
+    #[arg(long, value_name = "CONNINFO")]
+    server: Option<String>,
     #[command(flatten)]
     select: SelectArgs,
     #[command(flatten)]
@@ -74,8 +86,9 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let mut options = args.log.options()?;
     options.format = options.format.or(args.format.map(ServerLogFormat::from));
     let timezone = options.timezone.clone();
+    let server = args.server.as_deref().map(|server| query_server(ctx, server)).transpose()?;
     // Both callbacks use the output: one for events, one for progress.
-    let output = RefCell::new(output(args, &options)?);
+    let output = RefCell::new(output(args, &options, server.clone())?);
     let mut bar = None;
     let mut idle = Ok(());
     let interrupted = ctx.interrupted();
@@ -98,7 +111,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let dir = args.output.clone().unwrap_or_default();
     with_write_hint(&dir, idle)?;
     match read {
-        Ok(summary) => finish(args, ctx, output, &summary, timezone),
+        Ok(summary) => finish(args, ctx, output, &summary, LogOrigin { timezone, server }),
         Err(ReadFilesError::Sink(error)) => with_write_hint(&dir, Err(error)),
         Err(error) => {
             let error = match error {
@@ -121,7 +134,40 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     }
 }
 
-fn output(args: &Args, options: &ImportOptions) -> anyhow::Result<CaptureOutput> {
+/// Queries the server that wrote the logs. Its position in the WAL is not recorded, because it is
+/// not that at the start of the logs.
+fn query_server(ctx: &CommandContext, conninfo: &str) -> anyhow::Result<CapturedServer> {
+    let target = ConnectionArgs::default().target(Some(conninfo)).context("--server")?;
+    let mut client = connection::connect(&target)?;
+    let identity = PhysicalIdentity::query(&mut client)
+        .with_context(|| format!("cannot query the system identifier of {target}"))?;
+    if let Some(grant) = &identity.missing_grant {
+        ctx.report(format_args!(
+            "note: this role may not read the server's system identifier, so a replay recognizes \
+             the server by its address only"
+        ));
+        ctx.report(format_args!("hint: {grant}"));
+    }
+    Ok(CapturedServer {
+        system_identifier: identity.system_identifier,
+        timeline: identity.timeline,
+        address: Some(client.endpoint().to_string()),
+        postmaster_start: identity.postmaster_start_us.map(Timestamp::from_micros),
+        ..CapturedServer::default()
+    })
+}
+
+/// The origin of the events, as far as the options name it.
+struct LogOrigin {
+    timezone: Option<String>,
+    server: Option<CapturedServer>,
+}
+
+fn output(
+    args: &Args,
+    options: &ImportOptions,
+    server: Option<CapturedServer>,
+) -> anyhow::Result<CaptureOutput> {
     let (filter, redactor) = (args.select.filter(), args.redact.redactor()?);
     let Some(dir) = &args.output else { return Ok(CaptureOutput::discard(filter, redactor)) };
     let origin = CaptureOrigin {
@@ -130,7 +176,7 @@ fn output(args: &Args, options: &ImportOptions) -> anyhow::Result<CaptureOutput>
         prefix: options.prefix.clone(),
         timezone: options.timezone.clone(),
         encodings: args.encoding.by_database(),
-        ..CaptureOrigin::default()
+        server,
     };
     let settings = CaptureSettings { origin, overwrite: args.force };
     Ok(CaptureOutput::capture(dir, settings, filter, redactor))
@@ -146,7 +192,7 @@ fn finish(
     ctx: &CommandContext,
     output: CaptureOutput,
     summary: &ImportSummary,
-    timezone: Option<String>,
+    LogOrigin { timezone, server }: LogOrigin,
 ) -> anyhow::Result<CommandOutcome> {
     report_source(ctx, summary);
     if summary.records > 0 && summary.events_total() == 0 {
@@ -172,7 +218,7 @@ fn finish(
                 prefix: summary.prefix.as_ref().map(|prefix| prefix.text.clone()),
                 timezone,
                 encodings: args.encoding.by_database(),
-                ..CaptureOrigin::default()
+                server,
             };
             if let Some(manifest) = with_write_hint(dir, output.finish(origin, report))? {
                 output::report_capture(ctx, dir, &manifest);

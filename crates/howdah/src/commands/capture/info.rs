@@ -92,6 +92,12 @@ fn table(out: &mut impl Write, dir: &Path, capture: &Capture) -> io::Result<()> 
     writeln!(out, "capture   {}", dir.display())?;
     writeln!(out, "written   {} by howdah {}{state}", manifest.created, manifest.howdah)?;
     writeln!(out, "from      {}", origin(manifest))?;
+    if let Some(server) = &manifest.origin.server {
+        writeln!(out, "server    {server}")?;
+        if let (Some(lsn), Some(time)) = (&server.lsn, server.time) {
+            writeln!(out, "start     LSN {lsn}, {time}")?;
+        }
+    }
     if let (Some(first), Some(last)) = (manifest.first, manifest.last) {
         writeln!(out, "time      {first} to {last} ({:.1?})", last.saturating_since(first))?;
     }

@@ -258,6 +258,9 @@ pub(super) fn report_capture(ctx: &CommandContext, dir: &Path, manifest: &Captur
         counted(manifest.events, "event"),
         counted(sessions, "session")
     ));
+    if let Some(server) = &manifest.origin.server {
+        ctx.report(format_args!("captured server: {server}"));
+    }
 }
 
 /// Reports event counts by kind.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use howdah_capture::SampleRate;
-use howdah_dataset::CaptureSettings;
+use howdah_dataset::{CaptureSettings, CapturedServer};
 
 use super::{
     output::{self, CaptureOutput, with_write_hint},
@@ -38,7 +38,10 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     super::refuse_overwriting_input(&args.capture, &args.output)?;
     let capture = super::open(&args.capture)?;
-    let origin = capture.manifest().origin.clone();
+    let mut origin = capture.manifest().origin.clone();
+    if args.select.excludes_start() {
+        origin.server = origin.server.map(CapturedServer::without_position);
+    }
     let settings = CaptureSettings { origin: origin.clone(), overwrite: args.force };
     let filter = args.select.filter_with_sample(args.sample_rate);
     let mut output =

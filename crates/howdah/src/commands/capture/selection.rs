@@ -49,6 +49,12 @@ impl SelectArgs {
         self.read_only
     }
 
+    /// Whether events at the start may be excluded, so that the result starts from another state of
+    /// the server.
+    pub(super) fn excludes_start(&self) -> bool {
+        self.from.is_some()
+    }
+
     /// The filter, restricted to a sample of the sessions.
     pub(super) fn filter_with_sample(&self, sample: Option<SampleRate>) -> EventFilter {
         let filter = Filter {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use howdah_capture::{OpenTransactions, SampleRate, Slices};
-use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter};
+use howdah_dataset::{CaptureManifest, CaptureSettings, CaptureWriter, CapturedServer};
 use howdah_report::counted;
 use howdah_traffic::{Event, EventHash, EventRef};
 use serde_json::{Value, json};
@@ -237,6 +237,11 @@ impl<'a> OpenParts<'a> {
     fn write(&mut self, name: &str, event: &Event) -> anyhow::Result<()> {
         let dir = self.dir(name);
         if !self.open.contains_key(name) {
+            let is_later_slice = self.args.every.is_some() && self.captures > 0;
+            if is_later_slice || self.args.select.excludes_start() {
+                let origin = &mut self.settings.origin;
+                origin.server = origin.server.take().map(CapturedServer::without_position);
+            }
             let created = CaptureWriter::create(&dir, self.settings.clone());
             let mut writer = with_write_hint(&dir, created)?;
             if self.args.every.is_none() {

@@ -11,6 +11,7 @@ use crate::{
     worker::{
         directory::PoolEntry,
         pending_login::{LoginProgress, PendingLogin, PendingServer},
+        resolver_threads,
         shared_state::SharedState,
     },
 };
@@ -74,7 +75,7 @@ const MESSAGE_BYTES_MAX: u32 = 64 << 10;
 
 /// The reason why a health check failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HealthCheckError {
+pub(in crate::worker) enum HealthCheckError {
     /// The server is down or accepts no connections.
     #[error("{0}")]
     Unreachable(String),
@@ -126,7 +127,59 @@ struct CheckReply {
 struct QueryRefusal {
     /// Whether the query would be refused again.
     is_permanent: bool,
+    sqlstate: String,
     text: String,
+}
+
+/// A connection outside the pools for a few queries, as a pool's user.
+#[derive(Debug)]
+pub(in crate::worker) struct ControlConnection {
+    poller: Poller,
+    connection: HealthCheckConnection,
+    deadline: Instant,
+}
+
+impl ControlConnection {
+    /// Logs in to the server of a pool. The connection can be used until `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// The server is unreachable or refuses the login.
+    pub(in crate::worker) fn open(
+        entry: &Arc<PoolEntry>,
+        shared: &SharedState,
+        deadline: Instant,
+    ) -> Result<Self, HealthCheckError> {
+        let mut poller = Poller::new()?;
+        let connection = log_in(&mut poller, entry, shared, deadline)?;
+        Ok(Self { poller, connection, deadline })
+    }
+
+    /// Runs a query that returns one row. Returns its cells, with an empty text for NULL, or the
+    /// SQLSTATE with which the server refused it.
+    ///
+    /// # Errors
+    ///
+    /// The connection is lost.
+    pub(in crate::worker) fn query_row(
+        &mut self,
+        sql: &str,
+    ) -> Result<Result<Vec<String>, String>, HealthCheckError> {
+        let reply = self.connection.query(&mut self.poller, sql, self.deadline)?;
+        Ok(match reply.refused {
+            Some(refused) => Err(refused.sqlstate),
+            None => Ok(reply.row),
+        })
+    }
+
+    /// Tells the server that the connection ends.
+    pub(in crate::worker) fn close(mut self) {
+        let mut terminate = Vec::new();
+        encode::terminate(&mut terminate);
+        // A courtesy: the server notices the end in any case.
+        let _ = self.connection.stream.send(&terminate);
+        self.connection.stream.close();
+    }
 }
 
 impl HealthCheck {
@@ -249,7 +302,8 @@ fn log_in(
     deadline: Instant,
 ) -> Result<HealthCheckConnection, HealthCheckError> {
     let name = ServerId::new(0, 0); // An id that belongs to no core.
-    let mut pending = PendingLogin::server(PendingServer::new(name, Arc::clone(entry)));
+    let server = PendingServer::new(name, Arc::clone(entry)).for_pooler();
+    let mut pending = PendingLogin::server(server);
     loop {
         match pending.advance(shared, true) {
             LoginProgress::Server(_, ready, _) => {
@@ -280,6 +334,10 @@ fn log_in(
                 });
             }
             LoginProgress::Waiting => {}
+            LoginProgress::Resolve => {
+                resolver_threads::resolve_blocking(&mut pending, shared);
+                continue;
+            }
             _ => {
                 return Err(HealthCheckError::Unreachable(
                     "unexpected state during login".to_owned(),
@@ -366,7 +424,8 @@ impl HealthCheckConnection {
                     }
                     // Class 42: insufficient privilege, or an undefined function or view.
                     let is_permanent = error.sqlstate().starts_with(b"42");
-                    reply.refused = Some(QueryRefusal { is_permanent, text });
+                    let sqlstate = String::from_utf8_lossy(error.sqlstate()).into_owned();
+                    reply.refused = Some(QueryRefusal { is_permanent, sqlstate, text });
                 }
                 BackendMessage::ReadyForQuery(_) => {
                     self.read = rest.to_vec();

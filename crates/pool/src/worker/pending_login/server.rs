@@ -7,13 +7,16 @@ use howdah_wire::startup::ProtocolVersion;
 
 use super::{LoginProgress, READ_BYTES, cancel::dial};
 use crate::{
-    ServerFailure, ServerId,
+    ServerFailure, ServerId, SessionParameter,
     auth::{KeyDerivation, ServerHandshake, ServerLoginError, ServerReady, ServerStep},
     worker::{
         directory::{PoolEntry, ServerRoute},
         shared_state::SharedState,
     },
 };
+
+/// The `application_name` of the pooler's own connections to servers.
+const APPLICATION_NAME: &str = "howdah pool";
 
 /// A login to a server in progress.
 ///
@@ -35,6 +38,8 @@ pub(in crate::worker) struct PendingServer {
     is_redialled: bool,
     /// The resolved address of the next attempt, if its route has a host name.
     address: Option<Result<SocketAddr, String>>,
+    /// Startup parameters in addition to those of the pool.
+    parameters: Vec<SessionParameter>,
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +80,15 @@ impl PendingServer {
             failure,
             is_redialled,
             address,
+            parameters: Vec::new(),
         }
+    }
+
+    /// Names the connection as one of the pooler itself, so that it does not count as a client of
+    /// the server.
+    pub(in crate::worker) fn for_pooler(mut self) -> Self {
+        self.parameters = vec![SessionParameter::new("application_name", APPLICATION_NAME)];
+        self
     }
 
     pub(super) fn host(&self) -> Option<(String, u16)> {
@@ -188,7 +201,8 @@ impl PendingServer {
             return Ok(HandshakeProgress::Waiting);
         }
         if self.handshake.is_none() {
-            let intent = self.entry.server_intent(newest, stream);
+            let mut intent = self.entry.server_intent(newest, stream);
+            intent.parameters.extend(self.parameters.iter().cloned());
             let entropy = shared.entropy().ok_or_else(|| {
                 AttemptError::Connection(
                     "the operating system provides no random bytes for a login".to_owned(),

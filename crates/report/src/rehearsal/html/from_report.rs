@@ -12,7 +12,7 @@ use super::{
 use crate::{
     headline,
     rehearsal::{
-        RehearsalReport, RehearsalSide, RehearsalVerdict, RunSummary, ServerFacts,
+        RecoveryTarget, RehearsalReport, RehearsalSide, RehearsalVerdict, RunSummary, ServerFacts,
         text::warning_lines,
     },
     text, verdict_line,
@@ -42,6 +42,7 @@ impl Page {
                 .collect(),
             time_lines: report.time_lines.clone(),
             fidelity: fidelity(report),
+            recovery: report.start.target.as_ref().map(RecoveryTarget::lines).unwrap_or_default(),
             servers: server_rows(&report.servers.base, &report.servers.change),
             differences: report
                 .differences
@@ -122,7 +123,8 @@ fn page_run(report: &RehearsalReport, run: &RunSummary) -> PageRun {
     }
 }
 
-/// Describes how faithfully each run repeated the capture, one sentence each.
+/// Describes from which state the runs started, and how faithfully each repeated the capture, one
+/// sentence each.
 fn fidelity(report: &RehearsalReport) -> Vec<String> {
     let line = |run: &RunSummary| {
         let lateness = run.schedule_error_p99_us.map_or_else(String::new, |us| {
@@ -137,7 +139,12 @@ fn fidelity(report: &RehearsalReport) -> Vec<String> {
             run.skipped,
         )
     };
-    report.runs.iter().map(line).collect()
+    let start = report.start.sentences().into_iter().map(|sentence| {
+        let mut chars = sentence.chars();
+        let first = chars.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+        format!("{first}{}.", chars.as_str())
+    });
+    start.chain(report.runs.iter().map(line)).collect()
 }
 
 fn page_query(report: &RehearsalReport, query: &QueryComparison) -> PageQuery {

@@ -30,6 +30,8 @@ pub struct Page {
     pub time_lines: TimeLines,
     /// How faithfully the runs repeated the capture, one sentence each.
     pub fidelity: Vec<String>,
+    /// How copies are restored to the start of the capture, as lines of text; empty if unknown.
+    pub recovery: Vec<String>,
     /// Version, address, size and settings of both servers, one per row.
     pub servers: Vec<ServerFactRow>,
     /// Differences between the servers in version, settings, tables and indexes.

@@ -226,7 +226,7 @@ pub(super) fn servers(html: &mut String, page: &Page) {
     html.push_str("</section>\n");
 }
 
-/// Renders the method: the order of the runs, and the options.
+/// Renders the method: the order of the runs, the recovery target, and the options.
 pub(super) fn method(html: &mut String, page: &Page) {
     html.push_str("<section id=\"method\">\n<h2>How it was run</h2>\n");
     if !page.runs.is_empty() {
@@ -239,6 +239,14 @@ pub(super) fn method(html: &mut String, page: &Page) {
             escaped(&page.finished),
             escaped(&names.join(", ")),
             order(page)
+        );
+    }
+    if !page.recovery.is_empty() {
+        let _ = writeln!(
+            html,
+            "<pre class=\"plan\" role=\"region\" aria-label=\"Recovery target\" \
+             tabindex=\"0\">{}</pre>",
+            escaped(&page.recovery.join("\n"))
         );
     }
     html.push_str("<dl class=\"options\">\n");
