@@ -102,7 +102,7 @@ mod tests {
 
     /// Options that take a path or an address and only read: input files, servers to connect to,
     /// addresses to listen on.
-    const UNPRIVILEGED: [&str; 21] = [
+    const UNPRIVILEGED: [&str; 22] = [
         "base",
         "change",
         "config",
