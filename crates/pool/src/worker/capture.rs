@@ -67,7 +67,7 @@ pub enum CaptureError {
         source: std::io::Error,
     },
     /// The redaction key is invalid, or no random bytes are available for one.
-    #[error("cannot create the redaction key")]
+    #[error("cannot set up the redaction of captured values")]
     Key(#[from] KeyError),
     /// The folder cannot be created or written, or the recorder's thread cannot be started.
     #[error(transparent)]

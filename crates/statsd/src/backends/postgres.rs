@@ -269,7 +269,7 @@ enum CopyError {
     Query(#[from] QueryError),
     #[error("the server is still committing the previous batch")]
     InProgress,
-    #[error("the time for this flush is used up")]
+    #[error("the timeout of this flush has expired")]
     OutOfTime,
 }
 
