@@ -73,7 +73,9 @@ pub enum ClientRefusal {
     #[error("server not responding (cluster.check-failure-timeout)")]
     ServerUnresponsive,
     /// A message that must be buffered completely exceeds the limit for one client.
-    #[error("message of {bytes} bytes exceeds the pooler's limit for messages that it must buffer")]
+    #[error(
+        "message of {bytes} bytes exceeds 4 MiB, the limit for messages that the pooler must buffer"
+    )]
     TooLong {
         /// Length of the message body in bytes.
         bytes: usize,

@@ -43,7 +43,9 @@ pub enum CaptureError {
     #[error("there is no folder for captures: set capture.path")]
     NoPath,
     /// The name is not allowed.
-    #[error("{name:?} is not a valid capture name: use letters, digits, '-', '_' and '.'")]
+    #[error(
+        "{name:?} is not a valid capture name: use letters, digits, '-', '_' and '.', and do not begin with '.'"
+    )]
     Name {
         /// The requested name.
         name: String,
