@@ -22,7 +22,7 @@ pub enum Refusal {
     },
     /// A command or hint names a shard that does not exist.
     #[error(
-        "shard {shard} does not exist, staying on shard {} (number of shards: {shards}, numbered from 0)",
+        "shard {shard} is not configured {shards}, staying on shard {} (shard numbers start at 0)",
         .stays.map_or("unset".to_owned(), |stays| stays.to_string())
     )]
     NoSuchShard {
