@@ -8,16 +8,16 @@ use crate::unzigzag;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CodecError {
     /// The data ends inside a value, or before the announced number of entries.
-    #[error("data ends too early")]
+    #[error("the data is truncated")]
     Truncated,
     /// A number has more bits than its type.
-    #[error("a number is out of range")]
+    #[error("a number has more bits than its type")]
     NumberTooLarge,
     /// A count exceeds the reader's limit.
-    #[error("data exceeds a limit")]
+    #[error("the number of entries or bytes exceeds its limit")]
     CountTooLarge,
     /// A text is not UTF-8.
-    #[error("a text is not UTF-8")]
+    #[error("a text is not valid UTF-8")]
     InvalidUtf8,
 }
 

@@ -10,7 +10,7 @@ pub enum CollectError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// A statement or the connection failed.
-    #[error("reading {what}: {source}")]
+    #[error("cannot read {what}: {source}")]
     Query {
         /// The data that was being read, as a phrase.
         what: &'static str,

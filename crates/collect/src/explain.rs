@@ -38,10 +38,12 @@ pub struct GenericPlan {
 #[non_exhaustive]
 pub enum GenericPlanError {
     /// The session's statement is unknown.
-    #[error("the session's statement is unknown: it is hidden from this role, or there is none")]
+    #[error(
+        "the session's statement is unknown: it has run none, or this role lacks pg_read_all_stats"
+    )]
     NoText,
     /// The session's database is unknown.
-    #[error("the session's database is unknown")]
+    #[error("the session is not connected to a database")]
     NoDatabase,
     /// The server keeps only the beginning of the text.
     #[error("the server truncated the statement: raise track_activity_query_size")]

@@ -134,7 +134,7 @@ impl SignalConnection {
                     sqlstate: error.sqlstate.to_string(),
                 })
             }
-            Err(error) => Err(CollectError::query("the signal")(error)),
+            Err(error) => Err(CollectError::query("the result of the signal")(error)),
         }
     }
 }

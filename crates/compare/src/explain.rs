@@ -43,7 +43,7 @@ pub enum ExplainError {
         source: Box<ConnectError>,
     },
     /// The server refused to plan the statement.
-    #[error("{target} cannot plan it")]
+    #[error("{target} cannot plan the statement")]
     Query {
         /// Address of the server, without a password.
         target: String,
@@ -51,22 +51,24 @@ pub enum ExplainError {
         source: Box<QueryError>,
     },
     /// The run has no example of the query.
-    #[error("the run has no example of it")]
+    #[error("the run has no example of the statement")]
     NoExample,
     /// EXPLAIN does not accept the statement: it is a utility command, or several statements.
-    #[error("EXPLAIN does not accept it")]
+    #[error("EXPLAIN accepts only a single statement that is not a utility command")]
     NotExplainable,
     /// The statement is not UTF-8, the only encoding used for EXPLAIN.
-    #[error("it is not UTF-8")]
+    #[error("the statement is not UTF-8")]
     NotUtf8,
     /// The parameter values are not known, and the server cannot plan without them.
-    #[error("its values were not captured, and {target} is older than PostgreSQL 16")]
+    #[error(
+        "the statement's parameter values were not captured, and {target} is older than PostgreSQL 16"
+    )]
     ValuesUnknown {
         /// Address of the server, without a password.
         target: String,
     },
     /// The reply is not JSON.
-    #[error("{target} returned no plan")]
+    #[error("{target} returned no valid plan to EXPLAIN (FORMAT JSON)")]
     NoPlan {
         /// Address of the server, without a password.
         target: String,

@@ -48,7 +48,7 @@ pub enum LoginRefused {
         method: &'static str,
     },
     /// The server accepted the login without channel binding.
-    #[error("channel_binding=require, but the server does not bind the login to TLS")]
+    #[error("channel_binding=require, but the server accepted a login without channel binding")]
     NotBound,
 }
 

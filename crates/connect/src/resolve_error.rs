@@ -78,10 +78,14 @@ pub enum ResolveError {
     },
     /// An IPv6 address in a URI has no closing bracket, is empty, or is followed by something other
     /// than a port, a path, parameters or the next host.
-    #[error("the host of the URI is not an IPv6 address between \"[\" and \"]\"")]
+    #[error(
+        "the URI has an invalid IPv6 host: write the address between \"[\" and \"]\", as in postgresql://[::1]:5432/"
+    )]
     BadBrackets,
     /// A parameter of a URI has no `=`, or more than one.
-    #[error("the URI has a parameter that is not of the form keyword=value")]
+    #[error(
+        "the URI has a parameter without \"=\", or with \"=\" in its value: write keyword=value, and %3D for \"=\" in a value"
+    )]
     BadParameter,
     /// A value is not valid for its keyword.
     #[error("{keyword} {value:?} ({origin}) is not {expected}")]
@@ -163,7 +167,7 @@ pub enum ResolveError {
     #[error("no user given, and the operating system user has no name")]
     NoUser,
     /// An environment variable is not UTF-8.
-    #[error("{variable} is not UTF-8")]
+    #[error("the environment variable {variable} is not UTF-8")]
     NotUtf8 {
         /// Name of the environment variable.
         variable: &'static str,

@@ -156,7 +156,7 @@ pub enum Corruption {
         found: String,
     },
     /// The value of a key in a JSON document is not of the expected form.
-    #[error("key {key}")]
+    #[error("key {key} is invalid")]
     Key {
         /// The path of the key.
         key: String,
@@ -187,7 +187,7 @@ pub enum Corruption {
     #[error(transparent)]
     Parquet(#[from] ParquetError),
     /// The Parquet decoder panicked because of unexpected bytes.
-    #[error("the decoder failed: {message}")]
+    #[error("the Parquet decoder failed: {message}")]
     Decoder {
         /// Message of the panic.
         message: String,
@@ -196,7 +196,7 @@ pub enum Corruption {
     #[error("the file is missing")]
     MissingFile,
     /// The dataset is finished, but its manifest does not count this file.
-    #[error("the manifest counts fewer files")]
+    #[error("the manifest does not count this file")]
     UncountedFile,
     /// The file has no format version, so it was not written by howdah.
     #[error("it has no howdah.version metadata")]

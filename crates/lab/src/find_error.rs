@@ -35,7 +35,7 @@ pub enum FindError {
     },
 
     /// The explicitly given directory cannot be used.
-    #[error("no PostgreSQL in {}: {reason}", dir.display())]
+    #[error("cannot use the PostgreSQL in {}: {reason}", dir.display())]
     Given {
         /// The directory that the caller named.
         dir: PathBuf,
@@ -72,19 +72,19 @@ pub enum UnusableBinaries {
         reason: String,
     },
     /// The server's account may not execute `postgres`.
-    #[error("the account {os_user}, which runs servers, may not execute it")]
+    #[error("the account {os_user}, which runs servers, may not execute postgres")]
     Unreachable {
         /// The account's name.
         os_user: String,
     },
     /// The version is older than any supported one.
-    #[error("version {version} is too old")]
+    #[error("version {version} is too old: {} is the oldest supported", crate::MAJORS.start())]
     TooOld {
         /// The version that was found.
         version: Version,
     },
     /// The version is not the requested one, or is not supported.
-    #[error("it is version {version}")]
+    #[error("version {version} is not the requested or a supported one")]
     OtherVersion {
         /// The version that was found.
         version: Version,

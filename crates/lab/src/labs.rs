@@ -70,7 +70,9 @@ pub enum LabsError {
         name: String,
     },
     /// The lab runs in the foreground of another process, so it cannot be restarted.
-    #[error("the lab {name} runs in the foreground and ends with its server")]
+    #[error(
+        "the lab {name} cannot be restarted: it runs in the foreground and ends with its server"
+    )]
     Foreground {
         /// The requested name.
         name: String,

@@ -245,7 +245,7 @@ mod tests {
         let error = BinariesSearch::new().dir(dir.path()).find().unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("no PostgreSQL in {}: there is no postgres", dir.path().display())
+            format!("cannot use the PostgreSQL in {}: there is no postgres", dir.path().display())
         );
     }
 
@@ -272,7 +272,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.starts_with("no PostgreSQL 17 was found on the PATH, in "), "{text}");
         assert!(
-            text.contains("in /nowhere/postgresql; /opt/pg/bin: it is version 15.1; "),
+            text.contains("in /nowhere/postgresql; /opt/pg/bin: version 15.1 is not the requested or a supported one; "),
             "{text}"
         );
     }

@@ -21,7 +21,7 @@ pub enum ImportError {
     },
     /// The given prefix matches no line.
     #[error(
-        "{file}:{line}: log_line_prefix {prefix:?} matches no line, such as {excerpt:?}{}",
+        "{file}:{line}: log_line_prefix {prefix:?} does not match {excerpt:?} or any other line{}",
         guess.as_ref().map_or(String::new(), |guess| format!("; {guess:?} would"))
     )]
     WrongPrefix {

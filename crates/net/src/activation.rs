@@ -27,7 +27,7 @@ pub struct ActivatedSocket {
 #[non_exhaustive]
 pub enum ActivationError {
     /// `LISTEN_FDS` is not a valid number of descriptors.
-    #[error("LISTEN_FDS is {0:?}, which is not a valid number of sockets")]
+    #[error("LISTEN_FDS is {0:?}, which is not a number of sockets from 0 to {SOCKETS_MAX}")]
     Number(String),
     /// A descriptor is not a listening stream socket.
     #[error(

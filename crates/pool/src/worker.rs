@@ -115,7 +115,9 @@ pub enum PoolerStartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// An entry of `listen.addresses` is neither an address nor a host name that resolves to one.
-    #[error("cannot listen on {text:?}: no such address")]
+    #[error(
+        "cannot listen on {text:?}: it is neither an IP address nor a host name that resolves to one"
+    )]
     Address {
         /// The entry as configured.
         text: String,

@@ -83,10 +83,10 @@ pub enum LiveError {
     #[error(transparent)]
     Sql(#[from] SqlSampleError),
     /// A later sample by SQL failed.
-    #[error("the server no longer responds")]
+    #[error("cannot continue to sample the server")]
     SampleFailed(#[source] SqlSampleError),
     /// A later sample of the sessions failed.
-    #[error("the server no longer responds")]
+    #[error("cannot continue to sample the server's sessions")]
     ActivityFailed(#[source] CollectError),
     /// The output cannot be written.
     #[error("cannot write the output")]

@@ -35,7 +35,7 @@ pub enum Refusal {
     },
     /// The shard that the session has set no longer exists.
     #[error(
-        "shard {shard}, which this session has set, is no longer configured: the database has {shards}"
+        "shard {shard}, which this session has set, is no longer configured: the number of shards is now {shards}"
     )]
     ShardGone {
         /// The shard that the session has set.
@@ -44,7 +44,7 @@ pub enum Refusal {
         shards: u32,
     },
     /// A sharding key was given for a database without a shard map.
-    #[error("this database has no sharding key")]
+    #[error("this database has no shard map, so a sharding key selects no shard")]
     NoMap,
     /// A value is not a valid key for the shard map.
     #[error("{0}")]
@@ -70,7 +70,7 @@ pub enum Refusal {
     )]
     NoGrammar,
     /// A command was sent together with other statements.
-    #[error("pooler commands cannot be sent in one batch with other statements")]
+    #[error("pooler commands such as SET SHARD cannot be sent in one batch with other statements")]
     MixedBatch,
     /// The request is for another shard than the one that its transaction or session is linked to.
     #[error("the statement is for shard {wanted}, and the {} on shard {linked}", if *.in_session_mode {

@@ -26,7 +26,7 @@ pub struct Audit {
 
 /// The reason why the audit log cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write signals to {}", path.display())]
+#[error("cannot write to the audit log {}", path.display())]
 pub struct AuditError {
     path: PathBuf,
     source: io::Error,
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(lines[0]["reason"], "runs for 1m40s");
         assert_eq!((&lines[1]["result"], &lines[1]["message"]), (&"refused".into(), &"no".into()));
         let error = Audit::open(Path::new("/nowhere/signals"), "anna").unwrap_err();
-        assert_eq!(error.to_string(), "cannot write signals to /nowhere/signals");
+        assert_eq!(error.to_string(), "cannot write to the audit log /nowhere/signals");
         let full = Audit::open(Path::new("/dev/full"), "anna").unwrap();
         assert!(
             full.write("db1", "dba", SignalAction::Cancel, &[planned(1)], &results[..1]).is_err()

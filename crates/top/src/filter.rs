@@ -26,7 +26,7 @@ pub enum ParseFilterError {
         text: String,
     },
     /// The value after the operator is missing.
-    #[error("{term:?} has no value to look for")]
+    #[error("{term:?} has no value: write one after it, as in user=app or time>5s")]
     Empty {
         /// The incomplete term.
         term: String,
@@ -235,7 +235,10 @@ mod tests {
     #[test]
     fn invalid_filter_is_explained() {
         let message = |text| RowFilter::parse(text).unwrap_err().to_string();
-        assert_eq!(message("user:"), "\"user:\" has no value to look for");
+        assert_eq!(
+            message("user:"),
+            "\"user:\" has no value: write one after it, as in user=app or time>5s"
+        );
         assert_eq!(
             message(">soon"),
             "\"soon\" is not a number: write one like 100, 1.5, 500ms, 5s, 2m, 10MB"

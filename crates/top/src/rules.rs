@@ -179,7 +179,7 @@ pub enum ParseRuleError {
         word: String,
     },
     /// The threshold has a unit that the subject does not use.
-    #[error("{word:?} is not a {}, the unit of {subject}", value_kinds(measures))]
+    #[error("{word:?} is not a valid value for {subject}: use a {}", value_kinds(measures))]
     Value {
         /// The word found instead of a valid threshold.
         word: String,
@@ -188,8 +188,8 @@ pub enum ParseRuleError {
         /// Units that the subject accepts.
         measures: &'static [Measure],
     },
-    /// The value after `until` is not below the threshold, or has another unit.
-    #[error("the value after until must be below the threshold, and in its unit")]
+    /// The value after `until` is above the threshold, or has another unit.
+    #[error("the value after until must not exceed the threshold, and must have its unit")]
     Until,
 }
 

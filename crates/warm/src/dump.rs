@@ -85,7 +85,7 @@ pub enum QueryFailure {
     #[error(transparent)]
     Query(#[from] QueryError),
     /// The result has an unexpected value.
-    #[error("unexpected value of {what}: {found:?}")]
+    #[error("the server returned an unexpected value of {what}: {found:?}")]
     UnexpectedResult {
         /// Name of the value that was requested.
         what: &'static str,

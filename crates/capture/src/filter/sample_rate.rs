@@ -56,7 +56,9 @@ impl FromStr for SampleRate {
 
 /// The error for a text that is not a sample rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a sample rate such as 10%, 0.1 or 1/10")]
+#[error(
+    "{text:?} is not a sample rate: write a share above 0 and up to 1, such as 10%, 0.1 or 1/10"
+)]
 pub struct ParseSampleRateError {
     text: String,
 }

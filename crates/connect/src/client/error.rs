@@ -121,13 +121,13 @@ pub enum ConnectFailure {
     #[error(transparent)]
     Protocol(session::SessionError),
     /// The session is not of the kind required by `target_session_attrs`.
-    #[error("the session is not {required}")]
+    #[error("the session is not {required}, as target_session_attrs requires")]
     WrongSession {
         /// The kind of session that `target_session_attrs` requires.
         required: SessionAttributes,
     },
     /// The kind of session could not be determined.
-    #[error("cannot determine the kind of session: {0}")]
+    #[error("cannot check the session against target_session_attrs: {0}")]
     UnknownSession(Box<QueryError>),
 }
 
@@ -168,16 +168,16 @@ pub enum QueryError {
     Sql(Box<SqlError>),
     /// The statement is a `COPY` that needs data from the client, or that returns data to a call
     /// that cannot take any. The `COPY` was ended; nothing was copied in.
-    #[error("the statement is a COPY from or to the client, which is not possible here")]
+    #[error("the statement is COPY FROM STDIN or COPY TO STDOUT, which is not possible here")]
     Copy,
     /// The statement is not a `COPY … TO STDOUT`.
-    #[error("the statement is not a COPY to the client")]
+    #[error("the statement is not COPY TO STDOUT")]
     NotCopy,
     /// The statement is not a `COPY … FROM STDIN`.
-    #[error("the statement is not a COPY from the client")]
+    #[error("the statement is not COPY FROM STDIN")]
     NotCopyIn,
     /// The reader of the data for a `COPY` failed. Nothing was copied in.
-    #[error("cannot read the data")]
+    #[error("cannot read the data for COPY FROM STDIN")]
     Reader(#[source] io::Error),
     /// The statement's text contains a zero byte, or there are too many values for the protocol.
     /// Nothing was sent.
@@ -202,10 +202,10 @@ pub enum QueryError {
     #[error(transparent)]
     Protocol(#[from] session::SessionError),
     /// The writer for the data of a `COPY` failed. The connection is closed.
-    #[error("cannot write the data")]
+    #[error("cannot write the data of COPY TO STDOUT")]
     Writer(#[source] io::Error),
     /// The connection was closed after an earlier error.
-    #[error("the connection is closed")]
+    #[error("the connection was closed after an earlier error")]
     Closed,
 }
 

@@ -102,7 +102,7 @@ pub enum TlsError {
         mode: u32,
     },
     /// The host is neither a DNS name nor an address.
-    #[error("{host:?} cannot be the name of a TLS server")]
+    #[error("host {host:?} is neither a DNS name nor an IP address, as TLS requires")]
     ServerName {
         /// The host from the connection parameters.
         host: String,

@@ -70,17 +70,29 @@ fn uris_parse_like_libpq() {
 #[test]
 fn errors_name_the_uri_part() {
     let table = [
-        ("postgresql://[::1", "the host of the URI is not an IPv6 address between \"[\" and \"]\""),
-        ("postgresql://[]", "the host of the URI is not an IPv6 address between \"[\" and \"]\""),
+        (
+            "postgresql://[::1",
+            "the URI has an invalid IPv6 host: write the address between \"[\" and \"]\", as in postgresql://[::1]:5432/",
+        ),
+        (
+            "postgresql://[]",
+            "the URI has an invalid IPv6 host: write the address between \"[\" and \"]\", as in postgresql://[::1]:5432/",
+        ),
         (
             "postgresql://[::1]z",
-            "the host of the URI is not an IPv6 address between \"[\" and \"]\"",
+            "the URI has an invalid IPv6 host: write the address between \"[\" and \"]\", as in postgresql://[::1]:5432/",
         ),
-        ("postgresql://h?x", "the URI has a parameter that is not of the form keyword=value"),
-        ("postgresql://h?&", "the URI has a parameter that is not of the form keyword=value"),
+        (
+            "postgresql://h?x",
+            "the URI has a parameter without \"=\", or with \"=\" in its value: write keyword=value, and %3D for \"=\" in a value",
+        ),
+        (
+            "postgresql://h?&",
+            "the URI has a parameter without \"=\", or with \"=\" in its value: write keyword=value, and %3D for \"=\" in a value",
+        ),
         (
             "postgresql://h?user=a=b",
-            "the URI has a parameter that is not of the form keyword=value",
+            "the URI has a parameter without \"=\", or with \"=\" in its value: write keyword=value, and %3D for \"=\" in a value",
         ),
         ("postgresql://h?zzzz=1", "unknown connection keyword \"zzzz\""),
         ("postgresql://h?sslmod=1", "unknown connection keyword \"sslmod\", did you mean sslmode?"),

@@ -27,7 +27,9 @@ pub enum SameNameSessions {
 #[non_exhaustive]
 pub enum CaptureMergeError {
     /// The texts of a database are in different encodings.
-    #[error("database {database:?} is in {encoding}, but in {earlier} in an earlier capture")]
+    #[error(
+        "database {database:?} has the encoding {encoding} in this capture, but {earlier} in an earlier one"
+    )]
     Encodings {
         /// The database; empty for all databases without an explicit encoding.
         database: String,

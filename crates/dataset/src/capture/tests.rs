@@ -135,7 +135,7 @@ fn captures_with_different_encodings_are_not_merged() {
     let error = captures.add(capture("b", "UTF8")).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "database \"shop\" is in UTF8, but in LATIN1 in an earlier capture"
+        "database \"shop\" has the encoding UTF8 in this capture, but LATIN1 in an earlier one"
     );
     captures.add(capture("c", "LATIN1")).unwrap();
     assert_eq!(captures.origin().files, ["a", "c"]);

@@ -65,7 +65,7 @@ fn decoder_panic_becomes_error_with_message() {
     let error = error.expect_err("it panicked");
     assert_eq!(error.to_string(), "a.parquet is damaged");
     let source = std::error::Error::source(&error).map(ToString::to_string);
-    assert_eq!(source.as_deref(), Some("the decoder failed: column 7 is negative"));
+    assert_eq!(source.as_deref(), Some("the Parquet decoder failed: column 7 is negative"));
     assert_eq!(
         catch_decoder_panics(Path::new("a.parquet"), || Ok(7)).expect("nothing is wrong"),
         7

@@ -34,7 +34,9 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
 fn check(args: &ConfigCheckArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let file = args.file.clone().or_else(|| ctx.config());
     let Some(file) = ConfigFile::find(file)?.file else {
-        bail!("no configuration to check: there is no howdah.toml in any default location");
+        bail!(
+            "no configuration to check: name a file, or write howdah.toml in this folder, ~/.config/howdah or /etc/howdah"
+        );
     };
     let mut has_problems = false;
     if let Err(problems) = file.apply(ctx.command_tree()) {

@@ -119,6 +119,6 @@ fn demo_does_not_replace_results_of_other_commands() {
     fs::create_dir_all(folder.path().join("out/capture")).unwrap();
     let refused = howdah(folder.path()).args(["demo", "--out", "out"]).assert().code(1);
     let message = text(&refused.get_output().stderr);
-    assert!(message.contains("out/capture was not written by a demo"), "{message}");
+    assert!(message.contains("out/capture was not written by howdah demo"), "{message}");
     assert!(message.contains("hint: name another folder with -o"), "{message}");
 }

@@ -162,7 +162,7 @@ fn checkpoint_under_load_is_recorded_and_summarized() {
         }
         let none =
             howdah(folder).args(["probe", "report", "a.rec", "--episode", "7"]).output().unwrap();
-        assert!(failure_text(&none).contains("there is no episode 7"));
+        assert!(failure_text(&none).contains("has no episode 7"));
     }
 }
 

@@ -116,7 +116,7 @@ fn invalid_options_are_refused_before_connecting() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
     };
-    refused(&["--filter", "user:"], "has no value to look for");
+    refused(&["--filter", "user:"], "has no value: write one after it");
     refused(&["--interval", "soon"], "write a time such as 500ms");
     refused(&["--interval", "0s"], "write a time such as 500ms");
     refused(&["--view", "nothing"], "activity");

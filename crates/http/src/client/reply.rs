@@ -28,7 +28,7 @@ pub enum PostError {
     #[error("the response is not valid HTTP")]
     NotHttp,
     /// The receiver replied with an error status.
-    #[error("status {code}: {quote}")]
+    #[error("HTTP status {code}: {quote}")]
     Status {
         /// The HTTP status code.
         code: u16,
@@ -123,7 +123,7 @@ mod tests {
     fn replies_are_classified_by_status() {
         assert_eq!(read_reply(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap(), b"");
         let error = read_reply(b"HTTP/1.1 400 Bad\r\n\r\n{\"error\":\"no\r\ngood\"}").unwrap_err();
-        assert_eq!(error.to_string(), "status 400: {\"error\":\"no  good\"}");
+        assert_eq!(error.to_string(), "HTTP status 400: {\"error\":\"no  good\"}");
         assert!(error.is_refusal());
         assert!(!read_reply(b"HTTP/1.1 503 Busy\r\n\r\n").unwrap_err().is_refusal());
         assert!(!read_reply(b"HTTP/1.1 429 Slow\r\n\r\n").unwrap_err().is_refusal());
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn redirects_are_not_followed() {
         let reply = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\nthere";
-        assert_eq!(read_reply(reply).unwrap_err().to_string(), "status 302: there");
+        assert_eq!(read_reply(reply).unwrap_err().to_string(), "HTTP status 302: there");
         let reply = b"HTTP/1.1 307 Moved\r\nLocation: /\r\nContent-Length: 0\r\n\r\n";
-        assert_eq!(read_reply(reply).unwrap_err().to_string(), "status 307: ");
+        assert_eq!(read_reply(reply).unwrap_err().to_string(), "HTTP status 307: ");
     }
 
     #[test]

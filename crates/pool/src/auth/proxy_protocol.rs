@@ -76,7 +76,7 @@ pub struct ProxyHeader {
 
 /// The error for bytes that are not a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a PROXY protocol header")]
+#[error("expected a PROXY protocol header of version 1 or 2")]
 pub struct ProxyHeaderError;
 
 /// The start of a version 2 header.

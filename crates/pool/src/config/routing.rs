@@ -411,7 +411,12 @@ mod tests {
         assert!(of("text", "values = ['de', 'at']", "rest = true").is_ok());
         assert!(of("bigint", "to = 1000", "from = 1000").is_ok());
         for (key, first, second, why) in [
-            ("bigint", "values = ['x']", "", "app.shards[0].values: \"x\" is not a valid bigint"),
+            (
+                "bigint",
+                "values = ['x']",
+                "",
+                "app.shards[0].values: \"x\" is not a valid sharding key of type bigint",
+            ),
             (
                 "bigint",
                 "values = [1]",

@@ -18,7 +18,7 @@ struct LogLevelControl {
 /// The reason why the log level was not changed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LogLevelError {
-    #[error("{name}: {value:?} is {expected}")]
+    #[error("{name}: {value:?} is not {expected}")]
     Value { name: String, value: String, expected: &'static str },
     #[error("parameter {name:?} cannot be changed without a restart")]
     Fixed { name: String },
@@ -71,12 +71,12 @@ fn parse_level(
             Ok(0) => Ok(at_start.min(LevelFilter::INFO)),
             Ok(1) => Ok(LevelFilter::DEBUG),
             Ok(_) => Ok(LevelFilter::TRACE),
-            Err(_) => Err(wrong("not a whole number")),
+            Err(_) => Err(wrong("a whole number")),
         };
     }
     let is_word = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_lowercase());
     let found = value.parse().ok().filter(|_| is_word);
-    found.ok_or_else(|| wrong("not one of off, error, warn, info, debug, trace"))
+    found.ok_or_else(|| wrong("one of off, error, warn, info, debug, trace"))
 }
 
 /// Returns the value of `verbose` in SHOW CONFIG, and whether it can be changed.

@@ -61,7 +61,7 @@ pub enum ClientRefusal {
     ),
     /// The only primary of the client's database is on an older timeline than a primary seen
     /// earlier.
-    #[error("the only primary is on an older timeline than one seen before")]
+    #[error("the only primary is on an older timeline than a primary seen before")]
     StalePrimary,
     /// No standby replayed the client's writes in time, and no other server is suitable.
     #[error("no standby replayed this session's writes in time")]
@@ -73,7 +73,9 @@ pub enum ClientRefusal {
     #[error("server not responding (cluster.check-failure-timeout)")]
     ServerUnresponsive,
     /// A message that must be buffered completely exceeds the limit for one client.
-    #[error("message of {bytes} bytes exceeds the pooler's limit")]
+    #[error(
+        "message of {bytes} bytes exceeds 4 MiB, the limit for messages that the pooler must buffer"
+    )]
     TooLong {
         /// Length of the message body in bytes.
         bytes: usize,

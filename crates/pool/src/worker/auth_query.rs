@@ -43,17 +43,17 @@ const MESSAGE_BYTES_MAX: u32 = 66 << 10;
 /// the reason.
 #[derive(Debug, thiserror::Error)]
 enum AuthQueryError {
-    #[error("the database for the auth query does not exist")]
+    #[error("the database for the auth query is not configured")]
     NoDatabase,
     #[error("the auth query timed out")]
     Timeout,
-    #[error("the connection was closed before the result")]
+    #[error("the connection for the auth query was closed before the result arrived")]
     Closed,
-    #[error("the connection failed")]
+    #[error("the connection for the auth query failed")]
     Broken(#[source] io::Error),
     #[error("the server returned an error: {message} ({sqlstate})")]
     Refused { sqlstate: String, message: String },
-    #[error("the query's result {0}")]
+    #[error("the auth query's result {0}")]
     Reply(&'static str),
     #[error("the auth query cannot be sent")]
     Encode(#[from] EncodeError),

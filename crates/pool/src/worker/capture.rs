@@ -43,7 +43,9 @@ pub enum CaptureError {
     #[error("there is no folder for captures: set capture.path")]
     NoPath,
     /// The name is not allowed.
-    #[error("{name:?} is not a valid capture name: use letters, digits, '-', '_' and '.'")]
+    #[error(
+        "{name:?} is not a valid capture name: use letters, digits, '-', '_' and '.', and do not begin with '.'"
+    )]
     Name {
         /// The requested name.
         name: String,
@@ -67,7 +69,7 @@ pub enum CaptureError {
         source: std::io::Error,
     },
     /// The redaction key is invalid, or no random bytes are available for one.
-    #[error("cannot create the redaction key")]
+    #[error("cannot set up the redaction of captured values")]
     Key(#[from] KeyError),
     /// The folder cannot be created or written, or the recorder's thread cannot be started.
     #[error(transparent)]

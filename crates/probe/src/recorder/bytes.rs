@@ -14,13 +14,13 @@ pub enum RecordDecodeError {
     #[error("the record is truncated")]
     Truncated,
     /// A number is out of range.
-    #[error("a number is out of range")]
+    #[error("a number in the record is out of range")]
     NumberTooLarge,
     /// A text is not UTF-8.
-    #[error("a text is not UTF-8")]
+    #[error("a text in the record is not UTF-8")]
     InvalidUtf8,
     /// The record is of a kind that this version does not know; a later one wrote it.
-    #[error("unknown kind of record")]
+    #[error("the record is of an unknown kind, written by a later version")]
     UnknownKind,
 }
 

@@ -33,7 +33,7 @@ pub enum RecordingReadError {
         path: PathBuf,
     },
     /// The recording is empty.
-    #[error("{} is still empty", path.display())]
+    #[error("{} contains no records yet", path.display())]
     Empty {
         /// Path of the file.
         path: PathBuf,

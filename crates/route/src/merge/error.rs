@@ -8,7 +8,7 @@ pub(super) enum MergeError {
     #[error("shards returned different columns")]
     Different,
     #[error(
-        "results of shards cannot be merged: the {what} of column \"{name}\" is not known for its type"
+        "results of shards cannot be merged: the {what} of column \"{name}\" is not supported for its type"
     )]
     Type { name: String, what: &'static str },
     #[error("results of shards cannot be merged: several columns are named \"{0}\"")]

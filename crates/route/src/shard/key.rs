@@ -26,7 +26,7 @@ pub enum ShardKey {
 
 /// The error for a value that is not valid for the key type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is not a valid {of}", display_bytes(written))]
+#[error("{} is not a valid sharding key of type {of}", display_bytes(written))]
 pub struct ShardKeyError {
     /// The key type that the value does not match.
     pub of: KeyType,
@@ -215,7 +215,10 @@ mod tests {
         }
         assert!(KeyType::Int.decode(&[0; 3]).is_err() && KeyType::Uuid.decode(&[0; 15]).is_err());
         let error = KeyType::Int.parse("x".repeat(1000)).expect_err("no number").to_string();
-        assert_eq!(error, format!("\"{}\"… is not a valid bigint", "x".repeat(64)));
+        assert_eq!(
+            error,
+            format!("\"{}\"… is not a valid sharding key of type bigint", "x".repeat(64))
+        );
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub struct Range {
 #[non_exhaustive]
 pub enum MapError {
     /// The number of shards is out of range.
-    #[error("{0} shards: must be from 1 to {SHARDS_MAX}")]
+    #[error("the number of shards is {0}; it must be from 1 to {SHARDS_MAX}")]
     Shards(u32),
     /// The key has no columns.
     #[error("a sharding key must have at least one column")]
@@ -60,7 +60,7 @@ pub enum MapError {
         last: u32,
     },
     /// A key of a list or a bound of a range has the wrong type.
-    #[error("{key:?} is not a valid {of}")]
+    #[error("the sharding key {key:?} is not of type {of}")]
     Type {
         /// The key or bound with the wrong type.
         key: ShardKey,
@@ -68,7 +68,7 @@ pub enum MapError {
         of: KeyType,
     },
     /// A range contains no keys.
-    #[error("the range from {from:?} to {to:?} is empty")]
+    #[error("the range from {from:?} to {to:?} is empty: its end must be above its start")]
     EmptyRange {
         /// The lower bound, inclusive.
         from: Option<ShardKey>,
@@ -98,7 +98,7 @@ pub enum NoShard {
         actual: usize,
     },
     /// A value has the wrong type.
-    #[error("{key:?} is not a valid {of}")]
+    #[error("the sharding key {key:?} is not of type {of}")]
     Type {
         /// The value with the wrong type.
         key: ShardKey,
@@ -336,7 +336,7 @@ mod tests {
         assert!(ranges(vec![range(None, int(5), 0), range(None, int(9), 1)]).contains("overlap"));
         assert!(ranges(vec![range(None, None, 2)]).contains("from 0 to 1"));
         let text = Some(ShardKey::Bytes(b"a".to_vec()));
-        assert!(ranges(vec![range(text, None, 0)]).contains("is not a valid bigint"));
+        assert!(ranges(vec![range(text, None, 0)]).contains("is not of type bigint"));
         assert_eq!(ShardMap::hash(0, vec![KeyType::Int]), Err(MapError::Shards(0)));
         assert_eq!(ShardMap::hash(2, Vec::new()), Err(MapError::NoColumns));
     }

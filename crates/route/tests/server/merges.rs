@@ -212,7 +212,7 @@ fn unmergeable_results_are_errors_and_session_continues() {
         (
             "SELECT '1 day'::interval AS i, id FROM t1 ORDER BY i",
             by_name("i"),
-            "\"i\" is not known",
+            "\"i\" is not supported",
         ),
         (
             "SELECT sum('1 day'::interval) FROM t1",

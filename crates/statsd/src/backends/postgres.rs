@@ -53,7 +53,9 @@ pub enum PostgresError {
     #[error("the connection string of the postgres backend is invalid")]
     Connection(#[source] Box<ResolveError>),
     /// The table's name is empty, too long, or has more than one dot.
-    #[error("{table:?} is not a valid table name: write table or schema.table")]
+    #[error(
+        "{table:?} is not a valid table name: write table or schema.table, with at most 51 bytes in the table's name"
+    )]
     Table {
         /// The configured name.
         table: String,
@@ -269,7 +271,7 @@ enum CopyError {
     Query(#[from] QueryError),
     #[error("the server is still committing the previous batch")]
     InProgress,
-    #[error("the time for this flush is used up")]
+    #[error("the timeout of this flush has expired")]
     OutOfTime,
 }
 

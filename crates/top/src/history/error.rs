@@ -7,25 +7,25 @@ use howdah_codec::CodecError;
 #[non_exhaustive]
 pub enum CorruptFrame {
     /// The frame ends too early.
-    #[error("data ends too early")]
+    #[error("the frame is truncated")]
     Truncated,
     /// A number has more than 64 bits.
-    #[error("a number is too long")]
+    #[error("a number in the frame has more than 64 bits")]
     Number,
     /// A text is not UTF-8.
-    #[error("a text is not UTF-8")]
+    #[error("a text in the frame is not UTF-8")]
     Text,
     /// The frame refers to data, such as a text or a row, that no earlier frame has defined.
-    #[error("reference to undefined data")]
+    #[error("the frame refers to a text or row that no earlier frame defines")]
     Reference,
     /// The frame has more rows, cells or texts than allowed.
-    #[error("data exceeds a limit")]
+    #[error("the frame has more rows, cells or texts than allowed")]
     Size,
     /// The compressed data is invalid.
-    #[error("data cannot be decompressed")]
+    #[error("the frame cannot be decompressed")]
     Packing,
     /// A later version wrote data of a kind that this version does not know.
-    #[error("data of an unknown kind, written by a later version")]
+    #[error("the frame has data of an unknown kind, written by a later version")]
     Kind,
 }
 

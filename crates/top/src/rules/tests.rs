@@ -38,11 +38,11 @@ fn invalid_rules_are_explained() {
     );
     assert_eq!(
         error("connections > 5m"),
-        "\"5m\" is not a percentage such as 90%, the unit of connections"
+        "\"5m\" is not a valid value for connections: use a percentage such as 90%"
     );
     assert!(error("lag > 90%").contains("size such as 100MB or a time"));
-    assert!(error("lag > 1GB until 5s").contains("below the threshold, and in its unit"));
-    assert!(error("lag > 1GB until 2GB").contains("below the threshold"));
+    assert!(error("lag > 1GB until 5s").contains("must have its unit"));
+    assert!(error("lag > 1GB until 2GB").contains("must not exceed the threshold"));
 }
 
 /// An evaluator with a simulated clock.

@@ -115,9 +115,17 @@ fn errors_name_the_key() {
         ("/format", json!("howdah-run"), "format is howdah-run, not howdah-machine"),
         ("/version", json!(2), "has format version 2; this howdah reads up to version 1"),
         ("/bucket_us", json!(0), "bucket_us contains 0"),
-        ("/server_is_local", json!("yes"), "key server_is_local: invalid type: string"),
-        ("/calibration/end", json!({ "reason": "tired" }), "key calibration: unknown variant"),
-        ("/buckets/io_some_us", json!([1, "2", 3]), "key buckets.io_some_us: invalid type"),
+        ("/server_is_local", json!("yes"), "key server_is_local is invalid: invalid type: string"),
+        (
+            "/calibration/end",
+            json!({ "reason": "tired" }),
+            "key calibration is invalid: unknown variant",
+        ),
+        (
+            "/buckets/io_some_us",
+            json!([1, "2", 3]),
+            "key buckets.io_some_us is invalid: invalid type",
+        ),
         ("/buckets/interval_us", json!([1, 2]), "interval_us has 2 entries, but 3 are expected"),
     ];
     for (pointer, value, expected) in cases {

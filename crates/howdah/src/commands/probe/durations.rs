@@ -87,7 +87,7 @@ fn open_lwlocks(
     const SOURCES: &[SourceName] = &[SourceName::Bpf, SourceName::Memory, SourceName::Sql];
     let open = |server: &RunningServer| {
         let refused = match watch.source {
-            SourceName::Memory => anyhow::anyhow!("--source memory"),
+            SourceName::Memory => anyhow::anyhow!("--source memory was given"),
             _ => match attach(server) {
                 Ok(durations) => return Ok(Ok(durations)),
                 Err(error) if watch.source == SourceName::Bpf => return Err(error),

@@ -83,8 +83,7 @@ fn window(args: &Args, recording: &FlightRecording) -> anyhow::Result<RecordingW
     let index = usize::from(number) - 1;
     RecordingWindow::from_episode(recording, index).ok_or_else(|| {
         let count = recording.episodes.len();
-        let error =
-            anyhow!("{} has {count} episodes, there is no episode {number}", args.file.display());
+        let error = anyhow!("{} has no episode {number}, only {count}", args.file.display());
         errors::with_hint(
             error,
             "an episode is recorded when a trigger fires; the ninth replaces the first",

@@ -58,7 +58,7 @@ pub enum ServerLoginError {
         newest: ProtocolVersion,
     },
     /// The server sent a message that is not allowed during a login.
-    #[error("the server sent {message:?} during the login")]
+    #[error("the server sent an unexpected {message:?} message during the login")]
     Unexpected {
         /// The message type.
         message: Backend,

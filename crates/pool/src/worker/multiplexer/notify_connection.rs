@@ -39,7 +39,7 @@ const SETUP_QUERY: &[u8] = b"SELECT pg_catalog.set_config(name, CASE name WHEN '
 pub(super) enum NotifyConnectionError {
     #[error("{0}")]
     Login(String),
-    #[error("there is no primary")]
+    #[error("the database has no primary, which LISTEN needs")]
     NoPrimary,
     #[error("LISTEN is not supported on a sharded database: each shard notifies on its own")]
     Shards,

@@ -67,7 +67,7 @@ pub enum MappingProblem {
     #[error("aliases are not supported: write the value instead")]
     Alias,
     /// Lists and maps are nested too deeply.
-    #[error("nested too deeply")]
+    #[error("lists and maps are nested in more than 32 levels")]
     TooDeep,
     /// A key is a list or a map.
     #[error("a key must be a string")]
@@ -87,7 +87,7 @@ pub enum MappingProblem {
         expected: &'static str,
     },
     /// A mapping lacks a required key.
-    #[error("a mapping needs {key}")]
+    #[error("the mapping has no {key}, which is required")]
     Missing {
         /// The missing key.
         key: &'static str,

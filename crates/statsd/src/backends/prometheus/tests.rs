@@ -286,7 +286,10 @@ fn mapping_file_renames_and_drops() {
     let error =
         PrometheusBackend::new(&settings::PrometheusSettings { mapping: Some(path), ..settings() })
             .unwrap_err();
-    assert!(error.to_string().ends_with("mapping.yml:2: a mapping needs name"), "{error}");
+    assert!(
+        error.to_string().ends_with("mapping.yml:2: the mapping has no name, which is required"),
+        "{error}"
+    );
 }
 
 #[test]

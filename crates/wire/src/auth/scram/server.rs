@@ -26,7 +26,9 @@ pub struct ScramVerifier {
 
 /// The error for a text that is not a [`ScramVerifier`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not of the form SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>")]
+#[error(
+    "the secret is not of the form SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>"
+)]
 pub struct ScramVerifierError;
 
 impl ScramVerifier {
