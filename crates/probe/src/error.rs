@@ -27,7 +27,9 @@ pub enum ProbeError {
         probe: &'static str,
     },
     /// The server currently has no such process.
-    #[error("the server has no {kind} process; it is starting, stopping, or in recovery")]
+    #[error(
+        "the server has no {kind} process: it may be starting, stopping, or in crash recovery; try again when it accepts connections"
+    )]
     NoProcess {
         /// The kind of process.
         kind: &'static str,

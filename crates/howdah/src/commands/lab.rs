@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use howdah_lab::{
     ACCOUNT_NAME, BinariesSearch, Builder, ClusterError as LabError, Lab, LabState, Labs,
     LabsError, MAJORS, StartedLab,
@@ -205,7 +205,11 @@ fn wait_until_stopped(
     while !interrupted.load(Ordering::Relaxed) {
         match started.cluster().exit_status() {
             Some(status) if status.success() => break,
-            Some(status) => bail!("the server exited unexpectedly ({status})"),
+            Some(status) => {
+                return Err(anyhow!("the server exited unexpectedly ({status})")).hint(
+                    "start it with --dir and --keep: then its log remains and may tell the reason",
+                );
+            }
             None => std::thread::sleep(POLL_INTERVAL),
         }
     }
