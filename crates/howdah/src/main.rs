@@ -9,6 +9,7 @@ mod context;
 mod errors;
 mod format;
 mod global;
+mod identities;
 mod interrupt;
 mod logging;
 mod metrics;

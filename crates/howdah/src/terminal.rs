@@ -5,6 +5,10 @@ use std::io::{self, BufWriter, IsTerminal as _, Write};
 use clap::ValueEnum;
 use parking_lot::{Mutex, MutexGuard};
 
+/// Width of tables that are not printed to a terminal, in characters: wide, because a file can be
+/// scrolled.
+const WIDTH_WITHOUT_TERMINAL: u16 = 160;
+
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
@@ -43,6 +47,12 @@ impl Terminal {
             Color::Never => false,
         };
         Self { stdout, stderr, color_stdout: paint(stdout), color_stderr: paint(stderr) }
+    }
+
+    /// Returns the width of stdout in characters, for tables.
+    pub(crate) fn stdout_width(self) -> usize {
+        let terminal = terminal_size::terminal_size().filter(|_| self.stdout);
+        terminal.map_or(WIDTH_WITHOUT_TERMINAL, |(columns, _)| columns.0).into()
     }
 }
 

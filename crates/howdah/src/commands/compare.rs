@@ -80,9 +80,6 @@ Examples:
 /// Default number of queries in a table.
 const TABLE_QUERIES: usize = 20;
 
-/// Width of a table that is not printed to a terminal. It is wide, because a file can be scrolled.
-const WIDTH_WITHOUT_TERMINAL: u16 = 160;
-
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let servers = ExplainServers::from_args(args)?;
     let (base_paths, run_paths) = match args.pair.as_slice() {
@@ -147,11 +144,9 @@ fn print(
     let mut out = ctx.stdout();
     match args.format {
         Format::Table => {
-            let terminal = terminal_size::terminal_size().filter(|_| ctx.terminal().stdout);
-            let width = terminal.map_or(WIDTH_WITHOUT_TERMINAL, |(columns, _)| columns.0);
             let style = TableStyle {
                 is_colored: ctx.terminal().color_stdout,
-                width: width.into(),
+                width: ctx.terminal().stdout_width(),
                 queries_max: limit,
             };
             write!(out, "{}", table(comparison, crossings, &style))?;

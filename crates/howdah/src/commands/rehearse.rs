@@ -15,7 +15,7 @@ use howdah_rehearse::{
     ChangeSource, JournalError, LiveRehearsal, Plan, Rehearsal, RehearsalError, RehearsalInput,
     RehearsalObserver, RehearsalOptions, RehearsalStep, ResetHooks, ResetMode, StepProgress,
 };
-use howdah_replay::{IdentityMap, Rate, Renaming, ReplayProgress};
+use howdah_replay::{Rate, ReplayProgress};
 use howdah_report::{
     TableStyle,
     rehearsal::{self, RecoveryTarget, RehearsalReport, RehearsalVerdict, RunSummary},
@@ -31,6 +31,7 @@ use crate::{
     context::CommandContext,
     errors::{self, WithHint as _},
     format::{self, Format},
+    identities::IdentityArgs,
     outcome::CommandOutcome,
     progress::Total,
     values::{listen_address, time_in_range, time_or_zero},
@@ -105,15 +106,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sessions")]
 struct SessionArgs {
-    /// Log in as NEW where the capture has OLD; repeatable
-    #[arg(long, value_name = "OLD=NEW", value_delimiter = ',')]
-    map_user: Vec<Renaming>,
-    /// Connect to NEW where the capture has OLD; repeatable
-    #[arg(long, value_name = "OLD=NEW", value_delimiter = ',')]
-    map_database: Vec<Renaming>,
-    /// Log in all sessions as this role
-    #[arg(long, value_name = "ROLE")]
-    as_user: Option<String>,
+    #[command(flatten)]
+    identities: IdentityArgs,
     /// Connect all sessions to the database named with each server
     #[arg(long)]
     single_database: bool,
@@ -219,15 +213,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
 
 fn options(args: &Args) -> anyhow::Result<RehearsalOptions> {
     let Args { sessions, preparation, decision, .. } = args;
-    let pairs = |renamings: &[Renaming]| {
-        renamings.iter().map(|renaming| (renaming.from.clone(), renaming.to.clone())).collect()
-    };
-    let identities = IdentityMap {
-        users: pairs(&sessions.map_user),
-        databases: pairs(&sessions.map_database),
-        as_user: sessions.as_user.clone(),
-        as_database: None,
-    };
+    let identities = sessions.identities.identity_map();
     Ok(RehearsalOptions {
         input: input(args)?,
         base: target("--base", &args.base)?,
@@ -330,9 +316,6 @@ fn with_advice(error: RehearsalError, dir: &Path) -> anyhow::Error {
     Err::<(), _>(error).hint(hint).err().unwrap_or_else(|| anyhow::anyhow!("no error"))
 }
 
-/// Width of text that is not printed to a terminal, in characters.
-const WIDTH_WITHOUT_TERMINAL: u16 = 160;
-
 /// Maximum number of queries in the text on stdout. The files contain all queries.
 const QUERIES_MAX: usize = 20;
 
@@ -346,11 +329,9 @@ fn print(
     match format {
         Format::Json => format::write_json(&mut out, &rehearsal::document(report))?,
         Format::Table => {
-            let terminal = terminal_size::terminal_size().filter(|_| ctx.terminal().stdout);
-            let width = terminal.map_or(WIDTH_WITHOUT_TERMINAL, |(columns, _)| columns.0);
             let style = TableStyle {
                 is_colored: ctx.terminal().color_stdout,
-                width: width.into(),
+                width: ctx.terminal().stdout_width(),
                 queries_max: Some(QUERIES_MAX),
             };
             write!(out, "{}", rehearsal::text(report, &style))?;

@@ -18,8 +18,8 @@ use howdah_dataset::{CapturedServer, Events, RunSettings, RunWriter, WriteError}
 use howdah_logs::{LogStream, ReadFilesError, ReceiverGone};
 use howdah_replay::{
     CalibrationPlan, Capacity, ConcurrencyEstimate, DeniedLogin, EncodingMap, EventSourceError,
-    IdentityMap, LoginSetting, Notice, NoticeSink, Rate, Renaming, Replay, ReplayLimits,
-    ReplayReport, ReplaySettings, StartError, TargetFacts, check_target, find_denied_logins,
+    IdentityMap, LoginSetting, Notice, NoticeSink, Rate, Replay, ReplayLimits, ReplayReport,
+    ReplaySettings, StartError, TargetFacts, check_target, find_denied_logins,
 };
 use howdah_traffic::{Event, Kind, Timestamp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -29,6 +29,7 @@ use crate::{
     connection::{self, ConnectionArgs},
     context::CommandContext,
     errors::{self, WithHint as _},
+    identities::IdentityArgs,
     metrics::MetricsArgs,
     outcome::CommandOutcome,
     progress::Total,
@@ -61,15 +62,8 @@ pub(crate) struct Args {
     /// Speed relative to the capture, such as 0.5 or 2, or max to replay without waiting
     #[arg(long, short, value_name = "FACTOR", default_value_t, allow_negative_numbers = true)]
     rate: Rate,
-    /// Log in as NEW where the capture has OLD; repeatable
-    #[arg(long, value_name = "OLD=NEW", value_delimiter = ',')]
-    map_user: Vec<Renaming>,
-    /// Connect to NEW where the capture has OLD; repeatable
-    #[arg(long, value_name = "OLD=NEW", value_delimiter = ',')]
-    map_database: Vec<Renaming>,
-    /// Log in all sessions as this role
-    #[arg(long, value_name = "ROLE")]
-    as_user: Option<String>,
+    #[command(flatten)]
+    identities: IdentityArgs,
     /// Connect all sessions to this database
     #[arg(long, value_name = "NAME")]
     as_database: Option<String>,
@@ -409,16 +403,11 @@ fn settings(
     if let Err(error) = encodings.query_target(client) {
         tracing::debug!(%error, "cannot query the encodings of the target's databases");
     }
-    let pairs = |renamings: &[Renaming]| {
-        renamings.iter().map(|renaming| (renaming.from.clone(), renaming.to.clone())).collect()
-    };
     ReplaySettings {
         rate: args.rate,
         identities: IdentityMap {
-            users: pairs(&args.map_user),
-            databases: pairs(&args.map_database),
-            as_user: args.as_user.clone(),
             as_database: args.as_database.clone(),
+            ..args.identities.identity_map()
         },
         encodings,
         login_settings: args.set.clone(),
