@@ -145,6 +145,14 @@ fn assert_observed(out: &Path) {
     assert!(buckets.iter().any(|bucket| bucket["hits"].as_f64() > Some(0.0)), "{series}");
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
     assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+    let reference =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/reference/rehearsal.md");
+    let reference = std::fs::read_to_string(reference).unwrap();
+    for fields in [&series, &buckets[0]].map(|value| value.as_object().unwrap()) {
+        for key in fields.keys().filter(|key| !["format", "version"].contains(&key.as_str())) {
+            assert!(reference.contains(&format!("| `{key}` |")), "{key} is not documented");
+        }
+    }
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     for part in ["Sessions executing without waiting", "Buffer cache hits", "histogram", "Seq Scan"]
     {
