@@ -187,7 +187,8 @@ fn undecided_share(queries: &[QueryComparison]) -> Option<f64> {
     let added_us: Option<Vec<f64>> =
         undecided.map(|query| Some(total_us(query) * (query.largest? - 1.0).max(0.0))).collect();
     let all_us: f64 = queries.iter().map(total_us).sum();
-    Some(added_us?.iter().sum::<f64>() / all_us.max(1.0))
+    // Not `sum`, which is −0 without values.
+    Some(added_us?.iter().fold(0.0, |sum, added_us| sum + added_us) / all_us.max(1.0))
 }
 
 /// The shift of the calibration statement between the sides, in logarithms.
