@@ -1,8 +1,9 @@
 //! Selects the events of a capture to keep.
 //!
-//! [`EventFilter`] keeps the events that match a [`Filter`], and the earlier events of their
-//! sessions that they depend on: login, prepared statements and settings.
-//! - [`SampleRate`] selects whole sessions, always the same ones: parts of a capture, or a sample.
+//! - [`EventFilter`] keeps the events that match a [`Filter`], and the earlier events of their
+//!   sessions that they depend on: login, prepared statements and settings.
+//! - [`SampleRate`] selects a share of the sessions by a hash of their names, so the same sessions
+//!   are selected every time.
 //! - [`Slices`] splits a stream of events by time; each slice is a separate capture.
 //! - [`OpenTransactions`] counts the transactions that are open where a capture ends.
 

@@ -53,11 +53,18 @@ pub enum ProcessError {
         executable: PathBuf,
     },
     /// The directory has no `postmaster.pid`: no server runs on it, or it is not a data directory.
-    #[error("no server runs on {}: it has no readable postmaster.pid", data_dir.display())]
+    #[error("no server runs on {}: it has no postmaster.pid", data_dir.display())]
     NotRunning {
         /// Path of the directory.
         data_dir: PathBuf,
-        /// Why the file could not be read.
+    },
+    /// `postmaster.pid` could not be read, for example because the directory belongs to another
+    /// user.
+    #[error("cannot read postmaster.pid in {}", data_dir.display())]
+    LockFile {
+        /// Path of the directory.
+        data_dir: PathBuf,
+        /// The system error.
         source: io::Error,
     },
     /// `postmaster.pid` names a process that is not the server: the server crashed, and its process

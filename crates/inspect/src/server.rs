@@ -1,7 +1,7 @@
 //! A running PostgreSQL server, found by process id or data directory.
 
 use std::{
-    fs,
+    fs, io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
 };
@@ -36,9 +36,12 @@ impl RunningServer {
     pub fn in_data_dir(data_dir: impl AsRef<Path>) -> Result<Self, InspectError> {
         let data_dir = data_dir.as_ref();
         let path = data_dir.join("postmaster.pid");
-        let text = fs::read_to_string(&path).map_err(|source| ProcessError::NotRunning {
-            data_dir: data_dir.to_path_buf(),
-            source,
+        let text = fs::read_to_string(&path).map_err(|source| {
+            let data_dir = data_dir.to_path_buf();
+            match source.kind() {
+                io::ErrorKind::NotFound => ProcessError::NotRunning { data_dir },
+                _ => ProcessError::LockFile { data_dir, source },
+            }
         })?;
         let pid = text.lines().next().and_then(|line| line.trim().parse().ok());
         let pid = pid.ok_or(ProcessError::Unreadable { path })?;

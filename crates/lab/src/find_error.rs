@@ -66,7 +66,7 @@ pub enum UnusableBinaries {
         program: &'static str,
     },
     /// `postgres` cannot be executed, or is not PostgreSQL.
-    #[error("postgres does not run: {reason}")]
+    #[error("cannot determine the version of postgres: {reason}")]
     DoesNotRun {
         /// The error of the system or the output of the program.
         reason: String,

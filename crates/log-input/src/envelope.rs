@@ -108,7 +108,7 @@ pub(crate) struct EnvelopeOptions {
     pub(crate) calendar: Calendar,
 }
 
-/// The layers around a log.
+/// Detects the envelopes around a log and removes them: one layer per envelope, outermost first.
 #[derive(Debug, Default)]
 pub(super) struct LayerChain {
     layers: Vec<Box<dyn Layer>>,

@@ -314,7 +314,8 @@ impl Default for SizeConfig {
     }
 }
 
-/// Limits on the number of connections: `[pool.limits]`. `None`, written 0, means no limit.
+/// Limits on the number of connections and on the length of messages: `[pool.limits]`. `None`,
+/// written 0, means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LimitConfig {

@@ -81,7 +81,8 @@ impl StackId {
 /// A stack, resolved to functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallStack {
-    /// Frames from the innermost one, which is the caller of the traced function.
+    /// Frames, innermost first. The first is the caller of the traced function, or the function
+    /// that contains the USDT probe.
     pub frames: Vec<Symbol>,
     /// Whether the outermost frame is `main`, or why it is missing.
     pub end: StackEnd,

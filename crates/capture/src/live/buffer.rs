@@ -64,7 +64,7 @@ pub struct BufferQueue {
     queued_max: usize,
     /// Whether the recorder has stopped reading.
     closed: AtomicBool,
-    /// Number of bytes, of clients and of records, that were dropped.
+    /// Number of dropped bytes: buffered records, and bytes of clients that could not be recorded.
     lost_bytes: AtomicU64,
     /// Number of gaps.
     gaps: AtomicU64,

@@ -38,7 +38,8 @@ pub(super) fn encode_run(out: &mut Vec<u8>, value: u32, length: usize, width: u3
     }
 }
 
-/// Appends bit-packed groups. Only the last group of all may have fewer than eight values.
+/// Appends values of `width` bits each, bit-packed in groups of eight. Only the call that ends the
+/// encoded sequence may have an incomplete last group, which is padded with zeros.
 fn encode_packed<T: Copy + Into<u32>>(out: &mut Vec<u8>, values: &[T], width: u32) {
     if values.is_empty() {
         return;

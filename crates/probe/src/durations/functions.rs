@@ -207,7 +207,8 @@ impl TracedSpan {
         }
     }
 
-    /// The probe points at the start and at the end of the span.
+    /// The probe points for the start and for the end of the span. For a call both are the
+    /// function's entry, where a return probe is attached too.
     pub(super) fn points(self, traced: &TracedServer<'_>) -> Result<[Vec<Point>; 2], ProbeError> {
         match self {
             Self::Call(symbol) => {

@@ -19,7 +19,8 @@ pub struct Thresholds {
 
 /// Minimum number of waits in a second for which the 99th percentile is meaningful.
 pub const WAITS_MIN: u64 = 10;
-/// Minimum number of allocations in a second; fewer may all come from one backend.
+/// Minimum number of allocations in a second for which the sweep trigger is evaluated; fewer may
+/// all come from one backend.
 pub const ALLOCATIONS_MIN: u64 = 100;
 
 impl Default for Thresholds {

@@ -281,7 +281,8 @@ fn is_interval(text: &str) -> bool {
     any
 }
 
-/// Returns the common shape of an array's elements; `None` if the text is not an array.
+/// Returns the common shape of an array's elements, `Some(None)` if all are NULL or there are none;
+/// `None` if the text is not an array.
 fn array(text: &str) -> Option<Option<Scalar>> {
     let mut rest = text;
     let mut depth = 0_u32;

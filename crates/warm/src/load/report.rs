@@ -240,8 +240,8 @@ impl RelationOutcome {
         }
     }
 
-    /// Records that pages could not be loaded. The first problem is retained, unless it is only
-    /// that a minor fork has no load method.
+    /// Records that pages could not be loaded. The first problem is retained, but
+    /// [`RelationProblem::NoMethod`] is replaced by any later one.
     pub(super) fn record_failed(&mut self, pages: u64, problem: RelationProblem) {
         self.pages.failed += pages;
         if matches!(self.problem, None | Some(RelationProblem::NoMethod(_))) {

@@ -75,7 +75,7 @@ pub enum TableError {
     #[error("cannot look up the relations on the server")]
     Server(#[source] QueryFailure),
     /// No relation matches the pattern.
-    #[error("no table, index, materialised view or sequence is named {pattern}")]
+    #[error("no table, index, materialized view or sequence matches {pattern}")]
     NoMatch {
         /// The pattern, as given.
         pattern: String,

@@ -156,7 +156,7 @@ fn inspect_hint(error: &InspectError) -> Option<&'static str> {
         {
             Some("root lacks CAP_SYS_PTRACE here: removed by a container or a security module")
         }
-        InspectError::Process(ProcessError::Denied { .. }) => {
+        InspectError::Process(ProcessError::Denied { .. } | ProcessError::LockFile { .. }) => {
             Some("run as the server's OS user or as root")
         }
         InspectError::Process(ProcessError::NotPostgres { .. }) => Some(

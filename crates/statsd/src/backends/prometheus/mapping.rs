@@ -87,7 +87,7 @@ pub enum MappingProblem {
         expected: &'static str,
     },
     /// A mapping lacks a required key.
-    #[error("the mapping has no {key}, which is required")]
+    #[error("the mapping lacks the required key {key:?}")]
     Missing {
         /// The missing key.
         key: &'static str,

@@ -287,7 +287,7 @@ fn mapping_file_renames_and_drops() {
         PrometheusBackend::new(&settings::PrometheusSettings { mapping: Some(path), ..settings() })
             .unwrap_err();
     assert!(
-        error.to_string().ends_with("mapping.yml:2: the mapping has no name, which is required"),
+        error.to_string().ends_with("mapping.yml:2: the mapping lacks the required key \"name\""),
         "{error}"
     );
 }

@@ -136,8 +136,8 @@ mappings:
 #[test]
 fn errors_name_their_line() {
     for (text, line, message) in [
-        ("mappings:\n- match: a\n", 2, "the mapping has no name, which is required"),
-        ("mappings:\n- name: a\n", 2, "the mapping has no match, which is required"),
+        ("mappings:\n- match: a\n", 2, "the mapping lacks the required key \"name\""),
+        ("mappings:\n- name: a\n", 2, "the mapping lacks the required key \"match\""),
         ("mappings:\n- match: a\n  nmae: b\n", 3, "unknown key \"nmae\""),
         ("mappings: 5", 1, "mappings must be a list"),
         (
