@@ -69,6 +69,9 @@ impl Replayer<'_> {
             let settings = settings(version);
             started = settings.started;
             let writer = RunWriter::create(dir, settings)?;
+            // Files of an earlier run; the writer removes only its own.
+            ActivityMonitor::remove_files(dir)
+                .map_err(|source| RehearsalError::File { path: dir.to_owned(), source })?;
             // The recording is a file in the folder that the writer creates.
             monitor = self.is_observed.then(|| ActivityMonitor::start(target, dir));
             Ok(Some(writer))
@@ -78,10 +81,9 @@ impl Replayer<'_> {
         let finished = Timestamp::now();
         let activity = monitor.map(ActivityMonitor::finish);
         let mut report = replayed?;
-        if let Some(activity) = activity {
-            activity
-                .write(dir)
-                .map_err(|source| RehearsalError::File { path: dir.to_owned(), source })?;
+        // The run is valid without it.
+        if let Some(Err(error)) = activity.map(|activity| activity.write(dir)) {
+            tracing::warn!(%run, %error, "cannot write what the server did during the run");
         }
         let machine = machine_summary(&report.machine.summary());
         let summary = report.json(self.rate);

@@ -33,8 +33,8 @@ pub(crate) fn query_position(client: &mut Client) -> Result<WalPosition, QueryEr
     })
 }
 
-/// Reads the history file of a timeline, which only superusers and members of
-/// `pg_read_server_files` may. The first timeline has none.
+/// Reads the history file of a timeline, which only superusers and roles that may execute
+/// `pg_read_file` can. The first timeline has none.
 fn query_history(
     client: &mut Client,
     timeline: Option<u32>,
@@ -128,7 +128,9 @@ impl WalPosition {
 /// Returns the start of a capture, if the capture has its position or time.
 pub(crate) fn recovery_target(manifest: &CaptureManifest) -> Option<RecoveryTarget> {
     let server = manifest.origin.server.as_ref();
-    let lsn = server.and_then(|server| server.lsn.clone());
+    // The manifest may come from a stranger, and commands are made of its text.
+    let lsn = server.and_then(|server| server.lsn.as_ref()?.parse::<Lsn>().ok());
+    let lsn = lsn.map(|lsn| lsn.to_string());
     let time = server.and_then(|server| server.time).or(manifest.first)?;
     // For logs, the timeline is that at the time of the import.
     let timeline = server.and_then(|server| server.timeline).filter(|_| lsn.is_some());

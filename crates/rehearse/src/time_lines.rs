@@ -74,7 +74,7 @@ fn checkpoint_spans(
 ) -> Vec<CheckpointSpan> {
     let (start_us, end_us) = (run.started.as_micros(), run.finished.as_micros());
     let seconds = |at_us: i64| (at_us.clamp(start_us, end_us) - start_us) as f64 / 1e6;
-    let observed = activity.checkpoints.iter();
+    let observed = activity.checkpoints.iter().flatten();
     let during = observed.filter(|it| it.ended_us > start_us && it.started_us < end_us);
     during
         .map(|checkpoint| CheckpointSpan {

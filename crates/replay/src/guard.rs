@@ -257,8 +257,12 @@ fn are_different<T: PartialEq>(values: (Option<&T>, Option<&T>)) -> bool {
     matches!(values, (Some(left), Some(right)) if left != right)
 }
 
-/// Returns an address in the form in which addresses are compared: all loopback addresses are one.
+/// Returns an address in the form in which addresses are compared: all loopback addresses and unix
+/// sockets with one port are one.
 fn comparable(address: &str) -> String {
+    if let Some((_, port)) = address.rsplit_once("/.s.PGSQL.") {
+        return format!("localhost:{port}");
+    }
     let Some((host, port)) = address.rsplit_once(':').filter(|_| !address.starts_with('/')) else {
         return address.to_owned();
     };

@@ -178,9 +178,10 @@ impl<'a> PlanNode<'a> {
         .filter(|_| self.text("Partial Mode") != Some("Partial"))
     }
 
+    /// Returns the sort key. Constants are replaced by `?`, because they may be captured values.
     pub(super) fn sort_key(self) -> Option<String> {
-        let keys = self.value.get("Sort Key")?.as_array()?;
-        Some(keys.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "))
+        let normalize = |key: &str| howdah_sql::normalize(key.as_bytes());
+        Some(self.texts("Sort Key")?.map(normalize).collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -223,3 +223,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn constants_of_sort_keys_are_replaced() {
+    let scan = json!({ "Node Type": "Seq Scan", "Relation Name": "orders", "Alias": "orders" });
+    let sorted = json!([{ "Plan": {
+        "Node Type": "Sort", "Sort Key": ["((note = 'geheim'::text)) DESC"], "Plans": [scan.clone()]
+    } }]);
+    let text = difference(&json!([{ "Plan": scan }]), &sorted).unwrap();
+    assert!(text.contains("a Sort by") && !text.contains("geheim"), "{text}");
+}

@@ -104,35 +104,29 @@ impl ShiftLimits {
 
 impl RunShift {
     /// p-value of no shift at all.
-    ///
-    /// This is the smaller of the absolute and the relative p-value, doubled because there are two
-    /// (Bonferroni).
     pub(crate) fn p(&self) -> f64 {
-        self.smaller_p(self.absolute.p_beyond(0.0), |relative| relative.p_beyond(0.0))
+        self.absolute.p_beyond(0.0)
     }
 
     /// p-value of a shift that does not exceed the limits; 1 if the estimate does not.
     ///
+    /// This is the smaller of the absolute and the relative p-value, doubled because there are two
+    /// (Bonferroni).
+    ///
     /// The relative shift detects a single changed query even when runs differ as a whole; only
     /// the absolute shift detects a change of most queries. A query that shifted only in comparison
-    /// with the others must have shifted in the same direction by itself, by half as much.
+    /// with the others must have shifted in the same direction by itself, by half as much, and by
+    /// more than the machine.
     pub(crate) fn p_change(&self, limits: ShiftLimits) -> f64 {
         let estimate = self.absolute.estimate;
         let is_large = estimate.abs() >= limits.minimum.max(limits.machine);
         let absolute =
             if is_large { self.absolute.p_beyond(limits.absolute_margin()) } else { 1.0 };
-        self.smaller_p(absolute, |relative| {
-            let is_large = relative.estimate.abs() >= limits.minimum
-                && estimate * relative.estimate.signum() >= limits.minimum / 2.0;
-            if is_large { relative.p_beyond(limits.relative_margin()) } else { 1.0 }
-        })
-    }
-
-    fn smaller_p(&self, absolute: f64, relative: impl Fn(ShiftEstimate) -> f64) -> f64 {
-        match self.relative {
-            Some(shift) => (2.0 * absolute.min(relative(shift))).min(1.0),
-            None => absolute,
-        }
+        let Some(relative) = self.relative else { return absolute };
+        let is_large = relative.estimate.abs() >= limits.minimum
+            && estimate * relative.estimate.signum() >= (limits.minimum / 2.0).max(limits.machine);
+        let relative = if is_large { relative.p_beyond(limits.relative_margin()) } else { 1.0 };
+        (2.0 * absolute.min(relative)).min(1.0)
     }
 }
 

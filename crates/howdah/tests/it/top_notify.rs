@@ -138,7 +138,7 @@ fn firing_alert_exits_3() {
     assert_eq!(run_once(folder.path(), &cluster, "connections > 0%").0, Some(3));
     let (code, messages) = run_once(folder.path(), &cluster, "connections > 5m");
     assert_eq!(code, Some(2));
-    assert!(messages.contains("is not a percentage such as 90%"), "{messages}");
+    assert!(messages.contains("use a percentage such as 90%"), "{messages}");
 }
 
 #[test]

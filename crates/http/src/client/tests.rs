@@ -73,7 +73,7 @@ fn early_refusal_is_readable() {
         });
         let body = vec![b'x'; 64 << 20];
         let error = endpoint.post(&body, Instant::now() + REQUEST_TIMEOUT).unwrap_err();
-        assert_eq!(error.to_string(), format!("status {}: too much", &refusal[..3]));
+        assert_eq!(error.to_string(), format!("HTTP status {}: too much", &refusal[..3]));
         assert!(error.is_refusal());
         server.join().unwrap();
     }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_collect::PhysicalIdentity;
+use howdah_collect::{Lsn, PhysicalIdentity};
 use howdah_dataset::CapturedServer;
 use howdah_traffic::Timestamp;
 
@@ -181,15 +181,30 @@ fn combine(common: CapturedServer, other: &CapturedServer) -> Option<CapturedSer
         common.filter(|common| Some(common) == other)
     }
     let timeline = same(common.timeline, other.timeline.as_ref());
+    let (lsn, time) = earlier_position(&common, other);
     Some(CapturedServer {
         system_identifier: common.system_identifier.or(other.system_identifier.clone()),
         address: same(common.address, other.address.as_ref()),
         postmaster_start: same(common.postmaster_start, other.postmaster_start.as_ref()),
         // A position on another timeline would not be the start of all databases.
-        lsn: common.lsn.filter(|_| timeline == other.timeline),
-        time: common.time.filter(|_| timeline == other.timeline),
+        lsn: lsn.filter(|_| timeline == other.timeline),
+        time: time.filter(|_| timeline == other.timeline),
         timeline,
     })
+}
+
+/// Returns the earlier position of two, with its time: a database may be found long after another.
+fn earlier_position(
+    one: &CapturedServer,
+    other: &CapturedServer,
+) -> (Option<String>, Option<Timestamp>) {
+    let position = |server: &CapturedServer| server.lsn.as_ref()?.parse::<Lsn>().ok();
+    let earlier = match (position(one), position(other)) {
+        (Some(one_lsn), Some(other_lsn)) if other_lsn.0 < one_lsn.0 => other,
+        (None, Some(_)) => other,
+        _ => one,
+    };
+    (earlier.lsn.clone(), earlier.time)
 }
 
 /// Queries a server over a connection of its own.
@@ -249,6 +264,7 @@ mod tests {
         };
         let combined = combine(server("7", "a:5432"), &later);
         assert_eq!(combined, Some(server("7", "a:5432")));
+        assert_eq!(combine(later, &server("7", "a:5432")), combined, "in either order");
         // A member of the same cluster.
         let standby = CapturedServer { postmaster_start: None, ..server("7", "b:5432") };
         let combined = combine(server("7", "a:5432"), &standby).unwrap();

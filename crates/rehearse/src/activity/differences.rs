@@ -57,12 +57,16 @@ fn differences(base: &ActivityMeans, change: &ActivityMeans) -> Vec<ServerDiffer
         let values = BothSides { base, change };
         found.push(ServerDifference::ActivityDiffers { figure, values });
     };
-    let classes: BTreeSet<&String> = base.waiting.keys().chain(change.waiting.keys()).collect();
-    for class in classes.into_iter().filter(|class| !IGNORED_CLASSES.contains(&class.as_str())) {
-        let sessions = |means: &ActivityMeans| means.waiting.get(class).copied().unwrap_or(0.0);
-        let (base, change) = (sessions(base), sessions(change));
-        if is_large(base, change, WAITING_MIN) {
-            add(ActivityFigure::Waiting { class: class.clone() }, base, change);
+    // A side that was not observed has no figures, which is not the same as zero.
+    if let (Some(base), Some(change)) = (&base.waiting, &change.waiting) {
+        let classes: BTreeSet<&String> = base.keys().chain(change.keys()).collect();
+        for class in classes.into_iter().filter(|class| !IGNORED_CLASSES.contains(&class.as_str()))
+        {
+            let [base, change] =
+                [base, change].map(|waiting| waiting.get(class).copied().unwrap_or(0.0));
+            if is_large(base, change, WAITING_MIN) {
+                add(ActivityFigure::Waiting { class: class.clone() }, base, change);
+            }
         }
     }
     if let (Some(base), Some(change)) = (base.hit_share, change.hit_share)
@@ -75,8 +79,10 @@ fn differences(base: &ActivityMeans, change: &ActivityMeans) -> Vec<ServerDiffer
     {
         add(ActivityFigure::TemporaryFiles, base, change);
     }
-    if is_large(base.checkpoints, change.checkpoints, 0.5) {
-        add(ActivityFigure::Checkpoints, base.checkpoints, change.checkpoints);
+    if let (Some(base), Some(change)) = (base.checkpoints, change.checkpoints)
+        && is_large(base, change, 0.5)
+    {
+        add(ActivityFigure::Checkpoints, base, change);
     }
     found
 }
@@ -90,13 +96,15 @@ fn is_large(base: f64, change: f64, minimum: f64) -> bool {
 #[test]
 fn only_large_differences_are_found() {
     let means = |lock: f64, hit_share: f64, temp_bytes: f64| ActivityMeans {
-        waiting: [("Lock".to_owned(), lock), ("Client".to_owned(), 10.0 * lock)].into(),
+        waiting: Some([("Lock".to_owned(), lock), ("Client".to_owned(), 10.0 * lock)].into()),
         hit_share: Some(hit_share),
         temp_bytes: Some(temp_bytes),
-        checkpoints: 1.0,
+        checkpoints: Some(1.0),
     };
     let base = means(0.01, 0.999, 0.0);
     assert_eq!(differences(&base, &means(0.05, 0.99, 1_000.0)), []);
+    let unobserved = ActivityMeans::default();
+    assert_eq!(differences(&unobserved, &means(1.5, 0.7, 5_000_000.0)), []);
     let texts: Vec<String> =
         differences(&base, &means(1.5, 0.7, 5_000_000.0)).iter().map(ToString::to_string).collect();
     assert_eq!(

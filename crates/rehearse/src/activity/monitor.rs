@@ -1,6 +1,7 @@
 //! [`ActivityMonitor`]: threads that observe a server during one run.
 
 use std::{
+    fs, io,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -18,7 +19,7 @@ use howdah_traffic::Timestamp;
 use super::{
     probes,
     sampler::{ActivitySampler, SAMPLE_INTERVAL},
-    series::ActivitySeries,
+    series::{self, ActivitySeries},
 };
 use crate::sql::APPLICATION_NAME;
 
@@ -37,6 +38,17 @@ pub(crate) struct ActivityMonitor {
 }
 
 impl ActivityMonitor {
+    /// Removes the files of an earlier run from the folder of a run.
+    pub(crate) fn remove_files(dir: &Path) -> io::Result<()> {
+        for name in [RECORDING, series::FILE_NAME] {
+            match fs::remove_file(dir.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Starts to observe the server. `dir` is the folder of the run, for the recording. Whatever
     /// cannot be observed becomes a note of the series.
     pub(crate) fn start(target: &ConnectTarget, dir: &Path) -> Self {
@@ -54,7 +66,14 @@ impl ActivityMonitor {
                     }
                     Err(reason) => series.notes.push(reason),
                 }
-                sampler = Some(ActivitySampler::new(connection));
+                if connection.privileges().can_read_all_stats {
+                    sampler = Some(ActivitySampler::new(connection));
+                } else {
+                    series.notes.push(
+                        "waits and counters were not observed: the role lacks pg_read_all_stats"
+                            .to_owned(),
+                    );
+                }
             }
             Err(error) => series.notes.push(format!("the server was not observed: {error}")),
         }

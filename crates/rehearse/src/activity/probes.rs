@@ -51,6 +51,7 @@ pub(super) fn add_recording(series: &mut ActivitySeries, path: &Path) {
         Ok(recording) => recording,
         Err(error) => return series.notes.push(format!("the recording is lost: {error}")),
     };
+    let mut checkpoints = Vec::new();
     let mut sync_us = None;
     for record in &recording.records {
         match record {
@@ -60,11 +61,12 @@ pub(super) fn add_recording(series: &mut ActivitySeries, path: &Path) {
             }
             FlightRecord::PhaseEnded(ended) if ended.phase == CheckpointPhase::Checkpoint => {
                 let sync_us = sync_us.take().filter(|at_us| *at_us >= ended.at_us);
-                series.checkpoints.push(observed(ended, sync_us));
+                checkpoints.push(observed(ended, sync_us));
             }
             _ => {}
         }
     }
+    series.checkpoints = Some(checkpoints);
 }
 
 fn observed(ended: &PhaseEnded, sync_us: Option<i64>) -> ObservedCheckpoint {

@@ -52,7 +52,10 @@ impl ActivitySampler {
         }
         self.current.add(&waits);
         if Instant::now() >= self.next_counters {
-            self.next_counters += Duration::from_secs(1);
+            // Seconds that a slow server made late are left out.
+            while self.next_counters <= Instant::now() {
+                self.next_counters += Duration::from_secs(1);
+            }
             let now = self.connection.overview()?;
             if let Some(before) = self.counters.replace(now.clone())
                 && let Some(bucket) = series.bucket_at(at_us - BUCKET_US / 2)

@@ -6,7 +6,7 @@ use howdah_traffic::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// File name within the folder of a run.
-const FILE_NAME: &str = "server.json";
+pub(super) const FILE_NAME: &str = "server.json";
 
 /// The `format` in the file.
 const FORMAT: &str = "howdah-server-activity";
@@ -29,8 +29,8 @@ pub(crate) struct ActivitySeries {
     pub(crate) started_us: i64,
     /// The buckets. Bucket *n* begins *n* seconds after the start.
     pub(crate) buckets: Vec<ActivityBucket>,
-    /// Checkpoints that probes observed.
-    pub(crate) checkpoints: Vec<ObservedCheckpoint>,
+    /// Checkpoints that probes observed; `None` if there was no recording.
+    pub(crate) checkpoints: Option<Vec<ObservedCheckpoint>>,
     /// Figures that are missing, and why, one sentence each.
     pub(crate) notes: Vec<String>,
 }
@@ -72,14 +72,15 @@ pub(crate) struct ObservedCheckpoint {
 /// Means over a whole run, or over all runs on one side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ActivityMeans {
-    /// Sessions that executed a statement and waited, on average, by class of the wait event.
-    pub(crate) waiting: BTreeMap<String, f64>,
+    /// Sessions that executed a statement and waited, on average, by class of the wait event;
+    /// `None` if they were not sampled.
+    pub(crate) waiting: Option<BTreeMap<String, f64>>,
     /// Share of page requests that found the page in the buffer cache; `None` without requests.
     pub(crate) hit_share: Option<f64>,
     /// Bytes per second written to temporary files.
     pub(crate) temp_bytes: Option<f64>,
-    /// Number of checkpoints per run.
-    pub(crate) checkpoints: f64,
+    /// Number of checkpoints per run; `None` if there was no recording.
+    pub(crate) checkpoints: Option<f64>,
 }
 
 impl ActivitySeries {
@@ -90,7 +91,7 @@ impl ActivitySeries {
             version: VERSION,
             started_us: started.as_micros(),
             buckets: Vec::new(),
-            checkpoints: Vec::new(),
+            checkpoints: None,
             notes: Vec::new(),
         }
     }
@@ -137,19 +138,21 @@ impl ActivityMeans {
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
         };
         let mut waiting = BTreeMap::new();
-        let sampled = buckets().filter(|bucket| bucket.samples > 0).count().max(1);
+        let sampled = buckets().filter(|bucket| bucket.samples > 0).count();
         for (class, sessions) in buckets().flat_map(|bucket| &bucket.waiting) {
-            *waiting.entry(class.clone()).or_insert(0.0) += sessions / sampled as f64;
+            *waiting.entry(class.clone()).or_insert(0.0) += sessions / sampled.max(1) as f64;
         }
         let hit_share = mean(|bucket| bucket.hits).zip(mean(|bucket| bucket.reads));
-        let checkpoints: usize = runs.iter().map(|run| run.checkpoints.len()).sum();
+        let recorded: Vec<usize> =
+            runs.iter().filter_map(|run| Some(run.checkpoints.as_ref()?.len())).collect();
         Self {
-            waiting,
+            waiting: (sampled > 0).then_some(waiting),
             hit_share: hit_share
                 .filter(|(hits, reads)| hits + reads > 0.0)
                 .map(|(hits, reads)| hits / (hits + reads)),
             temp_bytes: mean(|bucket| bucket.temp_bytes),
-            checkpoints: checkpoints as f64 / runs.len().max(1) as f64,
+            checkpoints: (!recorded.is_empty())
+                .then(|| recorded.iter().sum::<usize>() as f64 / recorded.len() as f64),
         }
     }
 }
@@ -174,7 +177,7 @@ mod tests {
             bucket(0, &[], None, None),
         ];
         let means = ActivityMeans::over([&series]);
-        assert_eq!(means.waiting["Lock"], 1.0);
+        assert_eq!(means.waiting.as_ref().map(|waiting| waiting["Lock"]), Some(1.0));
         assert_eq!(means.hit_share, Some(0.7));
         assert_eq!(means.temp_bytes, None);
         assert_eq!(ActivityMeans::over([]), ActivityMeans::default());

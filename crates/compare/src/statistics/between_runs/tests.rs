@@ -70,6 +70,21 @@ fn change_of_one_query_is_found_among_quiet_runs() {
 }
 
 #[test]
+fn shift_smaller_than_that_of_the_machine_is_no_change() {
+    let mut random = SeededRandom::new(4);
+    let mut queries = unchanged(10, 3, (0.0, 0.02), &mut random);
+    for run in queries[4].run.iter_mut().flatten() {
+        run.level += 0.3;
+    }
+    let p = |machine| {
+        let shifts = run_shifts(&queries);
+        shifts[4].expect("six runs").p_change(ShiftLimits { machine, ..LIMITS })
+    };
+    assert!(p(0.0) < 0.001, "{}", p(0.0));
+    assert_eq!(p(0.4), 1.0);
+}
+
+#[test]
 fn variance_within_runs_is_a_floor() {
     let level = |level| Some(RunLevel { level, variance: 0.04 });
     let agreeing = QueryRuns {
