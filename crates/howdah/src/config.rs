@@ -175,8 +175,8 @@ fn count_values(table: &DeTable<'_>) -> usize {
     table.values().map(count).sum()
 }
 
-/// Whether an option can be set in the file and by the environment. `--config` can be set by the
-/// environment, but not in the file itself.
+/// Whether an option can be set by the environment and in the file. Also true for `--config`, which
+/// only the environment can set: [`settings`] excludes it from the file.
 pub(crate) fn is_setting(arg: &Arg) -> bool {
     arg.get_long().is_some() && !is_help_or_version(arg)
 }

@@ -20,7 +20,8 @@ pub struct RehearsalOptions {
     pub change: ChangeSource,
     /// The folder for the journal, the runs and the report.
     pub dir: PathBuf,
-    /// Whether to replace a journal of another rehearsal in the folder.
+    /// Whether to start anew even if the folder has a journal, of this rehearsal or another. Its
+    /// finished runs are not reused.
     pub force: bool,
     /// Number of runs on each side, at least 1.
     pub runs: u32,

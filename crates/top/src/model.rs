@@ -119,7 +119,7 @@ pub enum ModelEffect {
     Signal(usize, SignalAction, Vec<PlannedSignal>),
     /// Copy a text to the clipboard.
     Copy(String),
-    /// Request the plan of a session's statement.
+    /// Request the plan of a session's statement from the server with this index.
     Plan(usize, Box<BackendActivity>),
     /// Turn mouse support on or off.
     Mouse(bool),

@@ -27,7 +27,8 @@ use crate::Endpoint;
 ///
 /// # Errors
 ///
-/// A file is missing, unreadable or invalid.
+/// A file is missing, unreadable or invalid, the key belongs to another certificate, the system's
+/// root certificates cannot be used, or the settings contradict each other.
 pub fn client_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(default_provider());
     let verifier = ServerVerifier::new(

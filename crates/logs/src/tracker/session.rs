@@ -109,8 +109,8 @@ impl LastLoggedStep {
         self.action.sql().as_bytes()
     }
 
-    /// Returns the subject of an execute that would follow. After a parse, its parameters are
-    /// unknown, unless the statement has none.
+    /// Returns the statement, portal and parameters that an execute after this step has. After a
+    /// parse, the parameters are unknown, unless the statement has none.
     pub(super) fn bound(&self) -> BoundRef<'_> {
         let bound = self.action.bound();
         match self.step {
