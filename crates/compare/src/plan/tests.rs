@@ -110,7 +110,7 @@ fn different_join_order_is_reported() {
 fn appearing_and_disappearing_steps_are_reported() {
     let mut sort = over("Sort", vec![seq("t", 1)]);
     sort["Sort Key"] = json!(["t.created DESC", "t.id"]);
-    assert_eq!(describe(seq("t", 1), sort.clone()), "a Sort by t.created DESC, t.id appeared");
+    assert_eq!(describe(seq("t", 1), sort.clone()), "a Sort by t.created desc, t.id appeared");
     assert_eq!(describe(sort, seq("t", 1)), "the Sort disappeared");
     let aggregate = |strategy: &str| {
         let mut node = over("Aggregate", vec![seq("t", 1)]);

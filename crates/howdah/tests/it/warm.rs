@@ -383,5 +383,5 @@ fn table_is_loaded_with_indexes_and_toast() {
     assert_eq!(table(&["orders", "items", "--first", "1"]).status.code(), Some(2));
     let missing = table(&["missing"]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(text(&missing.stderr).contains("is named missing"), "{}", text(&missing.stderr));
+    assert!(text(&missing.stderr).contains("matches missing"), "{}", text(&missing.stderr));
 }
