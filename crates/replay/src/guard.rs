@@ -241,9 +241,10 @@ fn evidence(facts: &TargetFacts, captured: &CapturedServer) -> Option<CapturedEv
     if started.is_some() && started == identity.postmaster_start_us {
         return Some(CapturedEvidence::PostmasterStart);
     }
-    let addresses = (Some(comparable(address)), captured.address.as_deref().map(comparable));
+    let is_elsewhere =
+        captured.address.as_ref().is_some_and(|captured| !is_same_address(address, captured));
     let timelines = (identity.timeline.as_ref(), captured.timeline.as_ref());
-    if are_different(timelines) || are_different((addresses.0.as_ref(), addresses.1.as_ref())) {
+    if are_different(timelines) || is_elsewhere {
         return None;
     }
     match identifiers {
@@ -257,12 +258,19 @@ fn are_different<T: PartialEq>(values: (Option<&T>, Option<&T>)) -> bool {
     matches!(values, (Some(left), Some(right)) if left != right)
 }
 
-/// Returns an address in the form in which addresses are compared: all loopback addresses and unix
-/// sockets with one port are one.
-fn comparable(address: &str) -> String {
-    if let Some((_, port)) = address.rsplit_once("/.s.PGSQL.") {
-        return format!("localhost:{port}");
+/// Whether two addresses may be those of one server. A unix socket and a loopback address with its
+/// port may be; two sockets in different directories may not.
+fn is_same_address(left: &str, right: &str) -> bool {
+    let socket_port = |address: &str| Some(address.rsplit_once("/.s.PGSQL.")?.1.to_owned());
+    match (socket_port(left), socket_port(right)) {
+        (Some(port), None) => comparable(right) == format!("localhost:{port}"),
+        (None, Some(port)) => comparable(left) == format!("localhost:{port}"),
+        _ => comparable(left) == comparable(right),
     }
+}
+
+/// Returns an address in the form in which addresses are compared: all loopback addresses are one.
+fn comparable(address: &str) -> String {
     let Some((host, port)) = address.rsplit_once(':').filter(|_| !address.starts_with('/')) else {
         return address.to_owned();
     };
@@ -363,6 +371,11 @@ mod tests {
         assert!(same.iter().all(|address| comparable(address) == "localhost:5432"));
         assert_ne!(comparable("127.0.0.1:5433"), comparable("127.0.0.1:5432"));
         assert_eq!(comparable("/tmp/a:b/.s.PGSQL.5432"), "/tmp/a:b/.s.PGSQL.5432");
+        assert!(is_same_address("/tmp/.s.PGSQL.5432", "127.0.0.1:5432"));
+        assert!(is_same_address("localhost:5432", "/tmp/.s.PGSQL.5432"));
+        assert!(!is_same_address("/tmp/.s.PGSQL.5432", "127.0.0.1:5433"));
+        assert!(!is_same_address("/tmp/.s.PGSQL.5432", "db:5432"));
+        assert!(!is_same_address("/tmp/.s.PGSQL.5432", "/run/.s.PGSQL.5432"));
     }
 
     #[test]
