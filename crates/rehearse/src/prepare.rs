@@ -2,6 +2,8 @@
 //! waits for background work to end. Both sides are prepared in the same way.
 
 use std::{
+    collections::BTreeSet,
+    error::Error,
     fs::File,
     io,
     os::unix::process::CommandExt as _,
@@ -24,7 +26,10 @@ use crate::{
     copies,
     error::RehearsalError,
     options::{ChangeSource, RehearsalOptions, ResetHooks, ResetMode},
-    sql::{check_stopped, connect, connect_after_restart, query_error, query_until_stopped},
+    sql::{
+        APPLICATION_NAME, check_stopped, connect, connect_after_restart, query_error,
+        query_until_stopped,
+    },
 };
 
 /// Time between checks of a running command or of autovacuum.
@@ -73,21 +78,23 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    /// Vacuums, writes a checkpoint and loads the cache image. Returns warnings about anything that
-    /// could not be done, for the report.
+    /// Vacuums the databases of the runs, writes a checkpoint and loads the cache image. Returns
+    /// warnings about anything that could not be done, for the report.
     pub(crate) fn prepare(
         &self,
         side: RehearsalSide,
         working: &ConnectTarget,
+        databases: &BTreeSet<String>,
     ) -> Result<Vec<String>, RehearsalError> {
         let mut warnings = Vec::new();
         let mut client = connect_after_restart(side, working, self.stop)?;
         if self.options.vacuum {
-            let vacuum = query_until_stopped(&mut client, "vacuum (analyze)", self.stop);
-            check_stopped(self.stop)?;
-            if let Err(error) = vacuum {
-                warnings.push(format!("VACUUM failed on {side}: {error}"));
-                client = connect(side, working)?;
+            for database in databases {
+                if let Err(error) = self.vacuum(&working.with_database(database)) {
+                    warnings
+                        .push(format!("VACUUM of database {database} failed on {side}: {error}"));
+                }
+                check_stopped(self.stop)?;
             }
         }
         let checkpoint = query_until_stopped(&mut client, "checkpoint", self.stop);
@@ -103,6 +110,12 @@ impl Preparation<'_> {
             check_stopped(self.stop)?;
         }
         Ok(warnings)
+    }
+
+    fn vacuum(&self, target: &ConnectTarget) -> Result<(), Box<dyn Error>> {
+        let mut client = Client::connect(&target.with_application_name(APPLICATION_NAME))?;
+        query_until_stopped(&mut client, "vacuum (analyze)", self.stop)?;
+        Ok(())
     }
 
     /// Waits until no autovacuum worker is active on a server. Returns a warning if that took too

@@ -1,13 +1,14 @@
 //! Finds the differences between the servers that may explain the change of a query: differences of
-//! tables that the query's text names.
+//! tables that the query's text names, and of settings that take effect where it changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use howdah_compare::Comparison;
-use howdah_report::rehearsal::{BothSides, ServerDifference, ServerFacts};
+use howdah_report::rehearsal::{ActivityFigure, BothSides, ServerDifference, ServerFacts};
 use howdah_sql::Fingerprint;
 
-/// For each changed query, returns the positions of the differences that concern its tables.
+/// For each changed query, returns the positions of the differences that may explain its change:
+/// those of its tables, and settings that take effect where the query changed.
 ///
 /// Names are compared as whole words and without schemas, which texts rarely contain. A view stands
 /// for the tables that it reads. A table that is used only in a function is not found.
@@ -16,6 +17,12 @@ pub(crate) fn find_reasons(
     differences: &[ServerDifference],
     servers: &BothSides<ServerFacts>,
 ) -> BTreeMap<Fingerprint, Vec<usize>> {
+    let cache_hits_differ = differences.iter().any(|difference| {
+        matches!(
+            difference,
+            ServerDifference::ActivityDiffers { figure: ActivityFigure::CacheHits, .. }
+        )
+    });
     let mut reasons = BTreeMap::new();
     for query in comparison.slower().chain(comparison.faster()) {
         let mut names = identifiers(&query.text.query);
@@ -24,8 +31,15 @@ pub(crate) fn find_reasons(
             views.filter(|view| names.contains(&view.name.name)).flat_map(|view| &view.tables);
         let read: Vec<String> = read.map(|table| table.name.clone()).collect();
         names.extend(read);
-        let concerns = |difference: &ServerDifference| {
-            difference.table().is_some_and(|table| names.contains(table.name.as_str()))
+        let concerns = |difference: &ServerDifference| match difference {
+            ServerDifference::TableDiffers { table, .. } => names.contains(table.name.as_str()),
+            ServerDifference::SettingDiffers { name, .. } => match setting_effect(name) {
+                SettingEffect::Plan => query.plan_change.is_some(),
+                SettingEffect::Cache => cache_hits_differ,
+                SettingEffect::Commit => ends_transaction(&query.text.query),
+                SettingEffect::Other => false,
+            },
+            _ => false,
         };
         let positions: Vec<usize> = (0..)
             .zip(differences)
@@ -37,6 +51,59 @@ pub(crate) fn find_reasons(
         }
     }
     reasons
+}
+
+/// Where a setting takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SettingEffect {
+    /// In the plans of queries.
+    Plan,
+    /// In the share of pages that are found in the buffer cache.
+    Cache,
+    /// In the time that a commit takes.
+    Commit,
+    /// Elsewhere, or in ways that a single query does not show.
+    Other,
+}
+
+/// Returns where a setting takes effect, by the sections of PostgreSQL's manual: Query Planning and
+/// the memory that plans count on; Memory; Write Ahead Log and Replication.
+fn setting_effect(name: &str) -> SettingEffect {
+    let is_planning = name.starts_with("enable_")
+        || name.starts_with("geqo")
+        || name.starts_with("jit")
+        || name.starts_with("min_parallel_")
+        || name.starts_with("max_parallel_workers")
+        || name.ends_with("_cost")
+        || name.ends_with("_collapse_limit");
+    match name {
+        _ if is_planning => SettingEffect::Plan,
+        "constraint_exclusion"
+        | "cursor_tuple_fraction"
+        | "default_statistics_target"
+        | "effective_cache_size"
+        | "effective_io_concurrency"
+        | "hash_mem_multiplier"
+        | "max_worker_processes"
+        | "parallel_leader_participation"
+        | "plan_cache_mode"
+        | "recursive_worktable_factor"
+        | "work_mem" => SettingEffect::Plan,
+        "shared_buffers" => SettingEffect::Cache,
+        "commit_delay" | "commit_siblings" | "fsync" | "full_page_writes"
+        | "synchronous_commit" | "wal_compression" | "wal_level" | "wal_sync_method" => {
+            SettingEffect::Commit
+        }
+        _ => SettingEffect::Other,
+    }
+}
+
+/// Whether a statement ends a transaction. Outside of a transaction block, a statement that writes
+/// does.
+fn ends_transaction(query: &str) -> bool {
+    let first = query.split(|char: char| !char.is_alphabetic()).find(|word| !word.is_empty());
+    const WRITES: [&str; 7] = ["commit", "end", "insert", "update", "delete", "merge", "copy"];
+    first.is_some_and(|first| WRITES.iter().any(|word| word.eq_ignore_ascii_case(first)))
 }
 
 /// Returns the words of a normalized text, quoted words without their quotes. Keywords are
@@ -82,4 +149,30 @@ fn identifiers_are_whole_words() {
         assert!(!names.contains(name), "{name}: {names:?}");
     }
     assert!(identifiers("\"unfinished").contains("unfinished"));
+}
+
+#[test]
+fn settings_have_effects_where_the_manual_says() {
+    let cases = [
+        ("random_page_cost", SettingEffect::Plan),
+        ("enable_hashjoin", SettingEffect::Plan),
+        ("work_mem", SettingEffect::Plan),
+        ("max_parallel_workers_per_gather", SettingEffect::Plan),
+        ("shared_buffers", SettingEffect::Cache),
+        ("synchronous_commit", SettingEffect::Commit),
+        ("log_min_duration_statement", SettingEffect::Other),
+    ];
+    for (name, effect) in cases {
+        assert_eq!(setting_effect(name), effect, "{name}");
+    }
+}
+
+#[test]
+fn writes_and_commits_end_transactions() {
+    for query in ["COMMIT", "end", "/* */ update t set n = $1", "INSERT INTO t VALUES ($1)"] {
+        assert!(ends_transaction(query), "{query}");
+    }
+    for query in ["select $1", "begin", "", "endless"] {
+        assert!(!ends_transaction(query), "{query}");
+    }
 }

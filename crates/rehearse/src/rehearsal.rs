@@ -330,8 +330,14 @@ impl Conductor<'_> {
             }
         }
         if let [base, change] = &found[..] {
-            for difference in servers::differences(base, change).iter().take(NOTES_MAX) {
+            let differences = servers::differences(base, change);
+            for difference in differences.iter().take(NOTES_MAX) {
                 self.observer.on_note(&format!("the servers differ: {difference}"));
+            }
+            if self.options().vacuum {
+                servers::renewed_statistics(&differences)
+                    .into_iter()
+                    .for_each(|text| self.warn(text));
             }
         }
         Ok(())
@@ -387,8 +393,9 @@ impl Conductor<'_> {
             let mut client = connect_after_restart(side, &working, &self.rehearsal.stop)?;
             self.record_position(side, &mut client)?;
         }
-        let preparation = self.preparation();
-        let warnings = preparation.prepare(side, &working)?;
+        let databases =
+            self.replayer(&|_| {}).databases(&working, &self.rehearsal.identities(side));
+        let warnings = self.preparation().prepare(side, &working, &databases)?;
         warnings.into_iter().for_each(|warning| self.warn(warning));
         if self.journal.server(side.as_str()).is_none() {
             let mut client = connect(side, &working)?;

@@ -1,6 +1,7 @@
 //! Replays the capture once and writes the run to its folder.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     sync::{
         Arc,
@@ -150,6 +151,19 @@ impl Replayer<'_> {
                 )
             })
             .collect()
+    }
+
+    /// Returns the databases that sessions connect to, as far as the start of the capture shows
+    /// them, and the database of `target`.
+    pub(crate) fn databases(
+        &self,
+        target: &ConnectTarget,
+        identities: &IdentityMap,
+    ) -> BTreeSet<String> {
+        let survey = ConcurrencyEstimate::from_events(self.capture.events(), SURVEY_TIME);
+        let captured = survey.sessions.keys().map(|(_, database)| identities.database(database));
+        let named = captured.filter(|database| !database.is_empty());
+        named.chain([target.database()]).map(str::to_owned).collect()
     }
 
     fn settings(&self, identities: &IdentityMap, is_read_only: bool) -> ReplaySettings {

@@ -10,7 +10,7 @@ use howdah_report::rehearsal::{
     IndexFacts, ServerFacts, SettingValue, TableFacts, TableName, TableStatistics, ViewFacts,
 };
 
-pub(crate) use self::difference::{differences, relevant_settings};
+pub(crate) use self::difference::{differences, relevant_settings, renewed_statistics};
 
 /// Maximum number of tables that are examined, the largest first.
 const TABLES_MAX: usize = 500;

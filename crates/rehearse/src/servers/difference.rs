@@ -63,6 +63,28 @@ pub(crate) fn differences(base: &ServerFacts, change: &ServerFacts) -> Vec<Serve
     found
 }
 
+/// Returns a warning if the change server's statistics were older or missing before the rehearsal,
+/// whose VACUUM (ANALYZE) renews them: then the runs do not show what stale statistics cost.
+pub(crate) fn renewed_statistics(differences: &[ServerDifference]) -> Option<String> {
+    let mut tables = differences.iter().filter_map(|difference| match difference {
+        ServerDifference::TableDiffers { table, difference: TableDifference::StatisticsOlder } => {
+            Some(table)
+        }
+        _ => None,
+    });
+    let first = tables.next()?;
+    let more = match tables.count() {
+        0 => String::new(),
+        1 => " and of 1 other table".to_owned(),
+        count => format!(" and of {count} other tables"),
+    };
+    Some(format!(
+        "planner statistics of {first}{more} were missing or older on the change server, and the \
+         rehearsal renewed them by VACUUM (ANALYZE): run ANALYZE on the day, too, or rehearse with \
+         --no-vacuum"
+    ))
+}
+
 /// Returns the settings that a report shows: those that are not at their default, and those that
 /// differ.
 pub(crate) fn relevant_settings(
@@ -205,7 +227,7 @@ mod tests {
         changed.statistics =
             TableStatistics { live_rows: 1_000, dead_rows: 1_000, analyzed_s: None };
         assert_eq!(
-            texts(&server(orders()), &server(changed)),
+            texts(&server(orders()), &server(changed.clone())),
             [
                 "trigger queue on orders is new",
                 "trigger audit on orders is missing or disabled",
@@ -214,6 +236,10 @@ mod tests {
                 "dead rows of orders: 1 % → 50 %",
             ]
         );
+        let warning = renewed_statistics(&differences(&server(orders()), &server(changed)));
+        let warning = warning.expect("the statistics are missing");
+        assert!(warning.starts_with("planner statistics of orders were missing"), "{warning}");
+        assert_eq!(renewed_statistics(&[]), None);
         // Small differences of size and age are not reported.
         let mut similar = orders();
         similar.bytes = 11 << 20;
