@@ -15,6 +15,7 @@ use std::{
 };
 
 use howdah_connect::{Client, ConnectTarget};
+use howdah_replay::IdentityMap;
 use howdah_report::rehearsal::RehearsalSide;
 use howdah_warm::{
     CacheImage,
@@ -85,6 +86,7 @@ impl Preparation<'_> {
         side: RehearsalSide,
         working: &ConnectTarget,
         databases: &BTreeSet<String>,
+        identities: &IdentityMap,
     ) -> Result<Vec<String>, RehearsalError> {
         let mut warnings = Vec::new();
         let mut client = connect_after_restart(side, working, self.stop)?;
@@ -106,7 +108,7 @@ impl Preparation<'_> {
         }
         drop(client);
         if let Some(image) = self.image {
-            warnings.extend(self.load_image(side, working, image)?);
+            warnings.extend(self.load_image(side, working, image, identities)?);
             check_stopped(self.stop)?;
         }
         Ok(warnings)
@@ -145,9 +147,11 @@ impl Preparation<'_> {
         side: RehearsalSide,
         working: &ConnectTarget,
         image: &CacheImage,
+        identities: &IdentityMap,
     ) -> Result<Option<String>, RehearsalError> {
         let original = self.options.target(RehearsalSide::Base).database();
         let mut options = LoadOptions { evict: true, ..LoadOptions::default() };
+        options.database_names.extend(identities.databases.clone());
         if working.database() != original {
             let renaming = (original.to_owned(), working.database().to_owned());
             options.database_names.extend([renaming]);

@@ -17,12 +17,14 @@ pub(crate) fn find_reasons(
     differences: &[ServerDifference],
     servers: &BothSides<ServerFacts>,
 ) -> BTreeMap<Fingerprint, Vec<usize>> {
-    let cache_hits_differ = differences.iter().any(|difference| {
-        matches!(
-            difference,
-            ServerDifference::ActivityDiffers { figure: ActivityFigure::CacheHits, .. }
-        )
-    });
+    let differs = |wanted: &ActivityFigure| {
+        differences.iter().any(|difference| match difference {
+            ServerDifference::ActivityDiffers { figure, .. } => figure == wanted,
+            _ => false,
+        })
+    };
+    let cache_hits_differ = differs(&ActivityFigure::CacheHits);
+    let checkpoints_differ = differs(&ActivityFigure::Checkpoints);
     let mut reasons = BTreeMap::new();
     for query in comparison.slower().chain(comparison.faster()) {
         let mut names = identifiers(&query.text.query);
@@ -36,6 +38,7 @@ pub(crate) fn find_reasons(
             ServerDifference::SettingDiffers { name, .. } => match setting_effect(name) {
                 SettingEffect::Plan => query.plan_change.is_some(),
                 SettingEffect::Cache => cache_hits_differ,
+                SettingEffect::Checkpoints => checkpoints_differ,
                 SettingEffect::Commit => ends_transaction(&query.text.query),
                 SettingEffect::Other => false,
             },
@@ -60,6 +63,8 @@ enum SettingEffect {
     Plan,
     /// In the share of pages that are found in the buffer cache.
     Cache,
+    /// In the number of checkpoints.
+    Checkpoints,
     /// In the time that a commit takes.
     Commit,
     /// Elsewhere, or in ways that a single query does not show.
@@ -90,6 +95,10 @@ fn setting_effect(name: &str) -> SettingEffect {
         | "recursive_worktable_factor"
         | "work_mem" => SettingEffect::Plan,
         "shared_buffers" => SettingEffect::Cache,
+        "checkpoint_completion_target"
+        | "checkpoint_flush_after"
+        | "checkpoint_timeout"
+        | "max_wal_size" => SettingEffect::Checkpoints,
         "commit_delay" | "commit_siblings" | "fsync" | "full_page_writes"
         | "synchronous_commit" | "wal_compression" | "wal_level" | "wal_sync_method" => {
             SettingEffect::Commit
@@ -159,6 +168,7 @@ fn settings_have_effects_where_the_manual_says() {
         ("work_mem", SettingEffect::Plan),
         ("max_parallel_workers_per_gather", SettingEffect::Plan),
         ("shared_buffers", SettingEffect::Cache),
+        ("max_wal_size", SettingEffect::Checkpoints),
         ("synchronous_commit", SettingEffect::Commit),
         ("log_min_duration_statement", SettingEffect::Other),
     ];

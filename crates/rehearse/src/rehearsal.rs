@@ -393,9 +393,9 @@ impl Conductor<'_> {
             let mut client = connect_after_restart(side, &working, &self.rehearsal.stop)?;
             self.record_position(side, &mut client)?;
         }
-        let databases =
-            self.replayer(&|_| {}).databases(&working, &self.rehearsal.identities(side));
-        let warnings = self.preparation().prepare(side, &working, &databases)?;
+        let identities = self.rehearsal.identities(side);
+        let databases = self.replayer(&|_| {}).databases(&working, &identities);
+        let warnings = self.preparation().prepare(side, &working, &databases, &identities)?;
         warnings.into_iter().for_each(|warning| self.warn(warning));
         if self.journal.server(side.as_str()).is_none() {
             let mut client = connect(side, &working)?;

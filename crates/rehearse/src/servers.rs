@@ -41,8 +41,9 @@ fn settings_sql() -> String {
 
 const EXTENSIONS_SQL: &str = "select extname, extversion from pg_catalog.pg_extension order by 1";
 
-/// `reltuples` is used where the cumulative statistics are empty, as after a crash. Sizes are
-/// computed only for the listed tables, because each size costs system calls.
+/// `reltuples` is used where the cumulative statistics are empty, as after a crash or a restore. It
+/// is negative if the table was never analyzed (since PostgreSQL 14). Sizes are computed only for
+/// the listed tables, because each size costs system calls.
 fn tables_sql() -> String {
     format!(
         "with largest as (
@@ -58,7 +59,8 @@ fn tables_sql() -> String {
                      else greatest(t.reltuples, 0)::bigint end,
                 coalesce(s.n_dead_tup, 0),
                 extract(epoch from pg_catalog.now()
-                        - greatest(s.last_analyze, s.last_autoanalyze))::bigint
+                        - greatest(s.last_analyze, s.last_autoanalyze))::bigint,
+                t.reltuples < 0
          from largest t left join pg_catalog.pg_stat_all_tables s on s.relid = t.oid",
         TABLES_MAX + 1
     )
@@ -164,6 +166,7 @@ fn query_tables(client: &mut Client) -> Result<(Vec<TableFacts>, bool), QueryErr
                     live_rows: number(row, 3),
                     dead_rows: number(row, 4),
                     analyzed_s: row.text(5).and_then(|seconds| seconds.parse().ok()),
+                    is_missing: row.text(6).as_deref() == Some("t"),
                 },
                 indexes: Vec::new(),
                 triggers: Vec::new(),

@@ -117,12 +117,13 @@ fn table_differences(base: &TableFacts, change: &TableFacts) -> Vec<TableDiffere
         let bytes = BothSides { base: base.bytes, change: change.bytes };
         found.push(TableDifference::SizeChanged(bytes));
     }
+    let is_missing = change.statistics.is_missing && !base.statistics.is_missing;
     let is_older = match (base.statistics.analyzed_s, change.statistics.analyzed_s) {
-        (Some(_), None) => true,
         (Some(base), Some(change)) => change >= base.saturating_add(STATISTICS_AGE_MIN_S),
+        // A restore or an upgrade may keep the statistics and forget their age.
         _ => false,
     };
-    if is_older {
+    if is_missing || is_older {
         found.push(TableDifference::StatisticsOlder);
     }
     let dead = BothSides { base: dead_share(base), change: dead_share(change) };
@@ -184,7 +185,12 @@ mod tests {
         TableFacts {
             name: name("orders"),
             bytes: 10 << 20,
-            statistics: TableStatistics { live_rows: 1_000, dead_rows: 10, analyzed_s: Some(60) },
+            statistics: TableStatistics {
+                live_rows: 1_000,
+                dead_rows: 10,
+                analyzed_s: Some(60),
+                is_missing: false,
+            },
             indexes: vec![index("orders_pkey", "u(id)"), index("by_customer", "i(customer)")],
             triggers: vec!["audit".to_owned()],
         }
@@ -224,8 +230,12 @@ mod tests {
         let mut changed = orders();
         changed.triggers = vec!["queue".to_owned()];
         changed.bytes = 20 << 20;
-        changed.statistics =
-            TableStatistics { live_rows: 1_000, dead_rows: 1_000, analyzed_s: None };
+        changed.statistics = TableStatistics {
+            live_rows: 1_000,
+            dead_rows: 1_000,
+            analyzed_s: None,
+            is_missing: true,
+        };
         assert_eq!(
             texts(&server(orders()), &server(changed.clone())),
             [
@@ -244,6 +254,8 @@ mod tests {
         let mut similar = orders();
         similar.bytes = 11 << 20;
         similar.statistics.analyzed_s = Some(3_600);
+        assert_eq!(texts(&server(orders()), &server(similar.clone())), [""; 0]);
+        similar.statistics.analyzed_s = None;
         assert_eq!(texts(&server(orders()), &server(similar)), [""; 0]);
     }
 

@@ -38,7 +38,7 @@ pub struct ServerFacts {
     pub system_identifier: Option<String>,
     /// The WAL timeline; `None` if the role may not read it.
     pub timeline: Option<u32>,
-    /// Settings that differ from their built-in default.
+    /// The settings, without those that differ between any two servers.
     pub settings: BTreeMap<String, SettingValue>,
     /// Versions of extensions, by name.
     pub extensions: BTreeMap<String, String>,
@@ -95,8 +95,12 @@ pub struct TableStatistics {
     pub live_rows: u64,
     /// Number of dead rows, `n_dead_tup`.
     pub dead_rows: u64,
-    /// Seconds since the last ANALYZE; `None` if there was none.
+    /// Seconds since the last ANALYZE; `None` if the server does not know of one, as after a
+    /// restore.
     pub analyzed_s: Option<u64>,
+    /// Whether the planner has no statistics of the table, as after most upgrades.
+    #[serde(default)]
+    pub is_missing: bool,
 }
 
 /// An index of a table.
