@@ -1,7 +1,7 @@
 """Latency with three standbys, one of them slow, by strategy: a section of `bench/pool/run`."""
 import os, pathlib, re, shutil, statistics, tempfile, time
 
-from servers import BIN, POOL_PORT, Pooler, check_run, run
+from servers import BIN, POOL_PORT, USER, Pooler, check_run, run
 
 STRATEGIES = ["random", "round-robin", "least-outstanding", "latency"]
 #: Duration of a request at each server, and the additional duration at the slow one.
@@ -72,7 +72,7 @@ def measured(bench, labs, folder, strategy):
     servers = ", ".join(f"{{ host = '{host}', port = {port} }}" for host, port in labs.servers())
     (folder / "pool.toml").write_text(
         f"[pool]\nmode = 'transaction'\nsizes = {{ pool = 40 }}\nadmin-users = ['postgres']\n"
-        f"[pool.listen]\naddresses = ['127.0.0.1']\nport = {POOL_PORT}\nunix-directories = []\n"
+        f"os-user = '{USER}'\n[pool.listen]\naddresses = ['127.0.0.1']\nport = {POOL_PORT}\nunix-directories = []\n"
         "[pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n"
         f"[pool.databases.postgres]\nservers = [{servers}]\n"
         f"cluster = {{ role = 'replica', strategy = '{strategy}' }}\n")

@@ -1,11 +1,13 @@
 """The server, the poolers in front of it, and the costs of a process."""
-import os, pathlib, re, resource, shutil, subprocess, sys, time
+import os, pathlib, pwd, re, resource, shutil, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path("/usr/lib/postgresql/15/bin")
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 PORT, POOL_PORT = 27432, 27433
 PASSWORD = "sesame"
+# The pooler changes its user if it is started as root: to this one, so not at all.
+USER = pwd.getpwuid(os.geteuid()).pw_name
 
 
 def run(*args, **more):
@@ -70,14 +72,15 @@ def settings(server, auth="trust"):
         f"[databases]\npostgres = host=127.0.0.1 port={PORT}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
         f"listen_port = {POOL_PORT}\nunix_socket_dir =\nauth_type = {auth}\nauth_file = {home}/users.txt\n"
         "pool_mode = transaction\ndefault_pool_size = 20\nmax_client_conn = 12000\nlisten_backlog = 4096\n"
-        "ignore_startup_parameters = extra_float_digits\nserver_tls_sslmode = disable\n")
+        f"ignore_startup_parameters = extra_float_digits\nserver_tls_sslmode = disable\nuser = {USER}\n")
     os.chmod(home / "users.txt", 0o644)
     return home / "pool.ini"
 
 
 def toml(more):
     """The same for howdah alone, with more settings."""
-    return (f"[pool]\nmode = 'transaction'\nsizes = {{ pool = 20 }}\nlimits = {{ clients = 12000 }}\n{more}\n"
+    return (f"[pool]\nmode = 'transaction'\nsizes = {{ pool = 20 }}\nlimits = {{ clients = 12000 }}\n"
+            f"os-user = '{USER}'\n{more}\n"
             f"[pool.listen]\nport = {POOL_PORT}\nunix-directories = []\nbacklog = 4096\n"
             "[pool.auth]\ntype = 'trust'\n[pool.users.postgres]\nsecret = ''\n"
             f"[pool.databases.postgres]\nhosts = ['127.0.0.1:{PORT}']\n")

@@ -17,6 +17,7 @@ mod notify;
 mod outcome;
 mod printable;
 mod progress;
+mod service_user;
 mod terminal;
 mod values;
 

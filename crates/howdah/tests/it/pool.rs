@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    os::unix::net::UnixDatagram,
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
     path::Path,
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     time::Duration,
@@ -14,7 +14,7 @@ use howdah_connect::{Client, ConnParams, ConnectError, ConnectTarget, Environmen
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::{howdah, text, wait_for_value};
+use crate::{as_this_user, howdah, text, wait_for_value};
 
 /// Maximum time for a process to react.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,7 +43,15 @@ impl PoolerProcess {
         fs::write(folder.join(file), settings).unwrap();
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
         command
-            .args(["pool", "--log-level=trace", "--log-format=text", "--workers=2", "-c", file])
+            .args([
+                "pool",
+                &as_this_user(),
+                "--log-level=trace",
+                "--log-format=text",
+                "--workers=2",
+                "-c",
+                file,
+            ])
             .current_dir(folder)
             .env("HOME", folder)
             .stderr(Stdio::piped());
@@ -183,8 +191,10 @@ fn takeover_moves_clients_and_stops_old_process() {
     let (status, messages) = new.wait();
     assert_eq!(status.code(), Some(0), "{messages}");
     assert!(messages.contains("taken over clients=1"), "{messages}");
-    let output =
-        howdah(folder.path()).args(["pool", "-c", "howdah.toml", "--takeover"]).assert().code(1);
+    let output = howdah(folder.path())
+        .args(["pool", &as_this_user(), "-c", "howdah.toml", "--takeover"])
+        .assert()
+        .code(1);
     let messages = text(&output.get_output().stderr);
     assert!(messages.contains("cannot take over: ") && messages.contains("hint: "), "{messages}");
 }
@@ -277,7 +287,6 @@ fn pgbouncer_ini_works_and_log_contains_no_secrets() {
     let (status, messages) = pool.wait();
     assert_eq!(status.code(), Some(0), "{messages}");
     assert!(messages.contains("logfile"), "a key without effect is named:\n{messages}");
-    assert_eq!(messages.contains("running as root"), geteuid().is_root(), "{messages}");
     let keys = stored.rsplit('$').next().unwrap().split(':');
     for secret in keys.chain([&stored[..], "Sesame", plain, kept]) {
         assert!(!messages.contains(secret), "{secret} is in the log:\n{messages}");
@@ -292,7 +301,10 @@ fn unusable_listen_address_is_reported() {
             "[pool.listen]\n{listen}\n[pool.databases.postgres]\nhosts = ['127.0.0.1:1']\n"
         );
         fs::write(folder.path().join("howdah.toml"), settings).unwrap();
-        let output = howdah(folder.path()).args(["pool", "-c", "howdah.toml"]).assert().code(1);
+        let output = howdah(folder.path())
+            .args(["pool", &as_this_user(), "-c", "howdah.toml"])
+            .assert()
+            .code(1);
         text(&output.get_output().stderr)
     };
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -320,7 +332,8 @@ fn second_pooler_on_same_port_fails_to_start() {
     let again = settings_without_password(&server, "")
         .replace("port = 0", &format!("port = {}", pool.port));
     fs::write(folder.path().join("again.toml"), again).unwrap();
-    let output = howdah(folder.path()).args(["pool", "-c", "again.toml"]).assert().code(1);
+    let output =
+        howdah(folder.path()).args(["pool", &as_this_user(), "-c", "again.toml"]).assert().code(1);
     let messages = text(&output.get_output().stderr);
     assert!(messages.contains("is another pooler running there?"), "{messages}");
     pool.terminate();
@@ -395,14 +408,16 @@ fn check_reports_all_causes_of_a_failed_start() {
     // A process that takes over does not bind the addresses.
     assert!(!check(&["--takeover"], 3).contains("listen.addresses"));
     // The hint about another pooler is only given for an address in use.
-    let output = howdah(folder.path()).args(["pool", "-c", "howdah.toml"]).assert().code(1);
+    let output =
+        howdah(folder.path()).args(["pool", &as_this_user(), "-c", "howdah.toml"]).assert().code(1);
     let messages = text(&output.get_output().stderr);
     assert!(messages.contains("hint: is another pooler running there?"), "{messages}");
     drop(taken);
     let settings = "[pool.listen]\nport = 0\nunix-directories = []\n[pool.databases.a]\n\
                     [pool.tls.client]\nmode = 'require'\ncertificate = 'no.crt'\nkey = 'no.key'\n";
     fs::write(path("howdah.toml"), settings).unwrap();
-    let output = howdah(folder.path()).args(["pool", "-c", "howdah.toml"]).assert().code(1);
+    let output =
+        howdah(folder.path()).args(["pool", &as_this_user(), "-c", "howdah.toml"]).assert().code(1);
     let messages = text(&output.get_output().stderr);
     assert!(messages.contains("tls.client.certificate: cannot read no.crt"), "{messages}");
     assert!(
@@ -488,7 +503,6 @@ fn garbage_on_the_port_is_not_logged() {
 /// The imported file is private, is not overwritten, and passes the check.
 #[test]
 fn import_converts_pgbouncer_ini() {
-    use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let ini = "[databases]\nshop = host=db1 user=app password=Sesame\n[pgbouncer]\n\
                listen_addr = *\nauth_file = users\nserver_login_retry = 3\nlogfile = x\n";
@@ -613,7 +627,7 @@ fn refused_logins_are_logged_by_default_and_rate_limited() {
     let run = |level: Option<&str>| {
         fs::write(folder.path().join("howdah.toml"), settings).unwrap();
         let mut command = Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
-        command.args(["pool", "--log-format=text", "-c", "howdah.toml"]);
+        command.args(["pool", &as_this_user(), "--log-format=text", "-c", "howdah.toml"]);
         command.args(level.map(|level| format!("--log-level={level}")));
         command.current_dir(folder.path()).env("HOME", folder.path()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -706,4 +720,107 @@ fn pgbouncer_settings_enable_pgbouncer_signals() {
         assert_eq!(status.code(), Some(0), "{messages}");
         client.query("commit").unwrap_err();
     }
+}
+
+#[test]
+fn pooler_started_as_root_changes_its_user_or_refuses() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let settings = |more: &str| {
+        format!(
+            "[pool]\n{more}\n[pool.listen]\nport = 0\nunix-directories = []\n[pool.auth]\ntype = 'trust'\n\
+             [pool.users.ann]\n[pool.databases.shop]\nhosts = ['127.0.0.1:1']\n"
+        )
+    };
+    let refused = |settings: String| {
+        fs::write(folder.path().join("howdah.toml"), settings).unwrap();
+        let ended = howdah(folder.path()).args(["pool", "-c", "howdah.toml"]).assert().code(1);
+        text(&ended.get_output().stderr)
+    };
+    let message = refused(settings(""));
+    assert!(message.contains("the pooler does not run as root"), "{message}");
+    assert!(message.contains("--os-user"), "{message}");
+    let message = refused(settings("os-user = 'nobody-is-here'"));
+    assert!(message.contains("there is no user nobody-is-here"), "{message}");
+    let check =
+        howdah(folder.path()).args(["pool", "--check", "-c", "howdah.toml"]).assert().code(3);
+    let check = text(&check.get_output().stdout) + &text(&check.get_output().stderr);
+    assert!(check.contains("howdah.toml:2: os-user: there is no user"), "{check}");
+
+    let path = folder.path().join("howdah.toml");
+    fs::write(&path, settings("os-user = 'nobody'")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
+    command.args(["pool", "--log-format=text", "-c", "howdah.toml"]);
+    command.current_dir(folder.path()).env("HOME", folder.path()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut pool = PoolerProcess { child, stderr, port: 0, output: String::new() };
+    pool.wait_for_value("listening: ");
+    let process = pool.child.id();
+    let threads = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    // A thread may have ended meanwhile.
+    let statuses: Vec<String> = threads
+        .filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("status")).ok())
+        .collect();
+    pool.terminate();
+    let (status, messages) = pool.wait();
+    assert!(status.success(), "{messages}");
+    // Only root can read the settings.
+    assert!(messages.contains("reloads will fail"), "{messages}");
+    assert!(statuses.len() >= 2, "{statuses:?}");
+    for status in statuses {
+        let ids = |name: &str| -> Vec<String> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.split_whitespace().map(str::to_owned).collect()
+        };
+        let user = ids("Uid:");
+        assert!(user.len() == 4 && user.iter().all(|id| *id == user[0] && id != "0"), "{status}");
+        assert!(ids("Gid:").iter().all(|id| id != "0"), "{status}");
+        assert!(ids("Groups:").iter().all(|id| id != "0"), "{status}");
+        assert_eq!(ids("CapEff:"), ["0000000000000000"], "{status}");
+    }
+}
+
+/// Resident memory of a process, in bytes.
+fn resident_bytes(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// The limit is documented in `docs/src/reference/security.md`.
+#[test]
+fn clients_that_have_not_logged_in_cost_little_memory() {
+    const CLIENT_BYTES_MAX: u64 = 24 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let settings = "[pool.listen]\nport = 0\nunix-directories = []\n[pool.auth]\ntype = 'trust'\n\
+                    [pool.limits]\nclients = 2000\nlogins = 2000\n\
+                    [pool.users.ann]\n[pool.databases.shop]\nhosts = ['127.0.0.1:1']\n";
+    let pool = PoolerProcess::start(folder.path(), "howdah.toml", settings);
+    let connect = |count: usize| -> Vec<TcpStream> {
+        let connections = (0..count).map(|_| {
+            let mut socket = TcpStream::connect(("127.0.0.1", pool.port)).unwrap();
+            // Half of a startup packet: the pooler waits for the rest.
+            socket.write_all(&[0, 0, 1, 0, 0, 3, 0, 0, b'u', b's', b'e', b'r', 0]).unwrap();
+            socket
+        });
+        let connections: Vec<TcpStream> = connections.collect();
+        // Both workers have read what was sent before once they have answered later connections.
+        for _ in 0..16 {
+            let mut last = send_startup_packet(pool.port, &[("user", "nobody"), ("database", "x")]);
+            last.read_to_end(&mut Vec::new()).unwrap();
+        }
+        connections
+    };
+    let _first = connect(100);
+    let before = resident_bytes(pool.child.id());
+    let more = connect(300);
+    let grown = resident_bytes(pool.child.id()).saturating_sub(before);
+    let each = grown / more.len() as u64;
+    assert!(each <= CLIENT_BYTES_MAX, "{each} bytes for each client");
+    pool.terminate();
+    assert!(pool.wait().0.success());
 }

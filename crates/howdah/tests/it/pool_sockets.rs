@@ -16,14 +16,15 @@ use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::text;
+use crate::{as_this_user, text};
 
 /// A pooler that inherits two descriptors as 3 and 4, with these environment variables about them.
 fn activated_command(folder: &Path, first: OwnedFd, second: OwnedFd, messages: &str) -> Command {
     // LISTEN_PID must be the pooler's process id, which is that of the shell that executes it.
     let script = format!(
         "exec 3<&0 4<&1 </dev/null >/dev/null; {messages} exec \"$0\" pool --log-level=info --log-format=text --workers=2 \
-         -c howdah.toml"
+         {} -c howdah.toml",
+        as_this_user()
     );
     let mut command = Command::new("sh");
     command
@@ -107,7 +108,7 @@ fn activated_sockets_are_used_and_survive_takeover() {
         folder.path().join("takeover").exists()
     });
     let mut taker = Command::new(assert_cmd::cargo::cargo_bin!("howdah"));
-    taker.args(["pool", "--workers=2", "-c", "howdah.toml", "--takeover"]);
+    taker.args(["pool", &as_this_user(), "--workers=2", "-c", "howdah.toml", "--takeover"]);
     taker.current_dir(folder.path()).env("HOME", folder.path()).env("NOTIFY_SOCKET", &notify);
     let taker = taker.stderr(File::options().append(true).open(&log).unwrap()).spawn().unwrap();
     assert!(old.wait().unwrap().success());

@@ -14,7 +14,7 @@ use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{Cluster, skip_without_postgres, wait_for, wait_until};
 use serde_json::Value;
 
-use crate::{howdah, text};
+use crate::{as_this_user, howdah, text};
 
 /// A pooler in transaction mode with two server connections to the database `postgres` of a
 /// cluster.
@@ -68,7 +68,7 @@ impl TestPooler {
         );
         fs::write(folder.path().join("howdah.toml"), settings).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_howdah"))
-            .args(["pool", "-c", "howdah.toml"])
+            .args(["pool", &as_this_user(), "-c", "howdah.toml"])
             .current_dir(folder.path())
             .env("HOME", folder.path())
             .stderr(Stdio::piped())

@@ -46,7 +46,7 @@ impl CapturePooler {
         );
         std::fs::write(folder.join("howdah.toml"), settings).unwrap();
         let mut child = Command::new(assert_cmd::cargo::cargo_bin!("howdah"))
-            .args(["pool", "-c", "howdah.toml"])
+            .args(["pool", "--os-user", &this_user(), "-c", "howdah.toml"])
             .current_dir(folder)
             .env("HOME", folder)
             .stderr(Stdio::piped())
@@ -468,4 +468,10 @@ fn capture_of_killed_pooler_replays() {
     let messages = text(&replayed.get_output().stderr);
     assert!(messages.contains("incomplete"), "{messages}");
     assert_eq!(table_contents(&cluster, "copy")[4], table_contents(&cluster, "bench")[4]);
+}
+
+/// The tests' user. The pooler runs as this user even if it is root.
+fn this_user() -> String {
+    let name = Command::new("id").arg("-un").output().unwrap();
+    String::from_utf8(name.stdout).unwrap().trim().to_owned()
 }

@@ -73,6 +73,7 @@ impl Config {
         let proxy_from = std::mem::take(&mut self.listen.proxy_from);
         self.listen = ListenConfig { proxy_from, ..before.listen.clone() };
         self.workers = before.workers;
+        self.os_user.clone_from(&before.os_user);
         self.capture.start = before.capture.start;
         self.tcp = before.tcp;
     }
@@ -81,7 +82,8 @@ impl Config {
 /// Whether a change of the key takes effect only after a restart.
 pub(crate) fn needs_restart(key: &str) -> bool {
     let is_socket = key.starts_with("listen.") && key != "listen.proxy-from";
-    key == "workers" || key == "capture.start" || is_socket || key.starts_with("tcp.")
+    let is_process = ["workers", "os-user", "capture.start"].contains(&key);
+    is_process || is_socket || key.starts_with("tcp.")
 }
 
 /// A part of the configuration that can be compared with its later version.
@@ -121,7 +123,7 @@ macro_rules! by_fields {
 
 by_fields! {
     Config => Config {
-        listen, workers, mode, sizes, limits, timeouts, auth, tls, tracked_parameters,
+        listen, workers, os_user, mode, sizes, limits, timeouts, auth, tls, tracked_parameters,
         ignored_startup_parameters, reset_query, reset_query_always, max_prepared_statements,
         check_query, round_robin, application_name, simple_queries, shutdown_mode,
         allow_cleartext_password, log, notifications, capture,
@@ -141,7 +143,7 @@ by_fields! {
     TimeoutConfig => TimeoutConfig {
         client_login, client_startup, client_idle, query_wait, query_wait_notify, query, transaction,
         idle_transaction, cancel_wait, reserve_wait, server_connect, server_login_retry, server_idle,
-        server_lifetime, server_check_delay, dns_max_ttl, shutdown, pool_idle,
+        server_lifetime, server_check_delay, dns_max_ttl, shutdown_delay, shutdown, pool_idle,
         autodb_idle, suspend,
     }
     AuthConfig => AuthConfig {

@@ -137,6 +137,7 @@ impl Config {
         let timeout = || duration(value).map(|it| Some(it).filter(|it| !it.is_zero()));
         match name {
             "timeouts.shutdown" => self.timeouts.shutdown = timeout()?,
+            "timeouts.shutdown-delay" => self.timeouts.shutdown_delay = timeout()?,
             "timeouts.client-startup" => self.timeouts.client_startup = timeout()?,
             "limits.logins" => {
                 let invalid = |_| format!("{value:?} is not a number from 0 to {}", u32::MAX);

@@ -26,6 +26,7 @@ fn all_tables_are_parsed() {
         [pool]
         mode = "transaction"
         workers = 4
+        os-user = "howdah"
         tracked-parameters = ["IntervalStyle", "search_path"]
         check-query = false
         [pool.listen]

@@ -58,7 +58,11 @@ pub struct TimeoutConfig {
     /// zero, it is always run.
     #[serde(with = "durations::duration")]
     pub server_check_delay: Duration,
-    /// How long clients are served after SIGTERM before the pooler exits anyway.
+    /// How long new clients are accepted after SIGTERM, while `/readyz` fails.
+    #[serde(with = "durations::timeout")]
+    pub shutdown_delay: Option<Duration>,
+    /// How long clients are served after SIGTERM before the pooler exits anyway; counted from the
+    /// end of `shutdown_delay`.
     #[serde(with = "durations::timeout")]
     pub shutdown: Option<Duration>,
     /// How long a pool without clients and servers is retained.
@@ -95,6 +99,7 @@ impl Default for TimeoutConfig {
             server_idle: seconds(600),
             server_lifetime: Duration::from_secs(3600),
             server_check_delay: Duration::from_secs(30),
+            shutdown_delay: None,
             shutdown: None,
             pool_idle: None,
             autodb_idle: seconds(3600),

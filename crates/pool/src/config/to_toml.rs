@@ -130,6 +130,7 @@ mod tests {
             [pool]
             mode = "transaction"
             workers = 4
+            os-user = "howdah"
             check-query = false
             application-name = "%a %%"
             simple-queries = false

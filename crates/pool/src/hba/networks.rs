@@ -20,8 +20,8 @@ impl Networks {
     pub fn from_kernel() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         let mut networks = Self::default();
-        networks.add_v4(&text("/proc/net/fib_trie"));
-        networks.add_v6(&text("/proc/net/if_inet6"));
+        networks.add_v4(&text("/proc/self/net/fib_trie"));
+        networks.add_v6(&text("/proc/self/net/if_inet6"));
         networks
     }
 

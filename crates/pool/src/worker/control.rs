@@ -106,6 +106,12 @@ impl PoolerHandle {
         log_level::allow_log_level_changes(change);
     }
 
+    /// Whether a shutdown has started, by [`Pooler::drain`](super::Pooler::drain) or a command of
+    /// the console. New clients are refused then.
+    pub fn is_shutting_down(&self) -> bool {
+        self.shared.is_shutting_down()
+    }
+
     /// Returns the current settings.
     pub fn config(&self) -> Arc<Config> {
         self.shared.directory.config()

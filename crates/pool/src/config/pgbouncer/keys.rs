@@ -364,10 +364,10 @@ pub const KEYS: &[PgbouncerKey] = &[
         config.listen.unix_mode = mode.map_err(|_| "must be an octal number, such as 0770")?;
         Ok(())
     }),
-    ignored(
-        "user",
-        "the process does not change its user: its supervisor starts it as the right user",
-    ),
+    sets("user", "os-user", |config, value| {
+        config.os_user = non_empty(value);
+        Ok(())
+    }),
     ignored("verbose", "set by --log-level; `SET verbose` changes it while the pooler runs"),
 ];
 

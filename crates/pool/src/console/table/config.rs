@@ -110,6 +110,7 @@ const SETTINGS: &[ConfigRow] = &[
     ("unix_socket_dir", |it| path(it.listen.unix_directories.first()), false),
     ("unix_socket_group", |it| it.listen.unix_group.clone().unwrap_or_default(), false),
     ("unix_socket_mode", |it| format!("{:04o}", it.listen.unix_mode), false),
+    ("user", |it| it.os_user.clone().unwrap_or_default(), false),
 ];
 
 pub(super) fn rows(config: &Config) -> Vec<Vec<CellValue>> {
