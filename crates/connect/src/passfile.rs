@@ -11,7 +11,7 @@
 use std::{
     fs::File,
     io::{self, Read},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::Path,
     sync::Arc,
 };
@@ -70,8 +70,12 @@ impl Passwords {
             return Ok(Err(Warning::PasswordFileNotPlain { path: path.to_owned() }));
         }
         let file = File::open(path)?;
-        let mode = file.metadata()?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
+        let metadata = file.metadata()?;
+        let mode = metadata.permissions().mode() & 0o777;
+        // libpq refuses any right of the group. systemd's credentials and Kubernetes' secrets are
+        // owned by root and readable by the group of the process, which is as safe.
+        let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
+        if mode & forbidden != 0 {
             return Ok(Err(Warning::PasswordFilePermissions { path: path.to_owned(), mode }));
         }
         let mut bytes = Vec::new();
@@ -242,15 +246,22 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pgpass");
         fs::write(&path, "*:*:*:*:hunter2\n").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let (passwords, warning) = Passwords::read(&path);
-        assert!(passwords.lines.is_empty());
-        assert_eq!(
-            warning,
-            Some(Warning::PasswordFilePermissions { path: path.clone(), mode: 0o640 })
-        );
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        let (passwords, warning) = Passwords::read(&path);
+        let read_with = |mode| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Passwords::read(&path)
+        };
+        let is_root = path.metadata().unwrap().uid() == 0;
+        for mode in [0o640, 0o604, 0o620, 0o660] {
+            let (passwords, warning) = read_with(mode);
+            if is_root && mode == 0o640 {
+                assert_eq!((passwords.lines.len(), warning), (1, None));
+                continue;
+            }
+            assert!(passwords.lines.is_empty(), "{mode:o}");
+            let expected = Warning::PasswordFilePermissions { path: path.clone(), mode };
+            assert_eq!(warning, Some(expected));
+        }
+        let (passwords, warning) = read_with(0o600);
         assert_eq!((passwords.lines.len(), warning), (1, None));
         assert!(!format!("{passwords:?}").contains("hunter2"));
     }

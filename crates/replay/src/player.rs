@@ -287,6 +287,12 @@ impl Player {
             Action::Copy { direction: CopyDirection::In, .. } => {
                 (!has_copy_data(event)).then_some(SkipCause::CopyData)
             }
+            Action::Simple { sql } if sets_removed_password(sql.as_bytes()) => {
+                Some(SkipCause::RemovedPassword)
+            }
+            Action::Execute(bound) if sets_removed_password(bound.sql.as_bytes()) => {
+                Some(SkipCause::RemovedPassword)
+            }
             Action::Bind(bound) | Action::Execute(bound) => {
                 parameters_skip_reason(bound.parameters.as_deref())
             }
@@ -578,6 +584,19 @@ fn has_copy_data(event: &Event) -> bool {
 
 /// Maximum bytes of one CopyData message.
 const COPY_CHUNK_BYTES: usize = 64 << 10;
+
+/// Whether a statement sets a password that was removed from the capture: sending it would give a
+/// role the placeholder as its password. Quotes are doubled inside of another string.
+fn sets_removed_password(sql: &[u8]) -> bool {
+    const PASSWORD: &[u8] = b"password";
+    memchr::memmem::find_iter(sql, b"'redacted'").any(|at| {
+        let before = &sql[..at];
+        let is_filler = |byte: &u8| byte.is_ascii_whitespace() || *byte == b'\'';
+        let end = before.iter().rposition(|byte| !is_filler(byte)).map_or(0, |last| last + 1);
+        let word = &before[end.saturating_sub(PASSWORD.len())..end];
+        word.eq_ignore_ascii_case(PASSWORD)
+    })
+}
 
 /// Returns the reason why these values cannot be bound, if there is one.
 fn parameters_skip_reason(parameters: Option<&[Parameter]>) -> Option<SkipCause> {

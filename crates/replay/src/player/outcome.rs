@@ -71,6 +71,7 @@ pub(crate) enum EventEnd {
 pub(crate) enum SkipCause {
     CopyData,
     CallArguments,
+    RemovedPassword,
     UnknownParameters,
     TruncatedParameter,
     PortalNotOpen,
@@ -87,6 +88,7 @@ impl SkipCause {
         match self {
             Self::CopyData => "rows of COPY FROM STDIN not captured",
             Self::CallArguments => "arguments of function call not captured",
+            Self::RemovedPassword => "password removed from the capture",
             Self::UnknownParameters => "parameter values not captured",
             Self::TruncatedParameter => "parameter value truncated in capture",
             Self::PortalNotOpen => "portal was not opened",

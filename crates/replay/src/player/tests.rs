@@ -318,7 +318,12 @@ fn events_with_missing_data_are_skipped_with_reason() {
         ..bound("", "", "select $1", &[])
     };
     let rows = Action::Copy { sql: "copy t from stdin".into(), direction: CopyDirection::In };
+    let password = "alter role ann PASSWORD  'redacted' valid until 'infinity'";
+    let nested = "do $$ begin execute 'create role b password ''redacted'''; end $$";
     let expected = [
+        (Action::Simple { sql: password.into() }, SkipCause::RemovedPassword),
+        (Action::Execute(bound("", "", password, &[])), SkipCause::RemovedPassword),
+        (Action::Simple { sql: nested.into() }, SkipCause::RemovedPassword),
         (Action::Execute(unknown), SkipCause::UnknownParameters),
         (Action::Execute(cut), SkipCause::TruncatedParameter),
         (rows, SkipCause::CopyData),

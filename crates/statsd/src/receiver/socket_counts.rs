@@ -119,7 +119,7 @@ impl LossLedger for SocketLedger {
 /// Returns the number of packets dropped since boot because a processor's receive queue was full; 0
 /// if `/proc` is unreadable.
 fn backlog_drops() -> u64 {
-    fs::read_to_string("/proc/net/softnet_stat").map_or(0, |table| parse_softnet(&table))
+    fs::read_to_string("/proc/self/net/softnet_stat").map_or(0, |table| parse_softnet(&table))
 }
 
 /// Sums the drops in `softnet_stat`: one line per processor, hexadecimal; the second column is
