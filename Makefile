@@ -12,23 +12,41 @@ FULL = --features howdah/full
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install test lint fmt fuzz explore simulate failover bench compat doc receivers
+.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover bench compat doc receivers
 
 help: ## List the targets.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 setup: ## Install what building and testing need (Debian, by apt).
 	@scripts/setup
 
+# A released or installed binary is used if there is one; otherwise one is built.
 demo: ## Rehearse a dropped index on throw-away servers and name the query that gets slower; report in demo-out/.
-	@scripts/setup demo
-	$(CARGO) build --package howdah
-	target/debug/howdah demo --output $(DEMO_OUT)
+	@if [ -x target/release/howdah ]; then target/release/howdah demo --output $(DEMO_OUT); \
+	elif command -v howdah >/dev/null; then howdah demo --output $(DEMO_OUT); \
+	else scripts/setup demo && $(CARGO) build --package howdah && target/debug/howdah demo --output $(DEMO_OUT); fi
 
 install: ## Build with optimisation and install into PREFIX (/usr/local): command, manual pages, completions.
 	@scripts/setup full
 	$(CARGO) build --release --package howdah $(FULL)
 	scripts/install target/release/howdah "$(DESTDIR)$(PREFIX)"
+
+dist: ## Build packages, container image, checksums and signature into target/dist (Debian 12 or newer).
+	@scripts/setup full
+	scripts/dist
+
+sign: ## Sign the packages in target/dist again, with the minisign key in HOWDAH_SIGNING_KEY.
+	scripts/sign-dist
+
+check-dist: ## Try the packages and the image: in an empty Debian, and in a container (needs root).
+	scripts/check-dist
+
+helm: ## Lint and render the Helm chart, and check it against the types of Kubernetes (needs Go).
+	$(CARGO) build --package howdah
+	scripts/check-helm
+
+advisories: ## Look up the dependencies in the RustSec database, which is downloaded first.
+	$(CARGO) deny --log-level error check advisories
 
 # The tests come last, so that their summary ends the log. Property tests use the same cases in each run, so that
 # a commit either passes or fails; `make explore` tries others.

@@ -81,7 +81,7 @@ impl ServerInventory {
             kinds: vec![ServerKind::Bare, ServerKind::Howdah],
             notes: Vec::new(),
         };
-        servers.add_note(ServerKind::Howdah, version(&servers.howdah, "--version"));
+        servers.add_note(ServerKind::Howdah, version(&servers.howdah, "-V"));
         let node = servers.fetch_node();
         servers.add_server(ServerKind::Node, node);
         let gostatsd = servers.fetch_go("gostatsd", GOSTATSD, "--version");

@@ -21,13 +21,31 @@ use crate::{
     terminal::write_stderr,
 };
 
+/// Returns the version, and what else a bug report should name. The build of packages sets
+/// `HOWDAH_COMMIT`.
+fn build_facts() -> String {
+    let features: Vec<&str> =
+        [("grammar", cfg!(feature = "grammar")), ("fetch", cfg!(feature = "fetch"))]
+            .into_iter()
+            .filter_map(|(name, is_enabled)| is_enabled.then_some(name))
+            .collect();
+    let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+    format!(
+        "{}\ncommit: {}\ntarget: {}-{}\nfeatures: {features}",
+        env!("CARGO_PKG_VERSION"),
+        option_env!("HOWDAH_COMMIT").unwrap_or("unknown"),
+        std::env::consts::ARCH,
+        std::env::consts::OS,
+    )
+}
+
 /// Find out whether a change to PostgreSQL slows down your traffic, which query it slows, and why,
 /// before you make the change.
 ///
 /// Capture client traffic from the server log, replay it at its original pace against a changed
 /// server, and compare the two runs query by query.
 #[derive(Debug, Parser)]
-#[command(name = "howdah", version, after_help = AFTER_HELP)]
+#[command(name = "howdah", version, long_version = build_facts(), after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,

@@ -18,9 +18,17 @@ fn usage_error_exits_2_with_message_on_stderr() {
 #[test]
 fn help_and_version_go_to_stdout_and_exit_0() {
     let folder = tempfile::tempdir().unwrap();
-    let version = howdah(folder.path()).arg("--version").assert().success();
+    let version = |option: &str| {
+        let shown = howdah(folder.path()).arg(option).assert().success();
+        text(&shown.get_output().stdout)
+    };
     let expected = format!("howdah {}\n", env!("CARGO_PKG_VERSION"));
-    assert_eq!(text(&version.get_output().stdout), expected);
+    assert_eq!(version("-V"), expected);
+    let facts = version("--version");
+    assert!(facts.starts_with(&expected), "{facts}");
+    for fact in ["commit: ", "target: ", "features: "] {
+        assert!(facts.contains(&format!("\n{fact}")), "{facts}");
+    }
     let help = howdah(folder.path()).arg("--help").assert().success();
     assert!(help.get_output().stderr.is_empty());
 }
@@ -83,6 +91,16 @@ fn man_pages_match_the_help() {
     let pool = page(&["pool"]);
     assert!(pool.contains(".TH howdah-pool 1") && pool.contains("\\-\\-check"), "{pool}");
     assert!(page(&["warm", "load"]).contains("\\-\\-jobs"));
+    howdah(folder.path()).args(["man", "--output", "."]).assert().success();
+    for name in
+        ["howdah", "howdah-pool", "howdah-rehearse", "howdah-report-serve", "howdah-warm-load"]
+    {
+        let page = std::fs::read_to_string(folder.path().join(format!("{name}.1"))).unwrap();
+        assert!(page.contains(&format!(".TH {name} 1")), "{name}: {page}");
+    }
+    assert!(!folder.path().join("howdah-help.1").exists());
+    let missing = howdah(folder.path()).args(["man", "--output", "missing"]).assert().code(1);
+    assert!(text(&missing.get_output().stderr).contains("cannot write missing/howdah.1"));
     let wrong = howdah(folder.path()).args(["man", "warm", "lod"]).assert().code(2);
     assert!(text(&wrong.get_output().stderr).contains("howdah warm has no command lod"));
 }

@@ -99,30 +99,93 @@ fn dockerfile_matches_workspace_and_commands() {
     assert_eq!(count, 3);
 }
 
+/// The values of a key in a systemd unit, with continuation lines joined.
+fn values(unit: &str, key: &str) -> Vec<String> {
+    let lines = unit.replace("\\\n", " ");
+    let values = lines.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    values.map(str::to_owned).collect()
+}
+
 #[test]
-fn top_service_unit_has_valid_command_line() {
-    let unit = read("deploy/howdah-top.service").replace("\\\n", " ");
-    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    let words = split_words(&start.replace("%d/howdah.toml", "/dev/null"));
-    assert_eq!(words[0], "/usr/bin/howdah");
-    check_command_line(&words[1..]).unwrap();
+fn service_units_have_valid_command_lines() {
+    let units = [
+        ("pool", "--workers"),
+        ("statsd", "--dialect"),
+        ("top", "--interval"),
+        ("warm", "--interval"),
+    ];
+    for (name, option) in units {
+        let unit = read(&format!("deploy/systemd/howdah-{name}.service"));
+        let variables = values(&unit, "Environment");
+        let mut command = values(&unit, "ExecStart").concat();
+        for (variable, value) in variables.iter().filter_map(|set| set.split_once('=')) {
+            command = command.replace(&format!("${variable}"), value);
+        }
+        let files = ["/etc/howdah/howdah.toml", "/etc/howdah/statsd.toml", "%d/top.toml"];
+        let command =
+            files.iter().fold(command, |command, file| command.replace(file, "/dev/null"));
+        let words = split_words(&command);
+        assert_eq!(words[0], "/usr/bin/howdah");
+        check_command_line_with(option, &words[1..]).unwrap();
+        assert_eq!(values(&unit, "Type"), ["notify"], "{name} reports when it is ready");
+    }
+}
+
+/// `systemd-analyze security` rates what a service could do: 0 is nothing, 10 everything.
+#[test]
+fn service_units_are_hardened() {
+    const EXPOSURE_MAX: f64 = 3.0;
+    let units = root().join("deploy/systemd");
+    for unit in fs::read_dir(units).unwrap().map(|unit| unit.unwrap().path()) {
+        if unit.extension().is_none_or(|extension| extension != "service") {
+            continue;
+        }
+        let mut command = std::process::Command::new("systemd-analyze");
+        let rated = command.args(["security", "--offline=true", "--no-pager"]).arg(&unit).output();
+        let Ok(rated) = rated else {
+            eprintln!("skipped: systemd-analyze is not installed");
+            return;
+        };
+        let rated = text(&rated.stdout) + &text(&rated.stderr);
+        let (_, exposure) = rated.rsplit_once("Overall exposure level for ").expect(&rated);
+        let exposure = exposure.split_whitespace().nth(1).unwrap();
+        assert!(exposure.parse::<f64>().unwrap() < EXPOSURE_MAX, "{}: {exposure}", unit.display());
+    }
 }
 
 #[test]
 fn pool_service_and_socket_units_match() {
-    let unit = read("deploy/howdah-pool.service");
-    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
-    let words = split_words(start);
-    assert_eq!(words[0], "/usr/bin/howdah");
-    check_command_line_with("--workers", &words[1..]).unwrap();
+    let unit = read("deploy/systemd/howdah-pool.service");
     // The unit relies on the pooler's sd_notify messages and on SIGHUP.
-    for line in ["Type=notify", "NotifyAccess=all", "ExecReload=/bin/kill -HUP $MAINPID"] {
-        assert!(unit.lines().any(|it| it == line), "{line}");
-    }
+    assert_eq!(values(&unit, "NotifyAccess"), ["all"]);
+    assert_eq!(values(&unit, "ExecReload"), ["/bin/kill -HUP $MAINPID"]);
     // A socket unit belongs to the service of the same name, which accepts connections itself.
-    let sockets = read("deploy/howdah-pool.socket");
+    let sockets = read("deploy/systemd/howdah-pool.socket");
     assert!(!sockets.contains("Accept=") && !sockets.contains("Service="));
-    let listens = sockets.lines().filter_map(|line| line.strip_prefix("ListenStream="));
-    let ports: Vec<_> = listens.map(|place| place.rsplit(['.', ':']).next().unwrap()).collect();
+    let ports: Vec<_> = values(&sockets, "ListenStream");
+    let ports: Vec<_> = ports.iter().filter_map(|place| place.rsplit(['.', ':']).next()).collect();
     assert_eq!(ports, ["6432", "6432"], "clients look for a unix socket by the port's number");
+}
+
+/// The installed settings files are valid, also once their examples are uncommented.
+#[test]
+fn packaged_settings_are_valid() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |file: &str, text: String, words: &[&str]| {
+        let path = folder.path().join(file);
+        fs::write(&path, text).unwrap();
+        howdah(folder.path()).args(words).assert().success();
+    };
+    let example = read("deploy/packages/howdah.toml");
+    let (_, example) = example.split_once("\n\n").unwrap();
+    let example = example.replace("# ", "").replace("/run/howdah", ".");
+    assert!(example.contains("[pool.databases.shop]"), "{example}");
+    let example = example.replace("db1.example.org", "127.0.0.1");
+    let example = example.replace("[pool.listen]", "[pool.listen]\nport = 0");
+    check("pool.toml", example, &["pool", "--check", "-c", "pool.toml"]);
+    let statsd = read("deploy/packages/statsd.toml");
+    let statsd = statsd.replace(":8125", ":0").replace(":9102", ":0");
+    check("statsd.toml", statsd, &["statsd", "--check", "-c", "statsd.toml"]);
+    let top = read("deploy/packages/top.toml");
+    check("top.toml", top, &["--config", "top.toml", "config", "check"]);
 }

@@ -16,9 +16,11 @@ mod compare;
 mod config;
 mod demo;
 mod deploy;
+mod docs;
 mod doctor;
 mod help;
 mod lab;
+mod monitoring;
 mod pool;
 mod pool_signals;
 mod pool_sockets;
@@ -63,6 +65,12 @@ fn howdah(folder: &Path) -> Command {
 /// The output of a command as text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("output is not UTF-8")
+}
+
+/// The option that keeps the pooler running as the tests' user, even if that is root.
+fn as_this_user() -> String {
+    let name = std::process::Command::new("id").arg("-un").output().unwrap();
+    format!("--os-user={}", text(&name.stdout).trim())
 }
 
 /// Reads lines until one contains `part`, and returns that line. All lines read are appended to

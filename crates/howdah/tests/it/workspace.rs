@@ -107,30 +107,3 @@ fn every_crate_uses_workspace_lints() {
         assert_eq!(package.license.as_deref(), Some("Apache-2.0"), "{}", package.name);
     }
 }
-
-#[test]
-fn links_between_pages_resolve() {
-    let mut pages = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
-    let mut folders = vec![root().join("docs"), root().join("bench")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false if path.extension().is_some_and(|ext| ext == "md") => pages.push(path),
-                false => {}
-            }
-        }
-    }
-    for page in pages {
-        let text = fs::read_to_string(&page).unwrap();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = link.split('#').next().unwrap_or_default();
-            if file.is_empty() || file.contains("://") {
-                continue;
-            }
-            let target = page.parent().unwrap().join(file);
-            assert!(target.exists(), "{} links to {link}", page.display());
-        }
-    }
-}

@@ -19,9 +19,9 @@ use crate::{
     outcome::CommandOutcome,
 };
 
-/// Analyze a recording of `howdah probe run`: a verdict, its evidence and a chart.
+/// Analyze a recording of `howdah probe run`: a summary, its evidence and a chart.
 ///
-/// The verdict compares measurements while checkpoints write and sync with those outside of
+/// The summary compares measurements while checkpoints write and sync with those outside of
 /// checkpoints, and states if there is too little data to compare. A file can be read while it is
 /// being recorded.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ use crate::{
 pub(super) struct Args {
     /// The recording
     file: PathBuf,
-    /// Write a self-contained HTML page with the verdict and the chart
+    /// Write a self-contained HTML page with the summary and the chart
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write only the chart

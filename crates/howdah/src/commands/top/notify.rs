@@ -28,7 +28,7 @@ pub(super) struct NotifyArgs {
     slow_log_format: SlowLogFormatName,
     /// Alert rule: 'query > 5m', 'connections > 90% for 1m', 'lag > 1GB until 100MB'; repeatable.
     /// Subjects: query, idle-in-transaction, transaction, blocked, connections, lag, wraparound,
-    /// away
+    /// unreachable
     #[arg(long, value_name = "RULE", value_parser = AlertRule::parse)]
     alert: Vec<AlertRule>,
     /// Report slow statements and alerts to a Slack channel. Other users can see the URL in the
