@@ -52,8 +52,8 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
-/// Locks `name` in `dir` exclusively among processes, until the value is dropped or this process
-/// ends. Blocks while another process has the lock.
+/// Acquires the lock `name` in `dir`, and holds it until the returned file is dropped or the
+/// process ends. Blocks while it is held elsewhere.
 pub(crate) fn lock(dir: &Path, name: &str) -> io::Result<File> {
     let file =
         fs::OpenOptions::new().create(true).append(true).open(dir.join(format!(".{name}.lock")))?;

@@ -86,7 +86,7 @@ pub enum PhaseUpdate {
     Finished(FinishedPhase),
 }
 
-/// A phase from start to end.
+/// A finished phase of a checkpoint, or a whole checkpoint (depth 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinishedPhase {
     /// Kind of the phase.
@@ -140,7 +140,7 @@ impl CheckpointTracer {
         FromCheckpointStats::open(server).map(|watch| Self(PhaseSource::Stats(watch)))
     }
 
-    /// The source of the phases.
+    /// Returns how phases are observed: by USDT probes, or by polling the server's memory.
     pub fn source(&self) -> ProbeSource {
         match self.0 {
             PhaseSource::Usdt(_) => ProbeSource::Bpf,

@@ -26,7 +26,7 @@ impl BpftraceScript {
         [Self::Extend, Self::Checkpoints].into_iter().chain(durations)
     }
 
-    /// The name of the probe.
+    /// Returns the name on the command line of `howdah probe export`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Extend => "extend",

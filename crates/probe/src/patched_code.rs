@@ -17,7 +17,8 @@ use crate::{
     error::{BpfError, ProbeError},
 };
 
-/// Finds where the code of any server process differs from its file, as function names.
+/// Returns the functions whose code differs from the executable file in at least one process of the
+/// server.
 ///
 /// # Errors
 ///

@@ -140,7 +140,7 @@ pub struct Aggregation {
     pub delete_idle_sets: bool,
     /// Delete gauges that were idle for `gauge-ttl` intervals, instead of repeating them.
     pub delete_idle_gauges: bool,
-    /// Flushes that an idle gauge survives, at least 1.
+    /// Number of flushes that send a gauge after it was last received, at least 1.
     pub gauge_ttl: u32,
     /// Replace characters in keys that are invalid in Graphite.
     pub sanitise: bool,

@@ -156,7 +156,8 @@ enum AwaitedReply {
     Call,
     /// A Parse, with the statement that previously had the name.
     Parse(Text, Option<Arc<ParsedStatement>>),
-    /// A Bind, with its portal, and whether the portal is executed.
+    /// A Bind: its portal, and whether it produces no event, because an Execute of the portal
+    /// follows or its statement is unknown.
     Bind(Text, bool),
     /// A Describe or a Close.
     Other,

@@ -223,7 +223,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     outcome.and_then(|outcome| recorded.map(|()| outcome))
 }
 
-/// Maximum time to wait at exit for webhooks to deliver.
+/// Maximum time to wait at exit until queued notifications are sent to webhooks.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs as a service that sends notifications, without output.

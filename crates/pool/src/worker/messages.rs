@@ -80,7 +80,7 @@ pub(super) enum WorkerMessage {
     PositionsInvalid(Arc<str>),
     /// The state of a server in some cluster has changed.
     ClusterStateChanged,
-    /// Settings have changed; `done` confirms that they are applied.
+    /// Settings have changed. The worker sends `()` once it has applied them.
     SettingsChanged(Sender<()>),
     /// Stops accepting clients, and hands each connected client over to another process as soon as
     /// possible.

@@ -25,8 +25,8 @@ use crate::{WorkerId, config::Config};
 pub struct Preflight {
     /// Keys below `[pool]`, and the reasons why their values cannot be used.
     pub errors: Vec<(String, String)>,
-    /// Keys and reasons of problems that may be intended, such as a port in use by a pooler that is
-    /// to be taken over.
+    /// Keys and descriptions of conditions that may be intended, such as a port in use by a pooler
+    /// that is to be taken over.
     pub warnings: Vec<(String, String)>,
 }
 

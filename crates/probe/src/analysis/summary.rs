@@ -61,7 +61,8 @@ const SAMPLES_MIN: u64 = 50;
 /// Minimum number of buffer allocations.
 const ALLOCATIONS_MIN: u64 = 1000;
 
-/// Wait events of sessions that requested the checkpoint; they wait for nothing else.
+/// Wait events of sessions that wait for a checkpoint which they requested, as by `CHECKPOINT`.
+/// They are ignored: they do not show that a checkpoint slows other sessions.
 const CHECKPOINT_REQUEST_WAITS: [&str; 2] = ["IPC:CheckpointStart", "IPC:CheckpointDone"];
 
 /// Findings of a recording, as text.

@@ -26,7 +26,7 @@ pub enum RecordingReadError {
         /// The system error.
         source: io::Error,
     },
-    /// The file is not a recording.
+    /// The file is not a recording, or its format version is unknown.
     #[error("{} is not a probe recording, or was written by a later version", path.display())]
     Foreign {
         /// Path of the file.

@@ -70,7 +70,7 @@ impl SocketCounts {
         self.discarded.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Reads all counts.
+    /// Queries the kernel's counters, adds new drops to the total, and returns all counts.
     fn read(&self) -> SocketAccount {
         let mut kernel = self.kernel.lock();
         if let Some(memory) =

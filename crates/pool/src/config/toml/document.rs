@@ -40,11 +40,12 @@ struct Sections {
 }
 
 impl PoolDocument {
-    /// Parses a document.
+    /// Parses a document. Entries with invalid values are removed and listed in the errors.
     ///
     /// # Errors
     ///
-    /// The document is not valid TOML, or has no section `[pool]`.
+    /// The document is not valid TOML, has no section `[pool]`, has too many errors, or has one
+    /// that cannot be fixed by removing an entry, such as a missing key.
     pub(in crate::config) fn read(text: &str, file: &Path) -> Result<Self, ConfigErrors> {
         let line = |at: usize| 1 + text[..at.min(text.len())].matches('\n').count();
         let (mut document, syntax) = DeTable::parse_recoverable(text);

@@ -494,8 +494,9 @@ impl LinkedHandler<'_> {
         splice(sql, startup, server.status != TransactionStatus::Idle, |_| None)
     }
 
-    /// Handles a query string that only deallocates a statement which the client prepared by the
-    /// extended protocol. Returns `None` for other query strings, and if the server must reject it.
+    /// Handles a query string that only deallocates a statement which was prepared by the extended
+    /// protocol. Returns `None` for other query strings, and in a failed transaction, where the
+    /// server reports the error.
     fn try_deallocate(&mut self, message: PartialMessage<'_>) -> Option<RewriteResult> {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let name = deallocated_name(message).filter(|_| !server.is_copying_in)?;

@@ -37,7 +37,7 @@ impl ConnectionLimit {
         self.in_use() > self.max()
     }
 
-    /// Changes the maximum. This closes no connections.
+    /// Changes the maximum. Connections beyond a lower one are not closed here.
     pub fn set_max(&self, max: u32) {
         self.max.store(max, Ordering::Relaxed);
     }
