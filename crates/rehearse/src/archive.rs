@@ -54,7 +54,7 @@ pub(crate) struct ReportFile {
 pub(crate) const HTML_REPORT: ReportFile =
     ReportFile { name: "report.html", label: "HTML", content_type: "text/html; charset=utf-8" };
 
-/// The JSON report, which the list is made of.
+/// The JSON report, from which the list is made.
 const JSON_REPORT: ReportFile =
     ReportFile { name: "report.json", label: "JSON", content_type: "application/json" };
 
@@ -82,7 +82,7 @@ impl ReportFile {
 #[derive(Debug)]
 pub(crate) struct RehearsalArchive {
     root: PathBuf,
-    /// Rows of `report.json` files that have not changed since they were read.
+    /// Rows made from `report.json` files, with the stamps that these files had then.
     cache: Mutex<HashMap<PathBuf, (FileStamp, ReportRow)>>,
 }
 
@@ -120,7 +120,7 @@ impl ReportRow {
 }
 
 impl RehearsalArchive {
-    /// Creates an archive of a folder.
+    /// Creates an archive of the folder `root`, without searching it yet.
     ///
     /// # Errors
     ///
@@ -160,12 +160,13 @@ impl RehearsalArchive {
         Ok(RehearsalIndex { folder: folder.display().to_string(), rows, notes })
     }
 
-    /// Reads a file of the rehearsal in the folder `path`, which consists of names only.
+    /// Reads a file of the rehearsal in the folder `path`, relative to the root. A path with `..`
+    /// is refused.
     ///
     /// # Errors
     ///
-    /// The folder has no rehearsal, or the file does not exist, is not a regular file, or is too
-    /// large.
+    /// The folder has no rehearsal or would not be searched by [`Self::index`], or the file does
+    /// not exist, is not a regular file, or is too large.
     pub(crate) fn read(&self, path: &Path, file: ReportFile) -> io::Result<Vec<u8>> {
         let mut folder = ArchiveFolder::open(&self.root)?;
         let mut depth = 0;
@@ -191,8 +192,8 @@ fn is_rehearsal(folder: &ArchiveFolder) -> bool {
     [journal::FILE, JSON_REPORT.name].iter().any(|name| folder.stamp(name).is_some())
 }
 
-/// Whether a subfolder may contain rehearsals: it is not hidden, and has neither the runs nor the
-/// capture of its parent.
+/// Whether a subfolder may contain rehearsals: it is not hidden, and is not the folder of the runs
+/// or the capture of a rehearsal.
 fn is_searched(name: &OsStr, is_in_rehearsal: bool) -> bool {
     let is_own = is_in_rehearsal && [RUNS, CAPTURE].iter().any(|own| name == *own);
     let is_hidden = name.as_encoded_bytes().starts_with(b".");

@@ -30,14 +30,14 @@ pub enum RehearsalError {
         /// Why every connection attempt failed.
         source: Box<ConnectError>,
     },
-    /// A server refused a statement.
+    /// A statement failed on a server.
     #[error("cannot {task} on the {side} server")]
     Query {
-        /// The server that refused the statement.
+        /// The server on which the statement failed.
         side: RehearsalSide,
         /// The purpose of the statement, as an infinitive for the message.
         task: &'static str,
-        /// The server's error.
+        /// The server's error, or that of the connection.
         source: Box<QueryError>,
     },
     /// The rehearsal would replace a database that no rehearsal made.
@@ -48,7 +48,7 @@ pub enum RehearsalError {
         /// Name of the database.
         database: String,
     },
-    /// A reset command could not be started.
+    /// A reset command could not be started, or its end could not be awaited.
     #[error("cannot run the reset command of the {side} server")]
     ResetStart {
         /// The server to reset.
@@ -83,6 +83,13 @@ pub enum RehearsalError {
     /// The capture has no events.
     #[error("the capture has no events")]
     NoEvents,
+    /// Not all databases of the capture are known, so a session could change an original.
+    #[error(
+        "cannot find all databases of the capture, which --reset copy would have to copy: an event \
+         cannot be read, or there are too many roles and databases; use --single-database, or reset \
+         with --reset-base and --reset-change"
+    )]
+    UnknownDatabases,
     /// The capture or a run cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
@@ -129,10 +136,10 @@ pub enum RehearsalError {
         /// The server's message.
         reason: String,
     },
-    /// The statements of a run cannot be read.
+    /// The statements, outcomes or machine measurements of a run cannot be read.
     #[error("cannot read a run")]
     Run(#[source] ReadError),
-    /// A run cannot be read.
+    /// A run cannot be read for the comparison.
     #[error(transparent)]
     ReadRun(#[from] ReadRunError),
     /// The user stopped the rehearsal.

@@ -81,7 +81,7 @@ pub enum JournalError {
         version: u32,
     },
     /// The rehearsal in the folder has other options.
-    #[error("the rehearsal in this folder has {option} {journal:?}, not {given:?}")]
+    #[error("the rehearsal in this folder was started with {option} {journal:?}, not {given:?}")]
     OtherOption {
         /// The first option that differs.
         option: String,
@@ -138,7 +138,7 @@ impl Journal {
         &self.contents.runs
     }
 
-    /// Returns when the rehearsal started.
+    /// Returns when the rehearsal started; the present if the journal has no valid time.
     pub(crate) fn started(&self) -> Timestamp {
         self.contents.started.parse().unwrap_or_else(|_| Timestamp::now())
     }
@@ -297,7 +297,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         Journal::open(dir.path(), &options("1"), false).unwrap().push_run(run("a1")).unwrap();
         let error = Journal::open(dir.path(), &options("2"), false).unwrap_err();
-        assert_eq!(error.to_string(), "the rehearsal in this folder has --rate \"1\", not \"2\"");
+        assert_eq!(
+            error.to_string(),
+            "the rehearsal in this folder was started with --rate \"1\", not \"2\""
+        );
         assert!(Journal::open(dir.path(), &options("2"), true).unwrap().runs().is_empty());
     }
 

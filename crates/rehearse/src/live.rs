@@ -147,7 +147,7 @@ impl LiveShared {
     }
 
     /// Returns the state as JSON, with the points from `from` on, once its revision is above
-    /// `after` or there are such points.
+    /// `after`, there are such points, or [`POLL_TIMEOUT`] has passed.
     async fn poll(&self, after: u64, from: usize) -> Response {
         *self.polled.lock() = Some(Instant::now());
         let has_points = self.state.lock().points() > from;
@@ -194,7 +194,7 @@ fn router(shared: Arc<LiveShared>, options: &RehearsalOptions) -> Router {
         .route("/{file}", get(file))
 }
 
-/// Returns the number of a parameter in a query; 0 if there is none.
+/// Returns the value of a query parameter; 0 if it is missing or not a number.
 fn query_number(query: &str, name: &str) -> u64 {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.find(|(key, _)| *key == name).map(|(_, value)| value);

@@ -115,12 +115,13 @@ fn not_found() -> Response {
 fn io_error_response(error: &io::Error) -> Response {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => not_found(),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot read it: {error}\n"))
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot read the reports: {error}\n"))
             .into_response(),
     }
 }
 
-/// Makes a response of a page of this program, with its content security policy as a header.
+/// Returns the response for one of Howdah's own pages, with its content security policy as a
+/// header.
 pub(crate) fn page_response(page: WebPage) -> Response {
     let policy = format!("{}; frame-ancestors 'none'", page.policy);
     let headers: [(HeaderName, String); 2] =
@@ -128,7 +129,7 @@ pub(crate) fn page_response(page: WebPage) -> Response {
     (headers, page.html).into_response()
 }
 
-/// Makes a response of a file of a rehearsal.
+/// Returns the response for a file of a rehearsal, or an error response if it cannot be read.
 ///
 /// Reports may come from elsewhere, so the HTML report is sandboxed: its scripts, which must be
 /// allowed by their hashes in its own policy, have an opaque origin and can request nothing, not

@@ -40,7 +40,7 @@ pub enum RehearsalStep {
     Import,
     /// Checks both servers.
     Check,
-    /// Resets, vacuums and warms the server of a run; warming uses an image.
+    /// Resets and vacuums the server of a run, and loads the cache image if there is one.
     Prepare(RunName),
     /// Replays the start of the capture read-only, to warm the caches of a run's server.
     WarmUp(RunName),
@@ -163,8 +163,9 @@ pub fn time_text(time: Duration) -> String {
     }
 }
 
-/// Returns the order of runs: A B, B A, A B, … In each group of four, both sides have the same mean
-/// time, so a machine that slowly gets faster or slower affects both sides equally.
+/// Returns the order of runs: A B, B A, A B, … In each group of four, the runs of both sides have
+/// the same mean position, so a machine that slowly gets faster or slower affects both sides
+/// equally.
 pub(crate) fn run_order(runs: u32) -> impl Iterator<Item = RunName> {
     (1..=runs).flat_map(|number| {
         let mut pair = RehearsalSide::ALL;
@@ -194,7 +195,7 @@ impl PlanInput {
     }
 }
 
-/// Estimates of steps whose time depends on the servers.
+/// Assumed duration of the checks; the real one depends on the servers.
 const CHECK_ESTIMATE: Duration = Duration::from_secs(2);
 const PREPARE_ESTIMATE: Duration = Duration::from_secs(15);
 

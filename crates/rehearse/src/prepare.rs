@@ -54,15 +54,25 @@ pub(crate) struct Preparation<'a> {
 }
 
 impl Preparation<'_> {
-    /// Resets the data of a side, and applies the migration if there is one.
+    /// Resets the data of a side, and applies the migration if there is one. `originals` are the
+    /// databases to copy. Returns a warning for each that does not exist.
     pub(crate) fn reset(
         &self,
         side: RehearsalSide,
         working: &ConnectTarget,
-    ) -> Result<(), RehearsalError> {
+        originals: &BTreeSet<String>,
+    ) -> Result<Vec<String>, RehearsalError> {
+        let mut warnings = Vec::new();
         match &self.options.reset {
             ResetMode::None => {}
-            ResetMode::Copy => copies::create(side, self.options.target(side), self.stop)?,
+            ResetMode::Copy => {
+                for original in originals {
+                    if !copies::create(side, self.options.target(side), original, self.stop)? {
+                        warnings.push(format!("database {original} does not exist on {side}"));
+                    }
+                    check_stopped(self.stop)?;
+                }
+            }
             ResetMode::Hooks(hooks) => {
                 if let Some(command) = hooks.command(side) {
                     self.run_hook(side, command, hooks)?;
@@ -76,11 +86,12 @@ impl Preparation<'_> {
             query_until_stopped(&mut client, sql, self.stop)
                 .map_err(query_error(side, "apply the migration"))?;
         }
-        Ok(())
+        Ok(warnings)
     }
 
-    /// Vacuums the databases of the runs, writes a checkpoint and loads the cache image. Returns
-    /// warnings about anything that could not be done, for the report.
+    /// Vacuums the databases of the runs if that is enabled, runs a checkpoint, and loads the cache
+    /// image if there is one. Returns warnings, for the report, if VACUUM or CHECKPOINT failed, or
+    /// if much of the image was not loaded.
     pub(crate) fn prepare(
         &self,
         side: RehearsalSide,
@@ -211,7 +222,7 @@ impl Preparation<'_> {
 fn is_vacuuming(side: RehearsalSide, client: &mut Client) -> Result<bool, RehearsalError> {
     const SQL: &str = "select pg_catalog.count(*) from pg_catalog.pg_stat_activity \
                        where backend_type = 'autovacuum worker'";
-    let count = client.one_value(SQL).map_err(query_error(side, "look for autovacuum"))?;
+    let count = client.one_value(SQL).map_err(query_error(side, "look for autovacuum workers"))?;
     Ok(count.is_some_and(|count| count != "0"))
 }
 

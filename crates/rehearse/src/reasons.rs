@@ -71,8 +71,8 @@ enum SettingEffect {
     Other,
 }
 
-/// Returns where a setting takes effect, by the sections of PostgreSQL's manual: Query Planning and
-/// the memory that plans count on; Memory; Write Ahead Log and Replication.
+/// Returns where a setting takes effect, following the chapter "Server Configuration" of
+/// PostgreSQL's manual.
 fn setting_effect(name: &str) -> SettingEffect {
     let is_planning = name.starts_with("enable_")
         || name.starts_with("geqo")
@@ -107,8 +107,8 @@ fn setting_effect(name: &str) -> SettingEffect {
     }
 }
 
-/// Whether a statement ends a transaction. Outside of a transaction block, a statement that writes
-/// does.
+/// Whether a statement ends a transaction, according to its first word. Outside of a transaction
+/// block, a statement that writes does.
 fn ends_transaction(query: &str) -> bool {
     let first = query.split(|char: char| !char.is_alphabetic()).find(|word| !word.is_empty());
     const WRITES: [&str; 7] = ["commit", "end", "insert", "update", "delete", "merge", "copy"];

@@ -1,7 +1,7 @@
 //! [`Rehearsal`]: carries out the plan, and continues where an earlier call stopped.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicBool},
@@ -11,7 +11,7 @@ use std::{
 use howdah_compare::CompareSettings;
 use howdah_connect::{Client, ConnectTarget};
 use howdah_dataset::Capture;
-use howdah_replay::{IdentityMap, ReplayProgress, TargetFacts, check_target};
+use howdah_replay::{ConcurrencyEstimate, IdentityMap, ReplayProgress, TargetFacts, check_target};
 use howdah_report::{
     TableStyle,
     rehearsal::{
@@ -43,6 +43,9 @@ pub(crate) const RUNS: &str = "runs";
 
 /// Name of the subfolder for a capture made from logs.
 pub(crate) const CAPTURE: &str = "capture";
+
+/// Time limit for reading ahead in the capture to find its roles and databases.
+const SURVEY_TIME: Duration = Duration::from_millis(50);
 
 /// Columns of the text report in a file, where long lines can be scrolled.
 const FILE_WIDTH: usize = 160;
@@ -96,7 +99,7 @@ pub struct StepProgress {
     pub step: RehearsalStep,
     /// Number of the step, from 1.
     pub number: usize,
-    /// Number of steps in the whole plan.
+    /// Number of steps that this call carries out.
     pub steps: usize,
     /// Estimated time left, including this step; unknown estimates are left out.
     pub time_left: Duration,
@@ -116,7 +119,7 @@ impl Rehearsal {
     }
 
     /// Returns the start of the capture, to which copies should be restored, if the capture exists
-    /// and has its position or time. Contacts no server and writes nothing.
+    /// and has the time of its start. Contacts no server and writes nothing.
     ///
     /// # Errors
     ///
@@ -167,12 +170,14 @@ impl Rehearsal {
         if capture.manifest().events == 0 {
             return Err(RehearsalError::NoEvents);
         }
+        let survey = self.survey(&capture)?;
         let image = self.options.warm_image.as_ref().map(CacheImage::open).transpose();
         let image = image.map_err(|error| RehearsalError::Image(Box::new(error)))?;
         let mut conductor = Conductor {
             rehearsal: self,
             observer,
             capture: &capture,
+            survey: &survey,
             image: image.as_ref(),
             journal: &mut journal,
         };
@@ -221,32 +226,80 @@ impl Rehearsal {
         }
     }
 
+    /// Finds the roles and databases of the captured sessions.
+    fn survey(&self, capture: &Capture) -> Result<ConcurrencyEstimate, RehearsalError> {
+        let is_copied = self.options.reset == ResetMode::Copy && !self.options.is_single_database;
+        // A session in a database without a copy would change the original.
+        let limit = if is_copied { Duration::MAX } else { SURVEY_TIME };
+        let survey = ConcurrencyEstimate::from_events(capture.events(), limit);
+        if is_copied && !survey.is_complete {
+            return Err(RehearsalError::UnknownDatabases);
+        }
+        Ok(survey)
+    }
+
     /// Returns the server and database that runs of a side use: the original, or its copy.
     fn working_target(&self, side: RehearsalSide) -> ConnectTarget {
         let target = self.options.target(side);
-        match self.options.reset {
-            ResetMode::Copy => target.with_database(&copies::copy_name(target.database(), side)),
-            ResetMode::None | ResetMode::Hooks(_) => target.clone(),
-        }
+        target.with_database(&self.working_database(side, target.database()))
     }
 
-    /// Returns the mapping of captured roles and databases to those used on a side. The base's
-    /// database is mapped to that side's working database: its own, that of `--change`, or a copy.
-    fn identities(&self, side: RehearsalSide) -> IdentityMap {
+    /// Returns the mapping of captured roles and databases to those of a side, before any copy. The
+    /// base's database is mapped to that of the side.
+    fn original_identities(&self, side: RehearsalSide) -> IdentityMap {
         let mut identities = self.options.identities.clone();
-        let working = self.working_target(side).database().to_owned();
+        let own = self.options.target(side).database();
         if self.options.is_single_database {
-            identities.as_database = Some(working);
+            identities.as_database = Some(own.to_owned());
             return identities;
         }
         let base = self.options.base.database();
         for database in identities.databases.values_mut().filter(|database| *database == base) {
-            database.clone_from(&working);
+            own.clone_into(database);
         }
-        if working != base {
-            identities.databases.entry(base.to_owned()).or_insert(working);
+        if own != base {
+            identities.databases.entry(base.to_owned()).or_insert_with(|| own.to_owned());
         }
         identities
+    }
+
+    /// Returns the mapping of captured roles and databases to those used on a side, which may be
+    /// copies.
+    fn identities(&self, side: RehearsalSide, survey: &ConcurrencyEstimate) -> IdentityMap {
+        let mut identities = self.original_identities(side);
+        if self.options.reset != ResetMode::Copy {
+            return identities;
+        }
+        if let Some(database) = &mut identities.as_database {
+            *database = copies::copy_name(database, side);
+            return identities;
+        }
+        for (_, captured) in survey.sessions.keys().filter(|(_, captured)| !captured.is_empty()) {
+            let copy = copies::copy_name(self.original_identities(side).database(captured), side);
+            identities.databases.insert(captured.clone(), copy);
+        }
+        identities
+    }
+
+    /// Returns the databases that sessions use on a side, as far as they are known, and its own. If
+    /// there are copies, these are the originals.
+    fn original_databases(
+        &self,
+        side: RehearsalSide,
+        survey: &ConcurrencyEstimate,
+    ) -> BTreeSet<String> {
+        let identities = self.original_identities(side);
+        let captured = survey.sessions.keys().map(|(_, database)| identities.database(database));
+        let named = captured.filter(|database| !database.is_empty());
+        named.chain([self.options.target(side).database()]).map(str::to_owned).collect()
+    }
+
+    /// Returns the database that runs of a side use instead of `original`.
+    fn working_database(&self, side: RehearsalSide, original: &str) -> String {
+        match self.options.reset {
+            ResetMode::Copy => copies::copy_name(original, side),
+            ResetMode::None | ResetMode::Hooks(_) => original.to_owned(),
+        }
     }
 }
 
@@ -255,6 +308,7 @@ struct Conductor<'a> {
     rehearsal: &'a Rehearsal,
     observer: &'a dyn RehearsalObserver,
     capture: &'a Capture,
+    survey: &'a ConcurrencyEstimate,
     image: Option<&'a CacheImage>,
     journal: &'a mut Journal,
 }
@@ -313,7 +367,7 @@ impl Conductor<'_> {
         for side in RehearsalSide::ALL {
             let target = self.options().target(side).clone();
             let mut client = connect(side, &target)?;
-            let failed = query_error(side, "query the state");
+            let failed = query_error(side, "query the identity and clients");
             let facts = TargetFacts::query(&mut client).map_err(failed)?;
             let captured = self.capture.manifest().origin.server.as_ref();
             let allowed = self.options().allow_production.as_deref();
@@ -322,7 +376,7 @@ impl Conductor<'_> {
                 RehearsalSide::Change => "change server",
             };
             check_target(name, &facts, captured, allowed)?;
-            let failed = query_error(side, "query the state");
+            let failed = query_error(side, "query settings and tables");
             found.push(servers::query_facts(&mut client, &target).map_err(failed)?);
             // A reset by the user's command may restore another state before the first run.
             if !has_hooks {
@@ -388,29 +442,42 @@ impl Conductor<'_> {
         let side = run.side;
         let working = self.rehearsal.working_target(side);
         let preparation = self.preparation();
-        preparation.reset(side, &working)?;
+        let originals = self.rehearsal.original_databases(side, self.survey);
+        let missing = preparation.reset(side, &working, &originals)?;
+        if self.journal.server(side.as_str()).is_none() {
+            missing.into_iter().for_each(|warning| self.warn(warning));
+        }
         if self.journal.position(side.as_str()).is_none() {
             let mut client = connect_after_restart(side, &working, &self.rehearsal.stop)?;
             self.record_position(side, &mut client)?;
         }
-        let identities = self.rehearsal.identities(side);
-        let databases = self.replayer(&|_| {}).databases(&working, &identities);
+        let identities = self.rehearsal.identities(side, self.survey);
+        let databases = originals
+            .iter()
+            .map(|original| self.rehearsal.working_database(side, original))
+            .collect();
         let warnings = self.preparation().prepare(side, &working, &databases, &identities)?;
         warnings.into_iter().for_each(|warning| self.warn(warning));
         if self.journal.server(side.as_str()).is_none() {
             let mut client = connect(side, &working)?;
             let mut facts = servers::query_facts(&mut client, &working)
-                .map_err(query_error(side, "query the state"))?;
+                .map_err(query_error(side, "query settings and tables"))?;
             // People know the original, not its copy.
             let original = self.options().target(side);
             original.database().clone_into(&mut facts.database);
             facts.target = original.to_string();
+            let own = original.database();
+            for database in originals.iter().filter(|database| *database != own) {
+                let other = self.rehearsal.working_database(side, database);
+                // A database that does not exist has been noted already.
+                let Ok(mut client) = connect(side, &working.with_database(&other)) else {
+                    continue;
+                };
+                servers::add_database_facts(&mut facts, &mut client, database)
+                    .map_err(query_error(side, "query the state"))?;
+            }
             self.journal.set_server(side.as_str(), facts)?;
-            let denied = self.replayer(&|_| {}).denied_logins(
-                &working,
-                &self.rehearsal.identities(side),
-                side.as_str(),
-            );
+            let denied = self.replayer(&|_| {}).denied_logins(&working, &identities, side.as_str());
             denied.into_iter().for_each(|warning| self.warn(warning));
         }
         // The idle side too: its background work would slow this side if they share a machine.
@@ -427,7 +494,7 @@ impl Conductor<'_> {
     fn warm_up(&mut self, run: RunName) -> Result<(), RehearsalError> {
         let working = self.rehearsal.working_target(run.side);
         let on_progress = |progress| self.observer.on_replay(progress);
-        let identities = self.rehearsal.identities(run.side);
+        let identities = self.rehearsal.identities(run.side, self.survey);
         let time = self.options().warm_up;
         self.replayer(&on_progress).warm_up(run, &working, &identities, time)
     }
@@ -435,7 +502,7 @@ impl Conductor<'_> {
     /// Replays one run. A run that does not reach its end is removed.
     fn replay(&mut self, run: RunName) -> Result<(), RehearsalError> {
         let working = self.rehearsal.working_target(run.side);
-        let identities = self.rehearsal.identities(run.side);
+        let identities = self.rehearsal.identities(run.side, self.survey);
         let dir = self.run_dir(run);
         let on_progress = |progress| self.observer.on_replay(progress);
         let replayed = self.replayer(&on_progress).replay(run, &working, &identities, &dir);
@@ -458,6 +525,7 @@ impl Conductor<'_> {
         };
         Replayer {
             capture: self.capture,
+            survey: self.survey,
             capture_name,
             rate: self.options().rate,
             workers: self.options().workers,
@@ -543,7 +611,9 @@ impl Conductor<'_> {
         let mut growth = Vec::new();
         for side in RehearsalSide::ALL {
             let mut client = connect(side, &self.rehearsal.working_target(side))?;
-            let bytes = client.one_value(SQL).map_err(query_error(side, "query the size"))?;
+            let bytes = client
+                .one_value(SQL)
+                .map_err(query_error(side, "query the size of the database"))?;
             let before = self.journal.server(side.as_str()).map(|facts| facts.database_bytes);
             if let (Some(bytes_before), Some(bytes_after)) =
                 (before, bytes.and_then(|bytes| bytes.parse().ok()))
@@ -554,14 +624,18 @@ impl Conductor<'_> {
         Ok(growth)
     }
 
-    /// Drops the copies. Failures are ignored, because they do not affect the report.
+    /// Drops the copies. Failures are only noted, because they do not affect the report.
     fn remove_copies(&self) {
         if self.options().reset != ResetMode::Copy {
             return;
         }
         for side in RehearsalSide::ALL {
-            if let Err(error) = copies::remove(side, self.options().target(side)) {
-                self.observer.on_note(&format!("a copy of the database remains: {error}"));
+            let server = self.options().target(side);
+            for original in self.rehearsal.original_databases(side, self.survey) {
+                if let Err(error) = copies::remove(side, server, &original) {
+                    let copy = copies::copy_name(&original, side);
+                    self.observer.on_note(&format!("the copy {copy} remains: {error}"));
+                }
             }
         }
     }

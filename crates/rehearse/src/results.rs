@@ -24,10 +24,10 @@ use crate::error::RehearsalError;
 /// unless the other side exceeds it as well.
 const FAILURES_MAX: f64 = 0.5;
 
-/// Maximum number of characters of an example.
+/// Maximum length of an example in bytes.
 const EXAMPLE_MAX: usize = 2_000;
 
-/// The samples of all runs, in the order of run numbers.
+/// The samples of all runs, in the order in which they ran.
 pub(crate) struct RunSamples {
     pub(crate) base: Vec<Samples>,
     pub(crate) change: Vec<Samples>,
@@ -44,7 +44,7 @@ impl RunSamples {
         Ok(Self { base: side(RehearsalSide::Base)?, change: side(RehearsalSide::Change)? })
     }
 
-    /// Compares the base with the change. No other function depends on the number of runs.
+    /// Compares the base with the change, over all runs.
     ///
     /// # Panics
     ///

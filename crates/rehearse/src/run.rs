@@ -1,7 +1,6 @@
 //! Replays the capture once and writes the run to its folder.
 
 use std::{
-    collections::BTreeSet,
     path::Path,
     sync::{
         Arc,
@@ -24,9 +23,6 @@ use howdah_traffic::Timestamp;
 
 use crate::{activity::ActivityMonitor, error::RehearsalError, plan::RunName, sql::connect};
 
-/// Time limit for reading ahead in the capture to find the logins it needs.
-const SURVEY_TIME: Duration = Duration::from_millis(50);
-
 /// Maximum time to wait for the server to close the first connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -36,7 +32,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Replays one capture against the servers of a rehearsal.
 pub(crate) struct Replayer<'a> {
     pub(crate) capture: &'a Capture,
-    /// The capture as the user named it.
+    /// The roles and databases of the captured sessions.
+    pub(crate) survey: &'a ConcurrencyEstimate,
+    /// Path of the capture's folder, for the manifest of the run.
     pub(crate) capture_name: String,
     pub(crate) rate: Rate,
     pub(crate) workers: usize,
@@ -84,7 +82,7 @@ impl Replayer<'_> {
         let mut report = replayed?;
         // The run is valid without it.
         if let Some(Err(error)) = activity.map(|activity| activity.write(dir)) {
-            tracing::warn!(%run, %error, "cannot write what the server did during the run");
+            tracing::warn!(%run, %error, "cannot write the activity of the server during the run");
         }
         let machine = machine_summary(&report.machine.summary());
         let summary = report.json(self.rate);
@@ -141,8 +139,7 @@ impl Replayer<'_> {
         identities: &IdentityMap,
         side: &str,
     ) -> Vec<String> {
-        let survey = ConcurrencyEstimate::from_events(self.capture.events(), SURVEY_TIME);
-        find_denied_logins(target, identities, &survey)
+        find_denied_logins(target, identities, self.survey)
             .into_iter()
             .map(|denied| {
                 format!(
@@ -151,19 +148,6 @@ impl Replayer<'_> {
                 )
             })
             .collect()
-    }
-
-    /// Returns the databases that sessions connect to, as far as the start of the capture shows
-    /// them, and the database of `target`.
-    pub(crate) fn databases(
-        &self,
-        target: &ConnectTarget,
-        identities: &IdentityMap,
-    ) -> BTreeSet<String> {
-        let survey = ConcurrencyEstimate::from_events(self.capture.events(), SURVEY_TIME);
-        let captured = survey.sessions.keys().map(|(_, database)| identities.database(database));
-        let named = captured.filter(|database| !database.is_empty());
-        named.chain([target.database()]).map(str::to_owned).collect()
     }
 
     fn settings(&self, identities: &IdentityMap, is_read_only: bool) -> ReplaySettings {
@@ -192,8 +176,7 @@ impl Replayer<'_> {
             tracing::debug!(%error, "cannot query the encodings of the databases");
         }
         let capacity = Capacity::query(&mut client).ok().flatten();
-        let sessions = ConcurrencyEstimate::from_events(self.capture.events(), SURVEY_TIME);
-        let calibration = CalibrationPlan::new(&mut client, capacity, sessions.open_max);
+        let calibration = CalibrationPlan::new(&mut client, capacity, self.survey.open_max);
         let writer = create(client.parameter("server_version").unwrap_or_default())?;
         let registry = Registry::new();
         let replay = Replay {

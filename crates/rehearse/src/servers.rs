@@ -26,8 +26,8 @@ const IGNORED_SETTINGS: &str = "'application_name', 'client_encoding', 'cluster_
     'transaction_deferrable', 'transaction_isolation', 'transaction_read_only', \
     'unix_socket_directories', 'bonjour_name'";
 
-/// Omits settings that contain commands, and custom settings with text values: both may contain
-/// passwords.
+/// Returns the query of the settings. It omits those whose names end in `_command`, and custom
+/// settings with text values: both may contain passwords.
 fn settings_sql() -> String {
     format!(
         "select name, setting, coalesce(boot_val, ''), coalesce(unit, '')
@@ -66,7 +66,8 @@ fn tables_sql() -> String {
     )
 }
 
-/// The definition of an index without its name, by which indexes are compared.
+/// Selects the definition of each index without its name, so that a renamed index is not a
+/// difference.
 const INDEXES_SQL: &str = "\
     select n.nspname, t.relname, c.relname,
            replace(pg_catalog.pg_get_indexdef(i.indexrelid),
@@ -116,7 +117,7 @@ const VIEWS_SQL: &str = "\
 ///
 /// # Errors
 ///
-/// The server refused a query that needs no privilege.
+/// The server refused a query that needs no privilege, or the connection is lost.
 pub(crate) fn query_facts(
     client: &mut Client,
     target: &ConnectTarget,
@@ -124,7 +125,7 @@ pub(crate) fn query_facts(
     let TargetFacts { database, identity, clients, .. } = TargetFacts::query(client)?;
     let size = "select pg_catalog.pg_database_size(pg_catalog.current_database())";
     let database_bytes = client.one_value(size).ok().flatten();
-    let (tables, is_truncated) = query_tables(client)?;
+    let (tables, is_truncated) = query_tables(client, None)?;
     Ok(ServerFacts {
         target: target.to_string(),
         database,
@@ -136,9 +137,30 @@ pub(crate) fn query_facts(
         database_bytes: database_bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or(0),
         tables,
         is_truncated,
-        views: query_views(client)?,
+        views: query_views(client, None)?,
         active_clients: clients.sessions,
     })
+}
+
+/// Adds the tables, views and extensions of another database, which `client` is connected to.
+/// `database` is its name in the report.
+///
+/// # Errors
+///
+/// See [`query_facts`].
+pub(crate) fn add_database_facts(
+    facts: &mut ServerFacts,
+    client: &mut Client,
+    database: &str,
+) -> Result<(), QueryError> {
+    let (tables, is_truncated) = query_tables(client, Some(database))?;
+    facts.tables.extend(tables);
+    facts.is_truncated |= is_truncated;
+    facts.views.extend(query_views(client, Some(database))?);
+    let extensions = pairs(&client.query(EXTENSIONS_SQL)?).into_iter();
+    let extensions = extensions.map(|(name, version)| (format!("{name} in {database}"), version));
+    facts.extensions.extend(extensions);
+    Ok(())
 }
 
 fn query_settings(client: &mut Client) -> Result<BTreeMap<String, SettingValue>, QueryError> {
@@ -154,13 +176,16 @@ fn query_settings(client: &mut Client) -> Result<BTreeMap<String, SettingValue>,
     Ok(rows(&results).map(setting).collect())
 }
 
-fn query_tables(client: &mut Client) -> Result<(Vec<TableFacts>, bool), QueryError> {
+fn query_tables(
+    client: &mut Client,
+    database: Option<&str>,
+) -> Result<(Vec<TableFacts>, bool), QueryError> {
     let results = client.query(&tables_sql())?;
     let mut tables: BTreeMap<TableName, TableFacts> = rows(&results)
         .take(TABLES_MAX)
         .map(|row| {
             let facts = TableFacts {
-                name: relation(row),
+                name: table_name(database, row, 0),
                 bytes: number(row, 2),
                 statistics: TableStatistics {
                     live_rows: number(row, 3),
@@ -176,26 +201,26 @@ fn query_tables(client: &mut Client) -> Result<(Vec<TableFacts>, bool), QueryErr
         .collect();
     let is_truncated = rows(&results).count() > TABLES_MAX;
     for row in rows(&client.query(INDEXES_SQL)?) {
-        if let Some(table) = tables.get_mut(&relation(row)) {
+        if let Some(table) = tables.get_mut(&table_name(database, row, 0)) {
             let (name, definition) = (cell(row, 2), cell(row, 3));
             table.indexes.push(IndexFacts { name, definition, bytes: number(row, 4) });
         }
     }
     for row in rows(&client.query(TRIGGERS_SQL)?) {
-        if let Some(table) = tables.get_mut(&relation(row)) {
+        if let Some(table) = tables.get_mut(&table_name(database, row, 0)) {
             table.triggers.push(cell(row, 2));
         }
     }
     Ok((tables.into_values().collect(), is_truncated))
 }
 
-fn query_views(client: &mut Client) -> Result<Vec<ViewFacts>, QueryError> {
+fn query_views(client: &mut Client, database: Option<&str>) -> Result<Vec<ViewFacts>, QueryError> {
     let mut views: Vec<ViewFacts> = Vec::new();
     for row in rows(&client.query(VIEWS_SQL)?) {
-        let table = TableName { schema: cell(row, 2), name: cell(row, 3) };
-        match views.last_mut().filter(|view| view.name == relation(row)) {
+        let (name, table) = (table_name(database, row, 0), table_name(database, row, 2));
+        match views.last_mut().filter(|view| view.name == name) {
             Some(view) => view.tables.push(table),
-            None => views.push(ViewFacts { name: relation(row), tables: vec![table] }),
+            None => views.push(ViewFacts { name, tables: vec![table] }),
         }
     }
     Ok(views)
@@ -237,8 +262,10 @@ fn number(row: &ResultRow, column: usize) -> u64 {
     row.text(column).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-fn relation(row: &ResultRow) -> TableName {
-    TableName { schema: cell(row, 0), name: cell(row, 1) }
+/// Returns the table whose schema and name are in `column` and the next one.
+fn table_name(database: Option<&str>, row: &ResultRow, column: usize) -> TableName {
+    let database = database.map(str::to_owned);
+    TableName { database, schema: cell(row, column), name: cell(row, column + 1) }
 }
 
 #[test]

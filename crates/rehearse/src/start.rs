@@ -1,4 +1,5 @@
-//! Where both servers stand before their first run, compared with the start of the capture.
+//! The WAL positions of both servers before their first run, compared with the start of the
+//! capture.
 
 use howdah_collect::{Lsn, PhysicalIdentity};
 use howdah_connect::{Client, QueryError};
@@ -72,18 +73,19 @@ fn parse_history(text: &str) -> Vec<(u32, String)> {
     text.lines().filter_map(line).collect()
 }
 
-/// A position from which a server's own WAL is not counted.
+/// A server's position on a timeline. WAL that it wrote after leaving the timeline does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StartPoint {
     timeline: u32,
     lsn: Lsn,
-    /// Whether the timeline was left there. Otherwise it is the server's position when it was
-    /// checked.
+    /// Whether the server left the timeline at this position. Otherwise this is where the server
+    /// was when it was checked.
     is_exact: bool,
 }
 
 impl WalPosition {
-    /// Returns where the server left the given timeline, or stands on it.
+    /// Returns where the server left the given timeline, or its present position if it is still on
+    /// it or its history is not known.
     fn point_on(&self, timeline: u32) -> Option<StartPoint> {
         let left = self.history.iter().flatten().find(|(left, _)| *left == timeline);
         if let Some((_, lsn)) = left {
@@ -95,7 +97,8 @@ impl WalPosition {
         Some(StartPoint { timeline, lsn, is_exact: false })
     }
 
-    /// Returns where the server left its previous timeline, or stands on its first.
+    /// Returns where the server left its previous timeline, or its present position if it is on its
+    /// first.
     fn last_point(&self) -> Option<StartPoint> {
         let left = self.history.as_ref()?.last().map(|(timeline, _)| *timeline);
         self.point_on(left.or(self.timeline)?)
@@ -125,7 +128,8 @@ impl WalPosition {
     }
 }
 
-/// Returns the start of a capture, if the capture has its position or time.
+/// Returns the start of a capture; `None` if the capture has no time. The WAL position is included
+/// if the capture has it.
 pub(crate) fn recovery_target(manifest: &CaptureManifest) -> Option<RecoveryTarget> {
     let server = manifest.origin.server.as_ref();
     // The manifest may come from a stranger, and commands are made of its text.
@@ -151,9 +155,9 @@ pub(crate) fn start_state(
     }
 }
 
-/// Returns the distance between both servers, if they are copies of one server. Without a captured
-/// position, only positions at which both left a timeline are compared: servers that were not
-/// restored have written WAL of their own.
+/// Returns the distance between both servers in bytes of WAL, if they are copies of one server.
+/// Without a captured position, only positions at which both left a timeline are compared: servers
+/// that were not restored have written WAL of their own.
 fn apart(
     captured: Option<&CapturedServer>,
     positions: &BothSides<Option<WalPosition>>,

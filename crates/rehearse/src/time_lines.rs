@@ -1,5 +1,5 @@
-//! Computes figures over the time of the runs, from outcomes, measurements of the machine and the
-//! activity of the servers.
+//! Computes the charts over the time of the runs, from outcomes, measurements of the machine and
+//! the activity of the servers.
 
 use std::path::Path;
 
@@ -17,10 +17,10 @@ use crate::{
 /// Maximum number of buckets of a run, because a screen does not have more pixels.
 const BUCKETS_MAX: u64 = 1_500;
 
-/// Maximum number of durations stored per bucket for its percentiles.
+/// Maximum number of values stored per bucket for each of its percentiles.
 const DURATIONS_MAX: usize = 2_048;
 
-/// Reads the runs in `dir`, in the order of `runs`.
+/// Returns the charts of the runs in `dir`, in the order of `runs`.
 pub(crate) fn time_lines(
     dir: &Path,
     runs: &[RunSummary],
@@ -223,8 +223,8 @@ struct TimeBuckets {
 }
 
 impl TimeBuckets {
-    /// Returns the bucket of a time since the start of the run. Times beyond the end, as after a
-    /// change of the clock, count in the last bucket.
+    /// Returns the bucket of a time since the start of the run. Times far beyond the end, as after
+    /// a change of the clock, count in one last bucket.
     fn at(&mut self, at_us: u64) -> &mut Bucket {
         let index = (at_us / self.length_us).min(2 * BUCKETS_MAX) as usize;
         if self.buckets.len() <= index {

@@ -16,7 +16,7 @@ pub struct ConcurrencyEstimate {
     pub sessions: BTreeMap<(String, String), u64>,
     /// Peak number of sessions open at once.
     pub open_max: usize,
-    /// Whether the whole capture was read.
+    /// Whether every session of the capture is counted in `sessions`.
     pub is_complete: bool,
 }
 
@@ -28,8 +28,9 @@ const PAIRS_MAX: usize = 1_000;
 const SESSIONS_MAX: usize = 100_000;
 
 impl ConcurrencyEstimate {
-    /// Reads at least a thousand events, then continues until `timeout` has passed. An event that
-    /// cannot be read ends the estimate: the replay will report it.
+    /// Reads at least a thousand events, then continues until `timeout` has passed. Stops early at
+    /// an event that cannot be read, which the replay will report, and at a hundred thousand open
+    /// sessions.
     pub fn from_events<E>(
         events: impl Iterator<Item = Result<Event, E>>,
         timeout: Duration,
@@ -38,6 +39,7 @@ impl ConcurrencyEstimate {
         const CHECK_EVERY_N: usize = 256;
         let start = Instant::now();
         let mut estimate = Self::default();
+        let mut is_complete = true;
         let mut open: HashSet<SessionId> = HashSet::new();
         for (number, event) in events.enumerate() {
             let Ok(event) = event else { return estimate };
@@ -49,20 +51,23 @@ impl ConcurrencyEstimate {
             if event.action.kind() == Kind::Disconnect {
                 open.remove(&event.session);
             } else if !open.contains(&event.session) {
-                estimate.count(&event);
+                is_complete &= estimate.count(&event);
                 open.insert(event.session);
                 estimate.open_max = estimate.open_max.max(open.len());
             }
         }
-        estimate.is_complete = true;
+        estimate.is_complete = is_complete;
         estimate
     }
 
-    fn count(&mut self, event: &Event) {
+    /// Counts a new session; `false` if there are too many pairs of role and database to count it.
+    fn count(&mut self, event: &Event) -> bool {
         let pair = (event.user.to_string(), event.database.to_string());
-        if self.sessions.len() < PAIRS_MAX || self.sessions.contains_key(&pair) {
+        let has_room = self.sessions.len() < PAIRS_MAX || self.sessions.contains_key(&pair);
+        if has_room {
             *self.sessions.entry(pair).or_default() += 1;
         }
+        has_room
     }
 }
 
@@ -110,6 +115,15 @@ mod tests {
     fn endless_capture_stops_at_timeout() {
         let endless = std::iter::repeat_with(|| event("1", "app", Action::Connect));
         let estimate = ConcurrencyEstimate::from_events(endless, Duration::ZERO);
+        assert!(!estimate.is_complete);
+    }
+
+    #[test]
+    fn estimate_with_too_many_roles_is_not_complete() {
+        let roles = (0..=PAIRS_MAX).map(|number| number.to_string());
+        let events = roles.map(|role| event(&role, &role, Action::Connect));
+        let estimate = ConcurrencyEstimate::from_events(events, Duration::MAX);
+        assert_eq!(estimate.sessions.len(), PAIRS_MAX);
         assert!(!estimate.is_complete);
     }
 }

@@ -44,7 +44,13 @@ impl Fixture {
                 ))
                 .unwrap();
         }
-        write_capture(&folder.path().join("capture"));
+        let query = |number| {
+            [
+                ("shop", format!("select count(*) from orders where customer = {}", number * 7)),
+                ("shop", format!("select note from orders where id = {}", number * 31 + 1)),
+            ]
+        };
+        write_capture(&folder.path().join("capture"), query);
         Some(Self { folder, base, change })
     }
 
@@ -71,21 +77,17 @@ pub(crate) fn client(cluster: &Cluster, database: &str) -> Client {
     Client::connect(&target).unwrap()
 }
 
-/// A second of traffic of two sessions.
-fn write_capture(dir: &Path) {
+/// A second of traffic of two sessions. `query` returns the database and the n-th query of each.
+fn write_capture(dir: &Path, query: impl Fn(i64) -> [(&'static str, String); 2]) {
     let mut writer = CaptureWriter::create(dir, CaptureSettings::default()).unwrap();
     let start = 1_795_178_599_577_000;
     for number in 0..50 {
-        let queries = [
-            format!("select count(*) from orders where customer = {}", number * 7),
-            format!("select note from orders where id = {}", number * 31 + 1),
-        ];
-        for (session, sql) in queries.into_iter().enumerate() {
+        for (session, (database, sql)) in query(number).into_iter().enumerate() {
             let event = Event {
                 time: Timestamp::from_micros(start + number * 20_000),
                 session: format!("656a1b2c.{session}").as_str().into(),
                 user: "".into(),
-                database: "shop".into(),
+                database: database.into(),
                 application: "".into(),
                 action: Action::Simple { sql: sql.into_bytes().into() },
                 outcome: CapturedOutcome::default(),
@@ -190,21 +192,57 @@ pub(crate) fn start(fixture: &Fixture, more: &[&str]) -> Child {
         .unwrap()
 }
 
+/// Starts a rehearsal, and kills it when `step` begins, without a chance to clean up.
+fn kill_at(fixture: &Fixture, more: &[&str], step: &str) {
+    let mut child = start(fixture, more);
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let has_begun = lines.map_while(Result::ok).any(|line| line.contains(step));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(has_begun, "the rehearsal ended before the step {step}");
+}
+
+fn journal(fixture: &Fixture) -> Value {
+    let path = fixture.path("out").join("rehearsal.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn rehearsal_killed_at_each_step_continues() {
+    let Some(fixture) = Fixture::new() else { return };
+    let options = ["--runs", "1", "--warm-up", "300ms", "--reset", "copy"];
+    let steps = [
+        ("check", 0),
+        ("prepare base for a1", 0),
+        ("warm up base for a1", 0),
+        ("replay a1", 0),
+        ("prepare change for b1", 1),
+        ("warm up change for b1", 1),
+        ("replay b1", 1),
+        ("compare", 2),
+    ];
+    for (step, runs) in steps {
+        kill_at(&fixture, &options, step);
+        let journal = journal(&fixture);
+        assert_eq!(journal["runs"].as_array().unwrap().len(), runs, "{step}: {journal}");
+    }
+    let done = howdah(fixture.folder.path()).args(fixture.arguments("out")).args(options).assert();
+    // One run on each side shows no noise, so the verdict may be that nothing can be compared.
+    let code = done.get_output().status.code().unwrap();
+    assert!([0, 3, 4].contains(&code), "{code}: {}", text(&done.get_output().stderr));
+    assert_eq!(fixture.report("out")["runs"].as_array().unwrap().len(), 2);
+    for cluster in [&fixture.base, &fixture.change] {
+        let copies = "select count(*) from pg_database where datname like '%rehearsal%'";
+        let copies = client(cluster, "postgres").one_value(copies).unwrap();
+        assert_eq!(copies.as_deref(), Some("0"), "copies are dropped");
+    }
+}
+
 #[test]
 fn killed_rehearsal_continues_with_unfinished_runs() {
     let Some(fixture) = Fixture::new() else { return };
-    let mut child = start(&fixture, &["--runs", "2", "--warm-up", "0"]);
-    // Killed while the second run plays, without a chance to clean up.
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let last = lines.map_while(Result::ok).find(|line| line.contains("replay b1"));
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(last.is_some(), "the rehearsal ended before its second run");
-    let journal = || -> Value {
-        let path = fixture.path("out").join("rehearsal.json");
-        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-    };
-    let killed = journal();
+    kill_at(&fixture, &["--runs", "2", "--warm-up", "0"], "replay b1");
+    let killed = journal(&fixture);
     assert_eq!(killed["runs"].as_array().unwrap().len(), 1, "{killed}");
 
     let refused = howdah(fixture.folder.path())
@@ -227,7 +265,7 @@ fn killed_rehearsal_continues_with_unfinished_runs() {
     let message = text(&done.get_output().stderr);
     assert!([0, 3, 4].contains(&code), "{code}: {message}");
     assert!(!message.contains("replay a1") && message.contains("replay b1"), "{message}");
-    let finished = journal();
+    let finished = journal(&fixture);
     assert_eq!(finished["runs"].as_array().unwrap().len(), 4, "{finished}");
     assert_eq!(finished["runs"][0], killed["runs"][0], "a finished run is kept");
     let verdict = fixture.report("out")["verdict"].clone();
@@ -268,6 +306,43 @@ fn migration_is_applied_to_a_copy() {
     assert_eq!(index.as_deref(), Some(INDEX), "the original is unchanged");
     let copies = "select count(*) from pg_database where datname like '%rehearsal%'";
     assert_eq!(client.one_value(copies).unwrap().as_deref(), Some("0"), "copies are dropped");
+}
+
+#[test]
+fn each_captured_database_is_copied_and_compared() {
+    let Some(fixture) = Fixture::new() else { return };
+    let query = |number| {
+        [
+            ("shop", format!("select note from orders where id = {}", number * 31 + 1)),
+            ("crm", format!("insert into contacts values ({number})")),
+        ]
+    };
+    write_capture(&fixture.path("two"), query);
+    for cluster in [&fixture.base, &fixture.change] {
+        client(cluster, "postgres").query("create database crm").unwrap();
+        client(cluster, "crm").query("create table contacts (id int primary key)").unwrap();
+    }
+    client(&fixture.change, "crm").query("create index extra on contacts (id, id)").unwrap();
+    let [base, change] = [fixture.base.uri("shop"), fixture.change.uri("shop")];
+    let done = howdah(fixture.folder.path())
+        .args(["rehearse", "two", "--base", &base, "--change", &change, "-o", "out"])
+        .args(["--runs", "2", "--warm-up", "0", "--reset", "copy", "--format", "json"])
+        .assert();
+    let report: Value = serde_json::from_slice(&done.get_output().stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text(&done.get_output().stderr)));
+    for run in report["runs"].as_array().unwrap() {
+        assert_eq!(run["failed"], 0, "each run inserts into an empty table: {run}");
+    }
+    let texts: Vec<_> =
+        report["differences"].as_array().unwrap().iter().map(|it| &it["text"]).collect();
+    assert!(texts.contains(&&"index extra on crm.public.contacts is new".into()), "{texts:?}");
+    for cluster in [&fixture.base, &fixture.change] {
+        let rows = client(cluster, "crm").one_value("select count(*) from contacts").unwrap();
+        assert_eq!(rows.as_deref(), Some("0"), "the original is unchanged");
+        let copies = "select count(*) from pg_database where datname like '%rehearsal%'";
+        let copies = client(cluster, "postgres").one_value(copies).unwrap();
+        assert_eq!(copies.as_deref(), Some("0"), "copies are dropped");
+    }
 }
 
 /// The share of page requests of a run that did not find the page in the buffer cache.

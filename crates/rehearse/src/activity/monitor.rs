@@ -108,7 +108,7 @@ fn sample(sampler: &mut ActivitySampler, series: &mut ActivitySeries, stop: &Ato
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         if let Err(error) = sampler.sample(series) {
-            series.notes.push(format!("the server was not observed to the end: {error}"));
+            series.notes.push(format!("observing the server ended early: {error}"));
             break;
         }
         // Samples that are too late are left out.

@@ -14,7 +14,8 @@ use howdah_probe::{
 
 use super::series::{ActivitySeries, ObservedCheckpoint};
 
-/// Samples per second. The sweep and the checkpoints need few, and each costs both sides time.
+/// Samples per second. Checkpoints and the clock sweep need few, and each sample costs processor
+/// time.
 const RATE: u32 = 20;
 
 /// Maximum difference between the start times of a server that SQL and its lock file report.

@@ -13,7 +13,7 @@ use super::series::{ActivityBucket, ActivitySeries, BUCKET_US};
 /// Time between samples of wait events.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Samples one server.
+/// Samples wait events ten times a second, and counters once a second, on one connection.
 pub(super) struct ActivitySampler {
     connection: MonitorConnection,
     counters: Option<Overview>,
@@ -66,7 +66,7 @@ impl ActivitySampler {
         Ok(())
     }
 
-    /// Stores the samples of the second in progress.
+    /// Stores the means of the second in progress in its bucket.
     pub(super) fn finish_second(&mut self, series: &mut ActivitySeries) {
         let current = std::mem::take(&mut self.current);
         let at_us = series.started_us + current.bucket * BUCKET_US;

@@ -97,7 +97,7 @@ impl ActivitySeries {
     }
 
     /// Returns the bucket of a time in microseconds since 1970, and creates it if necessary. Times
-    /// outside a day around the start, as after a change of the clock, have none.
+    /// before the start, or a day or more after it, have none, as after a change of the clock.
     pub(crate) fn bucket_at(&mut self, at_us: i64) -> Option<&mut ActivityBucket> {
         const BUCKETS_MAX: usize = 86_400;
         let since_us = at_us.checked_sub(self.started_us)?;
@@ -117,7 +117,8 @@ impl ActivitySeries {
         howdah_files::write(&dir.join(FILE_NAME), json)
     }
 
-    /// Reads the series of a run; `None` if the server was not observed, or the file is damaged.
+    /// Reads the series of a run; `None` if the server was not observed, or the file is damaged,
+    /// too large or of another version.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
         let path = dir.join(FILE_NAME);
         if fs::metadata(&path).ok()?.len() > FILE_BYTES_MAX {

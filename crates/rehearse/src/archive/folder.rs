@@ -65,7 +65,8 @@ impl ArchiveFolder {
                 break;
             }
             listing.entries += 1;
-            // Some file systems do not know the type; opening it then tells.
+            // Some file systems do not report types; opening the entry then shows whether it is a
+            // folder.
             if matches!(entry.file_type(), FileType::Directory | FileType::Unknown) {
                 listing.names.push(OsString::from_vec(name.to_vec()));
             }

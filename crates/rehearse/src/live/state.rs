@@ -1,4 +1,4 @@
-//! [`LiveState`]: the progress of a rehearsal, from the reports of the rehearsal.
+//! [`LiveState`]: the progress of a rehearsal, as reported to its observer.
 
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::{
     rehearsal::StepProgress,
 };
 
-/// Number of points of a run that lasts as long as estimated. A longer run has more, up to the
-/// double.
+/// Maximum number of points of a run that lasts as long as estimated. A longer run has up to twice
+/// as many.
 const POINTS_MAX: u64 = 1_000;
 
 /// Maximum number of points in one response.
@@ -23,7 +23,7 @@ const POINTS_PER_RESPONSE: usize = 20_000;
 /// Maximum number of notes.
 const NOTES_MAX: usize = 1_000;
 
-/// Time between changes that only concern the numbers of the current replay.
+/// Minimum time between updates that change only the numbers of the current replay.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The progress of a rehearsal.
@@ -55,7 +55,7 @@ pub(super) struct LiveState {
 struct RunProgress {
     /// Position of the run in the list; `None` for a warm-up, which has no charts.
     run: Option<usize>,
-    /// The first report, from which times count; `None` before it.
+    /// Time of the first report, from which elapsed time is counted; `None` before it.
     first: Option<Instant>,
     /// The newest report.
     newest: Option<(Instant, ReplayProgress)>,
@@ -147,7 +147,7 @@ impl LiveState {
         self.replay = is_replay.then(|| RunProgress::new(run));
     }
 
-    /// Records a report of the current replay. Returns whether pages should be told.
+    /// Records a report of the current replay. Returns whether open pages should be updated.
     pub(super) fn record(&mut self, progress: ReplayProgress, now: Instant) -> bool {
         let bucket_time = self.bucket;
         let Some(replay) = &mut self.replay else { return false };
@@ -328,7 +328,8 @@ impl RunProgress {
         Some(LivePoint(run, self.bucket, values.map(|value| value.map(rounded))))
     }
 
-    /// Returns the point of a last, incomplete bucket; `None` if it is too short for figures.
+    /// Returns the point of the last, incomplete bucket; `None` for a warm-up, or if the bucket is
+    /// too short for figures.
     fn last_point(&self, bucket_time: Duration) -> Option<LivePoint> {
         let (start, newest) = (self.bucket_start?, self.newest?);
         let length = newest.0.duration_since(start.0);

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     fn name(name: &str) -> TableName {
-        TableName { schema: "public".to_owned(), name: name.to_owned() }
+        TableName { database: None, schema: "public".to_owned(), name: name.to_owned() }
     }
 
     fn index(name: &str, definition: &str) -> IndexFacts {

@@ -113,8 +113,8 @@ fn list(out: &mut String, title: &str, lines: &[String], lines_max: usize) {
     }
 }
 
-/// Formats a query as inline code. Backticks and bars are replaced: they would end the code or the
-/// cell.
+/// Formats a query as inline code. Backticks are replaced and bars are escaped, because they would
+/// end the code or the cell.
 fn code(query: &QueryComparison) -> String {
     let text = headline::query_text(query, QUERY_WIDTH);
     format!("`{}`", text.replace('`', "'").replace('|', "\\|"))

@@ -6,31 +6,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::text;
 
-/// Schema and name of a table.
+/// Database, schema and name of a table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TableName {
+    /// Name of the database; `None` for the one that was named for the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub database: Option<String>,
     /// Name of the schema, such as `public`.
     pub schema: String,
     /// Name of the table, without quotes.
     pub name: String,
 }
 
-/// Writes `orders`, or `sales.orders` outside of the schema `public`.
+/// Writes `orders`, or `sales.orders` outside of the schema `public`, or `crm.sales.orders` in
+/// another database.
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.schema.as_str() {
-            "public" => f.write_str(&self.name),
-            schema => write!(f, "{schema}.{}", self.name),
+        let Self { database, schema, name } = self;
+        match (database, schema.as_str()) {
+            (Some(database), schema) => write!(f, "{database}.{schema}.{name}"),
+            (None, "public") => f.write_str(name),
+            (None, schema) => write!(f, "{schema}.{name}"),
         }
     }
 }
 
-/// The facts of one server, and of the rehearsed database.
+/// The facts of one server, and of the rehearsed databases.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerFacts {
     /// Address of the server, without a password.
     pub target: String,
-    /// Name of the rehearsed database.
+    /// Name of the database that was named for the server.
     pub database: String,
     /// The server's `server_version`.
     pub version: String,
@@ -40,15 +46,15 @@ pub struct ServerFacts {
     pub timeline: Option<u32>,
     /// The settings, without those that differ between any two servers.
     pub settings: BTreeMap<String, SettingValue>,
-    /// Versions of extensions, by name.
+    /// Versions of extensions, by name; in other databases, by `name in database`.
     pub extensions: BTreeMap<String, String>,
-    /// Size of the database.
+    /// Size of `database` in bytes; 0 if unknown.
     pub database_bytes: u64,
-    /// The largest tables.
+    /// The largest tables of each database.
     pub tables: Vec<TableFacts>,
     /// Whether there are more tables than listed.
     pub is_truncated: bool,
-    /// Views over the database's tables.
+    /// Views over the tables.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub views: Vec<ViewFacts>,
     /// Number of other clients' sessions that were active within the last minute, in any database.
@@ -67,7 +73,7 @@ pub struct SettingValue {
 /// A table with its indexes and triggers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableFacts {
-    /// Name of the table, unique within the database.
+    /// Name of the table, with its schema and database.
     pub name: TableName,
     /// Size of the heap and TOAST, without indexes, in bytes.
     pub bytes: u64,
@@ -91,7 +97,7 @@ pub struct ViewFacts {
 /// Counts of rows, and the age of the planner's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TableStatistics {
-    /// Number of live rows, `n_live_tup`.
+    /// Number of live rows: `n_live_tup`, or `reltuples` if that is 0.
     pub live_rows: u64,
     /// Number of dead rows, `n_dead_tup`.
     pub dead_rows: u64,
@@ -188,8 +194,9 @@ impl ActivityFigure {
     }
 }
 
-/// How a table on the server with the change differs from that on the base. Indexes and triggers
-/// are identified by name.
+/// How a table on the server with the change differs from that on the base. Triggers are identified
+/// by name; an index is new or dropped only if the other server has neither its name nor its
+/// definition.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TableDifference {
@@ -203,11 +210,11 @@ pub enum TableDifference {
     DroppedIndex(String),
     /// The index has another definition.
     ChangedIndex(String),
-    /// The trigger does not exist on the base.
+    /// The trigger is enabled on the server with the change only.
     NewTrigger(String),
     /// The trigger is enabled on the base only.
     DroppedTrigger(String),
-    /// The table has another size, in bytes.
+    /// The table's sizes in bytes, which differ by more than VACUUM or a fill factor explains.
     SizeChanged(BothSides<u64>),
     /// The planner's statistics are missing, or much older than on the base.
     StatisticsOlder,

@@ -71,8 +71,8 @@ impl RecoveryTarget {
         Some(format!("pgbackrest restore {target}{timeline} --target-action=promote"))
     }
 
-    /// Renders the target and all ways to restore a copy to it, one line each, without indentation
-    /// of the first level. Empty if neither position nor time is known.
+    /// Renders the target and, indented below it, all ways to restore a copy to it. Empty if
+    /// neither position nor time is known.
     pub fn lines(&self) -> Vec<String> {
         let Some(pgbackrest) = self.pgbackrest() else { return Vec::new() };
         let mut lines = vec![format!("recovery target of both copies: {self}")];

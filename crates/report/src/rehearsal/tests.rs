@@ -93,7 +93,8 @@ fn report(middle_us: u64) -> RehearsalReport {
         error.message.clear();
     }
     let is_slower = comparison.slower().next().is_some();
-    let orders = TableName { schema: "public".to_owned(), name: "orders".to_owned() };
+    let orders =
+        TableName { database: None, schema: "public".to_owned(), name: "orders".to_owned() };
     RehearsalReport {
         howdah: "0.1.0".to_owned(),
         started: Timestamp::from_micros(1_795_178_599_577_000),
@@ -212,7 +213,8 @@ const PAGE: &str = include_str!("../../../../docs/src/reference/rehearsal.md");
 
 /// A server with everything that [`ServerFacts`] can describe.
 fn full_facts() -> ServerFacts {
-    let orders = TableName { schema: "public".to_owned(), name: "orders".to_owned() };
+    let orders =
+        TableName { database: None, schema: "public".to_owned(), name: "orders".to_owned() };
     let index = IndexFacts { name: "i".to_owned(), definition: "btree (a)".to_owned(), bytes: 1 };
     let setting = SettingValue { value: "64kB".to_owned(), default: "4MB".to_owned() };
     ServerFacts {

@@ -42,7 +42,8 @@ pub fn text(report: &RehearsalReport, style: &TableStyle) -> String {
     out
 }
 
-/// Appends one line for each difference that may explain the change of a query.
+/// Appends, for each changed query, a line with the differences that may explain the change, and
+/// one with an example if requested.
 fn reasons(out: &mut String, report: &RehearsalReport) {
     for query in report.changed() {
         let reasons: Vec<String> = report.reasons_of(query).map(ToString::to_string).collect();
@@ -57,8 +58,8 @@ fn reasons(out: &mut String, report: &RehearsalReport) {
     }
 }
 
-/// Formats a run: `a1 base    2026-11-20 12:43:19, 60.2 s, 12034 executions, 2 failed; machine 34 %
-/// busy`.
+/// Formats a run: `a1  base    2026-11-20 12:43:19, 60.2 s, 12034 executions, 2 failed; this
+/// machine 34 % busy`.
 fn run_line(run: &RunSummary) -> String {
     let elapsed = run.finished.saturating_since(run.started).as_secs_f64();
     let started = run.started.to_string();

@@ -104,8 +104,9 @@ const PLOT_TOP: f64 = 34.0;
 const PLOT_BOTTOM: f64 = 142.0;
 const MARGIN: f64 = 8.0;
 
-/// Renders the executions of both sides by latency. Each side is drawn as shares of its own
-/// executions, because the numbers of executions may differ.
+/// Renders the executions of both sides by latency; `None` if the bins have no valid edges or not
+/// one count each. Each side is drawn as shares of its own executions, because the numbers of
+/// executions may differ.
 pub(super) fn histogram(latencies: &LatencyHistogram, query: &PageQuery) -> Option<String> {
     let edges = &latencies.edges_us;
     let (first, last) = (*edges.first()?, *edges.last()?);

@@ -36,7 +36,7 @@ pub struct LiveSnapshot {
     pub is_left_known: bool,
     /// The replay in progress.
     pub replay: Option<LiveReplay>,
-    /// The runs with charts, then those that follow.
+    /// The runs: those finished in an earlier call, then those of this call.
     pub runs: Vec<LiveRun>,
     /// Notes for the user, in the order in which they were made.
     pub notes: Vec<String>,
@@ -60,7 +60,7 @@ pub enum LivePhase {
     Running,
     /// It ended with a report: the change passed.
     Passed,
-    /// It ended with a report: a query is slower.
+    /// It ended with a report: a query is slower, or a condition is violated.
     Failed,
     /// It ended with a report: the runs are not comparable.
     NotComparable,

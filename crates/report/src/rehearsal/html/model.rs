@@ -172,7 +172,7 @@ impl PageQueryVerdict {
     }
 }
 
-/// The measures of one query over its successful executions. Times are in microseconds.
+/// The measures of one query. Times are those of successful executions, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueryMeasures {
     /// Executions sent to the server.
@@ -233,7 +233,7 @@ pub struct QueryErrorCount {
     pub change: u64,
 }
 
-/// The plans of a query as EXPLAIN prints them, without values.
+/// The plans of a query in the form of EXPLAIN, with `?` in place of values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanPair {
     /// Text of EXPLAIN on the base, with line breaks and indentation.

@@ -15,7 +15,7 @@ const DETAILS_MAX: usize = 400;
 /// Number of slower queries whose details are open from the start.
 const OPEN_MAX: usize = 2;
 
-/// The columns: the key by which the script sorts, if the column is sortable, and the heading.
+/// The columns: the key by which the script sorts, and the heading.
 const COLUMNS: [(&str, &str); 8] = [
     ("rank", "Verdict"),
     ("text", "Query"),
@@ -107,7 +107,7 @@ pub(super) fn section(html: &mut String, page: &Page) {
     html.push_str("</section>\n");
 }
 
-/// Renders the form for filtering, which the style hides if scripts are off.
+/// Renders the form for filtering and sorting, which the style hides if scripts are off.
 fn controls(html: &mut String, page: &Page) {
     html.push_str(
         "<form class=\"toolbar\" id=\"query-filter\">\n\
@@ -197,7 +197,7 @@ fn row(html: &mut String, query: &PageQuery, axis: &FactorAxis, index: usize) {
     );
 }
 
-/// Renders the time that a change costs; empty for a query that one side lacks.
+/// Renders the time that a change costs; a dash for a query that one side lacks.
 fn impact(query: &PageQuery) -> String {
     match (query.base, query.change) {
         (Some(_), Some(_)) if query.impact_us.abs() < 0.5 => "0".to_owned(),
@@ -323,7 +323,8 @@ fn details_summary(query: &PageQuery) -> String {
     format!("Details <span class=\"soft\">{}</span>", words.join(", "))
 }
 
-/// Renders percentiles of both sides, with the range over the runs if a side has several.
+/// Renders the latencies and rows of both sides, with the range over the runs if a side has
+/// several. Renders nothing for a query that one side lacks.
 fn percentiles(html: &mut String, page: &Page, query: &PageQuery) {
     type MeasureGetter = fn(&QueryMeasures) -> f64;
     const ROWS: [(&str, MeasureGetter); 7] = [
@@ -403,7 +404,7 @@ fn of_side<'a>(
     runs.filter_map(|(_, measures)| *measures)
 }
 
-/// Explains a verdict other than a change.
+/// Explains a verdict that is not a change, such as "undecided".
 fn explain(html: &mut String, query: &PageQuery) {
     let detectable = query.detectable.map(text::factor);
     let sentence = match (query.verdict, detectable) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::{Page, PanelUnit, TimePanel};
 use crate::{chart::escaped, rehearsal::RehearsalSide, text};
 
-/// Renders the section; empty if nothing was measured.
+/// Renders the section, or a remark if nothing was measured.
 pub(super) fn section(html: &mut String, page: &Page) {
     let time_lines = &page.time_lines;
     html.push_str("<section id=\"time\">\n<h2>Time lines</h2>\n");
