@@ -43,9 +43,9 @@ pub struct BackendActivity {
     pub client: Option<Arc<str>>,
     /// Client port; -1 for a Unix socket.
     pub client_port: Option<i32>,
-    /// Backend type; `None` where the role may not see it.
+    /// Backend type; `None` where the role may not see it, and before PostgreSQL 10.
     pub kind: Option<BackendType>,
-    /// Process id of the leader if this is a parallel worker.
+    /// Process id of the leader if this is a parallel worker (since PostgreSQL 13).
     pub leader: Option<i32>,
     /// Session state; `None` where the role may not see it, and for processes without a session.
     pub state: Option<BackendState>,
@@ -63,21 +63,22 @@ pub struct BackendActivity {
     pub query_started_us: Option<i64>,
     /// Time at which `state` last changed.
     pub state_changed_us: Option<i64>,
-    /// `query_id` of the statement in `query`.
+    /// `query_id` of the statement in `query`, if the server computes it (since PostgreSQL 14).
     pub query_id: Option<i64>,
-    /// Current statement; for an idle session, the last one.
+    /// Current statement; for an idle session, the last one, if idle texts were requested.
     pub query: Option<SqlText>,
-    /// Holders of the lock that the session waits for.
+    /// Processes that block this session: they hold the lock that it waits for, or wait for it
+    /// ahead of this session.
     pub blockers: Vec<Blocker>,
-    /// Time at which the session began to wait for this lock.
+    /// Time at which the session began to wait for this lock (since PostgreSQL 14).
     pub blocked_since_us: Option<i64>,
     /// Whether the session's role is a superuser.
     pub is_superuser: bool,
-    /// Whether role, database and state are visible to the monitoring role.
+    /// Whether the session's start time, state and statement are visible to the monitoring role.
     pub is_readable: bool,
 }
 
-/// The holder of a lock that another session waits for.
+/// A process or a prepared transaction that blocks a session waiting for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Blocker {
     /// A backend, identified by its process id.
@@ -121,7 +122,7 @@ pub enum BackendState {
 }
 
 impl BackendState {
-    /// Parses the server's name of a state.
+    /// Parses a state's name in `pg_stat_activity`; `None` if it is unknown.
     pub fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "active" => Self::Active,
@@ -170,7 +171,7 @@ pub enum BackendType {
 }
 
 impl BackendType {
-    /// Parses the server's name of a backend type.
+    /// Parses a backend type's name in `pg_stat_activity`.
     pub fn parse(word: &str) -> Self {
         match word {
             "client backend" => Self::Client,
@@ -192,8 +193,8 @@ impl BackendType {
         }
     }
 
-    /// Whether the process applies changes from a publisher. PostgreSQL 17 split this type into
-    /// three names.
+    /// Whether the process belongs to logical replication: its launcher, or a worker that receives
+    /// changes. PostgreSQL 17 split the name of the workers into several.
     pub fn is_logical_replication(&self) -> bool {
         self.as_str().starts_with("logical replication")
     }
@@ -234,7 +235,7 @@ impl BackendActivity {
     }
 
     /// Seconds that the session has been waiting for a lock, at `now_us`; `None` if it is not
-    /// waiting.
+    /// waiting, or if the start of the wait is unknown.
     pub fn blocked_for(&self, now_us: i64) -> Option<f64> {
         if self.blockers.is_empty() {
             return None;

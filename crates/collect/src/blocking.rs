@@ -1,4 +1,4 @@
-//! Builds lock wait trees: each root holds a lock that all nodes below it wait for.
+//! Builds lock wait trees: each session is below one that blocks it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -67,7 +67,7 @@ impl BlockingTrees {
         Self { nodes: trees.into_iter().flatten().collect() }
     }
 
-    /// Whether no session waits.
+    /// Whether no session waits for a lock.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }

@@ -89,7 +89,7 @@ impl From<Arc<str>> for ViewCell {
     }
 }
 
-/// How the values of a column are formatted.
+/// The unit of a column's values, which determines their format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ColumnUnit {
     /// Text, not a number.

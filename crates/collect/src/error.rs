@@ -17,7 +17,7 @@ pub enum CollectError {
         /// The error of the server or of the connection.
         source: QueryError,
     },
-    /// The response does not fit the statement: the peer is not PostgreSQL.
+    /// The response lacks a required value, so the peer is probably not PostgreSQL.
     #[error("the server's response has no {what}: is it PostgreSQL?")]
     NotPostgres {
         /// The missing part of the response.
@@ -51,7 +51,7 @@ impl CollectError {
         }
     }
 
-    /// SQLSTATE, if the server reported an error.
+    /// SQLSTATE of a failed statement, if the server reported one.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Query { source, .. } => source.sqlstate(),

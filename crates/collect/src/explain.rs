@@ -3,8 +3,10 @@
 //! The text was written by the owner of that session, but it is sent with our role's privileges.
 //! Therefore:
 //!
-//! - A separate connection is used, with read-only transactions and limits of half a second. It is
-//!   closed afterwards.
+//! - A separate connection is used, with limits of half a second. It is closed afterwards.
+//! - Everything is done in one read-only transaction. Functions that are executed while planning
+//!   can change the default for later transactions, but PostgreSQL refuses to make a transaction
+//!   read-write after its first query.
 //! - The text is sent with the extended protocol as `PREPARE name AS text`, where the server
 //!   refuses a second statement, and every statement that neither selects nor changes rows. The
 //!   grammar refuses `EXPLAIN ANALYZE` as text.
@@ -12,9 +14,12 @@
 //! - The explained statement is `EXECUTE name (NULL, …)` under `plan_cache_mode =
 //!   force_generic_plan`: the plan does not depend on parameter values, which are unknown. That
 //!   setting has existed since PostgreSQL 12; in older versions, texts with parameters are refused.
-//! - Planning evaluates functions declared immutable or stable, with our privileges. A role that
-//!   can do more than read is therefore refused where the database has such a function whose owner
-//!   is not a superuser. A few milliseconds pass between this check and the planning.
+//! - Planning evaluates functions declared immutable or stable, with our privileges, and parsing
+//!   evaluates the constraints of domains for constants, as in `'{1}'::domain[]`. A role that is
+//!   privileged (a superuser, or with an attribute or predefined role that allows more than
+//!   reading) is therefore refused where the database has such a function or domain whose owner is
+//!   neither a superuser nor the role itself. A few milliseconds pass between this check and the
+//!   planning.
 
 use howdah_connect::{Client, ConnectError, ConnectTarget, QueryError};
 
@@ -42,13 +47,13 @@ pub enum GenericPlanError {
         "the session's statement is unknown: it has run none, or this role lacks pg_read_all_stats"
     )]
     NoText,
-    /// The session's database is unknown.
+    /// The session has no database, as with most background processes.
     #[error("the session is not connected to a database")]
     NoDatabase,
-    /// The server keeps only the beginning of the text.
-    #[error("the server truncated the statement: raise track_activity_query_size")]
+    /// The server truncated the text, or may have done so.
+    #[error("the server truncated the statement, or may have: raise track_activity_query_size")]
     Truncated,
-    /// Sanitizing replaced characters of the text.
+    /// Sanitizing replaced characters of the text, or its bytes are invalid in its encoding.
     #[error(
         "the statement has characters that were replaced for display, so its text is not exact"
     )]
@@ -61,15 +66,15 @@ pub enum GenericPlanError {
         /// Version of the server, which is below 12.
         version: ServerVersion,
     },
-    /// Planning could execute a function of another role.
+    /// Planning could execute a function or domain constraint of another role.
     #[error(
         "planning could execute {function} of role {owner} with the privileges of {role}: \
          name a read-only role with --plan-user"
     )]
     ForeignCode {
-        /// The first function found.
+        /// The first function found, or a phrase that names the domain.
         function: String,
-        /// Owner of the function.
+        /// Owner of the function or domain.
         owner: String,
         /// The role that would plan the statement.
         role: String,
@@ -91,8 +96,8 @@ pub enum GenericPlanError {
     Connection(#[source] QueryError),
 }
 
-/// Plans the statement that a session runs, or has run last. `target` names the server and the role
-/// to plan as; the session's database replaces its database.
+/// Plans the statement that a session is running, or that it ran last. `target` names the server
+/// and the role to plan as; the session's database replaces its database.
 ///
 /// # Errors
 ///
@@ -113,6 +118,8 @@ pub fn explain_generic(
     client.set_timeout(Some(std::time::Duration::from_secs(5)));
     let version = ServerVersion(client.server_version_num().unwrap_or(0));
     apply_settings(&mut client, version)?;
+    run(&mut client, "BEGIN READ ONLY")?;
+    // Contains the first query, after which the transaction cannot become read-write.
     refuse_foreign_code(&mut client)?;
     run(&mut client, &format!("PREPARE howdah_plan AS {}", query.as_str()))?;
     let parameters = "SELECT coalesce(cardinality(parameter_types), 0) FROM pg_prepared_statements \
@@ -141,9 +148,9 @@ fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), Gen
     settings.into_iter().try_for_each(|sql| run(client, sql).map(drop))
 }
 
-/// Refuses to plan if our role can do more than read and planning could execute another role's
-/// code. The first oid that is not the server's own is 16384 (`FirstNormalObjectId` in
-/// `transam.h`).
+/// Refuses to plan if our role is privileged (a superuser, or with an attribute or predefined role
+/// that allows more than reading) and planning could execute another role's code. The first oid
+/// that is not the server's own is 16384 (`FirstNormalObjectId` in `transam.h`).
 fn refuse_foreign_code(client: &mut Client) -> Result<(), GenericPlanError> {
     let acts = "SELECT current_user FROM pg_roles r WHERE r.rolname = current_user AND \
         (r.rolsuper OR r.rolcreaterole OR r.rolreplication OR EXISTS (SELECT FROM pg_roles granted \
@@ -151,9 +158,14 @@ fn refuse_foreign_code(client: &mut Client) -> Result<(), GenericPlanError> {
         'pg_write_server_files', 'pg_read_server_files', 'pg_write_all_data', 'pg_maintain', \
         'pg_create_subscription', 'pg_checkpoint') AND pg_has_role(current_user, granted.oid, 'MEMBER')))";
     let Some(role) = run(client, acts)?.into_iter().next() else { return Ok(()) };
-    let runs = "SELECT p.oid::regprocedure || chr(10) || o.rolname FROM pg_proc p \
-        JOIN pg_roles o ON o.oid = p.proowner WHERE p.oid >= 16384 AND p.provolatile IN ('i', 's') \
-        AND NOT o.rolsuper AND o.rolname <> current_user ORDER BY p.oid LIMIT 1";
+    let runs = "SELECT code.name || chr(10) || o.rolname FROM ( \
+        SELECT oid, oid::regprocedure::text AS name, proowner AS owner FROM pg_proc \
+        WHERE provolatile IN ('i', 's') \
+        UNION ALL \
+        SELECT t.oid, 'the constraints of domain ' || t.oid::regtype, t.typowner FROM pg_type t \
+        WHERE EXISTS (SELECT FROM pg_constraint c WHERE c.contypid = t.oid) \
+        ) code JOIN pg_roles o ON o.oid = code.owner WHERE code.oid >= 16384 \
+        AND NOT o.rolsuper AND o.rolname <> current_user ORDER BY code.oid LIMIT 1";
     let Some(found) = first_value(client, runs)? else { return Ok(()) };
     let (function, owner) = found.split_once('\n').unwrap_or((&found, "unknown"));
     let shown = |text: &str| sanitized_line(text).into_owned();

@@ -16,7 +16,7 @@ impl fmt::Display for Lsn {
 
 /// The text is not a position in the WAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a WAL position is two hexadecimal numbers, such as 0/16B3748")]
+#[error("not a WAL position: write two hexadecimal numbers, such as 0/16B3748")]
 pub struct ParseLsnError;
 
 impl FromStr for Lsn {

@@ -39,7 +39,7 @@ pub struct Overview {
     /// or the role may not see them.
     pub followers_lag_bytes: Option<i64>,
     /// Replay lag of the slowest standby or subscriber in seconds, as measured by the server;
-    /// `None` also while all of them have caught up.
+    /// `None` also while all of them have caught up, and before PostgreSQL 10.
     pub followers_lag_seconds: Option<f64>,
     /// Number of standbys and subscribers whose lag the role may not see.
     pub followers_hidden: i64,
@@ -112,7 +112,8 @@ impl Overview {
         })
     }
 
-    /// Growth per second of a counter since `before`; `None` after a reset or if no time passed.
+    /// Growth per second of a counter since `before`; `None` after a reset, if no time passed, or
+    /// if a value is unknown.
     pub fn rate(&self, before: &Self, sum: impl Fn(&Self) -> Option<i64>) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a rate for display")]
         let of = |growth: i64, microseconds: i64| growth as f64 * 1e6 / microseconds as f64;

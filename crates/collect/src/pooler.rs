@@ -43,7 +43,7 @@ pub struct PoolerClient {
     pub port: i32,
     /// `application_name`, if the pooler reports it.
     pub application: Option<Arc<str>>,
-    /// Seconds spent waiting for a server connection, for a waiting client.
+    /// Seconds that the client has waited for a server connection; `None` if it is not waiting.
     pub wait_seconds: Option<f64>,
     /// Server connection that the client is linked to.
     pub backend: Option<PooledBackend>,

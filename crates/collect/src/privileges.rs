@@ -52,7 +52,7 @@ impl Privileges {
         let what = "the role's privileges";
         let results = client.query(sql).map_err(CollectError::query(what))?;
         let row = results.first().and_then(|result| result.rows.first());
-        let row = row.ok_or(CollectError::NotPostgres { what: "roles" })?;
+        let row = row.ok_or(CollectError::NotPostgres { what: "row for the current role" })?;
         let holds = |at| row.bytes(at) == Some(b"t");
         Ok(Self {
             role: row.text(0).unwrap_or_default().into_owned(),

@@ -69,7 +69,8 @@ impl MonitorConnection {
     ///
     /// # Errors
     ///
-    /// The connection could not be established, or the peer is not PostgreSQL.
+    /// The connection could not be established or failed, a statement failed, or the peer is not
+    /// PostgreSQL.
     pub fn connect(target: &ConnectTarget) -> Result<Self, CollectError> {
         let mut client = Client::connect(target)?;
         client.set_timeout(Some(RESPONSE_TIMEOUT));
@@ -104,7 +105,8 @@ impl MonitorConnection {
     }
 
     /// Makes [`Self::activity`] read complete statement texts from now on. Otherwise a statement
-    /// that has run for less than a second has only its first 200 characters, marked as truncated.
+    /// that has run for less than a second has at most its first 200 bytes, marked as truncated if
+    /// there are more.
     pub fn request_full_texts(&mut self) {
         self.activity.request_full_texts();
     }
@@ -134,7 +136,7 @@ impl MonitorConnection {
     /// The same as for [`Self::activity`].
     pub fn overview(&mut self) -> Result<Overview, CollectError> {
         let result = self.overview.run(&mut self.client, &[])?;
-        Overview::from_result(&result).ok_or(CollectError::NotPostgres { what: "overview" })
+        Overview::from_result(&result).ok_or(CollectError::NotPostgres { what: "statistics" })
     }
 
     /// Reads a view; `None` if this server version does not have it.
@@ -226,7 +228,7 @@ fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), Col
         sql.push_str(setting);
     }
     sql.push_str(RAISE_MMAP_THRESHOLD);
-    client.query(&sql).map(drop).map_err(CollectError::query("settings of the connection"))
+    client.query(&sql).map(drop).map_err(CollectError::query("the response to SET"))
 }
 
 /// Makes the backend keep the memory that a sample needs. By default malloc returns free memory to

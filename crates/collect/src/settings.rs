@@ -1,5 +1,5 @@
 //! Reads a server's settings, and the values that roles and databases have instead. Any role may
-//! read both.
+//! read both, except for a few settings that require `pg_read_all_settings`.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ pub struct RoleSetting {
 }
 
 /// Reads the values of the named settings, and of all settings whose names start with one of the
-/// prefixes. Settings that the server does not have are missing from the result.
+/// prefixes. Settings that the server does not have or that the role may not read are missing from
+/// the result.
 ///
 /// # Errors
 ///

@@ -65,7 +65,7 @@ impl SignalTarget {
 pub enum SignalOutcome {
     /// The signal was sent.
     Sent,
-    /// The session or statement has ended. Nothing was sent.
+    /// The session or statement has ended, or the role cannot see its start time. Nothing was sent.
     Gone,
     /// The server failed to send the signal, because the process was just exiting.
     NotSent,
@@ -85,11 +85,11 @@ pub struct SignalConnection {
 }
 
 impl SignalConnection {
-    /// Connects.
+    /// Connects, and limits each statement to five seconds.
     ///
     /// # Errors
     ///
-    /// The connection could not be established.
+    /// The connection could not be established, or its settings could not be applied.
     pub fn connect(target: &ConnectTarget) -> Result<Self, CollectError> {
         let mut client = Client::connect(target)?;
         client.set_timeout(Some(std::time::Duration::from_secs(10)));
@@ -97,7 +97,7 @@ impl SignalConnection {
         // sessions.
         client
             .query("SET statement_timeout = '5s'; SET extra_float_digits = 3")
-            .map_err(CollectError::query("settings of the connection"))?;
+            .map_err(CollectError::query("the response to SET"))?;
         Ok(Self { client })
     }
 

@@ -14,7 +14,8 @@ pub struct SqlText {
     text: Arc<str>,
     /// The text on one line. Every screen and table uses it, so it is computed once.
     line: Arc<str>,
-    /// Whether the server truncated the text at `track_activity_query_size`, or may have done so.
+    /// Whether only the beginning of the text was received, or may have been: the server truncates
+    /// it at `track_activity_query_size`.
     pub is_truncated: bool,
     /// Whether sanitizing changed nothing: the text is what the client sent.
     pub is_exact: bool,
@@ -149,8 +150,9 @@ pub(crate) enum LineBreaks {
 }
 
 /// Replaces everything in `text` that could move a terminal's cursor, change its state, or reorder
-/// what is read: control characters become their symbols (`␛`), bidirectional controls and
-/// zero-width characters become `�`. Text without any of them is returned unchanged.
+/// what is read: ASCII control characters become their symbols (`␛`), a carriage return becomes a
+/// space, and other control characters, bidirectional controls and zero-width characters become
+/// `�`. Text without any of them is returned unchanged.
 pub(crate) fn sanitized(text: &str, lines: LineBreaks) -> Cow<'_, str> {
     let replacement = |c: char| match c {
         '\n' | '\t' if lines == LineBreaks::Keep => None,

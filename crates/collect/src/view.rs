@@ -21,7 +21,7 @@ pub enum ColumnKind {
 }
 
 /// SQL valid from a major version on. In a list, the last entry not newer than the server applies;
-/// empty SQL means that the server no longer has the item.
+/// empty SQL means that the server does not have the item.
 pub(crate) type VersionedSql = (u32, &'static str);
 
 /// Name, unit and source of a column.
@@ -37,7 +37,7 @@ pub struct ViewColumn {
     pub kind: ColumnKind,
     /// SQL expression for the column, by server version.
     pub(crate) sql: &'static [VersionedSql],
-    /// Description in one sentence.
+    /// Description as a phrase, such as `rows inserted`.
     pub help: &'static str,
 }
 
@@ -101,7 +101,7 @@ pub struct StatsView {
 pub struct ViewSample {
     /// The sampled view.
     pub view: &'static StatsView,
-    /// The server's clock, in microseconds since 1970.
+    /// The server's clock, in microseconds since 1970; 0 without rows.
     pub taken_us: i64,
     /// Rows with one cell per column of the view.
     pub rows: Arc<[Box<[ViewCell]>]>,

@@ -20,7 +20,7 @@ pub struct WaitCounts(Vec<WaitCount>);
 pub struct WaitCount {
     /// The wait event; `None` for sessions that run without waiting.
     pub wait: Option<BackendWait>,
-    /// Number of working sessions in this state.
+    /// Number of working sessions with this wait event.
     pub sessions: u32,
 }
 
@@ -58,7 +58,7 @@ impl WaitCounts {
         Self(sums)
     }
 
-    /// Counts the wait events of sampled sessions.
+    /// Counts the wait events of the working sessions in a sample.
     pub fn from_activity(activity: &Activity) -> Self {
         let working = activity.backends.iter().filter(|backend| backend.is_working());
         Self::new(working.map(|backend| WaitCount { wait: backend.wait.clone(), sessions: 1 }))
@@ -87,7 +87,8 @@ impl WaitCounts {
         self.0.iter().fold(0, |sum, count| sum.saturating_add(count.sessions))
     }
 
-    /// Number of sessions that wait for another session: for a lock, a latch or a pinned buffer.
+    /// Number of sessions that wait for another session: for a heavyweight or lightweight lock, or
+    /// for a pinned buffer.
     pub fn waiting_for_others(&self) -> u32 {
         let waits = |count: &&WaitCount| {
             let class = count.wait.as_ref().map(|wait| &*wait.class);

@@ -55,7 +55,8 @@ struct PreviousSession {
     encoding: Option<Arc<str>>,
 }
 
-/// An error: a row refers to data of an earlier sample that was not received.
+/// An error: a row refers to data of an earlier sample that was not received, or the server's clock
+/// was set back.
 #[derive(Debug)]
 struct StaleBaseline;
 

@@ -13,9 +13,9 @@
 //! the session. Truncating by characters would require a valid encoding, and a text from a database
 //! with another encoding would fail the statement.
 //!
-//! `$2`: include the last statements of idle sessions; `$3`: sessions started before are known;
-//! `$6`: the time that timestamps are relative to, in microseconds; `$7`: the application name that
-//! is sent as NULL.
+//! `$2`: include the last statements of idle sessions; `$3`: sessions that started before this time
+//! are known; `$6`: the time that timestamps are relative to, in microseconds; `$7`: the
+//! application name that is sent as NULL.
 //!
 //! Names of role, database and encoding are looked up only when they are sent, so that most rows
 //! need nothing but the server's list of sessions.

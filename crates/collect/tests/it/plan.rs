@@ -147,6 +147,50 @@ fn mislabelled_function_is_not_run_by_powerful_role() {
 }
 
 #[test]
+fn planning_stays_read_only() {
+    let Some(cluster) = start("planning_stays_read_only", Cluster::builder()) else { return };
+    let (target, mut client) = shop(&cluster);
+    for sql in [
+        "CREATE ROLE mallory LOGIN",
+        "CREATE ROLE writer LOGIN",
+        "GRANT ALL ON SCHEMA public TO mallory",
+        "GRANT ALL ON item, ran TO PUBLIC",
+        "SET ROLE mallory",
+        // The constraints are evaluated by PREPARE: the text contains array constants.
+        "CREATE DOMAIN session_switch AS int \
+         CHECK (set_config('default_transaction_read_only', 'off', false) = 'off')",
+        "CREATE DOMAIN transaction_switch AS int \
+         CHECK (set_config('transaction_read_only', 'off', true) = 'off')",
+        "RESET ROLE",
+    ] {
+        client.query(sql).unwrap();
+    }
+    let error = explain_generic(&target, &running("SELECT '{1}'::session_switch[]")).unwrap_err();
+    let GenericPlanError::ForeignCode { function, owner, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(
+        (function.as_str(), owner.as_str()),
+        ("the constraints of domain session_switch", "mallory")
+    );
+    for sql in [
+        "SET ROLE mallory",
+        "CREATE FUNCTION tell() RETURNS void LANGUAGE sql AS 'INSERT INTO ran VALUES (current_user)'",
+        "CREATE FUNCTION evil(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \
+         $$ BEGIN PERFORM tell(); RETURN 1; END $$",
+        "RESET ROLE",
+    ] {
+        client.query(sql).unwrap();
+    }
+    for (domain, expected) in [("session_switch", "25006"), ("transaction_switch", "25001")] {
+        let text =
+            format!("SELECT * FROM item WHERE id = evil(1) AND '{{1}}'::{domain}[] IS NOT NULL");
+        let error = explain_generic(&target.with_user("writer"), &running(&text)).unwrap_err();
+        let GenericPlanError::Refused { sqlstate, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(sqlstate, expected, "{error}");
+    }
+    assert!(client.query("SELECT * FROM ran").unwrap()[0].rows.is_empty());
+}
+
+#[test]
 fn incomplete_text_is_not_sent() {
     let Some(cluster) = start("incomplete_text_is_not_sent", Cluster::builder()) else { return };
     let target = target(&cluster, "postgres");
