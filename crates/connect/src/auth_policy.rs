@@ -41,14 +41,15 @@ pub struct AuthPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoginRefused {
-    /// `require_auth` does not name the method.
-    #[error("the server asks for authentication by {method}, which require_auth does not allow")]
+    /// `require_auth` does not allow the method.
+    #[error("the server uses authentication method {method}, which require_auth does not allow")]
     Method {
         /// Keyword of the method, as in `require_auth`.
         method: &'static str,
     },
-    /// The server accepted the login without channel binding.
-    #[error("channel_binding=require, but the server accepted a login without channel binding")]
+    /// `channel_binding` is `require`, but the server does not offer it, the connection has nothing
+    /// to bind to, or the server accepted the login before it was bound.
+    #[error("the login does not use channel binding, but channel_binding is \"require\"")]
     NotBound,
 }
 
@@ -84,7 +85,7 @@ impl AuthPolicy {
     ///
     /// # Errors
     ///
-    /// The request must not be answered: close the connection.
+    /// The policy does not allow the request, so it must not be answered: close the connection.
     pub fn check(&mut self, request: &Authentication<'_>) -> Result<(), LoginRefused> {
         match request {
             Authentication::Ok => {

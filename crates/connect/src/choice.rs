@@ -20,7 +20,7 @@ macro_rules! choice {
                 match self { $( Self::$variant => $word, )+ }
             }
 
-            /// Parses the keyword.
+            /// Parses a keyword; `None` if it is not in [`Self::EXPECTED`].
             pub fn parse(word: &str) -> Option<Self> {
                 match word { $( $word => Some(Self::$variant), )+ _ => None }
             }

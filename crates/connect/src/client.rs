@@ -1,8 +1,7 @@
-//! [`Client`]: a blocking connection for the control plane, where a program or a person runs a few
-//! statements.
+//! [`Client`]: a blocking connection for programs that run a few statements, one at a time.
 //!
-//! Results are held in memory as a whole (up to [`RESULT_BYTES_MAX`]), and statements run one at a
-//! time: this is simple, not fast. Replay and pool use the event loop of the net crate instead.
+//! Results are held in memory as a whole (up to [`RESULT_BYTES_MAX`]): this is simple, not fast.
+//! Replay and pool use the event loop of the net crate instead.
 
 mod cancel;
 mod connect;
@@ -67,13 +66,15 @@ impl Client {
     /// session, with TLS as configured.
     ///
     /// Endpoints that cannot be reached, are starting up, or have another kind of session are
-    /// skipped; one that refuses the login ends the search, as in libpq. Each address of each
-    /// endpoint has [`ConnectTarget::connect_timeout`] to complete the login; resolving a host name
-    /// may take longer.
+    /// skipped; one that refuses the login, or with which TLS cannot be established, ends the
+    /// search, as in libpq. Each attempt (an address and an encryption method) has
+    /// [`ConnectTarget::connect_timeout`] to complete the login; resolving a host name may take
+    /// longer.
     ///
     /// # Errors
     ///
-    /// No endpoint is suitable; the error contains the result of each attempt.
+    /// The TLS settings are invalid, or no endpoint is suitable. In the latter case, the error
+    /// contains the failure of each attempt.
     pub fn connect(target: &ConnectTarget) -> Result<Self, ConnectError> {
         connect::connect(target)
     }
@@ -82,9 +83,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// A statement failed, in which case those before it may have taken effect; or the connection
-    /// failed. `COPY` from or to the client is an error: see [`Client::copy_out`] and
-    /// [`Client::copy_in`].
+    /// A statement failed, in which case those before it may have taken effect; `sql` contains a
+    /// zero byte; or the connection failed, timed out, or returned more than [`RESULT_BYTES_MAX`].
+    /// `COPY` from or to the client is an error: see [`Client::copy_out`] and [`Client::copy_in`].
     pub fn query(&mut self, sql: &str) -> Result<Vec<ResultSet>, QueryError> {
         let mut rows = ResultCollector::default();
         self.run(&mut rows, |session| session.query(sql.as_bytes()).map(drop))?;
@@ -216,9 +217,9 @@ impl Client {
         copy.finish()
     }
 
-    /// Sets how long each of the calls above may take from now on; `None` means no limit. The
-    /// connection is closed when a call takes longer, while the server may continue its work: see
-    /// [`Client::cancel_handle`].
+    /// Sets how long each call that runs a statement may take from now on; `None` means no limit.
+    /// The connection is closed when a call takes longer, while the server may continue its work:
+    /// see [`Client::cancel_handle`].
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }

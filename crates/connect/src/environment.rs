@@ -158,7 +158,7 @@ impl Environment {
     }
 }
 
-/// Shows the variables without their values, and all other fields.
+/// Shows the names of the variables, but not their values, which may be secret.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Environment")

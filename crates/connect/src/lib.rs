@@ -2,8 +2,8 @@
 //!
 //! [`ConnectTarget::resolve`] resolves [`ConnParams`] and an [`Environment`] to endpoints, just as
 //! libpq does: URIs, keyword/value strings, `PG*` variables, the service file, the password file.
-//! [`tls`] converts the TLS settings to a rustls configuration and the first bytes of a connection.
-//! [`Client`] is a blocking connection for the control plane.
+//! [`tls`] converts the TLS settings to a rustls configuration, and negotiates encryption at the
+//! start of a connection. [`Client`] is a blocking connection for the control plane.
 //!
 //! The data plane is in the net crate, which handles thousands of connections at once and takes
 //! targets and TLS settings from here.
@@ -15,6 +15,7 @@ mod conninfo;
 pub mod deadline;
 mod endpoint;
 mod environment;
+mod file_permissions;
 mod keyword;
 mod params;
 mod passfile;

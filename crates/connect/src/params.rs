@@ -52,7 +52,7 @@ impl fmt::Debug for ConnParams {
                 f.write_str("…")
             }
         }
-        f.debug_struct("Words")
+        f.debug_struct("ConnParams")
             .field("conninfo", &self.conninfo.as_ref().map(|_| RedactedConninfo))
             .field("host", &self.host)
             .field("port", &self.port)

@@ -1,4 +1,4 @@
-//! The password file: `~/.pgpass` or the file named by `PGPASSFILE`.
+//! The password file: `~/.pgpass`, or the file named by `passfile` or `PGPASSFILE`.
 //!
 //! ```text
 //! hostname:port:database:username:password
@@ -11,14 +11,14 @@
 use std::{
     fs::File,
     io::{self, Read},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::fs::MetadataExt as _,
     path::Path,
     sync::Arc,
 };
 
 use howdah_wire::Secret;
 
-use crate::{Endpoint, warning::Warning};
+use crate::{Endpoint, file_permissions::is_private, warning::Warning};
 
 /// The entries of a password file. The file is read only once, because replay looks up the password
 /// of each of thousands of sessions. Clones share the entries.
@@ -47,8 +47,8 @@ enum Pattern {
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 impl Passwords {
-    /// Reads a password file. A missing file counts as empty; a file that others may read, or that
-    /// is not a regular file, is ignored with a warning.
+    /// Reads a password file. A missing file counts as empty; a file that others may access, that
+    /// is not a regular file, or that cannot be read is ignored with a warning.
     pub(crate) fn read(path: &Path) -> (Self, Option<Warning>) {
         let unreadable = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => None,
@@ -71,11 +71,8 @@ impl Passwords {
         }
         let file = File::open(path)?;
         let metadata = file.metadata()?;
-        let mode = metadata.permissions().mode() & 0o777;
-        // libpq refuses any right of the group. systemd's credentials and Kubernetes' secrets are
-        // owned by root and readable by the group of the process, which is as safe.
-        let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
-        if mode & forbidden != 0 {
+        if !is_private(&metadata) {
+            let mode = metadata.mode() & 0o777;
             return Ok(Err(Warning::PasswordFilePermissions { path: path.to_owned(), mode }));
         }
         let mut bytes = Vec::new();
@@ -161,7 +158,7 @@ fn split_field(text: &[u8]) -> (Vec<u8>, Option<&[u8]>) {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::PathBuf};
+    use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
     use super::*;
 

@@ -211,7 +211,7 @@ impl ResolveError {
 }
 
 impl ServiceProblem {
-    /// Returns the same error for a service file.
+    /// Like [`ResolveError::unknown_keyword`], for a line of a service file.
     pub(crate) fn unknown_keyword(name: &str) -> Self {
         if looks_like_keyword(name) {
             let suggestion = keyword::nearest(name);

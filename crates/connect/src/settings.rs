@@ -44,7 +44,7 @@ impl KeywordValues {
 
     /// Returns the value of a keyword; as in libpq, an empty value counts as none.
     pub(crate) fn value(&self, name: &'static str) -> Option<&str> {
-        debug_assert!(keyword::find(name).is_some(), "{name} is no keyword");
+        debug_assert!(keyword::find(name).is_some(), "{name} is not a keyword");
         self.0.get(name).map(|setting| setting.value.as_str()).filter(|value| !value.is_empty())
     }
 

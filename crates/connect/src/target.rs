@@ -66,7 +66,7 @@ struct ResolvedPassword {
 }
 
 choice! {
-    /// The kind of session to look for if there are several hosts (`target_session_attrs`).
+    /// The required kind of session (`target_session_attrs`); hosts with another kind are skipped.
     pub enum SessionAttributes {
         /// Any session.
         Any = "any",
@@ -218,7 +218,8 @@ impl ConnectTarget {
         &self.tls
     }
 
-    /// Returns the timeout for each address of each endpoint; `None` means the system's default.
+    /// Returns the timeout for each attempt to connect, which tries one address with one encryption
+    /// method; `None` means the system's default.
     pub fn connect_timeout(&self) -> Option<Duration> {
         self.connect_timeout
     }

@@ -139,7 +139,7 @@ fn store_parameter(pair: &str, settings: &mut KeywordValues) -> Result<(), Resol
     }
 }
 
-/// Stores a part unless it is empty: for an empty part, the environment sets the keyword.
+/// Stores a part unless it is empty, so that the environment can set the keyword.
 fn store(
     settings: &mut KeywordValues,
     keyword: &'static str,

@@ -9,7 +9,7 @@ use crate::setting_origin::SettingOrigin;
 #[non_exhaustive]
 pub enum Warning {
     /// libpq supports this keyword, but this program does not.
-    #[error("connection keyword {keyword} ({origin}) is ignored")]
+    #[error("connection keyword {keyword} ({origin}) is not supported and is ignored")]
     Ignored {
         /// Keyword that has no effect.
         keyword: &'static str,

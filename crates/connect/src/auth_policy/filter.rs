@@ -31,7 +31,7 @@ pub enum LoginError {
     /// The policy forbids the request.
     #[error(transparent)]
     Refused(#[from] LoginRefused),
-    /// The bytes are not a valid message of the protocol.
+    /// The bytes are not a valid message of the protocol, or the message is too long.
     #[error(transparent)]
     Protocol(#[from] session::SessionError),
 }

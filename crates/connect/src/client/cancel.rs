@@ -36,8 +36,9 @@ pub enum CancelError {
     /// The connection for the request failed.
     #[error("cannot connect to send the cancel request")]
     Connect(#[source] ConnectFailure),
-    /// The connection was lost before the server read the request.
-    #[error("the connection was lost before the cancel request was delivered")]
+    /// Sending failed, or the server did not close the connection in time, which would confirm that
+    /// it has read the request.
+    #[error("cannot deliver the cancel request")]
     Lost(#[source] io::Error),
 }
 
@@ -65,7 +66,7 @@ impl CancelHandle {
     }
 }
 
-/// Omits the key, which would allow anyone to cancel.
+/// Shows the process id, but not the secret, which would allow anyone to cancel.
 impl fmt::Debug for CancelHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CancelHandle")

@@ -202,7 +202,7 @@ impl Connector<'_> {
         Ok(Client { session, socket, endpoint, timeout: None, cancel, closed: false })
     }
 
-    /// Returns the login data, once the server's certificate is known.
+    /// Returns the login data, with channel binding to the certificate of the connected server.
     fn login(&self, endpoint: &Endpoint, socket: &Socket) -> session::Login {
         let mut login = self.target.login(endpoint);
         // Values are Rust strings, so the client encoding is UTF-8.

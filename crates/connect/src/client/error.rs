@@ -18,7 +18,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The system provides no random numbers for choosing an endpoint.
-    #[error("cannot get random numbers from the operating system")]
+    #[error("cannot choose a host: the operating system provides no random numbers")]
     Random,
     /// Every attempted endpoint failed.
     #[error("{}", join(.failures))]
@@ -48,7 +48,7 @@ fn join(failures: &[AttemptFailure]) -> String {
 pub struct AttemptFailure {
     /// The endpoint that was tried.
     pub endpoint: Endpoint,
-    /// The address of the endpoint, if the attempt got that far.
+    /// The resolved address; `None` for a unix socket, or if the host name could not be resolved.
     pub address: Option<SocketAddr>,
     /// Whether the attempt used TLS; `None` if it did not get that far.
     pub encrypted: Option<bool>,
@@ -81,7 +81,7 @@ impl fmt::Display for AttemptFailure {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
-    /// The host name has no address.
+    /// The host name could not be resolved, or has no address.
     #[error("no address found{}", detail(.reason.as_ref()))]
     Lookup {
         /// The resolver's error, if it reported one.
@@ -106,18 +106,19 @@ pub enum ConnectFailure {
     #[error(transparent)]
     Negotiation(#[from] NegotiationError),
     /// The TLS handshake failed, or the server's certificate was rejected.
-    #[error("TLS: {}", explain(.0))]
+    #[error("the TLS handshake failed: {}", explain(.0))]
     Handshake(rustls::Error),
     /// The server requests an authentication method that is not allowed.
     #[error(transparent)]
     LoginRefused(#[from] LoginRefused),
-    /// The server refused the login.
+    /// The server answered the login with an error.
     #[error(transparent)]
     Sql(Box<SqlError>),
     /// The system provides no random numbers, which a login needs.
-    #[error("cannot get random numbers from the operating system")]
+    #[error("cannot log in: the operating system provides no random numbers")]
     Random,
-    /// The server violated the protocol, or the login is not possible.
+    /// The server violated the protocol, or the login needs what the client lacks, such as a
+    /// password.
     #[error(transparent)]
     Protocol(session::SessionError),
     /// The session is not of the kind required by `target_session_attrs`.
@@ -167,7 +168,7 @@ pub enum QueryError {
     #[error(transparent)]
     Sql(Box<SqlError>),
     /// The statement is a `COPY` that needs data from the client, or that returns data to a call
-    /// that cannot take any. The `COPY` was ended; nothing was copied in.
+    /// that cannot take any. The `COPY` was ended, and nothing was copied in.
     #[error("the statement is COPY FROM STDIN or COPY TO STDOUT, which is not possible here")]
     Copy,
     /// The statement is not a `COPY … TO STDOUT`.
@@ -180,7 +181,7 @@ pub enum QueryError {
     #[error("cannot read the data for COPY FROM STDIN")]
     Reader(#[source] io::Error),
     /// The statement's text contains a zero byte, or there are too many values for the protocol.
-    /// Nothing was sent.
+    /// The statement was not executed.
     #[error("the statement cannot be sent")]
     Unsendable(#[from] session::EncodeError),
     /// The result is larger than the limit for results in memory. The connection is closed.
@@ -190,7 +191,7 @@ pub enum QueryError {
         bytes_max: usize,
     },
     /// The call exceeded its timeout. The connection is closed; the server may continue its work.
-    #[error("no response within {after:?}")]
+    #[error("the statement did not complete within {after:?}")]
     TimedOut {
         /// The timeout that was exceeded.
         after: Duration,

@@ -5,7 +5,7 @@ use howdah_session::{self as session, SessionEvent};
 use super::{error::ConnectFailure, request::log_notice, socket::Socket};
 use crate::{AuthFilter, AuthPolicy};
 
-/// Logs in over an open socket.
+/// Logs in over an open socket, and waits until the server is ready for statements.
 pub(super) fn log_in(
     socket: &mut Socket,
     session: &mut session::ClientSession,

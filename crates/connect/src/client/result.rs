@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// The result of one statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResultSet {
-    /// Names of the columns; empty if the statement returns no rows.
+    /// Names of the columns; empty for commands without a result set, and for prepared statements.
     pub columns: Vec<String>,
     /// The rows, each with one cell per column of the result.
     pub rows: Vec<ResultRow>,

@@ -2,7 +2,7 @@
 
 /// Converts `server_version` to one number, like `server_version_num`: `17.2` becomes 170002,
 /// `9.6.24` 90624, `18beta1` 180000. Text after the numbers, which packagers add, is ignored.
-/// `None` if the text does not start with a number.
+/// `None` if the text does not start with a number, or if a number is too large.
 pub(super) fn number(version: &str) -> Option<u32> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
     let mut parts = version[..end].split('.').filter(|part| !part.is_empty()).map(str::parse);

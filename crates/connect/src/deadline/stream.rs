@@ -32,7 +32,7 @@ impl DeadlineStream {
     /// # Errors
     ///
     /// `addresses` is empty, or none of them accepted by the deadline; in the latter case the error
-    /// is that of the last address.
+    /// is that of the last address tried, or `TimedOut`.
     pub fn connect(
         addresses: impl IntoIterator<Item = SocketAddr>,
         deadline: Instant,
@@ -55,7 +55,8 @@ impl DeadlineStream {
         self.deadline = deadline;
     }
 
-    /// Whether the peer is known to have closed the connection. Discards any data received so far.
+    /// Whether the peer has closed the connection, or the connection has failed. Discards any data
+    /// received so far.
     pub fn is_closed(&mut self) -> bool {
         let mut buffer = [0; 512];
         if self.stream.set_nonblocking(true).is_err() {
@@ -77,7 +78,8 @@ impl DeadlineStream {
     ///
     /// # Errors
     ///
-    /// The peer reset the connection: how much it has read is unknown.
+    /// The connection failed, for example because the peer reset it: how much the peer has read is
+    /// unknown.
     pub fn finish(mut self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)?;
         let mut buffer = [0; 512];

@@ -282,8 +282,8 @@ fn ignored_settings_are_listed() {
     assert_eq!(
         warnings,
         [
-            "connection keyword krbsrvname (from PGKRBSRVNAME) is ignored",
-            "connection keyword sslcompression (from the arguments) is ignored",
+            "connection keyword krbsrvname (from PGKRBSRVNAME) is not supported and is ignored",
+            "connection keyword sslcompression (from the arguments) is not supported and is ignored",
             &permissions,
         ]
     );
@@ -326,7 +326,11 @@ fn default_tls_files_are_used_if_present() {
     assert_eq!(tls.root_certificates, tls::RootCertificates::File(usual("root.crt")));
     assert_eq!(tls.certificate, Some(usual("postgresql.crt")));
     assert_eq!((tls.key, tls.revocations), (None, None));
-    let tls = resolve_in("host=h sslcertmode=disable sslcrldir=/crls", &environment).tls().clone();
+    let target = resolve_in("host=h sslcertmode=disable sslcrldir=/crls", &environment);
+    let shown = target.to_string();
+    assert_eq!(shown, "postgresql://anna@h:5432/anna?sslcrldir=/crls&sslcertmode=disable");
+    let tls = target.tls();
+    assert_eq!(resolve_in(&shown, &environment).tls(), tls);
     assert_eq!(tls.certificate, None);
     assert_eq!(tls.revocation_directory.as_deref(), Some(Path::new("/crls")));
     assert_eq!(resolve("host=h").tls(), &TlsSettings::default());

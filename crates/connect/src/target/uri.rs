@@ -12,8 +12,8 @@ use crate::{
 impl ConnectTarget {
     /// Returns the URI without the password. Files at their default locations in the home directory
     /// are omitted. If the URI is parsed with the same home directory and without variables, the
-    /// result is the same target, except for the password, `require_auth`, keepalives, and session
-    /// parameters from the environment.
+    /// result is the same target, except for the password, the password file, `require_auth`,
+    /// keepalives, and session parameters from the environment.
     pub(super) fn to_uri(&self) -> String {
         let mut uri = format!("postgresql://{}@", encode(&self.user, b""));
         let mut parameters = UriParameters::default();
@@ -80,6 +80,7 @@ fn add_tls(tls: &TlsSettings, parameters: &mut UriParameters) {
             parameters.add(name, value);
         }
     };
+    add(tls.is_certificate_disabled, "sslcertmode", "disable");
     add(tls.mode != SslMode::Prefer, "sslmode", tls.mode.as_str());
     let negotiation = tls.negotiation;
     add(negotiation != SslNegotiation::Postgres, "sslnegotiation", negotiation.as_str());

@@ -194,7 +194,8 @@ pub fn check_certificates(path: &Path) -> Result<(), TlsError> {
 ///
 /// # Errors
 ///
-/// The file is missing, unreadable or contains something else.
+/// The file is missing or unreadable, or contains no key, an encrypted one, or one of an
+/// unsupported type.
 pub fn check_private_key(path: &Path) -> Result<(), TlsError> {
     let key = files::private_key_unchecked(path)?;
     let loaded = default_provider().key_provider.load_private_key(key);
@@ -233,8 +234,8 @@ pub fn client_verifier(
     Ok(Arc::new(ClientVerifier::new(webpki, certificates, algorithms)))
 }
 
-/// Returns a certificate with its key. rustls checks that they match, but parses only certificates
-/// of version 3.
+/// Combines a certificate chain with its key, and checks that they match. The check of rustls
+/// parses only certificates of version 3.
 fn certified(
     (path, certificates): (&Path, Vec<CertificateDer<'static>>),
     (key_path, key): (&Path, PrivateKeyDer<'static>),

@@ -25,7 +25,7 @@ pub enum TlsError {
     /// A list of revoked certificates cannot be combined with the system's root certificates.
     #[error("sslcrl and sslcrldir cannot be used together with sslrootcert=system")]
     RevocationsOfSystem,
-    /// A file cannot be read.
+    /// A file cannot be read, or is not valid PEM.
     #[error("cannot read {}", .path.display())]
     File {
         /// Path of the file with the problem.

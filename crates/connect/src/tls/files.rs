@@ -13,6 +13,7 @@ use rustls_pki_types::{
 };
 
 use super::error::TlsError;
+use crate::file_permissions::is_private;
 
 /// Maximum size of a file in bytes. It is larger than any certificate bundle; a wrong path must not
 /// exhaust memory.
@@ -47,8 +48,8 @@ pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, TlsError> {
 ///
 /// # Errors
 ///
-/// The errors of [`private_key_unchecked`], or the file is accessible to users other than the
-/// owner.
+/// The errors of [`private_key_unchecked`], or the file's permissions are wider than
+/// [`check_permissions`] allows.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     check_permissions(path)?;
     private_key_unchecked(path)
@@ -75,16 +76,14 @@ pub(super) fn private_key_unchecked(path: &Path) -> Result<PrivateKeyDer<'static
     Ok(PrivateKeyDer::try_from(labelled.secret_der().to_vec()).unwrap_or(labelled))
 }
 
-/// Checks permissions as libpq does: only the owner may have access, or a group if root owns the
-/// file.
+/// Checks permissions as libpq does; see [`is_private`].
 fn check_permissions(path: &Path) -> Result<(), TlsError> {
     let metadata =
         fs::metadata(path).map_err(|source| TlsError::File { path: path.to_owned(), source })?;
-    let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
-    match metadata.mode() & 0o777 {
-        mode if mode & forbidden == 0 => Ok(()),
-        mode => Err(TlsError::KeyPermissions { path: path.to_owned(), mode }),
+    if is_private(&metadata) {
+        return Ok(());
     }
+    Err(TlsError::KeyPermissions { path: path.to_owned(), mode: metadata.mode() & 0o777 })
 }
 
 fn sections<T: PemObject>(

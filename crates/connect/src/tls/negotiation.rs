@@ -144,8 +144,8 @@ impl Negotiation {
     ///
     /// # Errors
     ///
-    /// With direct TLS only ALPN can prove that the server is PostgreSQL, and the server selected
-    /// no protocol.
+    /// The connection uses direct TLS, and the server did not select `postgresql`: only ALPN can
+    /// prove that it is PostgreSQL.
     pub fn handshake_done(self, alpn_protocol: Option<&[u8]>) -> Result<(), NegotiationError> {
         match (self.encryption, alpn_protocol) {
             (Encryption::Direct, protocol) if protocol != Some(ALPN_PROTOCOL) => {

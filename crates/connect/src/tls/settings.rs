@@ -66,7 +66,7 @@ impl TlsVersion {
         }
     }
 
-    /// Parses the keyword.
+    /// Parses a keyword, in any case; `None` if it names another version.
     pub fn parse(word: &str) -> Option<Self> {
         let mut versions = [Self::Tls12, Self::Tls13].into_iter();
         versions.find(|version| version.as_str().eq_ignore_ascii_case(word))
@@ -97,13 +97,16 @@ pub struct TlsSettings {
     pub negotiation: SslNegotiation,
     /// `sslrootcert`, by default `~/.postgresql/root.crt` if it exists.
     pub root_certificates: RootCertificates,
-    /// `sslcrl`, by default `~/.postgresql/root.crl` if it exists: revoked certificates, in PEM.
+    /// `sslcrl`: revoked certificates, in PEM. By default `~/.postgresql/root.crl` if it exists,
+    /// unless `sslcrldir` or `sslrootcert=system` is set.
     pub revocations: Option<PathBuf>,
     /// `sslcrldir`: a directory of files with revoked certificates.
     pub revocation_directory: Option<PathBuf>,
     /// `sslcert`, by default `~/.postgresql/postgresql.crt` if it exists. A file that was set
-    /// explicitly need not exist; `None` if no certificate may be sent (`sslcertmode=disable`).
+    /// explicitly need not exist. Also `None` if `is_certificate_disabled`.
     pub certificate: Option<PathBuf>,
+    /// `sslcertmode=disable`: no certificate may be sent, not even the default one.
+    pub is_certificate_disabled: bool,
     /// `sslkey`: the key of `certificate`, by default `~/.postgresql/postgresql.key`.
     pub key: Option<PathBuf>,
     /// `sslsni`: whether the host name is sent unencrypted, for proxies.
@@ -127,6 +130,7 @@ impl Default for TlsSettings {
             revocations: None,
             revocation_directory: None,
             certificate: None,
+            is_certificate_disabled: false,
             key: None,
             sni: true,
             min_version: TlsVersion::Tls12,
@@ -170,9 +174,9 @@ impl TlsSettings {
             (None, None) if root_certificates != RootCertificates::System => usual("root.crl"),
             (None, _) => None,
         };
-        let certificate = match settings.value("sslcertmode") {
-            None | Some("allow") => file("sslcert", "postgresql.crt"),
-            Some("disable") => None,
+        let is_certificate_disabled = match settings.value("sslcertmode") {
+            None | Some("allow") => false,
+            Some("disable") => true,
             // The handshake does not reveal whether the server requested the certificate.
             Some("require") => return Err(unsupported(settings, "sslcertmode")),
             Some(other) => {
@@ -183,6 +187,7 @@ impl TlsSettings {
                 ));
             }
         };
+        let certificate = file("sslcert", "postgresql.crt").filter(|_| !is_certificate_disabled);
         let tls = Self {
             mode: resolve_mode(settings, &root_certificates)?,
             negotiation: settings.parsed(
@@ -195,6 +200,7 @@ impl TlsSettings {
             revocations,
             revocation_directory,
             certificate,
+            is_certificate_disabled,
             key: file("sslkey", "postgresql.key"),
             sni: settings.parsed("sslsni", true, "0 or 1", |value| match value {
                 "0" => Some(false),
@@ -219,7 +225,8 @@ impl TlsSettings {
         Ok(tls)
     }
 
-    /// Rejects combinations that promise more protection than they provide.
+    /// Rejects combinations that promise more protection than they provide, and an empty range of
+    /// TLS versions.
     fn check(&self, settings: &KeywordValues) -> Result<(), ResolveError> {
         let weak = |option, needed| {
             Err(ResolveError::WeakSslMode { mode: self.mode.as_str(), option, needed })
