@@ -1,11 +1,11 @@
 //! [`Redactor`]: removes users' values from events.
 //!
-//! Removed: string, bit-string and number constants, bound values, comments, error messages,
-//! `application_name`, and values in `SET name =` where the name is that of an application's own
-//! setting. Preserved: names of roles, databases, schemas, tables, columns, functions, statements
-//! and portals; times, durations, SQLSTATEs; NULL, TRUE, FALSE; the number 0; characters of a value
-//! that are not alphanumeric. A value that is written like a name, in double quotes, counts as a
-//! name.
+//! Removed: string, bit-string and number constants, bound values, rows of COPY, arguments of
+//! function calls, comments, error messages, `application_name`, and values in `SET name =` where
+//! the name is that of an application's own setting. Preserved: names of roles, databases, schemas,
+//! tables, columns, functions, statements and portals; times, durations, SQLSTATEs; NULL, TRUE,
+//! FALSE; the number 0; characters of a value that are not alphanumeric. A value that is written
+//! like a name, in double quotes, counts as a name.
 //!
 //! A text that cannot be tokenized safely is replaced as a whole.
 
@@ -31,7 +31,8 @@ use self::value::ValueRedactor;
 #[derive(Debug)]
 pub struct Redactor {
     values: ValueRedactor,
-    /// Number of texts that could not be tokenized and were replaced as a whole.
+    /// Number of texts that were replaced as a whole, because they could not be tokenized, plus
+    /// that of function calls that lost their arguments.
     withheld: u64,
     last_application: Option<(Arc<str>, Arc<str>)>,
 }

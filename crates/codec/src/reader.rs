@@ -4,7 +4,7 @@ use crate::unzigzag;
 
 /// The reason why bytes could not be decoded.
 ///
-/// The enum is exhaustive, so that a format with its own error type converts each variant.
+/// The enum is exhaustive, so that a format with its own error type must convert each variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CodecError {
     /// The data ends inside a value, or before the announced number of entries.
@@ -13,7 +13,7 @@ pub enum CodecError {
     /// A number has more bits than its type.
     #[error("a number has more bits than its type")]
     NumberTooLarge,
-    /// A count exceeds the reader's limit.
+    /// A count exceeds the limit passed to [`ByteReader::count_up_to`].
     #[error("the number of entries or bytes exceeds its limit")]
     CountTooLarge,
     /// A text is not UTF-8.
@@ -21,8 +21,7 @@ pub enum CodecError {
     InvalidUtf8,
 }
 
-/// Reads values from the front of a slice. After an error, the reader's position is inside the
-/// value that could not be read.
+/// Reads values from the front of a slice. After an error, the reader's position is unspecified.
 #[derive(Clone, Debug)]
 pub struct ByteReader<'a> {
     rest: &'a [u8],

@@ -40,7 +40,7 @@ pub struct Comparison {
     pub undecided_share: Option<f64>,
 }
 
-/// One of the two runs.
+/// The totals of one run, or of all runs of one setup.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Side {
     /// The run's description.
@@ -87,8 +87,8 @@ pub struct QueryComparison {
     pub run_runs: Vec<Option<Measures>>,
     /// Change of typical executions, if there were enough of them.
     pub change: Option<Change>,
-    /// Change of the mean, with its interval at 99 %; computed only where the mean and the typical
-    /// executions disagree.
+    /// Change of the mean, with its interval at 99 %; `None` if the mean changed too little for a
+    /// verdict on the tail, or if the verdict did not depend on it.
     pub mean_change: Option<Interval>,
     /// Factor by which the query differed between base and control, if there is a control.
     pub noise: Option<f64>,
@@ -155,15 +155,15 @@ pub struct Plans {
 /// Change of typical executions, with its confidence interval and p-values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// The Hodges–Lehmann estimate of the factor, computed on logarithms, with its interval at
-    /// [`CompareSettings::confidence`].
+    /// The factor, estimated on logarithms, with its interval at [`CompareSettings::confidence`]:
+    /// the Hodges–Lehmann estimate for two runs, the difference of the mean levels for several.
     pub factor: Interval,
-    /// p-value of the Mann–Whitney statistic against no change at all, with the variance taken over
-    /// blocks of time.
+    /// p-value against no change at all: of the Mann–Whitney statistic for two runs, with the
+    /// variance taken over blocks of time; of a t-test with the variance between runs for several.
     pub p: f64,
-    /// p-value against any change of less than half of [`CompareSettings::change_min`] (in
-    /// logarithms), adjusted for the number of queries by Benjamini and Hochberg. The verdict is
-    /// based on this value.
+    /// p-value against a change that does not matter (for two runs, less than half of
+    /// [`CompareSettings::change_min`] in logarithms), adjusted for the number of queries by
+    /// Benjamini and Hochberg. The verdict is based on this value.
     pub q: f64,
 }
 

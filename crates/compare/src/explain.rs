@@ -42,7 +42,7 @@ pub enum ExplainError {
         /// The cause: network, TLS or authentication.
         source: Box<ConnectError>,
     },
-    /// The server refused to plan the statement.
+    /// The server refused to plan the statement, or the connection was lost.
     #[error("{target} cannot plan the statement")]
     Query {
         /// Address of the server, without a password.
@@ -68,7 +68,7 @@ pub enum ExplainError {
         target: String,
     },
     /// The reply is not JSON.
-    #[error("{target} returned no valid plan to EXPLAIN (FORMAT JSON)")]
+    #[error("the reply of {target} to EXPLAIN (FORMAT JSON) is not valid JSON")]
     NoPlan {
         /// Address of the server, without a password.
         target: String,
@@ -124,7 +124,7 @@ fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint>
 ///
 /// # Errors
 ///
-/// A server cannot be reached: then no query is explained.
+/// A server cannot be reached. Queries explained before that keep their plans.
 pub fn explain(
     comparison: &mut Comparison,
     examples: &Examples,

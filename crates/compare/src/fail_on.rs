@@ -29,9 +29,9 @@ use crate::{
 /// [`CompareSettings::executions_min`](crate::CompareSettings::executions_min) successful
 /// executions, for `1.5x` in both runs. A ratio of times must also be significant: resampled blocks
 /// of time must show with 99 % confidence that the metric increased. (`max` is a single execution,
-/// whose significance cannot be tested, so its ratio is used as it is.) For errors and calls, a
-/// single one is enough; `errors>1x` is violated by any query with more errors than in the base
-/// run, even if the base run had none.
+/// so this is not tested for it.) With four or more runs in all, the runs must agree on the
+/// increase, too. For errors and calls, a single one is enough; `errors>1x` is violated by any
+/// query with more errors than in the base run, even if the base run had none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     metric: Metric,
@@ -87,7 +87,7 @@ pub struct Violation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseFailOnError {
-    /// A condition needs a comparison operator.
+    /// The text has no comparison operator.
     #[error(
         "{text:?} has no > or >=: a condition is a metric, > or >=, and a limit, as in p95>1.5x"
     )]

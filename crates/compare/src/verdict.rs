@@ -10,11 +10,12 @@ pub enum QueryVerdict {
     Slower(ChangedPart),
     /// The query got faster.
     Faster(ChangedPart),
-    /// The runs do not show a difference that is certain, large enough and above the noise.
+    /// Several runs exclude a change that matters, or two runs show none that is certain, large
+    /// enough and above the noise.
     NoChange,
     /// Neither a change nor its absence is certain: the runs or the machine differ too much.
     Undecided,
-    /// Too few successful executions in one of the runs.
+    /// Too few successful executions on one of the sides.
     TooFew,
     /// The query was executed in the base run only.
     OnlyInBase,
@@ -91,7 +92,7 @@ pub enum Overall {
     Faster,
     /// Some queries got slower, some faster.
     Mixed,
-    /// No query changed, and this is certain for every query that was executed often enough.
+    /// No query changed. Queries that are undecided cannot matter to the total time.
     NoChange,
     /// No query is known to have changed, but some may have: runs differ too much to say.
     NotComparable,

@@ -17,9 +17,9 @@ pub(crate) struct FillLevel {
     rows: usize,
     bytes: usize,
     limits: BufferLimits,
-    /// Time at which all buffered rows were last on disk.
+    /// Time at which all rows were last on disk, or at which the first row was added.
     saved: Instant,
-    /// Number of rows that were on disk at that time, in a file that will be replaced.
+    /// Number of rows that were saved at that time, in a file that will be replaced.
     saved_rows: usize,
 }
 
@@ -158,7 +158,7 @@ impl FillLevel {
         self.rows < CLOCK_CHECKED_ROWS || self.rows.is_multiple_of(ROWS_PER_CLOCK_CHECK)
     }
 
-    /// Returns how long there have been rows that are not on disk.
+    /// Returns the time since the first row was added or all rows were last saved.
     pub(crate) fn age(&self) -> Duration {
         self.saved.elapsed()
     }

@@ -37,7 +37,8 @@ pub(crate) struct StringDictionary {
     hasher: DefaultHashBuilder,
     /// The two most recent results, because a repeated string is usually one of them.
     recent: [RecentEntry; 2],
-    /// Number of new strings, minus eight for each repeated one.
+    /// Number of strings that a search of `table` did not find, minus eight for each that it found;
+    /// at least 0.
     new_streak: u32,
     /// Number of further strings to insert without a search.
     unchecked_left: u32,
@@ -51,7 +52,8 @@ const NEW_STREAK_MAX: u32 = 2048;
 const UNCHECKED_INSERTS: u32 = 4 * NEW_STREAK_MAX;
 
 impl StringDictionary {
-    /// Returns the index of a string, if it is in the dictionary.
+    /// Returns the index of a string, if it is in the dictionary. While searches are suspended,
+    /// only the two most recent strings are found.
     #[inline]
     pub(crate) fn find(&mut self, string: &[u8]) -> Option<DictionaryIndex> {
         if self.matches(self.recent[0], string) {
@@ -88,7 +90,7 @@ impl StringDictionary {
         self.recent = [RecentEntry { index: slot, from, to }, self.recent[0]];
     }
 
-    /// Returns the index of a string, which is inserted if missing.
+    /// Returns the index of a string, which is inserted if [`Self::find`] does not find it.
     #[inline]
     pub(crate) fn get_or_insert(&mut self, string: &[u8]) -> DictionaryIndex {
         match self.find(string) {
@@ -97,7 +99,7 @@ impl StringDictionary {
         }
     }
 
-    /// Inserts a string that is not in the dictionary yet.
+    /// Inserts a string that [`Self::find`] did not find.
     pub(crate) fn insert(&mut self, string: &[u8]) -> DictionaryIndex {
         self.bytes.extend_from_slice(string);
         self.ends.push(self.bytes.len());
@@ -121,13 +123,13 @@ impl StringDictionary {
         slot
     }
 
-    /// Returns the string at an index.
+    /// Returns the string at an index; for 0 (null), the empty string.
     #[inline]
     pub(crate) fn get(&self, slot: DictionaryIndex) -> &[u8] {
         entry_bytes(&self.bytes, &self.ends, slot)
     }
 
-    /// Whether another index may have the same string.
+    /// Whether a lower index may have the same string.
     pub(crate) fn may_be_duplicate(&self, slot: DictionaryIndex) -> bool {
         self.first_unchecked != 0 && slot >= self.first_unchecked
     }
@@ -176,8 +178,8 @@ pub(crate) struct Int64Column {
     nulls: usize,
 }
 
-/// Converts a count or number of microseconds to `i64`. Larger values become `i64::MAX`: signed
-/// numbers can be subtracted safely by common tools, and 292 thousand years are sufficient.
+/// Converts a count or a number of microseconds to `i64`. Larger values become `i64::MAX`, which is
+/// 292 thousand years. Columns are signed, because many tools cannot subtract unsigned numbers.
 pub(crate) fn saturate_to_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -281,7 +283,7 @@ impl TextColumn {
 }
 
 /// Returns the index of a text in a dictionary of UTF-8 strings, and whether the text is valid
-/// UTF-8.
+/// UTF-8. If it is not, it is inserted with replacement characters.
 #[inline]
 pub(crate) fn insert_readable(
     words: &mut StringDictionary,

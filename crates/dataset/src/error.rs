@@ -6,7 +6,7 @@ use parquet::errors::ParquetError;
 
 use crate::{ROW_BYTES_MAX, kind::DatasetKind};
 
-/// The reason why a dataset could not be written. Earlier files are kept in every case.
+/// The reason why a dataset could not be written. The files that its writer has finished are kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -43,7 +43,7 @@ pub enum WriteError {
         path: PathBuf,
     },
     /// The file system lacks space or quota, or the file would exceed a size limit.
-    #[error("no room to write {}; {files_kept} finished files are kept", path.display())]
+    #[error("no room to write {}; finished files are kept ({files_kept} so far)", path.display())]
     NoRoom {
         /// The file that did not fit. Its partial copy has been removed.
         path: PathBuf,
@@ -61,7 +61,7 @@ pub enum WriteError {
         source: io::Error,
     },
     /// The Parquet encoder refused the rows.
-    #[error("cannot encode {}", path.display())]
+    #[error("cannot encode {} as Parquet", path.display())]
     Encode {
         /// Path of the file.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum WriteError {
         source: ParquetError,
     },
     /// The manifest or another document could not be expressed as JSON.
-    #[error("cannot encode {}", path.display())]
+    #[error("cannot encode {} as JSON", path.display())]
     Manifest {
         /// Path of the document.
         path: PathBuf,
@@ -183,7 +183,8 @@ pub enum Corruption {
         /// Maximum number of bytes.
         limit: u64,
     },
-    /// The Parquet decoder rejected the file, or its columns are not those of the format.
+    /// The file is truncated, the Parquet decoder rejected it, or its columns are not those of the
+    /// format.
     #[error(transparent)]
     Parquet(#[from] ParquetError),
     /// The Parquet decoder panicked because of unexpected bytes.
@@ -198,8 +199,9 @@ pub enum Corruption {
     /// The dataset is finished, but its manifest does not count this file.
     #[error("the manifest does not count this file")]
     UncountedFile,
-    /// The file has no format version, so it was not written by howdah.
-    #[error("it has no howdah.version metadata")]
+    /// The file's metadata has no version, or not the format of the dataset: it was not written by
+    /// howdah, or belongs to another dataset.
+    #[error("its metadata howdah.format or howdah.version is missing or wrong")]
     NoVersion,
     /// A column contains a code that the format does not define.
     #[error("column {column} contains the unknown code {code:?}")]

@@ -4,7 +4,7 @@
 //! data.
 //!
 //! Every file is written as `.NAME.tmp`, flushed to disk and renamed to `NAME`, and the folder is
-//! flushed too. After a crash at any point each name is absent, old, or new, but never incomplete.
+//! flushed too. After a crash at any point, each file is absent, old or new, but never incomplete.
 
 use std::{
     collections::BTreeSet,
@@ -36,8 +36,8 @@ struct ManifestHead {
 
 impl Folder {
     /// Prepares the folder for a new dataset. Creates it if missing; otherwise it must be empty,
-    /// or, with `overwrite`, contain a dataset of the same kind, which is removed. The caller must
-    /// then write the manifest.
+    /// or, with `overwrite`, contain a dataset of the same kind. The rows and documents of that
+    /// dataset are removed; other files stay. The caller must then write the manifest.
     ///
     /// The rows of an old dataset are removed before its manifest is replaced. After a crash in
     /// between, the manifest shows that files are missing, and the folder can be overwritten again.
@@ -196,8 +196,8 @@ impl Folder {
         self.dir.join(name)
     }
 
-    /// Creates or replaces `path` with the content that `fill` writes; on failure `path` is
-    /// unchanged.
+    /// Creates or replaces `path` with the content that `fill` writes. After an error, `path` is
+    /// unchanged, unless only the folder could not be flushed.
     ///
     /// `files_kept` is only used in errors.
     pub(crate) fn publish(

@@ -17,7 +17,7 @@ pub struct CaptureOrigin {
     /// The input files, as the user named them.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Log format: `stderr`, `csvlog` or `jsonlog`.
+    /// Format of the logs: `stderr`, `csvlog` or `jsonlog`; `wire` if a pooler captured the events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
     /// The `log_line_prefix` used to parse the lines.
@@ -116,9 +116,11 @@ pub struct CaptureManifest {
     pub kinds: BTreeMap<Kind, u64>,
     /// Number of files of events.
     pub files: u32,
-    /// Whether the writer finished. If not, the events after the last file are lost.
+    /// Whether all events were written. If not, the writer was killed, or the source of the events
+    /// failed; later events are missing.
     pub finished: bool,
-    /// The importer's report: what it skipped, and why. Null while not finished.
+    /// The producer's report on the events, such as what an importer skipped, and why. Null until
+    /// the producer provides one.
     pub report: Value,
 }
 
@@ -182,11 +184,11 @@ pub struct RunManifest {
     pub started: Timestamp,
     /// Number of outcomes.
     pub outcomes: u64,
-    /// Number of outcomes without an error.
+    /// Number of events that were replayed without an error.
     pub done: u64,
-    /// Number of outcomes with an error.
+    /// Number of events whose replay failed with an error.
     pub failed: u64,
-    /// Number of outcomes of events that were never sent.
+    /// Number of events that were not sent, or abandoned without their reply.
     pub skipped: u64,
     /// Number of distinct statements described.
     pub statements: u64,

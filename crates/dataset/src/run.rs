@@ -45,12 +45,13 @@ pub struct ReplayOutcome {
     pub sent_us: Option<i64>,
     /// Time from sending the event to the end of the reply.
     pub service_us: Option<u64>,
-    /// The part of the event's delay that the player caused.
+    /// The part of the event's delay that the player caused. `None`, like the other two parts, if
+    /// the event was not sent, or the replay has no schedule (rate `max`).
     pub schedule_error_us: Option<u64>,
     /// The part of the event's delay during which its session was busy.
     pub dependency_lag_us: Option<u64>,
-    /// The part of the event's delay that its source caused, for example a live log. Not available
-    /// in runs of version 1.
+    /// The part of the event's delay that its source caused, for example a live log. `None` also in
+    /// runs of format version 1.
     pub input_late_us: Option<u64>,
     /// Number of rows returned or changed, if the server reported it.
     pub rows: Option<u64>,
@@ -65,14 +66,14 @@ pub struct ReplayOutcome {
 pub enum Disposition {
     /// The event was replayed without an error.
     Done,
-    /// The server reported an error, or the connection was lost.
+    /// The server reported an error, the connection was lost, or the event could not be sent.
     Failed {
         /// SQLSTATE of the error, if a server reported one.
         sqlstate: Option<SqlState>,
         /// Message of the error.
         message: Text,
     },
-    /// The event was not sent.
+    /// The event was not sent, or it was abandoned at the end of the replay without its reply.
     Skipped {
         /// The reason, from a short list, so that skips can be counted by reason.
         reason: Arc<str>,

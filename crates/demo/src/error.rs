@@ -17,7 +17,7 @@ pub enum DemoError {
     /// The address of a demo server could not be resolved.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    /// A demo server or the pooler refused a connection.
+    /// A connection to a demo server or to the pooler failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// A statement of the demo failed.
@@ -42,7 +42,7 @@ pub enum DemoError {
         path: PathBuf,
     },
     /// A file of the demo cannot be written or removed.
-    #[error("cannot write {}", path.display())]
+    #[error("cannot write or remove {}", path.display())]
     File {
         /// Path of the file or folder.
         path: PathBuf,

@@ -22,7 +22,8 @@ const REPLACED: [&str; 3] = [CAPTURE, "runs", "rehearsal.json"];
 pub(crate) struct OutputFolder(PathBuf);
 
 impl OutputFolder {
-    /// Creates the folder if it is missing, and removes the capture of an earlier demo.
+    /// Creates the folder if it is missing, and removes the capture of an earlier demo. Refuses a
+    /// folder that has results of another command.
     pub(crate) fn prepare(dir: &Path) -> Result<Self, DemoError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Servers, pooler, capture and [rehearsal](howdah_rehearse) are real; only the data and its
-//! clients are invented. This crate sets the scene: it does not replay, compare or draw.
+//! clients are invented. This crate only sets these up and starts them: it does not replay, compare
+//! or draw.
 
 mod dataset;
 mod error;

@@ -3,7 +3,7 @@
 //! # Adding a command
 //!
 //! 1. `commands/warm.rs` contains `#[derive(Debug, clap::Args)] pub(crate) struct Args`, whose doc
-//!    comments are the help, and `pub(crate) fn run(args: Args, ctx: &CommandContext) ->
+//!    comments are the help, and `pub(crate) fn run(args: &Args, ctx: &CommandContext) ->
 //!    anyhow::Result<CommandOutcome>`, which turns the arguments into the domain crate's own
 //!    configuration and calls it.
 //! 2. A `mod` line and a line in the list below.

@@ -66,8 +66,8 @@ impl ConfigFile {
     ///
     /// # Errors
     ///
-    /// The named file cannot be read, or the contents of a default file are not UTF-8 or too long.
-    /// Default files that may not be used are in [`Discovery::skipped`].
+    /// The file cannot be read, is not UTF-8, or is longer than 1 MiB. Default files that may not
+    /// be used are in [`Discovery::skipped`].
     pub(crate) fn find(named: Option<PathBuf>) -> anyhow::Result<Discovery> {
         let read_error = |path: &Path| format!("cannot read the configuration {}", path.display());
         let mut skipped = Vec::new();

@@ -29,24 +29,24 @@ pub(crate) enum Level {
     Off,
     /// Failures of a part of the work.
     Error,
-    /// And conditions that need attention.
+    /// Also conditions that need attention.
     #[default]
     Warn,
-    /// And events in the command's life, one line each.
+    /// Also events in the command's life, one line each.
     Info,
-    /// And details.
+    /// Also details.
     Debug,
-    /// And every step.
+    /// Also every step.
     Trace,
 }
 
-/// The format of log lines.
+/// How log lines on stderr are formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLineFormat {
     /// Text on a terminal, JSON otherwise.
     #[default]
     Auto,
-    /// Text.
+    /// Text, for people.
     Text,
     /// One JSON object per line.
     Json,
@@ -87,7 +87,7 @@ pub(crate) fn start(
 ///
 /// # Errors
 ///
-/// The host does not run syslog; the log stays on stderr.
+/// Syslog is not available; the log stays on stderr.
 pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<()> {
     if let (Some(level), Some((given, handle))) = (level, LEVEL.get())
         && given.is_none()

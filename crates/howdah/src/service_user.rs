@@ -25,7 +25,7 @@ impl ServiceUser {
     ///
     /// # Errors
     ///
-    /// The process runs as another user than root.
+    /// The process runs neither as this user nor as root, or the change failed.
     pub(crate) fn change_to(&self) -> anyhow::Result<()> {
         let Self(user) = self;
         if geteuid() == user.uid {

@@ -12,12 +12,12 @@ const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set.
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
-    /// Always.
+    /// Always, even in files and pipes.
     Always,
-    /// Never.
+    /// Never, even on a terminal.
     Never,
 }
 

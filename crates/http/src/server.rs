@@ -44,7 +44,7 @@ impl HttpServer {
     ///
     /// # Errors
     ///
-    /// No address can be bound, for example because it is in use.
+    /// No address can be bound, for example because it is in use, or the thread cannot be started.
     pub fn start(
         name: &'static str,
         addresses: impl ToSocketAddrs,

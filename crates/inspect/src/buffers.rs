@@ -48,7 +48,7 @@ pub struct BufferDesc {
     pub block: u32,
     /// Usage count, 0 to 5: how often the clock sweep passes the buffer before evicting it.
     pub usage: u8,
-    /// Whether the page was modified since it was read or written.
+    /// Whether the page was modified since it was read or last written.
     pub is_dirty: bool,
     /// Whether the relation is WAL-logged, so that its pages survive a crash.
     pub is_permanent: bool,
@@ -82,7 +82,8 @@ impl RunningServer {
     ///
     /// # Errors
     ///
-    /// Memory cannot be read, or does not hold buffer descriptors.
+    /// The binary does not export the array, or memory cannot be read or does not hold buffer
+    /// descriptors.
     pub fn buffers(&self) -> Result<BufferMap, InspectError> {
         BufferMap::for_server(self)
     }
@@ -164,8 +165,8 @@ impl BufferDescIter {
         self.in_transition
     }
 
-    /// Appends the buffers of the next part. `self` must not have been iterated beyond its first
-    /// part.
+    /// Appends the buffers of the next range. Both iterators must cover a single range, with
+    /// nothing in `second`.
     fn append(self, those: Self) -> Self {
         Self {
             second: those.first,

@@ -1,4 +1,4 @@
-//! Reads the children of a process repeatedly, with one system call each time.
+//! Reads the children of a process repeatedly, with a few system calls each time.
 
 use std::{
     fs::{self, File},
@@ -38,11 +38,11 @@ impl ChildList {
     }
 
     /// Returns the children's process ids, in no particular order. While a child starts or exits,
-    /// others may be missing. Empty for a process that has exited.
+    /// others may be missing. Empty for an exited process whose list was kept open.
     ///
     /// # Errors
     ///
-    /// `/proc` cannot be read.
+    /// `/proc` cannot be read, or the process has exited and its list was not kept open.
     pub fn read(&mut self) -> Result<Vec<u32>, ProcessError> {
         let Some(list) = &self.list else {
             return Ok(self.process.children()?.into_iter().map(OsProcess::pid).collect());

@@ -37,8 +37,8 @@ pub struct SweepState {
     pub complete_passes: u32,
     /// Buffers allocated since the background writer last read this counter, which resets it to 0.
     pub allocations: u32,
-    /// Whether the free list is not empty: buffers that never held a page, or no longer do. Free
-    /// buffers are allocated first.
+    /// Whether the free list is not empty. Its buffers never held a page or were invalidated; they
+    /// are allocated before others.
     pub has_free_buffers: bool,
     /// Number of buffers of the server.
     pub buffers: u32,
@@ -49,7 +49,7 @@ impl RunningServer {
     ///
     /// # Errors
     ///
-    /// The variable cannot be located in this binary, or holds an impossible state.
+    /// The state cannot be located in this binary, cannot be read, or is impossible.
     pub fn clock_sweep(&self) -> Result<ClockSweep, InspectError> {
         ClockSweep::for_server(self)
     }

@@ -63,7 +63,8 @@ struct FunctionSymbol {
 pub struct Symbol {
     /// The name of the file, without its directory.
     pub file: Box<str>,
-    /// The last named function that begins at or before the address.
+    /// The last named function that begins at or before the address. `None` if there is none, or if
+    /// the file's symbols cannot be read.
     pub function: Option<Box<str>>,
     /// Offset of the address from the beginning of the function, or of the file if `function` is
     /// `None`.
@@ -102,7 +103,7 @@ impl CodeMap {
         Ok(Self { mappings: mappings.collect() })
     }
 
-    /// Whether `address` lies in mapped code.
+    /// Whether `address` lies in code that is mapped from a file.
     pub fn contains(&self, address: u64) -> bool {
         self.mapping(address).is_some()
     }
@@ -184,8 +185,8 @@ impl FunctionTable {
     }
 }
 
-/// Formats `ProcSleep+0x1c`, `~ProcSleep+0x400` past the function's end, or `libc.so.6+0x2724a` in
-/// a file without names.
+/// Formats as `ProcSleep+0x1c`, as `~ProcSleep+0x400` past the function's end, or as
+/// `libc.so.6+0x2724a` in a file without names.
 impl std::fmt::Display for Symbol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { file, function, offset, is_inside } = self;

@@ -21,11 +21,11 @@ use crate::{
     server::RunningServer,
 };
 
-/// The id of a container, or a prefix of at least 12 digits, as `docker ps` shows.
+/// The id of a container, or a prefix of at least 12 digits, as shown by `docker ps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerId(Box<str>);
 
-/// The error for a text that is not a container id.
+/// A text is not a container id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a container id has 12 to 64 hexadecimal digits; `docker ps --no-trunc` shows it")]
 pub struct ContainerIdError;
@@ -51,7 +51,7 @@ impl fmt::Display for ContainerId {
 }
 
 impl ContainerId {
-    /// Whether the control groups of a process, in the format of `/proc/PID/cgroup`, are the
+    /// Whether one of a process's control groups, in the format of `/proc/PID/cgroup`, is the
     /// container's.
     fn is_in(&self, groups: &str) -> bool {
         let names = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -62,7 +62,7 @@ impl ContainerId {
         })
     }
 
-    /// Finds the processes whose control groups are the container's.
+    /// Finds the processes with a control group of the container.
     fn processes(&self) -> Result<Vec<OsProcess>, ProcessError> {
         let all = fs::read_dir("/proc");
         let all = all.map_err(|source| ProcessError::Proc { path: "/proc".into(), source })?;
@@ -79,8 +79,8 @@ impl RunningServer {
     ///
     /// # Errors
     ///
-    /// No process is in the container, none of its processes is a PostgreSQL server, or there are
-    /// several servers.
+    /// No process is in the container, none of its processes is a PostgreSQL server that can be
+    /// inspected, or there are several servers.
     pub fn in_container(container: &ContainerId) -> Result<Self, InspectError> {
         let processes = container.processes()?;
         if processes.is_empty() {

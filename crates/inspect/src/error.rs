@@ -6,21 +6,22 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// No running server was found in the given place.
+    /// No running server was found, its processes cannot be inspected, or its version is not
+    /// supported.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The server's binary is not supported.
+    /// The server's binary cannot be read or is not supported.
     #[error(transparent)]
     Binary(#[from] BinaryError),
     /// The server's memory could not be read.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The server's memory does not have the layout of its version.
+    /// The server's memory does not have the layout of a supported version.
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }
 
-/// A process is not a running server, or cannot be inspected.
+/// No running server was found, or it cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
@@ -30,7 +31,7 @@ pub enum ProcessError {
         /// The requested process id.
         pid: u32,
     },
-    /// The process belongs to another user.
+    /// The kernel denied access to the process, usually because it belongs to another user.
     #[error("process {pid} may not be inspected: run as its user, or with CAP_SYS_PTRACE")]
     Denied {
         /// The requested process id.
@@ -52,8 +53,9 @@ pub enum ProcessError {
         /// The binary that the process runs.
         executable: PathBuf,
     },
-    /// The directory has no `postmaster.pid`: no server runs on it, or it is not a data directory.
-    #[error("no server runs on {}: it has no postmaster.pid", data_dir.display())]
+    /// The directory has no `postmaster.pid`: no server runs on it, it is not a data directory, or
+    /// it does not exist.
+    #[error("no server runs on {}: there is no postmaster.pid", data_dir.display())]
     NotRunning {
         /// Path of the directory.
         data_dir: PathBuf,
@@ -67,20 +69,21 @@ pub enum ProcessError {
         /// The system error.
         source: io::Error,
     },
-    /// `postmaster.pid` names a process that is not the server: the server crashed, and its process
-    /// id was reused.
+    /// `postmaster.pid` names a process that does not exist or does not run on the directory: the
+    /// server crashed, or it runs in another PID namespace.
     #[error(
-        "no server runs on {}: its postmaster.pid names process {pid}, which is not its server",
+        "no server runs on {}: its postmaster.pid names process {pid}, which does not exist or \
+         does not run there",
         data_dir.display()
     )]
     Stale {
         /// Path of the directory.
         data_dir: PathBuf,
-        /// Process id, in our namespace.
+        /// Process id in `postmaster.pid`.
         pid: u32,
     },
     /// A file of the data directory does not have the expected contents.
-    #[error("{} does not start with a number, so it is not a file of a PostgreSQL server", path.display())]
+    #[error("{} does not have the contents that PostgreSQL writes to it", path.display())]
     Unreadable {
         /// Path of the file.
         path: PathBuf,
@@ -91,8 +94,11 @@ pub enum ProcessError {
         /// The requested container id.
         container: String,
     },
-    /// None of the container's processes is a PostgreSQL server.
-    #[error("none of the {processes} processes in container {container} is a PostgreSQL server")]
+    /// None of the container's processes is a PostgreSQL server of a supported version.
+    #[error(
+        "no process in container {container} is a PostgreSQL server that can be inspected \
+         (processes: {processes})"
+    )]
     NoServerInContainer {
         /// The requested container id.
         container: String,
@@ -135,13 +141,13 @@ pub enum BinaryError {
     NotElf {
         /// Path in `/proc`.
         path: PathBuf,
-        /// The system error.
+        /// The parser's error.
         source: object::Error,
     },
-    /// The binary is for another architecture, or for 32 bits.
+    /// The binary is not an ELF file for x86-64 with 64 bits.
     #[error("the server's binary is built for {found}; only x86-64 is supported")]
     Architecture {
-        /// The architecture in the ELF header.
+        /// The architecture in the ELF header, `32 bits`, or the type of a file that is not ELF.
         found: String,
     },
     /// A symbol that this version should export is missing.
@@ -151,12 +157,14 @@ pub enum BinaryError {
         symbol: &'static str,
     },
     /// The code of a function differs from that of all known builds.
-    #[error("the code of {symbol} does not match any known build, so it cannot be used")]
+    #[error(
+        "the code of {symbol} does not match any known build, so the data it uses cannot be located"
+    )]
     UnknownCode {
         /// Name of the function.
         symbol: &'static str,
     },
-    /// The process has no mapping of its own binary.
+    /// The process has no mapping of its own binary, usually because it is exiting.
     #[error("process {pid} has no mapping of its own binary")]
     NotMapped {
         /// Process id, in our namespace.

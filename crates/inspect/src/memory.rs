@@ -77,12 +77,12 @@ impl ProcessMemory {
         self.bytes(address).map(i32::from_ne_bytes)
     }
 
-    /// Reads the text at `address` up to its NUL, up to `limit` bytes, or up to the end of the
-    /// mapping.
+    /// Reads the text at `address` up to its NUL, but at most `limit` bytes, and not beyond the end
+    /// of the mapping.
     ///
     /// # Errors
     ///
-    /// The same as for [`ProcessMemory::read`], if not even the first byte can be read.
+    /// The process is gone, cannot be read, or has nothing mapped at `address`.
     pub fn text(&self, address: u64, limit: usize) -> Result<Vec<u8>, MemoryError> {
         let mut text = Vec::new();
         while text.len() < limit {

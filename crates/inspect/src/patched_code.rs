@@ -11,7 +11,7 @@ use crate::{
 /// Number of bytes that are copied and compared at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The longest patch a tracer writes: a `call` instruction.
+/// Length of the longest patch that a tracer writes: a `call` instruction.
 const PATCH_BYTES_MAX: u64 = 5;
 
 /// A place where a process's code differs from its binary.
@@ -65,7 +65,8 @@ impl OsProcess {
     }
 }
 
-/// Adds the places where two chunks that begin at `start` differ.
+/// Adds the places where two chunks that begin at `start` differ. Differing bytes that can belong
+/// to one patch are one place.
 fn add_patches(places: &mut Vec<PatchedCode>, start: PatchedCode, mapped: &[u8], filed: &[u8]) {
     let pairs = (0..).zip(mapped.iter().zip(filed));
     for (index, _) in pairs.filter(|(_, (mapped, filed))| mapped != filed) {

@@ -25,7 +25,7 @@ pub enum ExecutableState {
     InPlace,
     /// The path names another file: the package was upgraded under the running server.
     Replaced,
-    /// The path names no file: the binary was removed while running.
+    /// The path cannot be looked up, usually because the binary was removed while running.
     Deleted,
 }
 
@@ -36,9 +36,9 @@ pub enum RunState {
     Running,
     /// Uninterruptible sleep, usually disk I/O (`D`).
     Blocked,
-    /// Any other sleep (`S` and the rest).
+    /// Interruptible sleep (`S`), stopped (`T`), or any other state.
     Sleeping,
-    /// Exited, but not yet reaped by its parent (`Z`).
+    /// Exited, but not yet reaped by its parent (`Z`), or being removed (`X`).
     Ended,
 }
 
@@ -70,7 +70,7 @@ impl OsProcess {
         self.file("exe")
     }
 
-    /// Path of the binary when the process was started.
+    /// Path of the binary as the kernel reports it, without the ` (deleted)` of a removed file.
     ///
     /// # Errors
     ///
@@ -121,8 +121,8 @@ impl OsProcess {
     /// The children, in no particular order. A child that is just starting may be missing, and
     /// while one exits others may be missing too.
     ///
-    /// Cheap where the kernel has the list (`CONFIG_PROC_CHILDREN`, set by distributions);
-    /// otherwise, it scans every process of the machine.
+    /// This is cheap where the kernel has the list (`CONFIG_PROC_CHILDREN`, set by distributions);
+    /// otherwise, every process of the machine is examined.
     ///
     /// # Errors
     ///
@@ -217,7 +217,8 @@ impl OsProcess {
         Ok(FileIdentity::from_metadata(&metadata))
     }
 
-    /// The address at which the start of the binary is mapped.
+    /// The address at which the start of the binary is mapped; `None` if it is not mapped, as while
+    /// the process exits.
     pub(crate) fn executable_base(self) -> Result<Option<u64>, ProcessError> {
         let link = self.link("exe")?;
         let path = self.file("maps");
@@ -270,7 +271,8 @@ pub(crate) struct MemoryMapping<'a> {
     pub(crate) path: &'a str,
 }
 
-/// The lines of `/proc/PID/maps`; see [`find_image_base`]. Unparsable lines are skipped.
+/// The lines of `/proc/PID/maps`; [`find_image_base`] describes their format. Unparsable lines are
+/// skipped.
 pub(crate) fn mappings(maps: &str) -> impl Iterator<Item = MemoryMapping<'_>> {
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
     maps.lines().filter_map(move |line| {

@@ -57,7 +57,8 @@ impl RunningServer {
     ///
     /// # Errors
     ///
-    /// The process does not exist, cannot be inspected, or does not belong to a PostgreSQL server.
+    /// The process does not exist, cannot be inspected, or does not belong to a PostgreSQL server
+    /// of a supported version.
     pub fn from_pid(pid: u32) -> Result<Self, InspectError> {
         let postmaster = find_postmaster(OsProcess::from_pid(pid)?)?;
         let binary = Binary::for_process(postmaster)?;
@@ -100,7 +101,7 @@ impl RunningServer {
     ///
     /// # Errors
     ///
-    /// The server stopped, or the file is not a lock file.
+    /// The server stopped, or the file cannot be read or is not a lock file.
     pub fn lock_file(&self) -> Result<LockFile, InspectError> {
         let path = PathBuf::from(format!("/proc/{}/cwd/postmaster.pid", self.postmaster.pid()));
         let text = fs::read_to_string(&path)

@@ -20,8 +20,8 @@ pub struct UsdtProbe {
     pub name: String,
     /// Address of the instruction, as in the file.
     pub address: u64,
-    /// Address of the semaphore, which must be non-zero for the code to reach the site. Some sites
-    /// have none.
+    /// Address, as in the file, of the semaphore: a counter that must be non-zero for the code to
+    /// reach the site. Some sites have none.
     pub semaphore: Option<u64>,
     /// Arguments of the probe, from the first to the last.
     pub arguments: Vec<UsdtArgument>,
@@ -171,7 +171,7 @@ impl Operand {
     }
 }
 
-/// The 64-bit register whose lowest part `name` is; `None` for other parts such as `ah`.
+/// The 64-bit register that has `name` as its lowest part; `None` for other parts such as `ah`.
 fn register(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, [&str; 3]); 16] = [
         ("rax", ["eax", "ax", "al"]),

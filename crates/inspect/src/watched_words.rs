@@ -63,7 +63,7 @@ impl WatchedWords {
     /// # Errors
     ///
     /// The process is gone, cannot be read, or has nothing mapped at one of the addresses; then
-    /// some values are from this reading and some from the previous one.
+    /// some values may be from this reading and others from the previous one.
     pub fn read(&mut self, memory: ProcessMemory) -> Result<(), MemoryError> {
         let mut rest = &mut self.bytes[..];
         for ranges in self.ranges.chunks(RANGES_PER_CALL) {

@@ -3,8 +3,8 @@
 //!
 //! A PostgreSQL superuser can run programs as the server's account (`COPY … TO PROGRAM`), and a
 //! port of 127.0.0.1 is open to every user of the host. So a cluster listens only on a unix socket
-//! in a directory that no other user can enter. TCP must be requested, and then requires a
-//! password.
+//! in a directory that no other user can enter. TCP must be requested, and requires a password
+//! unless the caller trusts all users of the host.
 
 use std::{
     fs::{self, File},
@@ -33,8 +33,8 @@ pub(crate) enum Access {
     Socket,
     /// The unix socket and 127.0.0.1, the latter with a password (SCRAM).
     TcpWithPassword,
-    /// The unix socket and 127.0.0.1, without a password: every user of the host is superuser of
-    /// the cluster.
+    /// The unix socket and 127.0.0.1, without a password unless [`crate::Builder::password`] is
+    /// set: every user of the host is superuser of the cluster.
     TcpTrusted,
 }
 
@@ -50,8 +50,8 @@ impl Access {
         settings.push("listen_addresses", if self.is_tcp() { "127.0.0.1" } else { "" });
     }
 
-    /// Writes `pg_hba.conf` for a new cluster. With `has_password`, connections through the unix
-    /// socket require the password, too.
+    /// Writes `pg_hba.conf` for a new cluster. With `has_password`, all connections require the
+    /// password, even those through the unix socket and trusted TCP.
     pub(crate) fn write_rules(
         self,
         data: &Path,

@@ -92,7 +92,8 @@ impl Builder {
     ///
     /// These defaults differ from PostgreSQL's: `fsync = off`, `full_page_writes = off`,
     /// `shared_buffers = 32MB`, `wal_keep_size = 512MB`, `lc_messages = C`,
-    /// `unix_socket_permissions = 0700`. `listen_addresses` needs [`Builder::tcp`].
+    /// `unix_socket_permissions = 0700`. `listen_addresses` needs [`Builder::tcp`] or
+    /// [`Builder::trusted_tcp`].
     pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.push(name, value);
         self
@@ -102,7 +103,8 @@ impl Builder {
     /// the system's temporary directory.
     ///
     /// If the directory contains a kept lab, that lab is started with the [`Builder::setting`]s
-    /// added, and its files are kept. A directory that contains anything else is refused.
+    /// added, and its files are kept. A directory that contains anything else is refused, and for a
+    /// standby also one with a kept lab.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
@@ -115,15 +117,16 @@ impl Builder {
         self
     }
 
-    /// Also listens on 127.0.0.1, with a random password (SCRAM) in a file that only the caller can
-    /// read; the URI names the file as `passfile`. The unix socket requires no password.
+    /// Also listens on 127.0.0.1. Unless [`Builder::password`] is set, TCP connections require a
+    /// random password (SCRAM), stored in a file that only the caller can read, which the URI names
+    /// as `passfile`; the unix socket requires none.
     pub fn tcp(mut self) -> Self {
         self.access = Access::TcpWithPassword;
         self
     }
 
     /// Also listens on 127.0.0.1, and admits every user of the host as superuser without a
-    /// password.
+    /// password, unless [`Builder::password`] is set.
     ///
     /// **For tests only.** While the server runs, every user of the host can run programs as the
     /// server's account, which is [`crate::ACCOUNT_NAME`] if root started the server, and otherwise
@@ -140,8 +143,8 @@ impl Builder {
         self
     }
 
-    /// Sets the superuser's password. All connections then require it (SCRAM), even through the
-    /// unix socket. Creating the cluster takes about a second longer.
+    /// Sets the superuser's password for a new cluster. All connections then require it (SCRAM),
+    /// even through the unix socket. Creating the cluster takes about a second longer.
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
@@ -329,7 +332,7 @@ impl Builder {
         if let Some(dir) = &self.dir
             && let DirContent::Cluster { .. } = paths::inspect_dir(dir)?
         {
-            return Err(ClusterError::DirectoryInUse { dir: dir.clone() });
+            return Err(ClusterError::DirectoryNotEmpty { dir: dir.clone() });
         }
         let (paths, _, reaper) = self.make_paths(os_user)?;
         Ok((paths, reaper))

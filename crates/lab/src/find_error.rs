@@ -7,7 +7,7 @@ use crate::version::Version;
 /// The directories that [`system_dirs`](crate::binaries::system_dirs) lists, for messages.
 const SYSTEM_DIRS: [&str; 2] = ["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"];
 
-/// Why fetching failed, as the HTTP client or the archive reported it.
+/// Why an archive could not be fetched.
 pub(crate) type FetchSource = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why no binaries were found.
@@ -84,7 +84,7 @@ pub enum UnusableBinaries {
         version: Version,
     },
     /// The version is not the requested one, or is not supported.
-    #[error("version {version} is not the requested or a supported one")]
+    #[error("version {version} is not the requested one, or is not supported")]
     OtherVersion {
         /// The version that was found.
         version: Version,

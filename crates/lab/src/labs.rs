@@ -58,7 +58,7 @@ pub enum LabsError {
         known: Vec<String>,
     },
     /// Another lab has this name.
-    #[error("a lab named {name} exists already")]
+    #[error("the lab {name} already exists")]
     NameTaken {
         /// The requested name.
         name: String,
@@ -69,7 +69,8 @@ pub enum LabsError {
         /// The requested name.
         name: String,
     },
-    /// The lab runs in the foreground of another process, so it cannot be restarted.
+    /// The process that started the lab is still running and ends with the lab's server, so the lab
+    /// cannot be restarted.
     #[error(
         "the lab {name} cannot be restarted: it runs in the foreground and ends with its server"
     )]
@@ -84,14 +85,14 @@ pub enum LabsError {
         name: String,
     },
     /// A file or directory of a lab cannot be read, written or removed.
-    #[error("cannot use {}", path.display())]
+    #[error("cannot access {}", path.display())]
     State {
         /// Path of the file or directory.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
     },
-    /// The cluster could not be started or stopped.
+    /// The cluster could not be started or stopped, or the state directory could not be read.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
 }
@@ -154,11 +155,13 @@ impl Labs {
         result
     }
 
-    /// Lists all labs, sorted by name. Changes nothing.
+    /// Lists all labs, sorted by name. Changes nothing. Files that are not valid are logged and
+    /// omitted.
     ///
     /// # Errors
     ///
-    /// [`LabsError::State`] if the state directory or a file in it cannot be used.
+    /// [`LabsError::State`] or [`ClusterError::File`] if the state directory or a file in it cannot
+    /// be read.
     pub fn list(&self) -> Result<Vec<LabState>, LabsError> {
         let Some(_lock) = self.lock_if_there()? else { return Ok(Vec::new()) };
         self.entries()
@@ -168,7 +171,8 @@ impl Labs {
     ///
     /// # Errors
     ///
-    /// [`LabsError::Unknown`], [`LabsError::Starting`], [`LabsError::Down`], [`LabsError::State`]
+    /// [`LabsError::Unknown`], [`LabsError::Starting`], [`LabsError::Down`], and the errors of
+    /// [`Labs::list`].
     pub fn get(&self, name: &str) -> Result<Lab, LabsError> {
         match self.state(name)? {
             LabState::Running(lab) => Ok(lab),
@@ -182,8 +186,8 @@ impl Labs {
     ///
     /// # Errors
     ///
-    /// [`LabsError::Unknown`], [`LabsError::Starting`], [`LabsError::State`], and
-    /// [`ClusterError::StopTimeout`].
+    /// [`LabsError::Unknown`], [`LabsError::Starting`], [`ClusterError::StopTimeout`], the errors
+    /// of [`Labs::list`], and [`LabsError::State`] if a file cannot be removed.
     pub fn stop(&self, name: &str) -> Result<Lab, LabsError> {
         let lab = self.get_started(name)?;
         stop_server(&lab)?;
@@ -311,9 +315,10 @@ impl Labs {
         Ok(found)
     }
 
-    /// Removes labs that have been down for [`Labs::grace`], and records which are down now. For a
-    /// lab in `dir`, removes only the entry, because its files are about to be started under
-    /// another name. The caller holds the lock.
+    /// Removes labs that have been down for [`Labs::grace`] or whose data directory is gone,
+    /// removes entries of processes that died while starting a lab, and records which labs are down
+    /// now. If a lab in `dir` is down, removes only its entry, because its files are about to be
+    /// started under another name. The caller holds the lock.
     fn sweep(&self, dir: Option<&Path>) -> Result<(), LabsError> {
         let dir = dir.and_then(|dir| dir.canonicalize().ok());
         for path in files::with_extension(&self.dir, "json")? {
@@ -374,7 +379,8 @@ impl Labs {
         self.dir.join(format!("{name}.json"))
     }
 
-    /// Reads an entry. `None` if the file vanished or is not valid JSON.
+    /// Reads an entry. `None` if the file vanished, or if its content is not valid, which is
+    /// logged.
     fn read(&self, path: &Path) -> Result<Option<LabEntry>, LabsError> {
         let text = files::ignore_not_found(fs::read_to_string(path));
         let text = text.map_err(|source| state_error(path, source))?;

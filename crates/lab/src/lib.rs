@@ -58,5 +58,5 @@ pub use skip::skip_without_postgres;
 pub use version::Version;
 pub use wait::{wait_for, wait_until};
 
-/// The supported major versions of PostgreSQL; all of them can be fetched.
+/// The supported major versions of PostgreSQL; on x86-64 and arm64, all of them can be fetched.
 pub const MAJORS: std::ops::RangeInclusive<u32> = 14..=18;

@@ -36,7 +36,8 @@ impl OsUser {
     ///
     /// # Errors
     ///
-    /// [`ClusterError::NoAccount`] if root needs the account and it cannot be created.
+    /// [`ClusterError::UnusableAccount`] if root needs the account and it has user id 0 or cannot
+    /// be created.
     pub fn for_servers() -> Result<Self, ClusterError> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self(None));
@@ -85,7 +86,7 @@ impl OsUser {
         }
     }
 
-    /// Checks that the account can write in a directory.
+    /// Checks that the account can enter a directory and write in it.
     pub(crate) fn check_access(&self, dir: &Path) -> Result<(), ClusterError> {
         let Some(other) = &self.0 else { return Ok(()) };
         let program = "/bin/sh";
@@ -132,7 +133,7 @@ const CREATOR_DIRS: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 fn find_existing() -> Result<Option<PasswdEntry>, ClusterError> {
     let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
     match parse_passwd(&passwd, ACCOUNT_NAME) {
-        Some(PasswdEntry { uid: 0, .. }) => Err(ClusterError::NoAccount {
+        Some(PasswdEntry { uid: 0, .. }) => Err(ClusterError::UnusableAccount {
             reason: format!("{ACCOUNT_NAME} has user id 0 in {PASSWD}"),
         }),
         found => Ok(found),
@@ -170,7 +171,7 @@ fn create() -> Result<PasswdEntry, ClusterError> {
             tracing::info!("created the system account {ACCOUNT_NAME}");
             Ok(os_user)
         }
-        None => Err(ClusterError::NoAccount { reason: reasons.join("; ") }),
+        None => Err(ClusterError::UnusableAccount { reason: reasons.join("; ") }),
     }
 }
 

@@ -100,10 +100,10 @@ impl ClusterPaths {
         }
     }
 
-    /// Creates the directory `dir`, or reuses the cluster in it.
+    /// Creates the directory `dir` if it is missing, or reuses the cluster in it if there is one.
     ///
-    /// The reaper removes what was created, unless `keep` is set. It never removes an existing
-    /// cluster.
+    /// The reaper removes what was created, except the parents of `dir`; with `keep`, only the
+    /// directory of the socket. It never removes an existing cluster.
     pub(crate) fn in_dir(
         dir: &Path,
         keep: bool,
@@ -193,7 +193,7 @@ pub(crate) fn inspect_dir(dir: &Path) -> Result<DirContent, ClusterError> {
     let version = fs::read_to_string(data.join("PG_VERSION")).unwrap_or_default();
     match version.trim().parse() {
         Ok(major) if data.join(settings::FILE).exists() => Ok(DirContent::Cluster { major }),
-        _ => Err(ClusterError::DirectoryInUse { dir: dir.to_owned() }),
+        _ => Err(ClusterError::DirectoryNotEmpty { dir: dir.to_owned() }),
     }
 }
 
@@ -235,10 +235,10 @@ mod tests {
         assert_eq!(inspect_dir(&dir.path().join("none")).unwrap(), DirContent::Missing);
         assert_eq!(inspect_dir(dir.path()).unwrap(), DirContent::Empty);
         fs::create_dir(dir.path().join("data")).unwrap();
-        assert!(matches!(inspect_dir(dir.path()), Err(ClusterError::DirectoryInUse { .. })));
+        assert!(matches!(inspect_dir(dir.path()), Err(ClusterError::DirectoryNotEmpty { .. })));
         // A data directory, but not created by this crate.
         fs::write(dir.path().join("data/PG_VERSION"), "17\n").unwrap();
-        assert!(matches!(inspect_dir(dir.path()), Err(ClusterError::DirectoryInUse { .. })));
+        assert!(matches!(inspect_dir(dir.path()), Err(ClusterError::DirectoryNotEmpty { .. })));
         fs::write(dir.path().join("data").join(settings::FILE), "").unwrap();
         assert_eq!(inspect_dir(dir.path()).unwrap(), DirContent::Cluster { major: 17 });
     }

@@ -15,9 +15,9 @@ const TRIES: u32 = 200;
 
 /// Finds a port on 127.0.0.1 that is currently free.
 ///
-/// The port is outside the kernel's range of ephemeral ports. Within that range, a client that
-/// connects while the server is down can get the server's port as its local port. The client is
-/// then connected to itself, and the server cannot bind the port again.
+/// The port is outside the kernel's range of ephemeral ports, unless that leaves too few. Within
+/// that range, a client that connects while the server is down can get the server's port as its
+/// local port. The client is then connected to itself, and the server cannot bind the port again.
 pub(crate) fn free() -> Result<u16, ClusterError> {
     let range = below_ephemeral(&fs::read_to_string(EPHEMERAL).unwrap_or_default());
     (0..TRIES)

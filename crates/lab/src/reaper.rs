@@ -26,9 +26,9 @@ use crate::{error::ClusterError, os_user::OsUser};
 
 const SHELL: &str = "/bin/sh";
 
-/// The reaper's script. Standard input brings commands, one per line: a process id to remember, an
-/// empty line to forget it, `leave` to exit without cleaning up. Standard output is the reading end
-/// of the liveness pipe.
+/// The reaper's script. It reads commands from standard input, one per line: a process id to
+/// remember, an empty line to forget it, `leave` to exit without cleaning up. Standard output is
+/// the reading end of the liveness pipe.
 ///
 /// A program may miss SIGQUIT: one that a shell starts in the background ignores it until it sets
 /// its own handler. So SIGQUIT is repeated, and after ten seconds the process group is killed. A

@@ -74,7 +74,7 @@ impl BinariesSearch {
     ///
     /// # Errors
     ///
-    /// See [`FindError`]; also [`ClusterError::NoAccount`].
+    /// See [`FindError`]; also [`ClusterError::UnusableAccount`].
     pub fn find(&self) -> Result<Binaries, ClusterError> {
         let os_user = OsUser::for_servers()?;
         if let Some(dir) = &self.dir {
@@ -272,7 +272,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.starts_with("no PostgreSQL 17 was found on the PATH, in "), "{text}");
         assert!(
-            text.contains("in /nowhere/postgresql; /opt/pg/bin: version 15.1 is not the requested or a supported one; "),
+            text.contains("in /nowhere/postgresql; /opt/pg/bin: version 15.1 is not the requested one, or is not supported; "),
             "{text}"
         );
     }

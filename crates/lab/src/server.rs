@@ -123,7 +123,8 @@ impl LabServer {
         self.process.try_wait().ok().flatten()
     }
 
-    /// Shuts the server down and waits until it has exited.
+    /// Shuts the server down and waits until it has exited. After [`SERVER_TIMEOUT`], an immediate
+    /// shutdown follows.
     pub(crate) fn shut_down(
         mut self,
         how: Shutdown,

@@ -35,8 +35,8 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("lc_messages", "C"),
 ];
 
-/// Settings that decide where the server listens and keeps its files; the lab sets them on the
-/// command line.
+/// Settings that decide where the server listens and keeps its files; the lab controls them by the
+/// server's options `-D`, `-k` and `-p`.
 const RESERVED: &[&str] = &["config_file", "data_directory", "port", "unix_socket_directories"];
 
 /// Names and values, in the order given.

@@ -12,7 +12,8 @@ use crate::error::ClusterError;
 ///
 /// # Panics
 ///
-/// On any other error: a PostgreSQL that cannot be started is a failure.
+/// On any other error, because a PostgreSQL that cannot be started is a failure; with
+/// `HOWDAH_LAB_REQUIRED=1`, on every error.
 pub fn skip_without_postgres<T>(test: &str, result: Result<T, ClusterError>) -> Option<T> {
     let required = std::env::var_os("HOWDAH_LAB_REQUIRED").is_some_and(|value| value == "1");
     match result {

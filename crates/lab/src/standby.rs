@@ -105,8 +105,8 @@ impl PrimaryInfo {
         let conninfo = format!("{} dbname=postgres", self.conninfo("howdah-lab"));
         let target =
             ConnectTarget::resolve(&ConnParams::from_conninfo(conninfo), &Environment::empty())
-                .map_err(|error| failed("its address", error))?;
-        Client::connect(&target).map_err(|error| failed("connecting", error))
+                .map_err(|error| failed("resolve the address of the primary", error))?;
+        Client::connect(&target).map_err(|error| failed("connect to the primary", error))
     }
 }
 
@@ -134,13 +134,13 @@ pub(crate) fn back_up(
     let slot = format!("howdah_lab_{:016x}", random());
     run(
         &mut session,
-        "reserving WAL",
+        "create a replication slot on the primary",
         &format!("SELECT pg_create_physical_replication_slot('{slot}', true, true)"),
     )?;
-    run(&mut session, "starting a backup", functions.start)?;
+    run(&mut session, "start a base backup of the primary", functions.start)?;
     copy_tree(&upstream.data, data, os_user, &backup_rule)?;
     copy_control(&upstream.data, data, os_user)?;
-    let label = run(&mut session, "stopping the backup", functions.stop)?;
+    let label = run(&mut session, "stop the base backup of the primary", functions.stop)?;
     for (name, content) in [("backup_label", label.as_str()), ("standby.signal", "")] {
         let path = data.join(name);
         fs::write(&path, content).and_then(|()| os_user.chown(&path)).context("write", &path)?;

@@ -46,7 +46,8 @@ pub(super) struct Assembly {
     adds_prefix: Option<bool>,
     /// Whether control characters are escaped as `#011`; assumed until a raw one occurs.
     is_escaped: bool,
-    /// Names of programs, other than the expected one, that wrote messages of a server.
+    /// Names of other programs that count as servers, because they have written a fragment with a
+    /// label.
     programs: Vec<Vec<u8>>,
     host: Vec<u8>,
 }
@@ -105,7 +106,8 @@ impl Assembly {
         self.adds_prefix == Some(true)
     }
 
-    /// Adds the next fragment.
+    /// Adds the next fragment, and emits the messages that are complete by now. Reports a fragment
+    /// of another program or host.
     pub(super) fn push_fragment(
         &mut self,
         fragment: &SyslogFragment<'_>,

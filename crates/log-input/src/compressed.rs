@@ -1,4 +1,4 @@
-//! Unpacks gzip, zstd and bzip2 on a thread.
+//! Unpacks gzip, zstd and bzip2 on a separate thread.
 //!
 //! The compression is detected from the first bytes, never from the file name. Concatenated members
 //! are read one after another. Regardless of an archive's size, only a few of its chunks are in
@@ -89,7 +89,7 @@ pub(super) struct UnpackThread {
 #[derive(Debug)]
 pub(super) enum UnpackedChunk {
     Bytes(Vec<u8>),
-    /// The archive is truncated, or followed by other data: the decoder's message.
+    /// The archive is truncated or damaged, or followed by other data; with the decoder's message.
     Damaged(String),
     /// Reading the file failed.
     Failed(io::Error),
@@ -102,8 +102,8 @@ impl UnpackThread {
     /// Starts a thread that unpacks `file`, whose first bytes have already been read into `head`.
     /// Adds the number of bytes read from `file` to `read_bytes`.
     ///
-    /// The thread ends at the end of the archive, or when the receiver is dropped. If it is waiting
-    /// for data from a pipe at that moment, it ends only once more data arrives.
+    /// The thread ends at the end of the archive, at an error, or when the receiver is dropped. If
+    /// it is waiting for data from a pipe at that moment, it ends only once more data arrives.
     ///
     /// # Errors
     ///

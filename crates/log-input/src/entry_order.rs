@@ -31,7 +31,7 @@ enum EntryDirection {
 
 /// Number of time steps that are sufficient to determine the direction.
 const DECISIVE_STEPS: u32 = 3;
-/// Maximum number of entries with the same time that are held back before the direction is known.
+/// Maximum number of entries that are held back before the direction is known.
 const UNDECIDED_ENTRIES_MAX: usize = 1000;
 /// Maximum total size of entries that are held back to be reversed, in bytes.
 const REORDER_BYTES_MAX: usize = 64 << 20;
@@ -80,7 +80,8 @@ impl EntryOrder {
         (was_unknown && is_backwards).then_some(InputProblem::Backwards)
     }
 
-    /// Evaluates one more time step.
+    /// Evaluates the time of the last entry. Once the direction is known, the entries are released
+    /// or, if they run backwards, held back until the end. An entry without a time releases them.
     fn detect_direction(&mut self, time: &[u8], out: &mut Vec<u8>) -> Option<InputProblem> {
         if time.is_empty() {
             self.release(out);

@@ -22,7 +22,8 @@ use crate::InputState;
 pub enum Envelope {
     /// Lines of a container runtime for Kubernetes: time, stream, tag.
     Cri,
-    /// Lines with a time in ISO 8601: `kubectl logs --timestamps`, CloudWatch's export to S3.
+    /// Lines with a time in ISO 8601 in front: `kubectl logs --timestamps`, CloudWatch's export to
+    /// S3.
     Timestamps,
     /// JSON of a container runtime, a cloud or CloudNativePG.
     Json,
@@ -51,7 +52,7 @@ impl Envelope {
         Self::Pgreplay,
     ];
 
-    /// The origin of a log, as a phrase for display.
+    /// The name of the envelope, as a phrase for display.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cri => "a container log (CRI)",

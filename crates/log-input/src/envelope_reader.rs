@@ -89,7 +89,7 @@ impl EnvelopeReader {
         self.chain.envelopes()
     }
 
-    /// The prefix added in front of the server's own line prefix, which had no time.
+    /// The prefix added in front of the server's own line prefix, if the latter has no time.
     pub fn added_prefix(&self) -> Option<&'static str> {
         self.chain.added_prefix()
     }

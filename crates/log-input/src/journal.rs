@@ -37,7 +37,7 @@ impl JournalFields {
         }
     }
 
-    /// Passes the entry to the assembly.
+    /// Passes the entry to the assembly, or reports that it has no message or no valid time.
     fn forward(self, line: u64, assembly: &mut Assembly, output: &mut LayerOutput) {
         let micros = std::str::from_utf8(&self.micros).ok().and_then(|text| text.parse().ok());
         let (Some(text), Some(time)) = (self.message, micros.and_then(stamp::from_micros)) else {
@@ -138,8 +138,8 @@ impl JournalExport {
         }
     }
 
-    /// Reads one field, or the end of an entry, at the front of `bytes`. Returns its length, or
-    /// `None` while it is incomplete.
+    /// Reads one field, the end of an entry, or more of a field that is skipped, at the front of
+    /// `bytes`. Returns its length, or `None` while it is incomplete.
     fn parse_next(&mut self, bytes: &[u8], output: &mut LayerOutput) -> Option<usize> {
         if self.skip > 0 {
             let len = usize::try_from(self.skip).unwrap_or(usize::MAX).min(bytes.len());

@@ -78,14 +78,14 @@ impl ObjectSplitter {
         }
     }
 
-    /// Reports that the input has ended.
+    /// Rejects an incomplete object, because the input has ended.
     pub(super) fn finish(&mut self, mut take: impl FnMut(Result<&[u8], InputProblem>, u64)) {
         if !self.object.is_empty() {
             self.reject(InputProblem::CutShort, &mut take);
         }
     }
 
-    /// The beginning of the incomplete object, for a sample.
+    /// The beginning of the incomplete object, for an excerpt.
     pub(super) fn rest(&self) -> &[u8] {
         &self.object
     }
@@ -264,7 +264,8 @@ fn value_len(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Appends the contents of a string to `out`; returns false if the value is not a string.
+/// Appends the contents of a string to `out`; returns false if the value is not a valid string,
+/// after which `out` may contain part of it.
 pub(super) fn unescape_into(value: &[u8], out: &mut Vec<u8>) -> bool {
     let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
     let Some(mut rest) = quoted else { return false };
@@ -277,7 +278,7 @@ pub(super) fn unescape_into(value: &[u8], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Returns the contents of a string.
+/// Returns the contents of a string; `None` if the value is not a valid string.
 pub(super) fn parse_string(value: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     unescape_into(value, &mut out).then_some(out)

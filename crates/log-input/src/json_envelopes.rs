@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `{"log":"…\n","stream":"stderr","time":"…"}` | Docker's json-file, Fluent Bit | `log` |
 //! | `{"textPayload":"…","timestamp":"…","logName":"…"}` | Google Cloud Logging | `textPayload` |
-//! | `{"message":"…","ingestionTime":…}` | CloudWatch, also its subscriptions | `message` |
+//! | `{"message":"…","ingestionTime":…}` | CloudWatch, also in `logEvents` | `message` |
 //! | `{"category":"PostgreSQLLogs","properties":{"message":"…"}}` | Azure Monitor | `properties` |
 //! | `{"logger":"postgres","msg":"record","record":{…}}` | CloudNativePG | `record` |
 //!
@@ -118,16 +118,17 @@ impl EnvelopeOpener {
     }
 }
 
-/// The part of a recognised envelope that is of interest.
+/// Contents of an envelope in a known format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EnvelopeContent<'a> {
     /// Text of the server's log, and the time of the entry.
     Log { time: &'a [u8] },
-    /// Output of another program.
+    /// Something else, such as an audit entry or output of another program.
     Other,
 }
 
-/// Appends the log in an envelope to `out`; `None` if the envelope is not known.
+/// Appends the log in an envelope to `out`; `None` if the format of the envelope is not known, or
+/// its message is missing.
 pub(super) fn open_envelope<'a>(
     object: &'a [u8],
     depth: u32,
@@ -195,8 +196,9 @@ pub(super) fn open_envelope<'a>(
     None
 }
 
-/// Appends a record of Azure. Its single servers remove the line prefix and have a member for each
-/// part of the record; the others leave the line intact.
+/// Appends the record in an entry of Azure Monitor; `None` if it has no message. Entries of Single
+/// Server have the line prefix and the other parts of the record as separate members; those of
+/// Flexible Server have whole lines.
 ///
 /// Source: "Logs in Azure Database for PostgreSQL - Single Server", table "Schema".
 fn push_properties(properties: &[u8], out: &mut Vec<u8>) -> Option<()> {
@@ -220,7 +222,7 @@ fn push_properties(properties: &[u8], out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Members that identify an envelope or contain the log.
+/// Members that identify an envelope, or contain the log or the time of the entry.
 const NAMES: [&str; 13] = [
     "timestamp",
     "log",

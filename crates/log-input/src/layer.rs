@@ -30,7 +30,7 @@ pub(super) trait Layer: Send + std::fmt::Debug {
 pub(super) struct LayerOutput {
     /// Contents of the envelope.
     pub(super) log: Vec<u8>,
-    /// Unreadable or foreign input.
+    /// Problems with the envelope, such as unreadable input.
     pub(super) problems: Vec<Issue>,
 }
 

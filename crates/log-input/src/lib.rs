@@ -7,9 +7,9 @@
 //!          duplicates                  bzip2     journal, pgreplay
 //! ```
 //!
-//! Everything is detected from the data, never from file names. Every stage takes and returns
-//! bytes, so a reader of plain logs can also read logs in envelopes. This crate does not interpret
-//! records.
+//! The `logs` crate makes the read plan. The other stages detect everything from the data, never
+//! from file names. They take and return bytes, so a reader of plain logs can also read logs in
+//! envelopes. This crate does not interpret records.
 
 mod assembly;
 mod compressed;
@@ -167,7 +167,9 @@ impl LogInput {
     }
 
     /// Reserves the next part of a plain log file for another thread to read; the next
-    /// [`read`](Self::read) continues after it.
+    /// [`read`](Self::read) continues after it. Returns `None` for a pipe, for a file that is or
+    /// may be compressed or in an envelope, and if less than a whole chunk was left when the file
+    /// was opened.
     pub fn next_range(&mut self) -> Option<FileRange> {
         let InputSource::Plain(file) = &self.source else { return None };
         let (start, len) = (self.read_bytes(), CHUNK_BYTES as u64);
@@ -202,7 +204,8 @@ impl LogInput {
         }
     }
 
-    /// The data of the last read.
+    /// The log data of the last [`read`](Self::read); empty unless it returned
+    /// [`ReadResult::Bytes`].
     pub fn bytes(&self) -> &[u8] {
         match self.plain_bytes {
             0 => &self.output.log,
@@ -211,7 +214,7 @@ impl LogInput {
     }
 
     /// Like [`bytes`](Self::bytes), as a buffer that the caller may swap for another one; `None` if
-    /// the data is part of a larger buffer.
+    /// the data came through the layers that detect and remove envelopes.
     pub fn buffer(&mut self) -> Option<&mut Vec<u8>> {
         if self.plain_bytes == 0 {
             return None;
@@ -220,17 +223,19 @@ impl LogInput {
         Some(&mut self.buffer)
     }
 
-    /// Bytes read from the file so far.
+    /// Number of bytes read from the file so far, before unpacking, with those reserved by
+    /// [`next_range`](Self::next_range).
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// The compression of the file; known after the first bytes.
+    /// The compression of the file; `None` if it has none, or its first bytes have not been read
+    /// yet.
     pub fn compression(&self) -> Option<Compression> {
         self.compression
     }
 
-    /// The envelopes removed so far.
+    /// The envelopes removed so far, outermost first.
     pub fn envelopes(&self) -> &[Envelope] {
         self.chain.envelopes()
     }
@@ -325,7 +330,8 @@ enum FileRead {
     End,
 }
 
-/// Reads enough bytes to recognize an archive; returns false while a pipe has not delivered them.
+/// Reads enough bytes to recognize an archive, or the whole of a shorter file; returns false while
+/// a pipe has not delivered them.
 fn sniff(file: &mut File, head: &mut Vec<u8>, is_pipe: bool) -> io::Result<bool> {
     while head.len() < Compression::HEAD_BYTES {
         if is_pipe && !is_readable(file)? {
@@ -359,7 +365,8 @@ fn retry_interrupted(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<
     }
 }
 
-/// Waits for input for at most [`IDLE_TIMEOUT`].
+/// Waits for input for at most [`IDLE_TIMEOUT`], or until a signal arrives; returns whether there
+/// is any.
 fn is_readable(file: &File) -> io::Result<bool> {
     let mut fds = [PollFd::new(file, PollFlags::IN)];
     let timeout = Timespec::try_from(IDLE_TIMEOUT).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -381,7 +388,7 @@ pub enum InputState {
     End,
 }
 
-/// Whether a path stands for standard input.
+/// Whether a path is `-`, which stands for standard input.
 pub fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

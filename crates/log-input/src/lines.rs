@@ -27,7 +27,8 @@ impl LineSplitter {
         Self { bytes_max, pending: Vec::new(), is_skipping: false, number: 1 }
     }
 
-    /// Reads the next bytes; calls `take` with each line that ends in them, and its number.
+    /// Reads the next bytes; calls `take` with each line that ends in them or becomes too long, and
+    /// with its number.
     pub(super) fn feed(&mut self, bytes: &[u8], mut take: impl FnMut(WrappedLine<'_>, u64)) {
         let mut rest = bytes;
         while let Some(newline) = memchr::memchr(b'\n', rest) {

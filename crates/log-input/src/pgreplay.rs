@@ -61,7 +61,8 @@ impl Pgreplay {
         }
     }
 
-    /// Appends the record of an item; `None` if its statement was never prepared.
+    /// Appends the record of an item, unless it is a Prepare, which is only stored. Returns `None`
+    /// if the item executes a statement that is not known to be prepared.
     fn write_record(&mut self, item: &PgreplayItem<'_>, out: &mut Vec<u8>) -> Option<()> {
         let id = format!("{:x}.{:x}", item.session >> 32, item.session & 0xffff_ffff);
         if self.sessions.len() >= SESSIONS_MAX && !self.sessions.contains_key(&item.session) {

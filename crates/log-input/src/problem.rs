@@ -13,7 +13,7 @@ pub enum InputProblem {
     Damaged,
     /// A line or object without the envelope that its neighbours have.
     BadEnvelope,
-    /// Syslog lost part of a message, so the message was skipped.
+    /// Part of a message was lost on its way through syslog, so the message was skipped.
     LostParts,
     /// Entries run from new to old and were reversed.
     Backwards,

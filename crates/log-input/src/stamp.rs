@@ -37,8 +37,8 @@ impl Calendar {
     }
 }
 
-/// Parses `2026-11-20T12:43:19.577123Z`, with any fraction and any offset, and with a space for the
-/// `T` if `is_spaced`.
+/// Parses `2026-11-20T12:43:19.577123Z`, with any fraction and any zone. If `is_spaced`, a space
+/// takes the place of the `T`, and another one precedes the zone.
 pub(super) fn iso(bytes: &[u8], is_spaced: bool) -> Option<Stamp> {
     let civil = bytes.get(..19)?;
     let separator = if is_spaced { b' ' } else { b'T' };
@@ -112,7 +112,7 @@ pub(super) fn from_micros(micros: i64) -> Option<String> {
     format_civil(micros).map(|civil| civil + " UTC")
 }
 
-/// Formats a time like `%m` without a zone, for clocks in an unknown zone.
+/// Formats microseconds since 1970 as a date and a time of day like those of `%m`, without a zone.
 pub(super) fn format_civil(micros: i64) -> Option<String> {
     let time = Timestamp::from_microsecond(micros).ok()?.to_zoned(TimeZone::UTC).datetime();
     let (date, time) = (time.date(), time.time());
@@ -121,7 +121,7 @@ pub(super) fn format_civil(micros: i64) -> Option<String> {
     Some(format!("{date} {hour:02}:{minute:02}:{second:02}.{fraction:06}"))
 }
 
-/// Splits off a fraction of a second as three to six digits.
+/// Splits off a fraction of a second as three to six digits; `000` if there is none.
 fn split_fraction(bytes: &[u8]) -> (String, &[u8]) {
     let Some(digits) = bytes.strip_prefix(b".").or_else(|| bytes.strip_prefix(b",")) else {
         return ("000".to_owned(), bytes);

@@ -90,7 +90,7 @@ pub(super) struct SyslogHeader<'a> {
 }
 
 impl<'a> SyslogHeader<'a> {
-    /// Splits a line; `None` if it has no such header.
+    /// Splits a line; `None` if it does not begin with a syslog header.
     pub(super) fn split(line: &'a [u8], calendar: Calendar) -> Option<Self> {
         let after_priority = priority_len(line);
         if after_priority > 0

@@ -109,7 +109,8 @@ impl LogClock {
     }
 
     /// Parses the time at the front of `text` and returns its length as well. Returns `None` unless
-    /// the second and zone are those of the last time parsed, and the zone certainly ends here.
+    /// the second and zone are those of the last time parsed, the fraction has three digits, and
+    /// the zone certainly ends here.
     #[inline]
     pub(crate) fn read_next(&mut self, text: &[u8]) -> Option<(Timestamp, usize)> {
         let second = self.cached[0].as_ref()?;

@@ -37,7 +37,8 @@ pub struct Finding {
     pub setting: LogSetting,
     /// The current value, or the evidence in the log.
     pub found: String,
-    /// Bytes that the recommended value adds to the examined log; negative if it saves.
+    /// Estimated bytes that the recommended value adds to the examined log, negative if it makes
+    /// the log smaller; `None` without an estimate.
     pub adds_bytes: Option<i64>,
     /// The role or database that overrides the server-wide value: `role app`, `database shop`.
     pub scope: Option<String>,

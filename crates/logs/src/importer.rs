@@ -156,7 +156,8 @@ impl Importer {
     ///
     /// # Errors
     ///
-    /// The input is unusable: not a log, or in a format that needs other options.
+    /// The input is unusable: not a log, in another language, or in a format that needs other
+    /// options; or the previous file was unusable and has not been finished.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
         self.with_queue(|importer, queue| importer.feed_to(bytes, queue))
     }

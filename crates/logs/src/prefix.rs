@@ -153,7 +153,7 @@ impl Match {
         usize::from(start)..usize::from(end)
     }
 
-    /// Sets the span of a field; returns false if the span exceeds the longest supported prefix.
+    /// Sets the span of a field; returns false if its offsets do not fit into 16 bits.
     #[inline]
     fn set(&mut self, field: PrefixField, (start, end): (usize, usize)) -> bool {
         let (Ok(start), Ok(end)) = (u16::try_from(start), u16::try_from(end)) else { return false };
@@ -269,8 +269,8 @@ impl CompiledPrefix {
         self.items.iter().filter(is_time).count() == 1 && !self.items.iter().any(is_padded)
     }
 
-    /// Whether a line begins with its time in milliseconds, and the rest of the prefix is the same,
-    /// or nearly so, for all lines of a session.
+    /// Whether a line begins with its time in milliseconds, no field is padded, and the rest of the
+    /// prefix seldom changes within a session.
     pub(crate) fn is_constant_per_session(&self) -> bool {
         let constant = |item: &PrefixItem| match item {
             PrefixItem::Literal(_) | PrefixItem::Quit => true,
@@ -296,7 +296,8 @@ impl CompiledPrefix {
 
     /// Calls `read` with each field of a line, taking the first choice for each. `read` gets the
     /// offset, the rest of the line and, for fields of any text, the length; it returns the length.
-    /// Returns the label after the prefix and the offset of the text. Only for unpadded prefixes.
+    /// Returns the label after the prefix and the offset of the text, or `None` if the line does
+    /// not match in this way. Only for prefixes that are [unpadded](Self::is_unpadded).
     #[inline]
     pub(crate) fn visit_fields(
         &self,

@@ -40,7 +40,7 @@ macro_rules! texts {
 }
 
 impl<'a> LogRecord<'a> {
-    /// The record of a frame in `input`.
+    /// The record of a frame whose spans refer to `input` and `scratch`.
     pub(crate) fn new(
         (frame, fields): (&'a RecordFrame, &'a SessionFields),
         input: &'a [u8],

@@ -1,5 +1,5 @@
-//! Scans a chunk for delimiters: one pass of vector instructions finds all of them before any
-//! parsing.
+//! Scans a chunk for delimiters: one pass, with vector instructions if the processor has AVX2,
+//! finds all of them before any parsing.
 
 pub(crate) mod bitmasks;
 pub(crate) mod structural_index;

@@ -33,7 +33,7 @@ pub struct ImportSummary {
     pub format: Option<ServerLogFormat>,
     /// The line prefix of a stderr log.
     pub prefix: Option<LogLinePrefix>,
-    /// Problems and assumptions, most severe first.
+    /// Problems and assumptions, in the order of [`ProblemReason::ALL`].
     pub problems: Vec<ImportProblem>,
     /// Evidence of the settings that the log was written with.
     pub facts: LogFacts,

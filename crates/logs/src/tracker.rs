@@ -97,7 +97,8 @@ impl Tracker {
         self.watermark
     }
 
-    /// Whether there are statements or durations in another language and none in English.
+    /// Whether there are statements or durations in another language, and no recognized message in
+    /// English.
     pub(crate) fn seems_translated(&self) -> bool {
         self.foreign_messages > 0 && self.known_messages == 0
     }

@@ -112,7 +112,8 @@ impl Dialer {
         self
     }
 
-    /// Makes connections continue without TLS if the server does not offer it.
+    /// Makes connections continue without TLS if the server does not offer it. Has no effect unless
+    /// [`Dialer::with_tls`] was called before.
     #[must_use]
     pub fn tls_optional(mut self) -> Self {
         if let Some(tls) = &mut self.tls {

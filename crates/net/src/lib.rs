@@ -8,7 +8,7 @@
 //!
 //! Registration is edge-triggered in both directions, so a warm exchange costs one `epoll_wait`
 //! shared by all ready sockets, one `read` and one `write` per connection, and no `epoll_ctl`.
-//! A deadline costs one `timerfd_settime` when it is earlier than the one already armed.
+//! A deadline costs one `timerfd_settime` when it differs from the one already armed.
 
 mod activation;
 mod dialer;

@@ -39,7 +39,7 @@ use crate::{
 /// Several listeners may share a TCP port: with `SO_REUSEPORT` the kernel distributes connections
 /// among them, so each event loop has its own listener and none wakes for another's. A unix socket
 /// has one listener, shared by [`Listener::try_clone`]; [`crate::Poller::add_listener`] ensures
-/// that a connection wakes only one loop.
+/// that a connection does not wake every loop.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -65,11 +65,14 @@ pub struct ListenError {
 
 impl Listener {
     /// Listens on a TCP address; port 0 picks a free one. Up to `backlog` connections wait in the
-    /// kernel until they are accepted. A connection is reported once the client has sent something
-    /// or after at least `defer_timeout`, which the kernel rounds up and takes in whole seconds, so
-    /// accepting a client and reading its first bytes is one wake-up. Other sockets may listen on
-    /// the same port if they belong to the same user and also use this function:
-    /// [`Listener::check_free`] detects that beforehand.
+    /// kernel until they are accepted.
+    ///
+    /// A connection is reported once the client has sent something, or after at least
+    /// `defer_timeout`, rounded up to whole seconds. So accepting a client and reading its first
+    /// bytes takes one wake-up. With zero, connections are reported at once.
+    ///
+    /// Other sockets may listen on the same port if they belong to the same user and were also
+    /// created by this function. [`Listener::check_free`] detects that beforehand.
     ///
     /// # Errors
     ///
@@ -88,7 +91,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The address is in use or not local.
+    /// The address is in use, not local, or needs privileges.
     pub fn check_free(address: SocketAddr) -> Result<(), ListenError> {
         let check = || {
             let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -133,7 +136,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The path is in use, too long, or in a directory that is not writable.
+    /// The path is in use, too long, or in a directory that is not writable; or the process may not
+    /// set the group.
     pub fn unix(
         path: &Path,
         mode: u32,

@@ -17,7 +17,8 @@ use rustix::{
     },
 };
 
-/// Identifies a registered socket in the events of [`Poller::wait`].
+/// Identifies a registered socket in the events of [`Poller::wait`]. The two largest values are
+/// reserved for the poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
@@ -69,7 +70,7 @@ pub struct Poller {
     armed: Option<Instant>,
 }
 
-/// Token of the poller's own timer; sockets count from zero.
+/// Token of the poller's own timer. Callers must not use it, nor [`WAKER`].
 const TIMER: u64 = u64::MAX;
 const WAKER: u64 = u64::MAX - 1;
 
@@ -104,7 +105,7 @@ impl Poller {
         self.add_with_interest(socket, token, Interest::Both)
     }
 
-    /// Like [`Poller::add`], for one direction or both.
+    /// Like [`Poller::add`], but watches only for the events in `interest`.
     ///
     /// # Errors
     ///
@@ -123,7 +124,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The kernel refused, for lack of memory.
+    /// The socket is not being watched, or the kernel is out of memory.
     pub fn set_interest(
         &self,
         socket: impl AsFd,
@@ -168,11 +169,13 @@ impl Poller {
     }
 
     /// Waits until a socket is ready, a [`Waker`] is used or `deadline` has passed, whichever is
-    /// first, and appends the events to `out`. With `None` it waits without limit.
+    /// first, and appends the events to `out`. Without a deadline it waits without limit. It may
+    /// return early with no events, so the caller must check the time.
     ///
     /// # Errors
     ///
-    /// Only kernel errors; an interrupted wait returns early without an error.
+    /// The kernel refused to set the timer or to wait. An interrupted wait returns early without an
+    /// error.
     pub fn wait(
         &mut self,
         deadline: Option<Instant>,
@@ -238,7 +241,7 @@ impl Poller {
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// Interrupts the wait. Cheap enough to call after every batch handed over.
+    /// Interrupts the wait, at the cost of one system call.
     pub fn wake(&self) {
         // This fails only when the counter is full, and then the poller is awake already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());

@@ -179,7 +179,8 @@ impl Stream {
         self.proxied_address = Some(Box::new(address));
     }
 
-    /// Returns the client's TCP address; `None` for a unix socket, or when the connection is gone.
+    /// Returns the address that a proxy reported for the client, or else the peer's TCP address;
+    /// `None` for a unix socket, or when the connection is gone.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         if let Some(address) = &self.proxied_address {
             return Some(**address);
@@ -198,8 +199,8 @@ impl Stream {
         }
     }
 
-    /// Returns TLS version and cipher, such as `TLSv1_3/TLS13_AES_256_GCM_SHA384`; `None` without
-    /// TLS.
+    /// Returns the TLS version and the cipher suite, such as `TLSv1_3/TLS13_AES_256_GCM_SHA384`;
+    /// `None` without TLS.
     pub fn protection(&self) -> Option<String> {
         let Phase::Tls(connection) = &self.phase else { return None };
         let suite = connection.negotiated_cipher_suite()?.suite();
@@ -260,7 +261,7 @@ impl Stream {
                     // Without an SSLRequest only ALPN shows that the peer is a PostgreSQL server.
                     if *direct && connection.alpn_protocol() != Some(ALPN) {
                         return Err(io::Error::other(
-                            "the peer does not speak PostgreSQL over TLS",
+                            "the server did not select ALPN protocol \"postgresql\" for direct TLS",
                         ));
                     }
                     let Phase::Handshaking { connection, .. } =

@@ -10,7 +10,8 @@ use rustix::net::sockopt::{
 /// Kernel options of TCP connections; `None` leaves an option at the system's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Whether keepalive probes are sent to silent peers.
+    /// Whether keepalive probes are sent to silent peers. If not, the other keepalive options have
+    /// no effect.
     pub keepalive: bool,
     /// Idle time before the first probe, in whole seconds.
     pub keepalive_idle: Option<Duration>,

@@ -2,7 +2,7 @@
 //! servers.
 //!
 //! [`ClientHandshake`] takes a client from its first byte to AuthenticationOk; [`ServerHandshake`]
-//! takes the pooler from the startup packet to a server's first ReadyForQuery. Both take received
+//! takes the pooler from the startup packet until a server is ready for queries. Both take received
 //! bytes and return bytes to send and the next step. A step that costs CPU time is a
 //! [`KeyDerivation`], which any thread can run; an auth query is another step. Random bytes are
 //! arguments, and deadlines are up to the driver. The caller selects a client's pool, and handles
@@ -28,10 +28,10 @@ pub use server::{
     ServerHandshake, ServerIntent, ServerLoginError, ServerProtection, ServerReady, ServerStep,
 };
 
-/// Longest message body of a login, in bytes, except for a cleartext password. A SCRAM message has
-/// a few hundred bytes.
+/// Maximum body length of a client's authentication message, in bytes, except for a cleartext
+/// password. A SCRAM message has a few hundred bytes.
 pub const MESSAGE_BYTES_MAX: u32 = 8 * 1024;
 
-/// Longest PasswordMessage body with a cleartext password: the longest secret and its final zero
-/// byte.
+/// Maximum body length of a PasswordMessage with a cleartext password, in bytes: the longest secret
+/// and its final zero byte.
 pub const PASSWORD_BYTES_MAX: u32 = SECRET_BYTES_MAX as u32 + 1;

@@ -78,8 +78,9 @@ impl TargetRole {
         }
     }
 
-    /// Returns the role for a value of libpq's `target_session_attrs`. `read-only` means a standby;
-    /// a primary whose sessions are read-only by default is not considered.
+    /// Returns the role for a value of libpq's `target_session_attrs`; `None` for an unknown value.
+    /// `read-only` means a standby; a primary whose sessions are read-only by default is not
+    /// considered.
     pub fn from_session_attributes(value: &str) -> Option<Self> {
         Some(match value {
             "any" => Self::Any,
@@ -98,7 +99,8 @@ pub struct ClusterSpec {
     pub members: Box<[ClusterMember]>,
     /// How one of the suitable members is chosen.
     pub strategy: Strategy,
-    /// How long a client waits while no member is suitable.
+    /// How long a client waits while no member is suitable. If `None`, only
+    /// [`crate::PoolTimeouts::query_wait`] applies.
     pub failover_timeout: Option<Duration>,
     /// How long a member that returned gets a reduced share of the load.
     pub slow_start: Duration,
@@ -126,7 +128,8 @@ pub struct ClusterMembership {
     pub shard: u32,
     /// The server's health, shared by all workers and pools.
     pub state: Arc<MemberHealth>,
-    /// How long a client waits while logins to the server fail.
+    /// How long a client waits while logins to the server fail. If `None`, only
+    /// [`crate::PoolTimeouts::query_wait`] applies.
     pub failover_timeout: Option<Duration>,
 }
 

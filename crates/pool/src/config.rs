@@ -3,9 +3,9 @@
 //!
 //! The structs have the structure of the `[pool]` section of `howdah.toml`, whose keys are in
 //! kebab-case. A `pgbouncer.ini` with its `userlist.txt` is read into the same structs
-//! ([`pgbouncer`]). Units, defaults and the meaning of zero are PgBouncer's. [`Config::pool`]
-//! resolves the settings of one user in one database. This module only reads and checks settings;
-//! it does not act on them.
+//! ([`pgbouncer`]). Units and the meaning of zero are PgBouncer's, and so are most defaults.
+//! [`Config::pool`] resolves the settings of one user in one database. This module only reads and
+//! checks settings; it does not act on them.
 
 mod application_name;
 mod auth_query;
@@ -95,7 +95,7 @@ pub struct Config {
     pub mode: PoolMode,
     /// Number of server connections per pool, that is, per user and database.
     pub sizes: SizeConfig,
-    /// Limits on the number of connections.
+    /// Limits on the number of connections and on the length of messages.
     pub limits: LimitConfig,
     /// Timeouts of clients, servers and the pooler itself.
     pub timeouts: TimeoutConfig,
@@ -103,16 +103,17 @@ pub struct Config {
     pub auth: AuthConfig,
     /// Encryption of connections from clients and to servers.
     pub tls: TlsConfig,
-    /// Parameters restored on each server connection that a client gets, in addition to
-    /// `client_encoding`, `DateStyle`, `TimeZone`, `standard_conforming_strings` and
-    /// `application_name`. Only parameters that servers report can be tracked.
+    /// Parameters that clients may set in the startup packet, in addition to `client_encoding`,
+    /// `DateStyle`, `TimeZone`, `standard_conforming_strings` and `application_name`. Listed or
+    /// not, every parameter that servers report is restored on each server that a client gets.
     pub tracked_parameters: Vec<String>,
     /// Startup parameters that are ignored instead of refused. The name `options` stands for every
     /// parameter inside `options`.
     pub ignored_startup_parameters: Vec<String>,
     /// Query run when a client releases its server in session mode; none if empty.
     pub reset_query: String,
-    /// Whether `reset-query` is run in every mode, after each transaction.
+    /// Whether `reset-query` also runs in transaction and statement mode, whenever a client
+    /// releases its server.
     pub reset_query_always: bool,
     /// Maximum number of prepared statements per server connection outside session mode; 0 turns
     /// tracking off.

@@ -104,7 +104,7 @@ pub enum HbaRefusal {
     Rejected,
     /// The certificate is missing, or is for another user.
     Certificate,
-    /// The OS user is not allowed to log in as the requested user.
+    /// The OS user is unknown, or not allowed to log in as the requested user.
     Peer,
 }
 
@@ -115,7 +115,7 @@ pub struct HbaError {
     pub file: PathBuf,
     /// Line number, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// The problem, and how to solve it.
+    /// The problem and, where useful, how to solve it.
     pub text: String,
 }
 
@@ -147,7 +147,7 @@ impl Hba {
     ///
     /// # Errors
     ///
-    /// All errors in both files.
+    /// The errors in both files and the files that they include, or the lack of any rule.
     pub fn read(
         rules: &Path,
         maps: Option<&Path>,

@@ -208,7 +208,7 @@ const MIRROR_MISMATCHES: Description = Description::counter(
 .labels(&["database", "mirror", "failed"]);
 const MIRROR_ERRORS: Description = Description::counter(
     "howdah_pool_mirror_errors_total",
-    "Those of them with an error on the mirror, by the class of its SQLSTATE.",
+    "Mismatched transactions with an error on the mirror, by the class of its SQLSTATE.",
 )
 .labels(&["database", "mirror", "class"]);
 
@@ -222,7 +222,7 @@ const CAPTURE_GAPS: Description = Description::counter(
 );
 const CAPTURE_LOST_BYTES: Description = Description::counter(
     "howdah_pool_capture_lost_bytes_total",
-    "Bytes missing in captures for that reason.",
+    "Bytes missing in captures because the capture buffer was full.",
 )
 .unit(MetricUnit::Bytes);
 const CAPTURE_ACTIVE: Description =

@@ -114,7 +114,7 @@ pub enum CaptureStartError {
     Thread(#[from] io::Error),
 }
 
-/// Interval at which the status is published when nothing arrives.
+/// Interval at which the status is published.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long stopping a recording waits for workers to end their buffers.
@@ -125,7 +125,7 @@ impl CaptureRecorder {
     ///
     /// # Errors
     ///
-    /// See [`CaptureStartError`]. At most an empty folder remains.
+    /// See [`CaptureStartError`]. At most a capture without events remains.
     pub fn start(
         settings: RecorderSettings,
         who_is: PoolLookup,
@@ -270,7 +270,7 @@ impl RecorderThread {
         state.files = self.writer.files();
     }
 
-    /// Writes the captured server to the manifest, once it is known or has changed.
+    /// Passes the captured server to the writer for the manifest if it has changed.
     fn update_origin(&mut self) {
         let server = self.shared.server.lock();
         if *server != self.origin.server {

@@ -10,9 +10,10 @@
 //!             └─────────────────────────────────────────────┘          └────────────┘
 //! ```
 //!
-//! Workers share only limits, the directory of pools and the helper threads. A client stays with
-//! the worker that accepted it. A server stays with the worker that opened it, unless another
-//! worker has starving clients.
+//! Workers share limits, the directory of pools, the texts of prepared statements, the state of
+//! clusters and the helper threads, but no connections. A client stays with the worker that
+//! accepted it. A server stays with the worker that opened it, unless another worker has starving
+//! clients.
 
 mod admin_console;
 mod auth_query;
@@ -122,7 +123,7 @@ pub enum PoolerStartError {
         /// The entry as configured.
         text: String,
     },
-    /// The group in `listen.unix-group` was not found.
+    /// The group in `listen.unix-group` was not found, or `/etc/group` cannot be read.
     #[error("cannot use the group {name:?}: {text}")]
     Group {
         /// The group as configured.
@@ -147,12 +148,12 @@ pub enum PoolerStartError {
         source: Box<TlsError>,
     },
     /// The settings request more workers than a cancel key can address.
-    #[error("workers is {workers}; the maximum is 128")]
+    #[error("cannot start {workers} workers: the maximum is 128")]
     Workers {
         /// The configured number of workers.
         workers: usize,
     },
-    /// No running process can be taken over, or the running process refused.
+    /// No running process can be taken over, or the running process refused or ended unexpectedly.
     #[error("cannot take over: {text}")]
     Takeover {
         /// The reason, as text.
@@ -164,8 +165,9 @@ pub enum PoolerStartError {
     /// The capture configured to start with the pooler did not start.
     #[error("cannot start the capture")]
     Capture(#[from] CaptureError),
-    /// The operating system provides no more threads or file descriptors.
-    #[error("cannot start a worker")]
+    /// A thread, a file descriptor or a poller could not be created, or a socket could not be set
+    /// up.
+    #[error("cannot set up the threads and sockets of the pooler")]
     System(#[from] io::Error),
 }
 
@@ -175,7 +177,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]. No sockets or threads remain after an error.
+    /// [`PoolerStartError`]. No open sockets or threads remain after an error.
     pub fn start(config: Config) -> Result<Self, PoolerStartError> {
         Self::start_from_source(config, None)
     }
@@ -185,7 +187,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]. No sockets or threads remain after an error.
+    /// [`PoolerStartError`]. No open sockets or threads remain after an error.
     pub fn start_from_source(
         config: Config,
         origin: Option<ConfigOrigin>,
@@ -198,7 +200,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]. No sockets or threads remain after an error.
+    /// [`PoolerStartError`]. No open sockets or threads remain after an error.
     pub fn start_with_sockets(
         passed: Vec<ActivatedSocket>,
         config: Config,
@@ -211,7 +213,7 @@ impl Pooler {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError`]. No sockets or threads remain after an error.
+    /// [`PoolerStartError`]. No open sockets or threads remain after an error.
     #[doc(hidden)]
     pub fn start_with_resolver(
         config: Config,
@@ -337,7 +339,7 @@ impl Pooler {
         Ok(pooler)
     }
 
-    /// Starts a background thread that runs until its channel disconnects.
+    /// Starts a background thread. It must end when its channel disconnects.
     fn spawn_background(
         &mut self,
         name: &str,
@@ -356,7 +358,8 @@ impl Pooler {
         &self.addresses
     }
 
-    /// Returns the unix sockets that the pooler listens on, including sockets passed to it.
+    /// Returns the paths of the unix sockets that the pooler listens on, including sockets passed
+    /// to it.
     pub fn unix_sockets(&self) -> impl Iterator<Item = &Path> {
         self.unix_sockets.iter().map(PathBuf::as_path)
     }
@@ -372,7 +375,8 @@ impl Pooler {
         self.control().shut_down(ShutdownRequest::WaitForClients);
     }
 
-    /// Stops immediately, even if clients are in transactions.
+    /// Tells the workers to stop immediately, even if clients are in transactions. Does not wait
+    /// for them.
     pub fn stop(&self) {
         self.broadcast(|| WorkerMessage::Stop);
     }

@@ -55,9 +55,9 @@ pub(crate) fn instructions(code: &[u8]) -> impl Iterator<Item = X86Instruction> 
 }
 
 /// Offset from the entry at which a program can be attached as if at the entry itself: arguments
-/// are in their registers, and the return address is on top of the stack. This is the first
-/// emulated instruction if only `endbr64` and loads into `rax` precede it, otherwise the
-/// instruction after `endbr64`.
+/// are in their registers, and the return address is on top of the stack. This is the first `push`
+/// or `nop` if only `endbr64` and loads into `rax` precede it, otherwise the instruction after
+/// `endbr64`.
 pub(crate) fn entry_offset(code: &[u8]) -> usize {
     let mut after_pad = 0;
     for X86Instruction { at, kind } in instructions(code) {

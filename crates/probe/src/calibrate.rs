@@ -33,7 +33,7 @@ impl HitCost {
     ///
     /// # Errors
     ///
-    /// BPF programs are not permitted.
+    /// BPF programs cannot be run or attached.
     pub fn measure() -> Result<Self, BpfError> {
         let program = {
             let mut empty = Assembler::default();

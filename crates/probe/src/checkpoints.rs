@@ -148,11 +148,11 @@ impl CheckpointTracer {
         }
     }
 
-    /// Passes phases that started or finished since the last call to `visit`.
+    /// Calls `visit` with each phase that started or finished since the previous poll.
     ///
     /// # Errors
     ///
-    /// The server stopped.
+    /// The statistics cannot be read, because the server stopped or currently has no checkpointer.
     pub fn poll(&mut self, mut visit: impl FnMut(PhaseUpdate)) -> Result<(), ProbeError> {
         match &mut self.0 {
             PhaseSource::Usdt(watch) => {

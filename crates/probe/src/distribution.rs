@@ -25,11 +25,11 @@ pub struct DurationStats {
     pub p99: Duration,
     /// The longest duration.
     pub max: Duration,
-    /// Sum of all durations.
+    /// Sum of all durations, accurate to three digits.
     pub total: Duration,
 }
 
-/// One hour, the longest duration that is stored exactly.
+/// One hour in nanoseconds; longer durations are recorded as this.
 const DURATION_MAX_NS: u64 = 3_600_000_000_000;
 
 impl Default for Distribution {

@@ -15,11 +15,11 @@ use crate::{
 pub struct ProbeDiagnosis {
     /// The kernel features that probes use.
     pub kernel: KernelInfo,
-    /// The capabilities of this process.
+    /// The effective capabilities of this process, which decide whether BPF programs may run.
     pub capabilities: Capabilities,
     /// The cost of a hit, if BPF programs may be run.
     pub hit_cost: Option<HitCost>,
-    /// The diagnosis of each metric.
+    /// Availability, source and cost of each metric, in the order of `howdah probe doctor`.
     pub metrics: Vec<MetricDiagnosis>,
 }
 
@@ -38,7 +38,7 @@ pub struct DiagnosedServer {
     pub executable_state: ExecutableState,
     /// The build id of the executable.
     pub build_id: Option<String>,
-    /// Number of USDT probes; 0 if the server was built without them.
+    /// Number of sites of USDT probes; 0 if the server was built without them.
     pub usdt_probes: usize,
     /// Functions with breakpoints in the code of any of the server's processes.
     pub patched_symbols: Vec<String>,

@@ -113,7 +113,7 @@ impl CallDurations {
     ///
     /// # Errors
     ///
-    /// The server exports none of the functions, or BPF programs are not permitted.
+    /// The server has none of the functions or cannot be inspected, or BPF programs cannot be run.
     pub fn attach(server: &RunningServer, metric: ProbeMetric) -> Result<Self, ProbeError> {
         Self::attach_with_hit_cost(server, metric, HitCost::measure()?)
     }
@@ -187,7 +187,7 @@ impl CallDurations {
         self.cost
     }
 
-    /// Passes calls that finished since the last call to `visit`.
+    /// Calls `visit` with each call that finished since the previous drain.
     pub fn drain(&mut self, mut visit: impl FnMut(Call)) {
         let (functions, names, clock) = (&self.functions, &self.names, self.clock);
         self.tables.ring.drain(|bytes| {

@@ -14,10 +14,11 @@ pub enum ProbeError {
     /// BPF programs could not be run.
     #[error(transparent)]
     Bpf(#[from] BpfError),
-    /// The code of a function differs from that of all known builds.
-    #[error("the code of {symbol} does not match any known build, so nothing is attached to it")]
+    /// The code of a function, or the contents of a variable, differ from those of all known
+    /// builds.
+    #[error("the server's {symbol} does not match any known build, so it cannot be probed")]
     UnknownCode {
-        /// Name of the function.
+        /// Name of the function or variable.
         symbol: &'static str,
     },
     /// The server was built without a USDT probe.

@@ -100,7 +100,8 @@ impl ExtensionLocks {
     ///
     /// # Errors
     ///
-    /// The server's code does not match any known build, or BPF programs are not permitted.
+    /// The server's code does not match any known build or cannot be read, or BPF programs cannot
+    /// be run.
     pub fn attach(server: &RunningServer) -> Result<Self, ProbeError> {
         Self::attach_with_stacks(server, None)
     }
@@ -154,7 +155,7 @@ impl ExtensionLocks {
         stacks.and_then(|stacks| stacks.addresses(stack).ok()).unwrap_or_default()
     }
 
-    /// Passes locks released since the last call to `visit`.
+    /// Calls `visit` with each lock that was released since the previous drain.
     pub fn drain(&mut self, mut visit: impl FnMut(ExtensionLock)) {
         let clock = self.clock;
         self.tables.ring.drain(|bytes| {

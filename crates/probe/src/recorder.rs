@@ -99,7 +99,7 @@ pub enum RecorderStartError {
     /// The server cannot be sampled.
     #[error(transparent)]
     Server(#[from] SampleError),
-    /// The file cannot be written.
+    /// The file cannot be opened for recording.
     #[error(transparent)]
     File(#[from] RecordingFileError),
 }
@@ -167,11 +167,12 @@ const REPEATED_NAMES_MAX: usize = 32;
 const NAMES_MAX: usize = 10_000;
 
 impl FlightRecorder {
-    /// Starts recording a server, appending to an existing file.
+    /// Starts recording a server. Appends to an existing file, or creates one.
     ///
     /// # Errors
     ///
-    /// The server's memory cannot be read, or the file cannot be written.
+    /// The server's memory cannot be read, or the file cannot be opened for recording, as listed at
+    /// [`RecordingFileError`].
     pub fn start(
         server: &RunningServer,
         path: &Path,
@@ -222,7 +223,7 @@ impl FlightRecorder {
         Ok(recorder)
     }
 
-    /// The source of each metric for the current server, or why a better one is missing.
+    /// The source of each metric for the current server, and what it cannot provide.
     pub fn metric_sources(&self) -> &[RecordedSource] {
         &self.metric_sources
     }
@@ -240,7 +241,8 @@ impl FlightRecorder {
         matches!(self.server, ServerPresence::Away(_))
     }
 
-    /// Takes one sample, and returns events to report to the user.
+    /// Takes one sample, or looks for the server if it has stopped, and returns events to report to
+    /// the user.
     pub fn tick(&mut self, now: Instant) -> Vec<RecorderEvent> {
         self.second.lost.missed_samples += self.schedule.advance(now);
         if self.at_us(now).div_euclid(SECOND_US) != self.second.at_us.div_euclid(SECOND_US) {
@@ -310,8 +312,8 @@ impl FlightRecorder {
         self.repeat_header(at_us);
     }
 
-    /// Repeats the header and the names: twice per slot of the ring, so that they survive
-    /// overwriting.
+    /// Records the header and the latest names again. This happens twice per slot of the ring, so
+    /// that they survive overwriting.
     fn repeat_header(&mut self, at_us: i64) {
         let names = self.names.iter().cloned().map(FlightRecord::NamedRelation);
         let again: Vec<_> =

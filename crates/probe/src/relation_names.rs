@@ -47,7 +47,8 @@ impl RelationNames {
         name
     }
 
-    /// The name of the relation with this file.
+    /// The name of the relation that a file belongs to, or its oids, such as `16384/file 16390`, if
+    /// the lookup fails.
     pub fn name_of_file(&mut self, tablespace: u32, database: u32, filenode: u32) -> String {
         if let Some(known) = self.files.get(&(tablespace, database, filenode)) {
             return known.clone();

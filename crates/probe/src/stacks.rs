@@ -96,8 +96,8 @@ pub enum StackEnd {
     /// The stack ends before `main`: deeper than the depth limit, or the code has no frame
     /// pointers.
     Truncated,
-    /// The stack ends at a number that is not a return address, because the code has no frame
-    /// pointers.
+    /// The stack ends at a number that is not a return address or not in a mapped file, usually
+    /// because the code has no frame pointers.
     NoReturnAddress,
     /// The process has exited, so its code cannot be resolved.
     ProcessGone,
@@ -119,7 +119,7 @@ struct ProcessCode {
     memory: ProcessMemory,
 }
 
-/// Processes whose code maps are cached.
+/// Maximum number of processes whose code maps are cached.
 const PROCESSES_MAX: usize = 1000;
 
 impl Symbolizer {

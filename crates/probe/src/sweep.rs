@@ -75,8 +75,8 @@ impl SweepSampler {
         Ok(Self { postmaster, sweep, meter, poll_interval, due, cpu: Duration::ZERO })
     }
 
-    /// Time of the next poll: 2 to 40 ms after the last one. Polling at other times loses more
-    /// allocations or costs more.
+    /// Time of the next poll: 2 to 40 ms after the last one, or earlier at the end of a row.
+    /// Polling at other times loses more allocations or costs more.
     pub fn next_poll_at(&self) -> Instant {
         self.due
     }

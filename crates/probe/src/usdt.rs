@@ -96,7 +96,7 @@ impl UsdtListener {
         Ok(Self { ring, counters, sites, programs, _links: links })
     }
 
-    /// Passes events since the last call to `visit`.
+    /// Calls `visit` with each event since the previous drain.
     pub(crate) fn drain(&mut self, mut visit: impl FnMut(UsdtEvent)) {
         let sites = &self.sites;
         self.ring.drain(|bytes| {

@@ -81,8 +81,8 @@ impl CancelRequests {
         }
     }
 
-    /// Continues the cancel request of `token`, and returns it once it has ended: the server closes
-    /// the connection without a reply.
+    /// Continues the cancel request of `token`, and returns it once it has failed or ended: the
+    /// server closes the connection without a reply.
     pub(crate) fn advance(&mut self, token: Token) -> Option<FinishedCancel> {
         let id = token.0 & !CANCEL_BIT;
         let failure = match self.pending.get_mut(&id)?.advance() {

@@ -32,7 +32,7 @@ impl Capacity {
     ///
     /// # Errors
     ///
-    /// The server refused the query.
+    /// The server refused the query, or the connection is lost.
     pub fn query(client: &mut Client) -> Result<Option<Self>, QueryError> {
         let results = client.query(CAPACITY_SQL)?;
         let row = results.first().and_then(|result| result.rows.first());

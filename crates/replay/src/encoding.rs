@@ -31,7 +31,7 @@ impl EncodingMap {
     ///
     /// # Errors
     ///
-    /// The server refused the query.
+    /// The server refused the query, or the connection is lost.
     pub fn query_target(&mut self, client: &mut Client) -> Result<(), QueryError> {
         const ENCODINGS_SQL: &str = "select datname, pg_catalog.pg_encoding_to_char(encoding) \
                            from pg_catalog.pg_database";
@@ -61,8 +61,8 @@ pub struct DatabaseEncoding {
 /// The text of `--encoding` is not a known encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{encoding:?} is not a PostgreSQL encoding: use one such as UTF8, LATIN1 or WIN1252, or \
-     DATABASE=ENCODING"
+    "{encoding:?} is not an encoding of PostgreSQL databases: use one such as UTF8, LATIN1 or \
+     WIN1252, or DATABASE=ENCODING"
 )]
 pub struct ParseEncodingError {
     encoding: String,
@@ -209,7 +209,8 @@ fn value_position(tokens: &[(usize, SqlToken<'_>)], begins: bool) -> Option<usiz
     (sets && is_name && !is(value, "default")).then_some(value)
 }
 
-/// Returns the contents of a string constant, without quotes or a prefix such as `E`.
+/// Returns the contents of a string constant or a quoted name, without quotes or a prefix such as
+/// `E`.
 fn unquoted(text: &[u8]) -> &[u8] {
     let is_quote = |byte: &u8| matches!(byte, b'\'' | b'"');
     match (text.iter().position(is_quote), text.iter().rposition(is_quote)) {

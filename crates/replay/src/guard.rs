@@ -15,11 +15,11 @@ use howdah_dataset::CapturedServer;
 pub struct TargetFacts {
     /// The database of the connection.
     pub database: String,
-    /// The facts that tell it from its physical copies.
+    /// The facts that distinguish the server from its physical copies.
     pub identity: PhysicalIdentity,
     /// The address by which it was reached: `host:port`, or the path of a unix socket.
     pub address: String,
-    /// Its other clients.
+    /// The other clients of the server, in any database.
     pub clients: ActiveClients,
 }
 
@@ -41,10 +41,10 @@ const NAMES_MAX: usize = 3;
 /// Counts other sessions that were active within the last minute, by client. A role without
 /// `pg_read_all_stats` cannot see the state of other roles' sessions; these count as active.
 ///
-/// These do not count: Howdah's own control connections, by their `application_name`; sessions
-/// that are no clients, such as workers, parallel workers and walsenders; the service roles of
-/// managed servers, which are always connected. To a role that may not see `backend_type`,
-/// background processes differ from clients by having no role.
+/// These do not count: Howdah's own control connections, by their `application_name`; sessions that
+/// are not clients, such as workers, parallel workers and walsenders; the service roles of managed
+/// servers, which are always connected. To a role that may not see `backend_type`, background
+/// processes differ from clients by having no role.
 const ACTIVE_CLIENTS_SQL: &str = "\
     select coalesce(nullif(application_name, ''), 'a client without application_name'),
            coalesce(usename::text, ''), coalesce(datname::text, ''),
@@ -188,8 +188,8 @@ impl GuardError {
         }
         match self {
             Self::ActiveClients { clients, .. } if clients.hidden > 0 => format!(
-                "{hint}; this role cannot see whether {} of the sessions are idle: GRANT \
-                 pg_read_all_stats shows it",
+                "{hint}; this role cannot see the state of some sessions ({}), which may be idle: \
+                 GRANT pg_read_all_stats shows it",
                 clients.hidden
             ),
             _ => hint,
@@ -197,7 +197,7 @@ impl GuardError {
     }
 }
 
-/// Checks one server, which messages call `server`: `target`, or `base server`.
+/// Checks one server. Errors name it `server`, such as `target` or `base server`.
 ///
 /// # Errors
 ///

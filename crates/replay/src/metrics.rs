@@ -86,8 +86,8 @@ const INPUT_LATE: Description = Description::histogram(
     "How long after their due time executions arrived from their source.",
 );
 
-/// Bounds of latencies: five per decade, so that percentiles of a running replay are within a few
-/// per cent, from 10 µs to about one minute.
+/// Bounds of latencies: five per decade from 10 µs to about one minute, between which percentiles
+/// are interpolated.
 const LATENCY_BOUNDS_US: &[u64] = &[
     10, 16, 25, 40, 63, 100, 160, 250, 400, 630, 1_000, 1_600, 2_500, 4_000, 6_300, 10_000, 16_000,
     25_000, 40_000, 63_000, 100_000, 160_000, 250_000, 400_000, 630_000, 1_000_000, 1_600_000,
@@ -207,7 +207,7 @@ impl LatencyCounts {
     }
 
     /// Returns a percentile in microseconds, given as a share from 0 to 1; `None` without
-    /// executions. Between the bounds of a bucket, logarithms of latencies count as evenly spread.
+    /// executions. Latencies within a bucket are taken as evenly spread on a logarithmic scale.
     /// Latencies above the largest bound count as equal to it.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         let rank = share * self.count() as f64;
@@ -230,7 +230,7 @@ impl LatencyCounts {
 }
 
 impl ProgressReader {
-    /// Reads the replay that records its metrics in `registry`.
+    /// Creates a reader for the replay that records its metrics in `registry`.
     pub fn new(registry: &Registry) -> Self {
         Self { metrics: Metrics::new(registry) }
     }

@@ -19,11 +19,11 @@ pub enum Notice {
         /// The target's connection slots.
         capacity: Capacity,
     },
-    /// The target refused a connection because none is free.
+    /// The target refused a connection because all its connection slots are in use.
     NoConnectionsLeft {
         /// The target's error message.
         message: String,
-        /// Number of the replay's connections at that moment.
+        /// Number of connections that the replay had open.
         open: usize,
         /// Whether the session's events fail when they are due; otherwise they wait for a
         /// connection.

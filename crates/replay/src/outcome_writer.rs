@@ -320,7 +320,8 @@ impl OutcomeWriter {
     }
 }
 
-/// Returns the values of an example; `None` if some are in binary format, which is not readable.
+/// Returns the values of an example; `None` if they were not captured, or some are in binary
+/// format, which is not readable.
 fn parameters(event: &Event) -> Option<Vec<howdah_traffic::Parameter>> {
     let is_text = |wire: &howdah_traffic::WireDetail| wire.formats.iter().all(|code| *code == 0);
     match &event.action {

@@ -96,7 +96,7 @@ impl Schedule {
         }
     }
 
-    /// Returns when the replay started.
+    /// Returns the start of the replay: when the first event is due.
     pub(crate) fn start(&self) -> Instant {
         self.start
     }

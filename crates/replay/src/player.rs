@@ -350,7 +350,8 @@ impl Player {
         PlayerStep::Send
     }
 
-    /// Sends messages captured before the session's end that belong to no event, then disconnects.
+    /// Disconnects. Messages captured before the session's end that belong to no event are sent
+    /// first; the next step after their replies disconnects.
     fn disconnect(&mut self, now: Instant, client: &mut ClientSession) -> PlayerStep {
         let mut last = BatchPart::new(self.pop());
         if last.item.event.messages().is_none() {

@@ -6,7 +6,8 @@ use howdah_connect::{Client, ConnectError, ConnectFailure, ConnectTarget};
 
 use crate::{concurrency::ConcurrencyEstimate, identity::IdentityMap};
 
-/// Maximum number of logins that are tried; those with the most sessions come first.
+/// Maximum number of logins that are tried: first those with a mapped role or database, then those
+/// with the most sessions.
 const LOGINS_MAX: usize = 16;
 
 /// Timeout of each login. Logins run in parallel, so this also limits all of them together.

@@ -81,13 +81,13 @@ pub struct ReplayReport {
     /// Events read from the capture. Each is counted in `tally` as done, failed or skipped. If the
     /// replay was stopped, events that were read ahead but not dispatched are not included.
     pub events_read: u64,
-    /// Time from the start to the last reply.
+    /// Time from the start until all sessions have ended and all outcomes are recorded.
     pub elapsed: Duration,
     /// Measurements of the machine.
     pub machine: MachineSeries,
     /// Number of sessions in the capture.
     pub sessions: u64,
-    /// Maximum number of connections open at once.
+    /// Maximum number of connections open at once; with several workers, the sum of their maxima.
     pub connections_max: usize,
     /// Number of connections that logged in to the target.
     pub connections: u64,
@@ -128,15 +128,15 @@ pub enum StartError {
     /// The capture could not be read at all.
     #[error("cannot read the capture")]
     Source(#[source] EventSourceError),
-    /// The target's name or address is invalid.
+    /// The target's host name cannot be resolved.
     #[error(transparent)]
     Dial(#[from] howdah_net::DialError),
     /// The TLS settings are invalid.
     #[error(transparent)]
     Tls(#[from] howdah_connect::tls::TlsError),
-    /// The kernel refused to create a poller or thread.
-    #[error("cannot start a worker")]
-    Worker(#[source] io::Error),
+    /// The kernel refused to create a poller or thread, or waiting for sockets failed later.
+    #[error("cannot start or run a thread of the replay")]
+    Thread(#[source] io::Error),
 }
 
 impl Replay {
@@ -149,7 +149,8 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// See [`StartError`]. In each case, nothing has been sent.
+    /// See [`StartError`]. Nothing has been sent, except if a worker could no longer wait for its
+    /// sockets.
     pub fn run<E: Into<EventSourceError>>(
         self,
         mut events: impl Iterator<Item = Result<Event, E>> + Send + 'static,
@@ -171,7 +172,7 @@ impl Replay {
             calibration.clone(),
             metrics.connections_active.clone(),
         );
-        let machine = machine.map_err(StartError::Worker)?;
+        let machine = machine.map_err(StartError::Thread)?;
         let logins = Logins::new(self.target, self.endpoint, &self.settings);
         let outcome_writer = OutcomeWriter::new(self.writer, schedule, metrics.clone());
         let (finished, outcomes) = mpsc::sync_channel(1024);
@@ -206,8 +207,8 @@ fn play<E: Into<EventSourceError>>(
 ) -> Result<ReplayReport, StartError> {
     let mut workers = Vec::with_capacity(shared.workers);
     for _ in 0..shared.workers {
-        let poller = Poller::new().map_err(StartError::Worker)?;
-        let waker = poller.waker().map_err(StartError::Worker)?;
+        let poller = Poller::new().map_err(StartError::Thread)?;
+        let waker = poller.waker().map_err(StartError::Thread)?;
         let inbox = Arc::new(Inbox::new(waker, INBOX_BYTES));
         workers.push((ReplayWorker::new(poller, inbox.clone(), shared.clone()), inbox));
     }
@@ -234,7 +235,7 @@ fn play<E: Into<EventSourceError>>(
     thread::Builder::new()
         .name("replay-reader".to_owned())
         .spawn(move || dispatcher.run(opening, events))
-        .map_err(StartError::Worker)?;
+        .map_err(StartError::Thread)?;
     let (stats, (tally, writer, mut write_error)) = thread::scope(|scope| {
         let writing = scope.spawn(move || outcome_writer.run(&outcomes));
         let workers: Vec<_> =
@@ -248,12 +249,12 @@ fn play<E: Into<EventSourceError>>(
     let elapsed = start.elapsed();
     let machine = machine.finish();
     if let Some(Err(error)) = writer.as_ref().map(|writer| writer.write_machine(&machine)) {
-        tracing::error!(%error, "cannot write what was measured of the machine");
+        tracing::error!(%error, "cannot write the measurements of the machine");
         write_error.get_or_insert(error);
     }
     let mut sum = WorkerStats::default();
     for stats in stats {
-        sum.add(stats.map_err(StartError::Worker)?);
+        sum.add(stats.map_err(StartError::Thread)?);
     }
     Ok(ReplayReport {
         tally,

@@ -154,7 +154,7 @@ impl ReplayReport {
         self.tally.played.map_or(Duration::ZERO, |(first, last)| last.saturating_since(first))
     }
 
-    /// Returns the time from the first execution sent to the last; `None` if nothing was sent.
+    /// Returns the time from the first execution sent to the last; `None` if no execution was sent.
     pub fn send_span(&self) -> Option<Duration> {
         self.tally.sends.map(|(first, last)| last - first)
     }

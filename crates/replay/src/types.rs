@@ -217,8 +217,8 @@ impl ParameterTypes {
         }
     }
 
-    /// Records that the server refused a statement without types. Returns true if types should be
-    /// tried.
+    /// Records that the server refused a statement without types, if the error may be due to
+    /// missing types. Returns true if types should be tried.
     pub(crate) fn record_refusal(&self, event: &Event, failure: &ReplayFailure) -> bool {
         let Some(sql) = event.action.sql().filter(|_| is_missing_types(failure)) else {
             return false;

@@ -45,7 +45,7 @@ use crate::{
 use interruption::Interruption;
 use session_slot::{SessionSlot, SlotId};
 
-/// Interval at which the stop flag is checked and gauges are set.
+/// Interval at which the stop flag is checked and gauges are updated.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Delays between connection attempts: the first value, doubled each time up to the second value.
@@ -95,6 +95,8 @@ pub(crate) struct ReplayWorker {
     /// The state of the interruption; set once the replay has been interrupted.
     interruption: Option<Interruption>,
     stats: WorkerStats,
+    /// This worker's share of the gauges.
+    gauge_share: GaugeShare,
     buffer: Box<[u8]>,
 }
 
@@ -116,6 +118,7 @@ impl ReplayWorker {
             finish_check: Instant::now(),
             interruption: None,
             stats: WorkerStats::default(),
+            gauge_share: GaugeShare::default(),
             buffer: vec![0; 64 * 1024].into(),
         }
     }
@@ -159,7 +162,7 @@ impl ReplayWorker {
             }
         };
         self.send_finished();
-        self.set_gauges();
+        self.update_gauges();
         Some(if self.unread.is_empty() { deadline } else { now })
     }
 
@@ -391,9 +394,10 @@ impl ReplayWorker {
             self.shared.calibration.release_slot();
             let last_error = failure.message.to_string();
             let paced = self.shared.schedule.is_paced();
+            self.update_gauges();
             self.shared.notices.report(&Notice::NoConnectionsLeft {
                 message: last_error,
-                open: self.stats.open,
+                open: self.shared.metrics.connections_active.value() as usize,
                 is_paced: paced,
             });
         }
@@ -473,12 +477,33 @@ impl ReplayWorker {
         deadline
     }
 
-    fn set_gauges(&self) {
+    /// Updates the gauges, which are the sums over all workers.
+    fn update_gauges(&mut self) {
+        let share = GaugeShare {
+            open: self.stats.open,
+            in_flight: self.stats.in_flight,
+            backlog_bytes: self.backlog_bytes,
+        };
+        let previous = std::mem::replace(&mut self.gauge_share, share);
         let metrics = &self.shared.metrics;
-        metrics.connections_active.set(self.stats.open as f64);
-        metrics.statements_in_flight.set(self.stats.in_flight as f64);
-        metrics.backlog_bytes.set(self.backlog_bytes as f64);
+        for (gauge, value, before) in [
+            (&metrics.connections_active, share.open, previous.open),
+            (&metrics.statements_in_flight, share.in_flight, previous.in_flight),
+            (&metrics.backlog_bytes, share.backlog_bytes, previous.backlog_bytes),
+        ] {
+            if value != before {
+                gauge.add(value as f64 - before as f64);
+            }
+        }
     }
+}
+
+/// One worker's values within the gauges, as last added to them.
+#[derive(Clone, Copy, Debug, Default)]
+struct GaugeShare {
+    open: usize,
+    in_flight: usize,
+    backlog_bytes: usize,
 }
 
 fn unsent(item: ScheduledEvent, end: EventEnd, now: Instant, free: Instant) -> FinishedEvent {

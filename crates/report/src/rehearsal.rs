@@ -93,10 +93,10 @@ pub struct RunSummary {
     pub name: String,
     /// The side whose server was replayed against.
     pub side: RehearsalSide,
-    /// When its first statement could be sent.
+    /// When the run started, just before its replay.
     #[serde(with = "rfc3339")]
     pub started: Timestamp,
-    /// When the last reply arrived.
+    /// When the replay had finished.
     #[serde(with = "rfc3339")]
     pub finished: Timestamp,
     /// Number of statements sent.

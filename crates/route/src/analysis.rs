@@ -59,7 +59,7 @@ pub(crate) struct UnsupportedStatement;
 
 type AnalysisResult<T = ()> = Result<T, UnsupportedStatement>;
 
-/// The shards that one statement reaches, and whether the result may be cached.
+/// The shards that one statement reaches, and the texts for which this result is valid.
 struct StatementScope {
     pub(crate) scope: ShardScope,
     /// Whether the result is valid for this exact text only, not for texts that differ in
@@ -177,7 +177,7 @@ impl<'a> Analysis<'a> {
 
     fn explain_scope(&mut self, explain: &'a ExplainStmt, scan: &StatementScan) -> ShardScope {
         match explain.query.as_deref() {
-            Some(query) => without_merge(self.statement(query, scan), "cannot be explained as one"),
+            Some(query) => without_merge(self.statement(query, scan), "is impossible for EXPLAIN"),
             None => unanalyzed_scope(scan),
         }
     }
@@ -286,8 +286,8 @@ impl<'a> Analysis<'a> {
     }
 }
 
-const COPY_TO: &str = "COPY cannot merge";
-const CURSOR: &str = "a cursor cannot merge";
+const COPY_TO: &str = "is not possible for COPY";
+const CURSOR: &str = "is not possible for a cursor";
 
 /// Returns the scope of a nested statement whose results cannot be merged.
 fn without_merge(scope: ShardScope, why: &'static str) -> ShardScope {

@@ -157,7 +157,7 @@ fn shard(value: String) -> Result<RouteCommand, Refusal> {
     }
     match value.parse() {
         Ok(shard) => Ok(RouteCommand::SetShard(Some(shard))),
-        Err(_) => Err(Refusal::Value { parameter: "SHARD", value, expected: "a number, or ANY" }),
+        Err(_) => Err(Refusal::Value { parameter: "SHARD", value, expected: "a number or ANY" }),
     }
 }
 
@@ -166,7 +166,7 @@ fn role(value: String) -> Result<Option<RolePreference>, Refusal> {
         return Ok(None);
     }
     let role = RolePreference::parse(&value);
-    let expected = "primary, replica, any, auto or default";
+    let expected = "primary, replica, prefer-replica, any, auto or default";
     role.map(Some).ok_or(Refusal::Value { parameter: "SERVER ROLE", value, expected })
 }
 

@@ -14,8 +14,8 @@ pub enum FanOut {
         /// Maximum number of rows of the merged result.
         limit: Option<u64>,
     },
-    /// One row that combines those of the shards, column by column. NULLs, the sums, minimums and
-    /// maximums of no rows, are ignored.
+    /// One row that combines those of the shards, column by column. NULLs, which `sum`, `min` and
+    /// `max` return for no rows, are ignored.
     Aggregate(Vec<Aggregate>),
 }
 

@@ -87,7 +87,7 @@ impl Hints {
             } else if let Some(role) = RolePreference::parse(&value) {
                 self.role = Some(role);
             } else {
-                let expected = "primary, replica, any or auto";
+                let expected = "primary, replica, prefer-replica, any or auto";
                 return Err(Refusal::Value { parameter: "the server role", value, expected });
             }
         }

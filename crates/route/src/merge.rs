@@ -248,7 +248,7 @@ impl Merger {
                     buffer.is_lost = true;
                     return Err(match error {
                         HeaderError::TooLong { body_bytes, body_bytes_max, .. } => {
-                            MergeError::Long(body_bytes, body_bytes_max)
+                            MergeError::MessageTooLong(body_bytes, body_bytes_max)
                         }
                         other => MergeError::Protocol(other.to_string()),
                     });
@@ -292,7 +292,7 @@ impl Merger {
             return Ok(self.has_failed && !had_failed);
         };
         let Some(expected) = self.expected.front() else {
-            return Err(MergeError::Protocol(format!("message {:?} unasked", char::from(tag))));
+            return Err(MergeError::Protocol(format!("unexpected message {:?}", char::from(tag))));
         };
         match *expected {
             NextMessage::One { tag: expected, is_visible } if tag == expected => {

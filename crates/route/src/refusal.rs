@@ -6,7 +6,8 @@ use crate::shard::{NoShard, ShardKeyError};
 ///
 /// The client receives severity ERROR, [`sqlstate`](Self::sqlstate), the text of `Display` and
 /// [`hint`](Self::hint). The client's session is unaffected: nothing was sent to a server, no
-/// setting has changed, and an open transaction block continues.
+/// setting has changed, and an open transaction block continues. Only a row of a COPY is refused
+/// while the COPY is running, which then fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -22,7 +23,8 @@ pub enum Refusal {
     },
     /// A command or hint names a shard that does not exist.
     #[error(
-        "shard {shard} is not configured {shards}, staying on shard {} (shard numbers start at 0)",
+        "shard {shard} does not exist: shard numbers start at 0, and the number of shards is \
+         {shards}; the session's shard is still {}",
         .stays.map_or("unset".to_owned(), |stays| stays.to_string())
     )]
     NoSuchShard {
@@ -89,7 +91,7 @@ pub enum Refusal {
     /// A statement that must reach a single shard concerns rows on several.
     #[error("the statement is for several shards: {shards:?}")]
     SeveralShards {
-        /// Some of the shards, in ascending order.
+        /// The shards of the statement's keys, in ascending order.
         shards: Vec<u32>,
     },
     /// The shard of a COPY row cannot be determined.
@@ -133,9 +135,9 @@ pub enum NoShardKey {
         /// The reason why results cannot be merged, as the end of the error's sentence.
         why: &'static str,
     },
-    /// The statement reads several shards, which is possible only outside a transaction and without
-    /// other statements.
-    #[error("it reads several shards, which {0}")]
+    /// The statement uses several shards, which is not possible here: in a transaction, in session
+    /// mode, with other statements in the same text, or within COPY, EXPLAIN or a cursor.
+    #[error("it uses several shards, which {0}")]
     FanOutNotAllowed(&'static str),
     /// The statement uses a table that is not in the settings.
     #[error("the table {0:?} is not among the pooler's sharded tables")]

@@ -31,11 +31,11 @@ pub enum PinScope {
 /// The routing state of one client session.
 ///
 /// ```text
-///             simple, bind, unbound: a Route            linked(shard)
+///         simple, bind, parse_or_describe: a Route           link
 ///   free ────────────────────────────────────► free ───────────────────► linked
-///    ▲  commands change what is wanted                 commands are refused, and │
+///    ▲  commands change the overrides                  commands are refused, and │
 ///    │                                                 statements for other shards
-///    └────────────────────────────── released() ◄────────────────────────────────┘
+///    └──────────────────────────────── release ◄─────────────────────────────────┘
 /// ```
 ///
 /// A session does no I/O. The owner of the connections asks for a route before a request that may
@@ -193,7 +193,7 @@ impl RouteSession {
             || (self.overrides.shard.is_none() && settings.inspects_statements())
     }
 
-    /// Whether the client must only use servers that have replayed its writes.
+    /// Whether the client's reads may only go to servers that have replayed its writes.
     pub fn reads_your_writes(&self, router: &Router) -> bool {
         self.overrides.read_your_writes.unwrap_or(router.settings.read_your_writes)
     }
@@ -552,7 +552,7 @@ impl RouteSession {
             }
             (ShardTarget::Copy(_), _) if stays || self.is_in_session_mode() => {
                 Err(Refusal::UnknownShard(NoShardKey::FanOutNotAllowed(
-                    "COPY cannot do in a transaction",
+                    "is not possible for COPY in a transaction or in session mode",
                 )))
             }
             (shards, _) => Ok(shards),

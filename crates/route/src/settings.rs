@@ -170,7 +170,7 @@ pub enum SettingsError {
     #[error("there are no shards: at least one is needed")]
     NoShards,
     /// The shard map has a different number of shards than the settings.
-    #[error("the shard map has {map} shards, but {shards} are configured")]
+    #[error("the number of shards is {shards}, but {map} in the shard map")]
     Shards {
         /// Number of shards of the map.
         map: u32,
@@ -200,7 +200,7 @@ pub enum SettingsError {
     #[error("the table {0:?} has a sharding key, but there is no shard map")]
     NoMap(String),
     /// A table's key has a different number of columns than the map.
-    #[error("the key of the table {table:?} has {actual} columns; the shard map has {expected}")]
+    #[error("the number of key columns of {table:?} is {actual}, but {expected} in the shard map")]
     Columns {
         /// Name of the table.
         table: String,

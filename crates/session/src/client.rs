@@ -134,7 +134,7 @@ impl ClientSession {
         }
     }
 
-    /// Handles bytes from the server.
+    /// Handles bytes from the server. Ignores them once the connection is closed.
     pub fn handle_input(&mut self, bytes: &[u8]) {
         if !self.is_closed() {
             self.input.push(bytes);
@@ -240,7 +240,8 @@ impl ClientSession {
         std::str::from_utf8(self.protocol.settings.value(name.as_bytes())?).ok()
     }
 
-    /// Processes input until a message produces an event.
+    /// Processes input until a message produces an event; `None` if more input is needed or the
+    /// connection is closed.
     fn advance(&mut self) -> Result<Option<FrontMessage>, SessionError> {
         loop {
             match &self.protocol.state {

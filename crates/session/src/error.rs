@@ -11,18 +11,19 @@ use howdah_wire::{
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// The server sent an invalid header.
-    #[error("the server violated the protocol: {0}")]
+    /// The server sent an invalid header, or one that declares too long a message.
+    #[error("the server sent an invalid message header: {0}")]
     Header(#[from] HeaderError),
-    /// The server sent a message with an invalid layout.
-    #[error("the server violated the protocol: {0}")]
+    /// The server sent a message with an unknown tag or an invalid layout.
+    #[error("the server sent a malformed message: {0}")]
     Malformed(#[from] DecodeError),
-    /// The server sent a message that answers no request.
-    #[error("the server violated the protocol: {message} while {state}")]
+    /// The server sent a message that is not valid in the current state, such as a reply without a
+    /// request.
+    #[error("the server sent an unexpected {message} message {state}")]
     Unexpected {
         /// Kind of the message.
         message: Backend,
-        /// Description of the state in which the message arrived.
+        /// The state in which the message arrived, such as `during the login`.
         state: &'static str,
     },
     /// The server reports too many session parameters.

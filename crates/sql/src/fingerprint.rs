@@ -57,7 +57,7 @@ impl FromStr for Fingerprint {
 
 /// The error for a text that is not a fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a fingerprint of 16 hexadecimal digits")]
+#[error("{text:?} is not a fingerprint: expected 16 hexadecimal digits")]
 pub struct ParseFingerprintError {
     text: String,
 }

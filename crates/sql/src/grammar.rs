@@ -138,9 +138,9 @@ fn parse(sql: &str) -> Option<ParseResult> {
 
 /// Classifies texts, and caches the result for each shape.
 ///
-/// Texts of one shape differ in literals, and in the names of statements to deallocate. These
-/// matter only in options of EXPLAIN, in values of settings and in DEALLOCATE, so texts with one of
-/// these are not cached.
+/// Texts of one shape differ in literals, and in the names of savepoints and of statements to
+/// deallocate. These matter only in options of EXPLAIN, in values of settings and in DEALLOCATE, so
+/// texts with one of these are not cached.
 #[derive(Debug, Default)]
 pub struct EffectClassifier {
     fingerprinter: Fingerprinter,

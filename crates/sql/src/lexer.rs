@@ -39,7 +39,7 @@ pub enum TokenKind {
     Operator,
     /// `::` before a type name.
     Cast,
-    /// Brackets, comma, semicolon, point or colon: `( ) [ ] , ; . :`, also `:=`, `..`, `...`.
+    /// Brackets, comma, semicolon, period or colon: `( ) [ ] , ; . :`, also `:=`, `..`, `...`.
     Punctuation,
     /// A byte that cannot start a token: `\`, `{`, a lone `$`, a control character.
     Stray,
@@ -243,8 +243,8 @@ fn dollar(s: &[u8]) -> (TokenKind, usize) {
     (TokenKind::String, len)
 }
 
-/// Returns the end of a number, which starts with a digit, or with a point and a digit. In `1..2`,
-/// the number ends before the two points.
+/// Returns the end of a number, which starts with a digit, or with a period and a digit. In `1..2`,
+/// the number ends before the two periods.
 fn number(s: &[u8]) -> usize {
     if let [b'0', radix, ..] = s {
         let is_digit: fn(u8) -> bool = match radix {

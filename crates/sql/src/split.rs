@@ -2,7 +2,8 @@
 
 use crate::lexer::{Lexer, SqlToken, TokenKind};
 
-/// Returns the statements of `sql`, in order, without semicolons and empty statements.
+/// Returns the statements of `sql`, in order, without their semicolons. Empty statements are
+/// omitted.
 ///
 /// A semicolon separates statements unless it is in parentheses (`CREATE RULE … DO (…; …)`) or in
 /// the `BEGIN ATOMIC … END` body of a function, as in psql. Comments and white space inside a

@@ -51,7 +51,7 @@ pub enum MetricUnit {
     /// A plain number, such as a number of sessions.
     #[default]
     Count,
-    /// Seconds; gauges and counters may have fractions.
+    /// Seconds; gauges and histograms may have fractions.
     Seconds,
     /// Bytes, never kibibytes or bits.
     Bytes,
@@ -89,7 +89,7 @@ impl Description {
         Self::new(name, help, MetricUnit::Count, MetricKind::Counter)
     }
 
-    /// Creates a gauge.
+    /// Creates a gauge; its name must not end in `_total`.
     ///
     /// # Panics
     ///
@@ -153,7 +153,10 @@ impl Description {
         let mut at = 0;
         while at < labels.len() {
             let label = labels[at];
-            assert!(is_name(label), "a label name consists of a-z, 0-9 and _");
+            assert!(
+                is_name(label),
+                "a label name consists of a-z, 0-9 and _, and starts with a letter"
+            );
             assert!(
                 label.len() != 2 || !ends_with(label, "le"),
                 "the label name `le` is reserved for histograms"

@@ -33,7 +33,7 @@ pub struct PercentileSummary {
     pub p99_us: u64,
     /// 99.9th percentile.
     pub p999_us: u64,
-    /// Longest recorded duration.
+    /// Longest recorded duration, like the percentiles exact to three digits.
     pub max_us: u64,
 }
 

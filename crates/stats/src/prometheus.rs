@@ -46,7 +46,7 @@ impl PrometheusText {
         self.line(name, suffix, labels, PrometheusNumber(value));
     }
 
-    /// Writes all samples of a registry's family, under a name that may differ from its own.
+    /// Writes a registry's family, header and samples, under a name that may differ from its own.
     pub fn family(&mut self, name: &str, family: &MetricFamily) {
         let description = family.description();
         self.header(name, description.help(), description.kind().as_str());

@@ -51,8 +51,9 @@ impl Registry {
     /// # Panics
     ///
     /// In debug builds, if the description has another kind, has labels, or shares its name with a
-    /// different description. A release build returns a detached handle instead, because a wrong
-    /// metric must not stop a replay. The same holds for the other getters.
+    /// different description. A release build does not panic, because a wrong metric must not stop
+    /// a replay: with another kind, it returns a handle that no registry renders. The same holds
+    /// for the other getters.
     pub fn counter(&self, description: &Description) -> Counter {
         self.counter_with(description, &[])
     }

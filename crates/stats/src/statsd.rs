@@ -35,8 +35,8 @@ pub struct StatsdEncoder {
 }
 
 impl StatsdEncoder {
-    /// Encodes all gauges, and all counters that changed since the last call, in as few packets as
-    /// possible.
+    /// Encodes all finite gauges, and all counters that increased since the last call, in packets
+    /// of at most [`PACKET_BYTES_MAX`] bytes. A longer line is a packet of its own.
     pub fn encode(&mut self, registry: &Registry) -> Vec<String> {
         let mut packets = vec![String::new()];
         for line in self.lines(registry) {

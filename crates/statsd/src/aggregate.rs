@@ -3,13 +3,14 @@
 //! A shard identifies keys by their raw bytes, so a sample of a known key costs one hash, one
 //! comparison and one addition, and no allocation. The values are swapped out
 //! ([`SampleShard::swap`]) between two batches. Key names are passed on only once, with the first
-//! interval in which they occur.
+//! interval in which they occur, and again if the shard is reset.
 //!
 //! Counters, timers and sets of several shards can be merged in any order. Gauges carry the arrival
 //! stamp of their batch, so that the latest value wins regardless of which reader received it.
 //!
-//! Memory per key: a slot of 32 bytes, its raw text, and per metric type a cell of 16 (counter) to
-//! 56 bytes. Cells exist twice, because one interval is filled while the previous one is read.
+//! Memory per key: about 32 bytes for a slot and its index, the raw text, and per metric type a
+//! cell of 16 (counter) to 56 bytes. Cells exist twice, because one interval is filled while the
+//! previous one is read.
 
 mod cells;
 mod keys;
@@ -36,14 +37,14 @@ pub use self::{
 };
 use crate::settings::StatsdSettings;
 
-/// The type of a metric. Its integer value is the index of the type's table.
+/// The type of a metric. Its integer value is an index into arrays with one element per type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MetricType {
     /// A counter, whose values are summed.
     Counter,
-    /// A timer, histogram or distribution, whose samples are stored individually.
+    /// A timer, histogram or distribution, whose samples are stored individually up to a limit.
     Timer,
-    /// A gauge, which has the last value received.
+    /// A gauge, whose value each sample replaces or changes.
     Gauge,
     /// A set, whose distinct members are counted.
     Set,
@@ -51,8 +52,8 @@ pub enum MetricType {
 
 /// A shard shared by its reader and the flush.
 ///
-/// The reader locks it for one batch, the flush for a swap of a few words. So neither waits longer
-/// than one batch takes, and the lock is almost always free.
+/// The reader locks it for one batch, and the flush only to swap out the values. So neither waits
+/// longer than one batch takes, and the lock is almost always free.
 #[derive(Clone, Debug)]
 pub struct SharedShard {
     shard: Arc<Mutex<SampleShard>>,

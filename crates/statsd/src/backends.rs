@@ -62,11 +62,11 @@ pub trait MetricBackend: Send {
         true
     }
 
-    /// Returns a clone of the handle to which the backend writes its status for the management
-    /// port.
+    /// Returns the status values that the backend sets and the management port displays.
     fn status(&self) -> BackendStatus;
 
-    /// Processes one interval. Called once per flush, in chronological order.
+    /// Processes one interval. Called for each flush in chronological order; while the backend is
+    /// busy, intervals are joined or dropped.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl SnapshotRequirements {
 pub struct BackendError {
     /// The destination as configured: an address, a path or a URL, without passwords.
     pub receiver: String,
-    /// The failed action, such as `connecting`.
+    /// The failed action, such as `sending`.
     pub action: &'static str,
     /// The cause.
     pub source: Box<dyn std::error::Error + Send + Sync>,
@@ -149,7 +149,7 @@ impl BackendStatus {
         *values.entry(name).or_default() += value;
     }
 
-    /// Sets `name` to the current time in seconds.
+    /// Sets `name` to the current time in seconds since 1970.
     pub fn set_now(&self, name: &'static str) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.set(name, now.as_secs_f64().round());

@@ -34,11 +34,13 @@ pub(crate) use self::{registry::DeleteOutcome, table::MetricTable};
 /// and must [require](crate::backends::SnapshotRequirements) them.
 #[derive(Clone, Debug)]
 pub struct FlushSnapshot {
-    /// Time of the flush in seconds since 1970, rounded: the timestamp of every sent line.
+    /// Time of the flush in seconds since 1970, rounded: the timestamp of the values that backends
+    /// send.
     pub timestamp: i64,
     /// End of the interval, with the clock's precision.
     pub time: SystemTime,
-    /// The configured interval. Rates are based on it, not on the measured time.
+    /// The configured interval, or the sum of several joined ones. Rates are based on it, not on
+    /// the measured time.
     pub interval: Duration,
     /// Counters, including the server's own under their usual names (`statsd.packets_received`),
     /// unless the rules for idle metrics have removed them.
@@ -123,13 +125,14 @@ pub struct CounterMetric {
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
     pub merged: bool,
-    /// Sum of the interval, values divided by their sample rates. 0 if idle.
+    /// Sum of the interval's values, each divided by its sample rate. 0 if idle.
     pub value: f64,
-    /// `value` per second of the configured interval.
+    /// `value` per second of [`FlushSnapshot::interval`].
     pub rate: f64,
     /// Sum since [`since`](Self::since), including this interval.
     pub total: f64,
-    /// Time at which the key was first received, or received again after deletion.
+    /// Time at which the key was first received, or received again after it was deleted, as idle or
+    /// by a command.
     pub since: SystemTime,
 }
 
@@ -141,7 +144,7 @@ pub struct GaugeMetric {
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
     pub merged: bool,
-    /// The last value.
+    /// The value at the end of the interval.
     pub value: f64,
 }
 
@@ -153,7 +156,7 @@ pub struct SetMetric {
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
     pub merged: bool,
-    /// The number of distinct members in the interval.
+    /// Number of distinct members in the interval, as far as the limit of `members` allows.
     pub count: u64,
     /// The members, sorted, with invalid UTF-8 replaced. Limited by `limits.set-members`.
     pub members: Arc<[Box<str>]>,
@@ -167,7 +170,7 @@ pub struct TimerMetric {
     /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
     /// variants.
     pub merged: bool,
-    /// The unit of the values: that of the first sample.
+    /// The unit of the values. If senders mix units, that of one of the samples.
     pub unit: TimingUnit,
     /// The statistics of etsy's server, with its names and order, after the filter for calculated
     /// metrics: `count_90`, `mean_90`, `upper_90`, …, `std`, `upper`, … `median`, and
@@ -178,22 +181,25 @@ pub struct TimerMetric {
     /// The samples of the interval.
     pub samples: TimerSamples,
     /// All values since `since`, if a backend [requires](crate::backends::SnapshotRequirements)
-    /// them: in **seconds** for timers in milliseconds, otherwise as sent. Weighted by sample rate.
+    /// them: in **seconds** for timers in milliseconds, otherwise as sent. Each value is weighted
+    /// by the mean inverse sample rate of its interval.
     pub cumulative: Option<Arc<Sketch>>,
-    /// Number of samples since `since`, divided by their rates, including this interval.
+    /// Number of samples since `since`, each counted as the inverse of its rate, including this
+    /// interval.
     pub count_total: f64,
     /// Sum of values since `since`, in the unit sent, not divided by sample rates.
     pub sum_total: f64,
-    /// Time at which the key was first received, or received again after deletion.
+    /// Time at which the key was first received, or received again after it was deleted, as idle or
+    /// by a command.
     pub since: SystemTime,
 }
 
-/// Statistics over all samples of one interval.
+/// Statistics over all samples of one interval, in the unit sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimerSummary {
     /// Number of received samples.
     pub samples: u64,
-    /// Number of samples divided by their rates: etsy's `count`.
+    /// Number of samples, each counted as the inverse of its rate: etsy's `count`.
     pub count: f64,
     /// Smallest value.
     pub lower: f64,

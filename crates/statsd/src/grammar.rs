@@ -25,13 +25,13 @@ pub use self::parse::packet;
 pub trait SampleSink {
     /// Called at the start of each non-empty line.
     fn line(&mut self);
-    /// Called for each value.
+    /// Called for each valid value.
     fn sample(&mut self, sample: &StatsdSample<'_>);
     /// Called for each value, or line, that cannot be used.
     fn bad(&mut self, bad: BadLine<'_>);
-    /// Called for each DogStatsD event.
+    /// Called for each valid DogStatsD event.
     fn event(&mut self);
-    /// Called for each DogStatsD service check.
+    /// Called for each valid DogStatsD service check.
     fn check(&mut self);
     /// Called for each DogStatsD timestamp (`|T…`), which is otherwise ignored.
     fn timestamped(&mut self) {}
@@ -57,11 +57,11 @@ pub enum SampleValue<'p> {
     Count(f64),
     /// `ms`: milliseconds, never negative. `h`, `d`: a value in any unit.
     Timing(f64, TimingUnit),
-    /// `g` without a sign: the new value.
+    /// `g` without a sign, or in a dialect other than etsy's: the new value.
     Set(f64),
-    /// `g` with a sign: to be added to the current value.
+    /// `g` with a sign, in etsy's dialect: to be added to the current value.
     Change(f64),
-    /// `s`: a member; the empty one counts as `0`.
+    /// `s`: a member; an empty one becomes `0`.
     Member(&'p [u8]),
 }
 
@@ -104,7 +104,7 @@ impl TimingUnit {
 /// A value or line that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadLine<'p> {
-    /// The whole line.
+    /// The whole line, or only the key where the line is not available.
     pub line: &'p [u8],
     /// The reason why the value or line is rejected.
     pub reason: RejectReason,
@@ -122,13 +122,14 @@ pub enum RejectReason {
     NotFinite,
     /// A negative `ms` value.
     NegativeTimer,
-    /// The sample rate is not a number above zero, or its inverse is above [`WEIGHT_MAX`].
+    /// The sample rate is not a number above zero, its inverse is above [`WEIGHT_MAX`], or the
+    /// field after the type is empty.
     BadRate,
-    /// An unknown field after the type.
+    /// An unknown field directly after the type.
     UnknownField,
-    /// An event whose lengths do not match its text.
+    /// An event that is malformed, or whose lengths do not match its text.
     BadEvent,
-    /// A service check without name or status.
+    /// A service check without a name, or without a status from 0 to 3.
     BadCheck,
     /// The key with its tags is longer than the limit.
     KeyTooLong,
@@ -136,7 +137,7 @@ pub enum RejectReason {
     TooManyTags,
     /// The value divided by its rate exceeds [`ADDEND_MAX`].
     TooLarge,
-    /// The name before the first `:` is empty.
+    /// The name before the first `:` is empty or starts with `;`.
     NoName,
     /// The set already has the maximum number of members.
     SetFull,

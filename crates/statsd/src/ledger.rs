@@ -12,10 +12,11 @@ pub struct SocketAccount {
     pub packets_total: u64,
     /// Bytes of these packets.
     pub bytes_total: u64,
-    /// Packets the kernel dropped at this socket because its buffer was full.
+    /// Packets that the kernel dropped at this socket, because its buffer was full or because the
+    /// server was stopping.
     pub drops_total: u64,
-    /// Items discarded by the reader: overlong lines, truncated packets, connections above the
-    /// limit, and the last line of a broken connection.
+    /// Items discarded by the reader: overlong lines, truncated packets, rejected connections, and
+    /// the last line of a broken connection.
     pub discarded_total: u64,
     /// Memory currently used by unread packets, including the kernel's overhead: up to twice
     /// [`buffer_bytes`](Self::buffer_bytes).
@@ -41,9 +42,10 @@ impl LossAccount {
     }
 }
 
-/// The source of accounts. Reading may make system calls, so it is done only once per flush.
+/// The source of accounts. Reading may make system calls, so it is done once per flush and on
+/// request, not for each packet.
 pub trait LossLedger: Send + Sync {
-    /// Reads all accounts. Values that cannot be read remain unchanged.
+    /// Reads all accounts. A socket that cannot be queried keeps its previous values.
     fn read(&self) -> LossAccount;
 }
 

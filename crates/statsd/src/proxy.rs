@@ -10,9 +10,9 @@
 //! etsy's proxy ([`HashRing`]). Lines of a packet for the same node are sent as one packet.
 //!
 //! Every line is accounted for: *lines = sent + failed + dropped*. `failed` counts lines in
-//! datagrams that the kernel did not accept or that were refused because no process listened;
-//! `dropped` counts lines received while no node was up. Losses on the network to a failing node
-//! cannot be detected, but a refused datagram triggers an immediate health check.
+//! datagrams that were too long, that the kernel did not accept, or that were refused because no
+//! process listened; `dropped` counts lines received while no node was up. Losses on the network to
+//! a failing node cannot be detected, but soon after a refused datagram, the nodes are checked.
 
 mod health;
 mod ring;
@@ -105,7 +105,8 @@ impl StatsdProxy {
     ///
     /// # Errors
     ///
-    /// There are no nodes, a host name cannot be resolved, or a thread or socket cannot be created.
+    /// There are no nodes, a host name cannot be resolved, or the thread for health checks cannot
+    /// be started.
     pub fn start(settings: &settings::ProxySettings) -> Result<Self, ProxyError> {
         if settings.nodes.is_empty() {
             return Err(ProxyError::NoNodes);
@@ -147,7 +148,7 @@ impl StatsdProxy {
         }))
     }
 
-    /// Returns the nodes that are up, in ring order, as displayed by `status`.
+    /// Returns the nodes that are up, in the order of the settings, as displayed by `status`.
     pub fn nodes_up(&self) -> Vec<String> {
         let ring = self.shared.ring();
         ring.nodes().map(|node| self.shared.nodes[node].name.clone()).collect()
@@ -209,7 +210,7 @@ impl ProxyState {
         Arc::clone(&self.ring.read())
     }
 
-    /// Records the result of a health check, and updates the ring if it changed.
+    /// Records the result of a health check, and rebuilds the ring if the node's state changed.
     fn record_check(&self, node: usize, up: bool) {
         let checked = &self.nodes[node];
         // Nodes are checked concurrently: an older ring must not replace a newer one.

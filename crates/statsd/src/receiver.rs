@@ -3,7 +3,7 @@
 //! A reader thread owns one datagram socket, or all stream sockets, and its [`PacketHandlers`],
 //! usually a [`SharedShard`]. It loops: receive a batch, lock the shard, apply each packet
 //! ([`SampleShard::apply_packet`](crate::aggregate::SampleShard::apply_packet)), unlock. Other
-//! threads hold the lock only for a swap of a few instructions, and it is never held while waiting
+//! threads hold the lock only while they swap out the values, and it is never held while waiting
 //! for the network, so calculations elsewhere never cause the kernel's buffers to fill.
 //!
 //! Received and lost packets are counted per socket: *sent = delivered + socket drops + backlog
@@ -41,7 +41,8 @@ use crate::{
     settings::ListenSettings,
 };
 
-/// Observes raw packets before they are parsed, such as a repeater. There is one per reader thread.
+/// An observer of raw packets, such as a repeater, which receives them before they are parsed. Each
+/// reader thread has its own.
 ///
 /// It runs on the receive path, so it must not block; if it cannot accept a packet, it drops and
 /// counts it.
@@ -113,12 +114,12 @@ impl PacketReceiver {
     ///
     /// # Errors
     ///
-    /// A socket could not be opened; then no socket remains open.
+    /// A socket could not be opened, or a thread could not be started. Then no socket remains open.
     pub fn open(
         listen: &[ListenSettings],
         mut handlers: impl FnMut() -> PacketHandlers,
     ) -> Result<Self, ReceiverOpenError> {
-        let stop = Arc::new(StopSignal::new().map_err(ReceiverOpenError::Thread)?);
+        let stop = Arc::new(StopSignal::new().map_err(ReceiverOpenError::Reader)?);
         let mut sockets = OpenSockets::default();
         for one in listen {
             sockets.add(one, listen)?;
@@ -145,7 +146,7 @@ impl PacketReceiver {
         }
         if !sockets.streams.is_empty() {
             let reader = stream::StreamReader::new(sockets.streams, stop, handlers());
-            let reader = reader.map_err(ReceiverOpenError::Thread)?;
+            let reader = reader.map_err(ReceiverOpenError::Reader)?;
             receiver.start(move || reader.run())?;
         }
         Ok(receiver)
@@ -153,7 +154,7 @@ impl PacketReceiver {
 
     fn start(&mut self, run: impl FnOnce() + Send + 'static) -> Result<(), ReceiverOpenError> {
         let name = format!("receiver-{}", self.readers.len());
-        let thread = Builder::new().name(name).spawn(run).map_err(ReceiverOpenError::Thread)?;
+        let thread = Builder::new().name(name).spawn(run).map_err(ReceiverOpenError::Reader)?;
         self.readers.push(thread);
         Ok(())
     }

@@ -134,7 +134,7 @@ pub(crate) const PROMETHEUS_SERIES: Description =
     Description::gauge("statsd_prometheus_series", "Series at this endpoint.");
 pub(crate) const PROMETHEUS_DROPPED_VALUES: Description = Description::counter(
     "statsd_prometheus_dropped_values_total",
-    "Values dropped because of the series limit or a mapping rule.",
+    "Values dropped because of the series limit, a mapping rule or a name conflict.",
 );
 pub(crate) const PROMETHEUS_RENAMED_KEYS: Description = Description::counter(
     "statsd_prometheus_renamed_keys_total",
@@ -147,7 +147,7 @@ const PREFIX: &str = "statsd";
 /// The server's own metrics at a flush, without those that are aggregated like received metrics.
 #[derive(Clone, Debug, Default)]
 pub struct SelfMetrics {
-    /// The configured prefix, `statsd`.
+    /// The configured prefix, by default `statsd`.
     pub prefix: Arc<str>,
     /// Duration of the calculation in whole milliseconds, as in etsy's server.
     pub processing_ms: f64,
@@ -165,7 +165,8 @@ pub struct SelfMetrics {
     pub capped_set: Option<MetricName>,
     /// The loss ledger at the time of the flush.
     pub account: LossAccount,
-    /// Status values of the backends, as of the previous flush. Empty without a running server.
+    /// Status values of the backends before they receive this interval. Empty without a running
+    /// server.
     pub backends: Vec<BackendFigures>,
 }
 
@@ -298,7 +299,7 @@ pub(crate) fn find_aggregated(prefix: &str, key: &str) -> Option<&'static Descri
     AGGREGATED.iter().find(|metric| short_name(metric) == name)
 }
 
-/// Returns the Prometheus name of a metric with another prefix than the one in the table.
+/// Returns the Prometheus name of a metric under `prefix`; if that is empty, the name in the table.
 pub(crate) fn prometheus_name(prefix: &str, metric: &Description) -> String {
     match prefix {
         "" => metric.name().to_owned(),

@@ -79,7 +79,7 @@ pub struct ServerParts {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerStartError {
-    /// A socket of the receiver cannot be opened.
+    /// A socket of the receiver cannot be opened, or a reader thread cannot be started.
     #[error(transparent)]
     Receiver(#[from] ReceiverOpenError),
     /// The management port or the health endpoint cannot be opened.
@@ -92,11 +92,12 @@ pub enum ServerStartError {
         /// The cause.
         source: io::Error,
     },
-    /// The proxy cannot start.
+    /// The proxy has no nodes, a node cannot be resolved, or its thread or a socket cannot be
+    /// created.
     #[error("cannot start the proxy")]
     Proxy(#[from] ProxyError),
-    /// A thread cannot be started.
-    #[error("cannot start a thread")]
+    /// A thread of the repeater, of a backend or of the flush cannot be started.
+    #[error("cannot start a thread of the server")]
     Thread(#[source] io::Error),
 }
 
@@ -121,7 +122,8 @@ impl StatsdServer {
     ///
     /// # Errors
     ///
-    /// A socket cannot be opened or a thread cannot be started. Nothing remains open.
+    /// A socket cannot be opened, a thread cannot be started, or the proxy has no nodes or one that
+    /// cannot be resolved. Nothing remains open.
     pub fn start(parts: ServerParts) -> Result<Self, ServerStartError> {
         let ServerParts { settings, config_lines, backends, observers: mut factories } = parts;
         let started = SystemTime::now();
@@ -167,12 +169,12 @@ impl StatsdServer {
         self.receiver.addresses()
     }
 
-    /// Returns the address of the management port.
+    /// Returns the address of the management port; `None` if it is off.
     pub fn management(&self) -> Option<SocketAddr> {
         self.management.as_ref().map(Management::address)
     }
 
-    /// Returns the address of the health endpoint.
+    /// Returns the address of the health endpoint; `None` if it is off.
     pub fn health(&self) -> Option<SocketAddr> {
         self.health.as_ref().map(HttpServer::address)
     }
@@ -185,7 +187,8 @@ impl StatsdServer {
     /// Applies new settings as far as possible while running, and returns the changed settings that
     /// need a restart.
     ///
-    /// The key log and the rules for calculation, naming and deletion can be reloaded.
+    /// The key log, the shutdown timeout, the health, and the rules for calculation, naming and
+    /// deletion can be reloaded.
     pub fn reload(
         &self,
         settings: &StatsdSettings,

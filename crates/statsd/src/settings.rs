@@ -34,11 +34,11 @@ pub struct StatsdSettings {
     pub dialect: StatsdDialect,
     /// Listeners for samples. Default: UDP on 0.0.0.0:8125.
     pub listen: Vec<ListenSettings>,
-    /// Address of the management port; off if missing. Default: 127.0.0.1:8126.
+    /// Address of the management port; `None` turns it off. Default: 127.0.0.1:8126.
     pub management: Option<SocketAddr>,
     /// Address that serves `/healthz` over HTTP. Default: off.
     pub health: Option<SocketAddr>,
-    /// Initial reply to `health`: true is `up`.
+    /// Reply to `health` until that command changes it: true is `up`.
     pub healthy: bool,
     /// Time between flushes, phase-locked to the server's start. Default: 10 s.
     #[serde(deserialize_with = "duration")]
@@ -130,7 +130,7 @@ pub struct Aggregation {
     /// Histograms of timers: the first rule whose `metric` is part of the key applies.
     pub histogram: Vec<HistogramRule>,
     /// Calculated metrics of timers that are sent; all if empty. `upper_percent` selects `upper` of
-    /// every percentile.
+    /// every percentile that is a whole number.
     pub calculated: Vec<String>,
     /// Delete counters that were idle for an interval, instead of sending 0.
     pub delete_idle_counters: bool,
@@ -142,11 +142,11 @@ pub struct Aggregation {
     pub delete_idle_gauges: bool,
     /// Number of flushes that send a gauge after it was last received, at least 1.
     pub gauge_ttl: u32,
-    /// Replace characters in keys that are invalid in Graphite.
+    /// Replace or remove characters in keys that are invalid in Graphite.
     pub sanitise: bool,
     /// Prefix of the server's own metrics.
     pub prefix: String,
-    /// Send self metrics that etsy's server does not have: drops, keys, flush lag.
+    /// Send self metrics that etsy's server does not have, such as drops, keys and flush lag.
     pub extra_metrics: bool,
 }
 
@@ -191,8 +191,8 @@ pub enum Bin {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct StatsdLimits {
-    /// Maximum number of keys per metric type. Samples of further keys are aggregated under
-    /// `<prefix>.overflow`.
+    /// Maximum number of keys per metric type and reader thread. Samples of further keys are
+    /// aggregated under `<prefix>.overflow`.
     pub keys: usize,
     /// Maximum length of a key with its tags, in bytes.
     pub key_bytes: usize,
@@ -201,7 +201,7 @@ pub struct StatsdLimits {
     /// Maximum number of samples stored exactly per timer and interval; a timer with more becomes a
     /// sketch until the flush.
     pub exact_samples: usize,
-    /// Maximum number of samples, over all timers, stored exactly per interval.
+    /// Maximum number of samples, over all timers, stored exactly per interval and reader thread.
     pub exact_samples_total: usize,
     /// Maximum number of members per set and interval; further members are rejected and counted.
     pub set_members: usize,

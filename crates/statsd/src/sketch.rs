@@ -115,7 +115,7 @@ impl Sketch {
         self.sum
     }
 
-    /// Returns minimum and maximum; `None` without samples.
+    /// Returns the minimum and the maximum; `None` without samples.
     pub fn range(&self) -> Option<(f64, f64)> {
         self.range
     }

@@ -123,7 +123,7 @@ impl AlertEngine {
         self.shared.audit.clone()
     }
 
-    /// Waits until the webhooks have sent their queues, at most for `timeout`.
+    /// Waits at most `timeout` until the webhooks have sent all queued notifications.
     pub fn finish(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         for webhook in &self.shared.webhooks {

@@ -1,7 +1,7 @@
 //! The audit log of signals: one line per signal with time, sender, target, reason and outcome.
 //!
-//! The file is opened before anything is displayed. Each line is a JSON document written by a
-//! single write, so that several programs can share the file.
+//! The file is opened before anything is displayed. Each line is a JSON document. All lines of an
+//! action are written by a single write, so that several programs can share the file.
 
 use std::{
     fs::File,

@@ -82,8 +82,8 @@ impl BatchOptions {
 struct ServerProgress {
     sampled: u64,
     written: u64,
-    /// Whether the batch no longer waits for the server, because it is unreachable and a sample
-    /// count was requested.
+    /// Whether the batch no longer waits for the server, because it does not have the screen's
+    /// data, or because it is unreachable and a sample count was requested.
     is_abandoned: bool,
 }
 
@@ -107,8 +107,8 @@ pub struct BatchOutcome {
     pub unchecked: Vec<UncheckedRule>,
 }
 
-/// Writes samples until all servers have provided the requested number, or until `should_stop`
-/// returns true.
+/// Writes samples until each server has provided the requested number or cannot be sampled, or
+/// until `should_stop` returns true.
 ///
 /// # Errors
 ///

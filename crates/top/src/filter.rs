@@ -71,7 +71,8 @@ impl RowFilter {
         self.terms.is_empty()
     }
 
-    /// Whether a row of `table` matches. A term about a column that the table lacks matches no row.
+    /// Whether a row of `table` matches. A term about a column that the table lacks matches no row,
+    /// and its negation matches every row.
     pub fn passes(&self, table: &ScreenTable, row: &[ViewCell]) -> bool {
         self.terms.iter().all(|term| term.matches(table, row) != term.is_negated)
     }

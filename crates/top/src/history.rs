@@ -99,11 +99,13 @@ impl SnapshotHistory {
         &self.names
     }
 
-    /// Adds a server's state, and passes it to the recorder if there is one.
+    /// Adds a server's state, and passes it to the recorder if there is one. Of consecutive
+    /// failures, only the first is stored.
     ///
     /// # Errors
     ///
-    /// The recording failed; the state is kept in memory nevertheless.
+    /// The state could not be compressed, or the recording failed. In the latter case, the state is
+    /// kept in memory nevertheless.
     pub fn push(
         &self,
         server: usize,
@@ -210,7 +212,7 @@ impl SnapshotHistory {
         self.server(server).map_or(Ok(()), |entry| entry.history.play(view, visit))
     }
 
-    /// Returns the number of bytes of memory used by frames and their index.
+    /// Returns the number of bytes of memory used by frames and their index; 0 for a recording.
     pub fn memory_bytes(&self) -> usize {
         (0..self.servers.len())
             .filter_map(|server| self.server(server))

@@ -1,19 +1,20 @@
 //! CPU, memory and disk figures from `/proc`, if the server runs on this host.
 //!
 //! The server is local if a process of this host has the pid and start time of the backend that
-//! serves our connection, and a process title of PostgreSQL. Addresses prove nothing, because of
-//! tunnels and containers.
+//! serves our connection, and a name that starts with `postgres`. Addresses prove nothing, because
+//! of tunnels and containers.
 
 use std::{fs, time::Instant};
 
 use howdah_collect::BackendProcess;
 
-/// Figures of a host at one moment, with rates since the previous sample.
+/// Figures of a host at one moment. CPU and disk figures are averages since the previous sample,
+/// and `None` in the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostFigures {
-    /// CPU time in use, in percent of all processors.
+    /// CPU time in use, in percent of the time of all processors.
     pub cpu_percent: Option<f64>,
-    /// CPU time spent waiting for disks, in percent.
+    /// Time that processors were idle while disk I/O was outstanding, in percent.
     pub io_wait_percent: Option<f64>,
     /// Load average over the last minute.
     pub load: Option<f64>,
@@ -31,7 +32,7 @@ impl HostFigures {
     /// Number of integers that encode the figures.
     pub(crate) const FIELDS: usize = 7;
 
-    /// Encodes the figures as integers for a file; fractions in thousandths.
+    /// Encodes the figures as integers for a recording; fractional ones in thousandths.
     pub(crate) fn fields(&self) -> [Option<i64>; Self::FIELDS] {
         #[expect(clippy::cast_possible_truncation, reason = "saturates")]
         let thousandths = |number: Option<f64>| number.map(|number| (number * 1000.0) as i64);
@@ -62,7 +63,7 @@ impl HostFigures {
     }
 }
 
-/// Samples the host that a server and this program share.
+/// Reads figures of the host on which both the server and this program run.
 #[derive(Debug)]
 pub(crate) struct HostMonitor {
     before: Option<HostCounters>,
@@ -81,7 +82,8 @@ struct HostCounters {
     written: u64,
 }
 
-/// Maximum difference of start times: the kernel reports its boot time in whole seconds.
+/// Maximum difference between the start times that PostgreSQL and the kernel report for the same
+/// process. The kernel's boot time has whole seconds.
 const CLOCK_TOLERANCE_SECONDS: i64 = 2;
 
 /// Bytes of a sector in the kernel's disk statistics, whatever the disk's own sector size
@@ -138,8 +140,9 @@ impl HostFigures {
     }
 }
 
-/// Whether `/proc/PID/stat` belongs to that process: `PID (name) state ppid … starttime`, where the
-/// name may contain any character (proc_pid_stat(5)).
+/// Whether `stat`, the content of `/proc/PID/stat`, describes `process`. Its format is
+/// `PID (name) state ppid … starttime`, where the name may contain any character
+/// (proc_pid_stat(5)).
 fn is_process(stat: &str, booted: i64, process: BackendProcess) -> bool {
     let Some((front, back)) = stat.rsplit_once(')') else { return false };
     let is_postgres = front.split_once('(').is_some_and(|(_, name)| name.starts_with("postgres"));
@@ -186,8 +189,8 @@ fn parse_counters(stat: &str, disks: &str) -> Option<HostCounters> {
     })
 }
 
-/// Whether a device is a physical disk rather than a partition or a composition of other disks, so
-/// that each byte is counted once.
+/// Whether a device is a whole disk. Partitions and devices that are backed by others, such as
+/// RAID and device mapper, are excluded, so that each byte is counted once.
 fn is_whole_disk(name: &str) -> bool {
     let ends_in_digit = name.ends_with(|c: char| c.is_ascii_digit());
     let is_made =

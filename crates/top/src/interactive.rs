@@ -87,7 +87,7 @@ pub fn replay(
     show(model, &messages, sender, with_colours, should_stop, |_| Ok(()))
 }
 
-/// Draws the model and applies its effects until the user quits.
+/// Draws the model and applies its effects until the user quits or `should_stop` returns true.
 fn show(
     mut model: Model,
     messages: &Receiver<ModelMessage>,
@@ -131,7 +131,8 @@ fn receive_batch(messages: &Receiver<ModelMessage>, timeout: Duration) -> Vec<Mo
     std::iter::once(first).chain(messages.try_iter()).collect()
 }
 
-/// Reads keyboard and mouse until the receiver is gone.
+/// Starts a thread that sends keys, mouse events and resizes as messages, until the receiver is
+/// gone or the terminal cannot be read.
 fn read_keys(sender: Sender<ModelMessage>) -> io::Result<()> {
     let read = move || {
         loop {

@@ -15,7 +15,7 @@ pub enum KeyCommand {
     NextScreen,
     /// Show the previous screen.
     PreviousScreen,
-    /// Show the screen with this number.
+    /// Show the screen with this index, from 0.
     Screen(usize),
     /// Show the next server.
     NextServer,
@@ -85,7 +85,7 @@ pub enum KeyCommand {
     Mouse,
     /// Suspend this program, as Ctrl-Z does in a shell.
     Suspend,
-    /// Go back: to the present, or clear tags.
+    /// Return from the past to the present; in the present, clear all tags.
     Back,
 }
 
@@ -95,7 +95,7 @@ pub enum Keymap {
     /// Howdah's own keys.
     #[default]
     Default,
-    /// pgtop's keys: `o` reverses, `k` cancels, `F` clears, `s` sets the interval.
+    /// pgtop's keys: `o` reverses the order, `k` cancels, `f` shows the full statement.
     Pgtop,
     /// pg_activity's keys: `C` cancels, `K` terminates, F1 to F3 choose a screen.
     PgActivity,
@@ -114,7 +114,7 @@ pub struct Binding {
     pub is_signal: bool,
 }
 
-/// A key as displayed: a character or a named key.
+/// A key that can be bound, alone or together with Control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeySpec {
     /// A character, with shift applied.
@@ -182,7 +182,7 @@ const DEFAULT: &[Binding] = &[
     key(&[Char('r')], KeyCommand::Reverse, "reverse the sort order"),
     key(&[Char('F')], KeyCommand::ClearFilter, "clear the filter"),
     key(&[Char('p')], KeyCommand::Pause, "pause or resume"),
-    signal_key(&[Char('c')], KeyCommand::Cancel, "cancel the statement, or of all tagged"),
+    signal_key(&[Char('c')], KeyCommand::Cancel, "cancel the statement, or those of all tagged"),
     signal_key(&[Char('x')], KeyCommand::Terminate, "terminate this session, or all tagged"),
     signal_key(
         &[Char('K')],
@@ -197,7 +197,7 @@ const PGTOP: &[Binding] = &[
     key(&[Char('F')], KeyCommand::ClearFilter, "clear the filter"),
     key(&[Char('p')], KeyCommand::Pause, "pause or resume"),
     key(&[Char('f')], KeyCommand::Detail, "the full statement"),
-    signal_key(&[Char('k')], KeyCommand::Cancel, "cancel the statement, or of all tagged"),
+    signal_key(&[Char('k')], KeyCommand::Cancel, "cancel the statement, or those of all tagged"),
     signal_key(&[Char('x')], KeyCommand::Terminate, "terminate this session, or all tagged"),
     signal_key(
         &[Char('K')],
@@ -214,12 +214,13 @@ const PG_ACTIVITY: &[Binding] = &[
     key(&[Char('r')], KeyCommand::Reverse, "reverse the sort order"),
     key(&[Char(' ')], KeyCommand::Pause, "pause or resume"),
     key(&[Char('s')], KeyCommand::Tag, "tag this row"),
-    signal_key(&[Char('C')], KeyCommand::Cancel, "cancel the statement, or of all tagged"),
+    signal_key(&[Char('C')], KeyCommand::Cancel, "cancel the statement, or those of all tagged"),
     signal_key(&[Char('K')], KeyCommand::Terminate, "terminate this session, or all tagged"),
 ];
 
 impl Keymap {
-    /// Returns all bindings, the keymap's own before the shared ones.
+    /// Returns all bindings, the keymap's own before the shared ones. With `is_read_only`, those
+    /// that send signals are omitted.
     pub fn bindings(self, is_read_only: bool) -> impl Iterator<Item = &'static Binding> {
         let own = match self {
             Self::Default => DEFAULT,
@@ -229,7 +230,8 @@ impl Keymap {
         own.iter().chain(COMMON).filter(move |binding| !(is_read_only && binding.is_signal))
     }
 
-    /// Returns the command bound to a key. Digits choose a screen in every keymap.
+    /// Returns the command bound to a key; with `is_read_only`, only if it sends no signals. Digits
+    /// choose a screen in every keymap.
     pub fn command(self, event: KeyEvent, is_read_only: bool) -> Option<KeyCommand> {
         let key = match event.code {
             KeyCode::Char(c) if event.modifiers.contains(KeyModifiers::CONTROL) => Control(c),

@@ -210,7 +210,7 @@ impl ServerMetrics {
         }
     }
 
-    /// Marks the server as down, and everything else as unknown.
+    /// Marks the server as down, and all gauges except those of alerts as unknown.
     fn mark_unreachable(&mut self) {
         let all = self.gauges.values().chain(&self.sessions).chain(&self.waits);
         all.for_each(|gauge| gauge.set(f64::NAN));

@@ -152,7 +152,8 @@ pub enum Overlay {
 pub struct WatchedServer {
     /// Name by which the server is displayed.
     pub name: String,
-    /// The state that the sampler last reported.
+    /// The state that the sampler last reported. While updates are paused, only failures replace
+    /// it.
     pub health: ServerHealth,
     /// The server's alerts, and outputs that fail.
     pub alerts: AlertView,
@@ -395,7 +396,7 @@ impl Model {
                     }
                     Some(_) => {
                         self.notify_error(format!(
-                            "the threshold is at least {}",
+                            "the threshold must be at least {}",
                             format_duration(KILL_THRESHOLD_MIN)
                         ));
                     }

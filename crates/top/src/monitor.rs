@@ -13,8 +13,8 @@ use crate::{
     sampler::{SampleRequest, ServerSampler},
 };
 
-/// Monitors the servers until `should_stop` returns true. A server that becomes unreachable or
-/// reachable again is logged.
+/// Monitors the servers until `should_stop` returns true. Logs for each server whether it is
+/// reachable, after the first sample and whenever that changes.
 ///
 /// # Errors
 ///

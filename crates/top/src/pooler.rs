@@ -57,6 +57,8 @@ pub struct Poolers(Vec<Arc<PollerShared>>);
 
 #[derive(Debug)]
 struct PollerShared {
+    /// The pooler's name, for messages.
+    name: String,
     state: Mutex<PollerState>,
     changed: Condvar,
 }
@@ -84,9 +86,8 @@ impl Poolers {
                 result: Err(format!("pooler {name}: not sampled yet")),
             };
             let shared =
-                Arc::new(PollerShared { state: Mutex::new(state), changed: Condvar::new() });
+                Arc::new(PollerShared { name, state: Mutex::new(state), changed: Condvar::new() });
             let poller = PoolerPoller {
-                name,
                 target: target.with_application_name(APPLICATION_NAME),
                 shared: Arc::clone(&shared),
             };
@@ -135,7 +136,7 @@ impl PollerShared {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return match &state.result {
-                    Ok(_) => Err("a pooler did not respond in time".to_owned()),
+                    Ok(_) => Err(format!("pooler {}: no response in time", self.name)),
                     Err(problem) => Err(problem.clone()),
                 };
             }
@@ -147,7 +148,6 @@ impl PollerShared {
 
 /// The thread that polls one console.
 struct PoolerPoller {
-    name: String,
     target: ConnectTarget,
     shared: Arc<PollerShared>,
 }
@@ -163,7 +163,7 @@ impl PoolerPoller {
             };
             let result = result
                 .map(|read| read.clients.into())
-                .map_err(|error| format!("pooler {}: {}", self.name, with_causes(&error)));
+                .map_err(|error| format!("pooler {}: {}", self.shared.name, with_causes(&error)));
             let is_unreachable = result.is_err();
             let mut state = self.shared.state();
             (state.completed, state.result) = (request, result);
@@ -190,4 +190,14 @@ impl PoolerPoller {
             self.shared.changed.wait_for(&mut state, RETRY_INTERVAL);
         }
     }
+}
+
+#[test]
+fn missing_response_names_pooler() {
+    let state = PollerState { requested: 0, completed: 0, result: Ok(Arc::default()) };
+    let name = "bouncer".to_owned();
+    let shared = PollerShared { name, state: Mutex::new(state), changed: Condvar::new() };
+    let request = shared.request();
+    let problem = shared.wait_for(request, Instant::now()).unwrap_err();
+    assert_eq!(problem, "pooler bouncer: no response in time");
 }

@@ -3,8 +3,8 @@
 //! ```text
 //! query > 5m                     a statement has run for longer
 //! idle-in-transaction > 10m      a session has been idle in transaction for longer
-//! connections > 90% for 1m       … and has stayed there for a minute
-//! lag > 1GB until 100MB          … and ends only below the second value
+//! connections > 90% for 1m       for a minute, over 90 % of max_connections were in use
+//! lag > 1GB until 100MB          a standby lags by more; the alert ends at 100 MB or less
 //! ```
 //!
 //! An [`AlertRule`] is the parsed form of such a line. A [`RuleEvaluator`] evaluates the rules of
@@ -84,8 +84,8 @@ impl RuleSubject {
         }
     }
 
-    /// Whether the value is a time that keeps growing. The time for which such a value has been
-    /// above the threshold is the difference between the two.
+    /// Whether the value is a time that keeps growing. Such a value has been above the threshold
+    /// for as long as it exceeds it.
     fn is_elapsed_time(self) -> bool {
         !matches!(self, Self::Connections | Self::Lag | Self::Wraparound)
     }
@@ -167,29 +167,33 @@ pub struct AlertRule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseRuleError {
-    /// The text does not follow the grammar.
+    /// The text does not follow the grammar, or the value after `for` is not a time.
     #[error(
         "write SUBJECT > VALUE [for TIME] [until VALUE], such as 'query > 5m' or 'connections > 90% for 1m'"
     )]
     Grammar,
     /// The rule begins with a word that is not a subject.
-    #[error("unknown subject {word:?}: a rule is about {}", subject_names())]
+    #[error("unknown subject {word:?}; the subjects of rules are {}", subject_names())]
     Subject {
         /// The word found where a subject is expected.
         word: String,
     },
-    /// The threshold has a unit that the subject does not use.
+    /// The threshold or the value after `until` is not a number, or its unit does not suit the
+    /// subject.
     #[error("{word:?} is not a valid value for {subject}: use a {}", value_kinds(measures))]
     Value {
-        /// The word found instead of a valid threshold.
+        /// The word found instead of a valid value.
         word: String,
         /// Subject of the rule.
         subject: &'static str,
         /// Units that the subject accepts.
         measures: &'static [Measure],
     },
-    /// The value after `until` is above the threshold, or has another unit.
-    #[error("the value after until must not exceed the threshold, and must have its unit")]
+    /// The value after `until` is above the threshold, or of another kind (a time for a size).
+    #[error(
+        "the value after 'until' must be of the same kind as the threshold, such as a time, and \
+         must not exceed it"
+    )]
     Until,
 }
 

@@ -112,7 +112,8 @@ impl ServerHealth {
 /// The data that a sample must include, and the interval.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleRequest {
-    /// Time from the start of one sample to the start of the next.
+    /// Time from the start of one sample to the start of the next; at least [`INTERVAL_MIN`], and
+    /// ten times as long as a sample takes.
     pub interval: Duration,
     /// Whether to read the last statements of idle sessions.
     pub idle_texts: bool,
@@ -132,7 +133,7 @@ impl SampleRequest {
     }
 }
 
-/// Minimum interval. Most statistics change about once a second.
+/// Minimum interval between samples, even if a shorter one is requested.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Maximum delay between two attempts to connect.

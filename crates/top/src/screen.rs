@@ -1,4 +1,4 @@
-//! Draws the model: a pure function of its state and the terminal's size.
+//! Draws the model on the terminal.
 
 mod alerts;
 mod chart;
@@ -63,7 +63,8 @@ fn draw_foot(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) {
     frame.render_widget(foot, area);
 }
 
-/// Draws the chart of the waits screen, and returns the area left for the rows.
+/// Draws the chart if the waits screen is displayed and high enough. Returns the area left for the
+/// rows.
 fn draw_chart(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -> Rect {
     let Some(snapshot) = model.snapshot().filter(|_| model.screen == ScreenKind::Waits) else {
         return area;
@@ -78,7 +79,7 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -
     rows
 }
 
-/// Minimum and maximum height of the chart: more lines show no more detail.
+/// Minimum and maximum height of the chart in lines. More lines would show no more detail.
 const CHART_MIN: u16 = 6;
 const CHART_MAX: u16 = 24;
 

@@ -42,7 +42,7 @@ pub struct SparedBackend {
     pub reason: &'static str,
 }
 
-/// Sessions that are never signalled.
+/// Restricts the sessions that may be signalled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalPolicy {
     /// Whether superusers' sessions may be signalled, too.

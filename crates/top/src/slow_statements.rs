@@ -123,7 +123,8 @@ pub struct SlowLogError {
 }
 
 impl SlowLog {
-    /// Opens the file for appending, and creates it if it does not exist.
+    /// Opens the file for appending, and creates it if it does not exist. If that fails,
+    /// [`SlowLog::problem`] returns the reason.
     pub fn open(path: &Path, format: SlowLogFormat) -> Self {
         Self {
             path: path.to_owned(),

@@ -84,9 +84,9 @@ pub struct TableRow {
 /// Identity of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RowId {
-    /// A session: process id and start time.
+    /// A session: process id, and start time in microseconds since 1970.
     Session(i32, i64),
-    /// The cells of a view's key columns.
+    /// Texts of the cells that identify the row, such as those of a view's key columns.
     Cells(Vec<String>),
 }
 

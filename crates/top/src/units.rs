@@ -24,7 +24,7 @@ fn format_number(value: f64, unit: ColumnUnit) -> String {
     }
 }
 
-/// Formats a count: up to six digits in full, larger ones with a unit prefix.
+/// Formats a count: below a million without a prefix, larger ones with a metric prefix.
 fn format_count(value: f64) -> String {
     if value.abs() >= 1e6 {
         return scaled(value, 1000.0, &["", "k", "M", "G", "T", "P"]);
@@ -44,7 +44,8 @@ fn scaled(value: f64, step: f64, letters: &[&str]) -> String {
     format!("{value:.decimals$}{}", letters[at])
 }
 
-/// Formats a duration in at most seven columns.
+/// Formats a duration, such as `250ms`, `3.2s`, `5m07s` or `2d04h`. Up to 9999 days take at most
+/// seven columns.
 pub fn format_duration(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and is not negative")]
     #[expect(clippy::cast_sign_loss, reason = "saturates, and is not negative")]

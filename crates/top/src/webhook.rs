@@ -6,10 +6,10 @@
 //!                                     └ temporary failure: retried with growing delays
 //! ```
 //!
-//! Producers put events into a queue and continue. A thread combines everything queued into one
-//! message and retries until it is accepted. While a receiver is unreachable the queue fills up to
-//! a limit; further events are counted, and the next message includes that number. A webhook URL is
-//! often a secret, so only its scheme, host and port are ever shown.
+//! Producers put events into a queue and continue. A thread combines queued events into one
+//! message, and retries until it is accepted, refused or outdated. While a receiver is unreachable
+//! the queue fills up to a limit; further events are counted, and the next message includes that
+//! number. A webhook URL is often a secret, so only its scheme, host and port are ever shown.
 
 mod payload;
 mod sender;

@@ -47,8 +47,8 @@ impl ReorderBuffer {
         self.arrivals += 1;
     }
 
-    /// Removes the earliest event, if no earlier one is expected: `watermark` is the newest
-    /// captured time that the reader has seen.
+    /// Removes the earliest event, if no earlier one is expected or the buffer is full. `watermark`
+    /// is the newest captured time that the reader has seen.
     pub fn pop(&mut self, watermark: Timestamp) -> Option<Event> {
         let Reverse(earliest) = self.heap.peek()?;
         let is_settled = earliest.event.time + self.window <= watermark;

@@ -51,7 +51,8 @@ impl Sub<Duration> for Timestamp {
     }
 }
 
-/// Writes RFC 3339 in UTC with six fractional digits: `2026-11-20T12:43:19.577000Z`.
+/// Writes RFC 3339 in UTC with six fractional digits: `2026-11-20T12:43:19.577000Z`. A time beyond
+/// the years −9999 to 9999 is written as microseconds.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match jiff::Timestamp::from_microsecond(self.0) {

@@ -132,7 +132,7 @@ impl WireDetail {
         }
     }
 
-    /// Returns the memory of the texts and lists, in bytes.
+    /// Returns the approximate memory of the texts and lists, in bytes.
     pub fn bytes(&self) -> usize {
         let settings =
             self.settings.iter().map(|(name, value)| name.len() + value.len() + ENTRY_BYTES);

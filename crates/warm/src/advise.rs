@@ -33,7 +33,7 @@ pub struct CacheAdvice {
     pub relations: Vec<RelationUsage>,
     /// Pages by usage count, 0 to 5.
     pub usage: [u64; 6],
-    /// Number of buffers that hold no page.
+    /// Number of buffers that hold no page, or whose page was being replaced.
     pub free: u64,
     /// Possible sizes of the cache, including the present one.
     pub alternatives: Vec<Alternative>,
@@ -58,7 +58,7 @@ pub struct RelationUsage {
     pub usage: [u64; 6],
 }
 
-/// A relation that could be cached as a whole.
+/// A relation that could be cached as a whole. All counts are of its main fork.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheCandidate {
     /// Name of the relation, which is in the database of the connection.
@@ -132,7 +132,8 @@ fn add(mut sum: [u64; 6], more: [u64; 6]) -> [u64; 6] {
     sum
 }
 
-/// Orders relations by heat per page, and marks how many of them fit into the cache.
+/// Orders relations by heat per page, and marks those that fit into the cache together with all
+/// before them.
 ///
 /// Among relations of equal heat, smaller ones come first, so that more of them fit.
 fn candidates(

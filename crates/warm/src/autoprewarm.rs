@@ -18,7 +18,7 @@ use crate::image::{
     RelationFile,
 };
 
-/// An autoprewarm file cannot be read.
+/// The reason why an autoprewarm file cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AutoprewarmError {
@@ -31,7 +31,7 @@ pub enum AutoprewarmError {
         /// The first line, as read.
         text: String,
     },
-    /// A line is not five numbers.
+    /// A line is not five valid numbers.
     #[error("line {line}: {text:?} is not database,tablespace,filenode,fork,block")]
     Line {
         /// Number of the line, from 1.
@@ -41,7 +41,7 @@ pub enum AutoprewarmError {
     },
     /// The number of lines differs from that in the first line.
     #[error(
-        "the file has {found} blocks but its first line says {expected}: it was truncated or changed"
+        "the number of blocks is {found}, but the first line says {expected}: the file was truncated or changed"
     )]
     Count {
         /// Number of page lines in the file.
@@ -93,7 +93,7 @@ pub fn read(
 }
 
 /// The system identifier of the cluster in `data_dir`, from its `global/pg_control`. `None` if the
-/// file does not exist or its version is not supported.
+/// file does not exist, is too short, or has an unsupported version.
 ///
 /// The file begins with the identifier, 8 bytes in native byte order, followed by the version of
 /// its layout, 4 bytes (`ControlFileData` in `pg_control.h`).
@@ -290,7 +290,7 @@ mod tests {
         assert!(error("<<1>>\n0,1664,1260,9,0\n").starts_with("line 2"));
         assert!(error("<<1>>\n0,1664,1260,0,0,0\n").starts_with("line 2"));
         assert!(error("<<1>>\n0,1664,1260,0,4294967295\n").starts_with("line 2"));
-        assert!(error("<<3>>\n0,1664,1260,0,0\n").contains("1 blocks but its first line says 3"));
+        assert!(error("<<3>>\n0,1664,1260,0,0\n").contains("is 1, but the first line says 3"));
         assert!(error(&"x".repeat(10_000)).len() < 200);
     }
 

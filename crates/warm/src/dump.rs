@@ -74,7 +74,7 @@ pub enum DumpError {
     },
 }
 
-/// A query to a server failed.
+/// The reason why a query to a server failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryFailure {

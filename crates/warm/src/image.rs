@@ -29,7 +29,7 @@ pub struct CacheImage {
 /// Server, time and source of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageOrigin {
-    /// `server_version_num`, e.g. 150018; 0 if only a file was read.
+    /// `server_version_num`, e.g. 150018; 0 if unknown.
     pub server_version: u32,
     /// `system_identifier` of `pg_control_system()`, which a primary shares with its physical
     /// standbys; 0 if it could not be read.
@@ -199,12 +199,12 @@ pub enum ImageError {
     /// The file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is not an image, or is damaged.
+    /// The file is not an image, is damaged, or has another format version.
     #[error("{} is not a readable cache image", path.display())]
     Body {
         /// Path of the file.
         path: PathBuf,
-        /// Where and how the file is damaged.
+        /// Why the file cannot be read as an image.
         source: BodyError,
     },
 }

@@ -165,8 +165,9 @@ pub enum LoadError {
 ///
 /// # Errors
 ///
-/// The server cannot be queried at all. Problems with single relations and databases are part of
-/// the result: see [`LoadReport::outcomes`].
+/// The server cannot be queried at all, has another page size, or restarted during every attempt.
+/// Problems with single relations and databases are part of the result: see
+/// [`LoadReport::outcomes`].
 pub fn load(
     image: &CacheImage,
     target: &ConnectTarget,

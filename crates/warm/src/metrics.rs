@@ -79,7 +79,7 @@ pub struct WarmMetrics {
     resident_ratio: Gauge,
 }
 
-/// The name of a server in metrics and logs: its endpoints, without the user.
+/// Returns the name of a server in metrics and logs: its endpoints, without the user.
 pub fn server_label(target: &ConnectTarget) -> String {
     let places = target.endpoints().iter();
     let places: Vec<_> = places.map(|place| format!("{}:{}", place.host(), place.port())).collect();
@@ -87,7 +87,7 @@ pub fn server_label(target: &ConnectTarget) -> String {
 }
 
 impl WarmMetrics {
-    /// The metrics of the server that [`server_label`] calls `server`.
+    /// Creates the metrics of the server with the label `server`; see [`server_label`].
     pub fn new(registry: &Registry, server: &str) -> Self {
         let labels = [("server", server)];
         for end in ["done", "failed"] {
@@ -109,14 +109,16 @@ impl WarmMetrics {
         }
     }
 
-    /// Records that an image of `pages` was taken.
+    /// Records that an image of `pages` pages was taken at `taken_at_us`, in microseconds since
+    /// 1970, and how long that took.
     pub fn record_dump(&self, took: Duration, pages: u64, taken_at_us: i64) {
         self.count(&DUMPS, "done");
         self.dump_seconds.observe(took);
         self.set_image(pages, taken_at_us);
     }
 
-    /// Sets the size and time of the newest image.
+    /// Sets the number of pages of the newest image, and when it was taken, in microseconds since
+    /// 1970.
     pub fn set_image(&self, pages: u64, taken_at_us: i64) {
         self.image_pages.set(pages as f64);
         self.image_timestamp.set(taken_at_us as f64 / 1e6);
@@ -127,7 +129,7 @@ impl WarmMetrics {
         self.count(&DUMPS, "failed");
     }
 
-    /// Records a finished load of an image.
+    /// Records a load of an image that finished or was stopped early.
     pub fn record_load(&self, loaded: &LoadReport) {
         let end = if loaded.is_cut_short { "cut short" } else { "done" };
         self.record_end(end, loaded.elapsed, loaded.pages().loaded, loaded.share());
@@ -139,7 +141,7 @@ impl WarmMetrics {
         self.record_end("done", took, pages, share);
     }
 
-    /// Records a failed load.
+    /// Counts a failed load. Its duration and pages are not recorded.
     pub fn record_load_failure(&self) {
         self.count(&LOADS, "failed");
     }

@@ -159,7 +159,7 @@ fn segment_path(file: &Path, fork: Fork, segment: u64) -> PathBuf {
 ///
 /// # Errors
 ///
-/// A file cannot be read.
+/// A file or directory cannot be read, or a file cannot be written back.
 pub fn evict(data_dir: &Path) -> Result<EvictedFiles, OsCacheError> {
     let mut sum = EvictedFiles::default();
     for folder in ["base", "global", "pg_tblspc"] {

@@ -53,7 +53,7 @@ pub enum BackendMessage<'a> {
     ErrorResponse(ServerError<'a>),
     /// The value of a function call; `None` is SQL NULL.
     FunctionCallResponse(Option<&'a [u8]>),
-    /// The protocol versions and options that the server supports.
+    /// The newest protocol version that the server supports, and the options that it does not.
     NegotiateProtocolVersion(NegotiateProtocolVersion<'a>),
     /// The described statement returns no rows.
     NoData,

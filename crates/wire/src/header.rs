@@ -45,7 +45,7 @@ impl Header {
     /// Length of a header in bytes.
     pub const BYTES: usize = 5;
 
-    /// Reads the header at the front of `buf`, or `None` while its five bytes have not all arrived.
+    /// Reads the header at the front of `buf`; `None` while its five bytes have not all arrived.
     ///
     /// # Errors
     ///

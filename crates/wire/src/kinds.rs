@@ -62,7 +62,7 @@ macro_rules! kinds {
 kinds! {
     /// Kinds of tagged messages that a frontend sends.
     ///
-    /// Source: PostgreSQL manual, "Message Formats"; the limits follow `SocketBackend` in
+    /// Source: PostgreSQL manual, "Message Formats"; the long kinds follow `SocketBackend` in
     /// `postgres.c`.
     Frontend {
         /// Binds values to a prepared statement, which makes a portal.

@@ -13,7 +13,7 @@
 //!
 //! Incomplete input is `Ok(None)`, never an error. A length is checked before anything is allocated
 //! for it: the caller sets the limit, and [`Frontend::body_bytes_max`] and
-//! [`Backend::body_bytes_max`] are the limits that PostgreSQL itself applies.
+//! [`Backend::body_bytes_max`] are limits that every valid message of PostgreSQL stays within.
 //!
 //! ```
 //! use howdah_wire::{Backend, Frame, backend, frontend};

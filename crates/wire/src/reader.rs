@@ -38,7 +38,7 @@ pub enum DecodeError {
         value: i64,
     },
     /// Bytes follow the last field.
-    #[error("{message} has {bytes} bytes after its last field")]
+    #[error("{message} does not end after its last field (extra bytes: {bytes})")]
     TrailingBytes {
         /// Kind of the message.
         message: &'static str,

@@ -48,7 +48,7 @@ reasons! {
     Before, "before the requested time";
     /// The event is at or after [`Filter::until`].
     After, "after the requested time";
-    /// The event belongs to another session.
+    /// The session is not one of the requested sessions.
     Session, "of other sessions";
     /// The session's role is not one of the requested roles, or is unknown.
     User, "of other users";
@@ -58,17 +58,17 @@ reasons! {
     Application, "of other applications";
     /// The session is not in the sample.
     Sample, "of sessions not in the sample";
-    /// The statement changes something.
+    /// The statement changes data, the schema or the server's state, or notifies other sessions.
     Writes, "not read-only: change data, schema or server";
     /// The statement takes locks that can block other sessions.
     Locks, "not read-only: take locks";
     /// The statement may turn read-only transactions into read-write ones.
     AllowsWrites, "not read-only: let transactions write, such as BEGIN READ WRITE";
-    /// The statement calls a function with unknown effects.
-    UnknownFunction, "not known to be read-only: call functions that are not PostgreSQL's own";
+    /// The statement calls a function that is not known to be free of side effects.
+    UnknownFunction, "not known to be read-only: call functions that may have side effects";
     /// The statement uses a name whose creation is missing from the log, or was excluded.
     UnknownName, "not known to be read-only: use a statement or cursor whose creation was excluded";
-    /// The grammar does not accept the statement.
+    /// The grammar does not accept the statement, or it is nested too deeply.
     Unreadable, "not known to be read-only: PostgreSQL's grammar does not accept them";
 }
 

@@ -60,7 +60,8 @@ impl EventFilter {
         self.filter.is_empty() && self.sample.is_none()
     }
 
-    /// Processes an event.
+    /// Processes the next event. It and earlier events of its session may become ready for
+    /// [`Self::poll`].
     pub fn push(&mut self, event: Event) {
         if self.keeps_everything() {
             return self.emit(event);
@@ -104,7 +105,8 @@ impl EventFilter {
         None
     }
 
-    /// Whether an event is kept because its session already has kept events.
+    /// Whether an event with another application name is kept: it ends a session that has kept
+    /// events, or later statements of this session may depend on it.
     fn belongs_to_open_session(&self, event: &Event) -> bool {
         let goes = matches!(event.action, Action::Disconnect) || is_preamble(&event.action);
         goes && self.open.contains(&event.session) && self.can_pass_unchecked(event)
@@ -176,7 +178,8 @@ impl EventFilter {
         }
     }
 
-    /// Whether a later event of the same session may match, because all names known so far match.
+    /// Whether a later event of the same session may match, because the session is in the sample
+    /// and all names known so far match.
     fn may_be_included_later(&self, event: &Event) -> bool {
         let may = |names: &[String], name: &str| {
             names.is_empty() || name.is_empty() || names.iter().any(|wanted| wanted == name)

@@ -219,7 +219,7 @@ impl CaptureBuffer {
         }
     }
 
-    /// Whether the recorder has stopped reading, because writing has failed.
+    /// Whether the recorder has stopped reading, because the recording ends or writing has failed.
     pub fn is_closed(&self) -> bool {
         self.queue.closed.load(Ordering::Relaxed)
     }
@@ -350,7 +350,9 @@ impl CaptureBuffer {
         self.flush_if_full();
     }
 
-    /// Records a message to a client, including its body if that is needed and complete.
+    /// Records a message to a client if it is needed to complete requests. Replies such as
+    /// ParseComplete are only counted. The body is recorded only for CommandComplete, ErrorResponse
+    /// and ReadyForQuery.
     #[inline]
     pub fn record_backend(
         &mut self,
@@ -403,7 +405,7 @@ impl CaptureBuffer {
         (!self.bytes.is_empty()).then(|| self.oldest_nanos.saturating_add(FLUSH_INTERVAL_NANOS))
     }
 
-    /// Hands over the buffered records.
+    /// Hands over the buffered records, or drops them if the queue is full.
     pub fn flush(&mut self) {
         if !self.bytes.is_empty() {
             self.send(false);

@@ -87,7 +87,7 @@ impl TrafficDecoder {
         }
     }
 
-    /// Decodes a chunk of a worker, and emits the events whose outcome it completes.
+    /// Decodes a chunk of a worker, and emits the events that it completes.
     pub fn decode(&mut self, chunk: &BufferChunk, emit: &mut dyn FnMut(&Event)) {
         let mut reader = RecordReader::new(chunk.bytes());
         let number = chunk.worker();
@@ -188,7 +188,7 @@ impl TrafficDecoder {
         self.tally
     }
 
-    /// Ends decoding. Pending requests get no outcome.
+    /// Ends decoding, and emits the events of pending requests without an outcome.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&Event)) {
         let mut tally = self.tally;
         for session in self.workers.iter_mut().flat_map(|worker| worker.sessions.values_mut()) {

@@ -19,7 +19,7 @@ pub(crate) struct ParsedStatement {
 }
 
 impl ParsedStatement {
-    /// Parses the body of a Parse message without the statement's name.
+    /// Parses the body of a Parse message without the statement's name; `None` if it is not valid.
     pub(crate) fn from_parse_body(text: &[u8]) -> Option<Arc<Self>> {
         // Prepend an empty name.
         let body = [b"\0", text].concat();

@@ -51,7 +51,8 @@ impl PendingMessages {
         self.messages.truncate(self.pipeline_at);
     }
 
-    /// Adds a Sync. Returns false if messages before it were discarded for lack of room.
+    /// Adds a Sync, and moves the pending messages to the pipeline's last event, if it has one.
+    /// Returns false if messages were discarded for lack of room.
     pub(crate) fn add_sync(&mut self, last: Option<LastEvent<'_>>) -> bool {
         let was_lost = std::mem::take(&mut self.is_discarding);
         if !was_lost {
@@ -114,7 +115,7 @@ pub(crate) enum LastEvent<'a> {
     Bind(&'a mut Option<Text>),
 }
 
-/// Adds a Sync to an event.
+/// Adds a Sync to an event, unless the event's messages are unknown or already end in a Sync.
 pub(crate) fn add_sync(event: &mut Event) {
     append(event, b"S");
 }

@@ -82,8 +82,8 @@ fn redact_constant(constant: &[u8]) -> Vec<u8> {
     without_user_info(&without_passwords(constant))
 }
 
-/// Replaces `password=…` in a connection string: up to a space, or between quotes, which are
-/// doubled within the constant.
+/// Replaces `password=…` in a connection string: up to white space, `&` or the constant's end, or
+/// between quotes, which are doubled within the constant.
 fn without_passwords(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -30,7 +30,7 @@ const SYNC: Tag = Frontend::Sync.tag();
 /// Maximum number of events whose memory a session retains: one for Parse and one for Execute.
 const SPARE_MAX: usize = 2;
 
-/// The names and addresses that identify a session.
+/// The names that all events of a session have.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionIdentity {
     pub(crate) session: SessionId,
@@ -49,9 +49,9 @@ pub(crate) struct SessionState {
 /// How the rows of `COPY … FROM STDIN` are captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyRows {
-    /// All rows, up to a number of bytes per message.
+    /// The rows, except those of a COPY that exceeds the limit.
     Full {
-        /// The limit in bytes.
+        /// Maximum bytes of rows of the COPYs in one message.
         bytes_max: usize,
     },
     /// Only the size of the rows in bytes.
@@ -65,7 +65,8 @@ pub enum CopyRows {
 pub(crate) struct CopyRowLimits {
     /// Whether the size of the rows in bytes is recorded.
     pub(crate) counts_bytes: bool,
-    /// Maximum bytes of rows recorded per message; 0 records none.
+    /// Maximum bytes of rows recorded per message; 0 records none. A COPY beyond the limit is
+    /// recorded without rows.
     pub(crate) bytes_max: usize,
 }
 
@@ -218,7 +219,7 @@ impl SessionDecoder {
         (context.emit)(&event);
     }
 
-    /// Resumes recording after a gap.
+    /// Resumes recording after a gap. Emits a SET for each setting that is new or has changed.
     pub(crate) fn resume(
         &mut self,
         state: SessionState,
@@ -239,7 +240,8 @@ impl SessionDecoder {
         self.pipeline += 1;
     }
 
-    /// Ends pending requests without an outcome, because records are missing after them.
+    /// Emits the events of pending requests without an outcome, because records are missing or the
+    /// recording ends, and clears the state that depends on them.
     pub(crate) fn interrupt(&mut self, context: &mut DecodeContext<'_>) {
         self.emit_held(context);
         self.messages.clear();

@@ -19,7 +19,7 @@ pub(crate) enum ClientItem<'a> {
     Omitted { tag: Tag, body_bytes: u32, front: &'a [u8] },
 }
 
-/// The position in a client's stream.
+/// Splits the bytes from a client into messages, and holds the incomplete last one.
 #[derive(Debug, Default)]
 pub(crate) struct MessageStream {
     front: Vec<u8>,
@@ -99,6 +99,10 @@ impl MessageStream {
     }
 
     /// Skips omitted bytes of the current body.
+    ///
+    /// # Errors
+    ///
+    /// The current body has fewer bytes left, or there is none.
     pub(crate) fn omit(
         &mut self,
         bytes: u32,

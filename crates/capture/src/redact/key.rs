@@ -15,7 +15,7 @@ pub struct RedactionKey(pub(super) hmac::Key);
 #[non_exhaustive]
 pub enum KeyError {
     /// The key is short enough to be guessed.
-    #[error("the redaction key has {bytes} bytes; it must have at least {BYTES_MIN}")]
+    #[error("the redaction key is too short: {bytes} of at least {BYTES_MIN} bytes")]
     TooShort {
         /// Length of the key.
         bytes: usize,

@@ -100,8 +100,8 @@ fn is_hex(value: &[u8]) -> bool {
     uuid || bytea.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Returns the length of the `YYYY-MM-DD` or `YYYY-MM-DD hh:mm:ss` at the start of a value; 0
-/// without one.
+/// Returns the length of the date at the start of a value, `YYYY-MM-DD`, with the time after it,
+/// `hh:mm` or `hh:mm:ss`, if there is one; 0 without a date.
 fn date_len(value: &[u8]) -> usize {
     let fits = |shape: &[u8]| {
         value.len() >= shape.len()
@@ -118,9 +118,9 @@ fn date_len(value: &[u8]) -> usize {
         .map_or(0, <[u8]>::len)
 }
 
-/// Preserves an exponent if it is valid for a type (`1e308`, `1e-324`). More digits belong to
-/// another number that contains an `e`; zeros replace them, so that the text remains a valid
-/// number.
+/// Preserves an exponent of up to three digits, as in `1e308` or `1e-324`. A longer one is not
+/// valid for any type, so its digits may be a user's value: zeros replace them, which keeps the
+/// text a valid number.
 pub(super) fn hide_exponent(digits: &mut [u8]) {
     if digits.len() > EXPONENT_DIGITS_MAX {
         digits.iter_mut().filter(|byte| byte.is_ascii_digit()).for_each(|byte| *byte = b'0');
@@ -173,7 +173,9 @@ impl KeyedStream {
         }
     }
 
-    /// Redacts other text, run by run.
+    /// Redacts text that is neither hexadecimal nor a date: each run of digits as a number, and
+    /// each alphabetic character. If `json`, preserves exponents, escapes, and `true`, `false` and
+    /// `null`.
     fn text(&mut self, out: &mut [u8], json: bool) {
         let mut at = 0;
         let mut exponent_end = None;

@@ -9,8 +9,9 @@ use crate::{
 pub(super) struct Evidence {
     /// The shift, if there were enough executions.
     pub(super) change: Option<Change>,
-    /// The larger of the query's noise in the control run and the shift of the calibration
-    /// statement, in logarithms; `None` if neither was measured.
+    /// The largest, in logarithms, of the query's noise in the control run, the shift of the
+    /// calibration statement and, if that was not measured, a shift that nearly all queries share;
+    /// `None` if none of these is known.
     pub(super) noise: Option<f64>,
     /// Whether a control run was compared too.
     pub(super) has_control: bool,
@@ -23,8 +24,8 @@ pub(super) const TAIL_EXECUTIONS_MIN: u64 = 200;
 /// Minimum factor of the mean for a verdict on the tail. A tail is noisier than the median.
 pub(super) const TAIL_CHANGE_MIN: f64 = 2.0;
 
-/// Minimum change of the mean for a verdict on the tail, in multiples of
-/// [`CompareSettings::floor`].
+/// Minimum change of the mean for a verdict on the tail, in multiples of [`CompareSettings::floor`]
+/// or [`CompareSettings::floor_between_runs`].
 pub(super) const TAIL_FLOORS_MIN: f64 = 10.0;
 
 /// Confidence level of the interval of the means' ratio.

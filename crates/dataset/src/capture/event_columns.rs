@@ -1,8 +1,8 @@
 //! [`EventColumns`]: events buffered for a file, by column.
 //!
 //! An event is split into columns when it arrives. Repeated values, such as statement texts and
-//! names, are stored once, and fields that an event does not have take no space. A file can then be
-//! written in one pass over each column that has values.
+//! names, are stored once, and columns without values take no space. A file can then be written in
+//! one pass over each column that has values.
 
 use std::{fmt, sync::Arc};
 
@@ -484,7 +484,7 @@ fn hash_addresses(names: [&Arc<str>; 4]) -> u64 {
     hash ^ hash >> 32
 }
 
-/// Returns the bytes of all texts of an event.
+/// Returns the size of an event's texts in bytes, with a fixed overhead for each parameter.
 pub(super) fn text_bytes(event: &EventRef<'_>) -> usize {
     let EventRef { identity, action, outcome, .. } = event;
     let names = [identity.session(), identity.user(), identity.database(), identity.application()];

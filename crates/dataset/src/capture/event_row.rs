@@ -1,4 +1,4 @@
-//! Stores an event as a row, with the columns of `events-*.parquet`.
+//! [`StoredEvent`]: a row of `events-*.parquet`, its columns, and how it is decoded.
 
 use std::sync::Arc;
 

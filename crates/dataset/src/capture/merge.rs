@@ -75,7 +75,8 @@ impl EventMerge {
         self.sources.extend(overlapping);
     }
 
-    /// Returns the next event, regardless of the range.
+    /// Returns the next event of the row groups that overlap the range. The event itself may be
+    /// outside of it.
     fn advance(&mut self) -> Result<Option<(u32, StoredEvent)>, ReadError> {
         if let Some(error) = self.pending_error.take() {
             return Err(error);

@@ -28,7 +28,8 @@ pub enum SameNameSessions {
 pub enum CaptureMergeError {
     /// The texts of a database are in different encodings.
     #[error(
-        "database {database:?} has the encoding {encoding} in this capture, but {earlier} in an earlier one"
+        "{} the encoding {encoding} in this capture, but {earlier} in an earlier one",
+        encoding_owner(database)
     )]
     Encodings {
         /// The database; empty for all databases without an explicit encoding.
@@ -45,6 +46,14 @@ pub enum CaptureMergeError {
         MergedCaptures::CAPTURES_MAX
     )]
     TooMany,
+}
+
+/// Returns the subject and verb of the error message about different encodings.
+fn encoding_owner(database: &str) -> String {
+    match database {
+        "" => "the databases without an encoding of their own have".to_owned(),
+        name => format!("database {name:?} has"),
+    }
 }
 
 impl MergedCaptures {
@@ -97,7 +106,8 @@ impl MergedCaptures {
         }
     }
 
-    /// Returns the input files, encodings and server that the captures have in common.
+    /// Returns the input files and encodings of all captures, and the server if all captures are of
+    /// the same one.
     pub fn origin(&self) -> &CaptureOrigin {
         &self.origin
     }

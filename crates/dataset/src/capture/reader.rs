@@ -85,7 +85,7 @@ impl Capture {
     /// writer received them.
     ///
     /// Files are opened when their first event is due. Memory is bounded by a few megabytes per
-    /// file whose time range overlaps the current time, whatever the size of the capture.
+    /// file whose time range includes the time of the next event, whatever the size of the capture.
     pub fn events(&self) -> Events {
         Events::new(&self.files, None)
     }

@@ -44,15 +44,16 @@ pub struct CaptureSettings {
 /// long statements) get separate row groups. The other row groups then never overlap, and a merge
 /// has few of them open at a time however long the longest statement ran.
 ///
-/// Dropping the writer without [`Self::finish`] has the same effect as a crash: finished files
-/// remain and form a valid capture, but events of the last five seconds are lost.
+/// Dropping the writer without [`Self::finish`] has the same effect as a crash: the files on disk
+/// form a valid capture, but the events of the last five seconds are lost, or with
+/// [`Self::limit_files`] all that are not in a finished file.
 #[derive(Debug)]
 pub struct CaptureWriter {
     folder: Folder,
     table: TableWriter<StoredEvent>,
     rows: EventColumns,
     fill: FillLevel,
-    /// Time of the latest event on disk.
+    /// Time of the latest event in finished files.
     latest_on_disk: Option<Timestamp>,
     manifest: CaptureManifest,
     /// See [`Self::limit_files`].
@@ -98,9 +99,8 @@ impl CaptureWriter {
     ///
     /// # Errors
     ///
-    /// The event is too large, or the file of the events before it could not be written. In both
-    /// cases `event` was not added; the events before it stay buffered and the next call tries
-    /// again.
+    /// The event is too large, or the events before it could not be written to disk. In both cases
+    /// `event` was not added and no earlier event is lost; the next call tries to write them again.
     pub fn write(&mut self, event: impl Borrow<Event>) -> Result<(), WriteError> {
         self.write_ref(&EventRef::from_event(event.borrow()))
     }
@@ -148,7 +148,7 @@ impl CaptureWriter {
     ///
     /// # Errors
     ///
-    /// The file could not be written; the events are still buffered.
+    /// The file or the manifest could not be written; no event is lost.
     pub fn finish_file_if_due(&mut self) -> Result<(), WriteError> {
         match self.file_time {
             Some(time) if self.fill.rows() > 0 && self.fill.age() >= time => self.flush(),
@@ -167,8 +167,9 @@ impl CaptureWriter {
         self.manifest.files
     }
 
-    /// Writes the buffered events to disk if this was last done at least five seconds ago.
-    /// [`Self::write`] always does so; call this function while no events arrive.
+    /// Writes the buffered events to disk if some have been only in memory for five seconds.
+    /// [`Self::write`] also does this, unless [`Self::limit_files`] was called; call this function
+    /// while no events arrive.
     ///
     /// The buffered events become a file, which is replaced by a larger one until there are enough
     /// events for a finished file. So a capture that grows slowly does not become thousands of

@@ -24,8 +24,8 @@ use crate::{
 /// Page size in bytes: a reader holds one page of each column of each row group that it merges.
 const PAGE_BYTES: usize = 256 << 10;
 
-/// Maximum size of a dictionary in bytes; a reader holds one per column, too. Texts that exceed
-/// this size hardly repeat.
+/// Maximum size of a dictionary in bytes: a reader holds that of each column, too. Strings that
+/// would need a larger one hardly repeat.
 const DICTIONARY_BYTES_MAX: usize = 1 << 20;
 
 /// Maximum length of a string in statistics, in bytes: longer ones are useless for finding rows.

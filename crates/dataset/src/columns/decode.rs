@@ -97,7 +97,7 @@ impl<'a, T: Clone + From<&'a str>> StringReader<'a, T> {
         Some(self.shared[key].get_or_insert_with(|| T::from(self.values.value(key))).clone())
     }
 
-    /// Returns the text without sharing its allocation.
+    /// Returns the text, borrowed from the batch.
     pub(crate) fn text(&self, row: usize) -> Option<&'a str> {
         Some(self.values.value(self.keys.key(row)?))
     }

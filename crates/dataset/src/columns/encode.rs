@@ -42,8 +42,9 @@ fn count_if_all_null<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize
     Some(rows)
 }
 
-/// Encodes a column of counts or microseconds. Values above `i64::MAX` are stored as `i64::MAX`:
-/// signed numbers can be subtracted safely by common tools, and 292 thousand years are sufficient.
+/// Encodes a column of counts or microseconds. Values above `i64::MAX` are stored as `i64::MAX`,
+/// which is 292 thousand years. Columns are signed, because many tools cannot subtract unsigned
+/// numbers.
 pub(crate) fn unsigned_numbers(values: impl Iterator<Item = Option<u64>> + Clone) -> ArrayRef {
     numbers(values.map(|value| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX))))
 }
@@ -188,12 +189,12 @@ fn inexact_bytes(parameter: &Parameter) -> Option<&[u8]> {
     parameter_text(parameter).filter(|text| text.to_str().is_none()).map(Text::as_bytes)
 }
 
-/// Returns the total bytes of all values.
+/// Returns the size of all values in bytes, with a fixed overhead for each.
 pub(crate) fn parameter_bytes(parameters: Option<&Vec<Parameter>>) -> usize {
     parameters.map_or(0, |values| ref_parameter_bytes(ParametersRef::List(values)))
 }
 
-/// Returns the total bytes of all values, for borrowed values.
+/// Like [`parameter_bytes`], for borrowed values.
 pub(crate) fn ref_parameter_bytes(parameters: ParametersRef<'_>) -> usize {
     // Each value also costs its entry in the lists, which matters with thousands of NULLs.
     const PLACE: usize = 8;

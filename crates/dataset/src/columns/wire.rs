@@ -1,6 +1,7 @@
 //! The columns for details that only captures from the wire protocol have.
 //!
-//! An event has all of these details or none. `rows_max` is null if and only if it has none.
+//! `rows_max` is null if and only if an event has no such details. With them, other columns may
+//! still be null.
 
 use arrow_array::{
     Array, ArrayRef, BinaryArray, ListArray, RecordBatch, cast::AsArray, types::Int32Type,

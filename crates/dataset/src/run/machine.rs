@@ -1,4 +1,4 @@
-//! [`MachineSeries`]: measurements of the machine during a replay, in buckets of a second.
+//! [`MachineSeries`]: measurements of the machine during a replay, in buckets of one second.
 //!
 //! The series is stored in `machine.json`, next to the run's manifest, with one array per column.
 //! It has no figures of statements, because they can be computed from the outcomes.
@@ -84,7 +84,8 @@ pub struct CalibrationEnd {
 pub enum CalibrationEndReason {
     /// The user switched calibration off.
     Disabled,
-    /// The captured sessions need the connection slot, or the number of slots is unknown.
+    /// The captured sessions may need the connection slot, the role or database has a connection
+    /// limit, or the number of slots is unknown.
     NoFreeSlot,
     /// The server refused the login, or could not be reached.
     LoginFailed,
@@ -168,7 +169,8 @@ impl MachineSeries {
     /// Length of the buckets that replays write: one second.
     pub const BUCKET_US: u64 = 1_000_000;
 
-    /// Maximum number of buckets, which is two days. Later times of a longer run have no figures.
+    /// Maximum number of buckets: two days of one second each. A longer run has no figures for the
+    /// time after that.
     pub const BUCKETS_MAX: usize = 172_800;
 
     /// Computes the figures of the whole run.

@@ -55,7 +55,8 @@ impl ReplayRun {
         &self.manifest
     }
 
-    /// Returns all outcomes, in the order in which they were written. Memory is bounded.
+    /// Returns all outcomes, in the order in which they were written. Memory use does not
+    /// depend on their number.
     pub fn outcomes(&self) -> Outcomes {
         Outcomes(TableRows::new(DatasetKind::Run, self.outcomes.clone()))
     }

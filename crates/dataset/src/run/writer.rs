@@ -82,8 +82,8 @@ impl RunWriter {
     ///
     /// # Errors
     ///
-    /// The outcome is too large, or the file of the outcomes before it could not be written. In
-    /// both cases it was not added; those before it stay buffered and the next call tries again.
+    /// The outcome is too large, or the rows before it could not be written to disk. In both cases
+    /// it was not added and no earlier row is lost; the next call tries to write them again.
     pub fn write(&mut self, outcome: &ReplayOutcome) -> Result<(), WriteError> {
         if self.outcomes.is_full() {
             self.flush()?;
@@ -113,7 +113,8 @@ impl RunWriter {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::write`].
+    /// The statement is too large, or the statements before it could not be written to disk. In
+    /// both cases it was not added and no earlier statement is lost.
     pub fn statement(&mut self, statement: &StatementInfo) -> Result<(), WriteError> {
         if self.described.contains(&statement.fingerprint) {
             return Ok(());

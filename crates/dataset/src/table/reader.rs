@@ -90,7 +90,7 @@ fn open(path: &Path) -> Result<fs::File, ReadError> {
     fs::File::open(path).map_err(|source| ReadError::from_io(path.to_owned(), source))
 }
 
-/// Checks that the version of a file is supported, and returns it.
+/// Checks the format and version of a file, and returns the version.
 fn check_version(
     path: &Path,
     footer: &ArrowReaderMetadata,

@@ -56,8 +56,8 @@ impl<R: TableRecord> TableWriter<R> {
         self.files
     }
 
-    /// Writes one more file with `groups` as its row groups. After an error the file does not exist
-    /// and the same rows can be written again. `files_kept` is only used in errors.
+    /// Writes one more file with `groups` as its row groups. After an error, the same rows can be
+    /// written again. `files_kept` is only used in errors.
     pub(crate) fn write<'a>(
         &mut self,
         folder: &Folder,
@@ -218,7 +218,7 @@ impl Write for ErrorTrackingFile<'_> {
 ///
 /// zstd at its fastest level takes less time than writing the bytes that it saves. A dictionary
 /// helps texts, which repeat, but not numbers, which are close to their neighbors. `events_between`
-/// and other readers select row groups by their statistics; pages are too small for that.
+/// and other readers select row groups by their statistics; pages are too small to be selected.
 /// Statements and values have no statistics: readers never select rows by them, and computing the
 /// statistics would compare each value twice.
 fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {

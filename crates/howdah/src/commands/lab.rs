@@ -207,7 +207,7 @@ fn wait_until_stopped(
             Some(status) if status.success() => break,
             Some(status) => {
                 return Err(anyhow!("the server exited unexpectedly ({status})")).hint(
-                    "start it with --dir and --keep: then its log remains and may tell the reason",
+                    "start it with --dir and --keep: then its log remains, and may show the reason",
                 );
             }
             None => std::thread::sleep(POLL_INTERVAL),
@@ -226,7 +226,7 @@ fn stop(args: &LabStopArgs, ctx: &CommandContext) -> anyhow::Result<CommandOutco
                 labs.list()?.iter().map(|state| state.name().to_owned()).collect();
             match names.as_slice() {
                 [] if args.all => {}
-                [] => bail!("no lab to stop"),
+                [] => bail!("there is no lab to stop"),
                 [_] => {}
                 _ if args.all => {}
                 _ => {
@@ -250,7 +250,8 @@ fn get(labs: &Labs, name: &str) -> anyhow::Result<Lab> {
     with_lab_hint(labs.get(name))
 }
 
-/// Adds a hint to an error.
+/// Adds a hint to an error that has a known remedy, and the end of the log to one about a server
+/// that did not start.
 fn with_lab_hint<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
     match result {
         Err(LabsError::Unknown { name, known }) => {
@@ -269,9 +270,12 @@ fn with_lab_hint<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
         Err(LabsError::Cluster(error @ LabError::TcpNotEnabled)) => {
             Err(error).hint("start the lab with --tcp; clients then need its password")
         }
-        Err(LabsError::Cluster(error @ LabError::NoAccount { .. })) => Err(error).hint(format_args!(
-            "create the account, as in `useradd --system {ACCOUNT_NAME}`, or run as another user"
-        )),
+        Err(LabsError::Cluster(error @ LabError::UnusableAccount { .. })) => {
+            Err(error).hint(format_args!(
+                "{ACCOUNT_NAME} must be an account with a user id other than 0, as \
+                 `useradd --system {ACCOUNT_NAME}` creates it; or run as another user"
+            ))
+        }
         Err(LabsError::Cluster(LabError::ServerEnded { status, log })) => {
             let error = Err(anyhow::anyhow!("the server exited while starting ({status})"));
             let lines = log.lines().rev().map(without_log_prefix).filter(|line| !line.is_empty());
@@ -284,7 +288,7 @@ fn with_lab_hint<T>(result: Result<T, LabsError>) -> anyhow::Result<T> {
     }
 }
 
-/// Number of server log lines shown if the server did not start.
+/// Maximum number of server log lines shown if the server did not start.
 const LOG_LINES_MAX: usize = 4;
 
 /// Removes time and process id from a server log line.

@@ -225,7 +225,7 @@ fn change_user(name: Option<&String>, settings: &Path) -> anyhow::Result<()> {
         if geteuid().is_root() {
             let hint = "start it as another user, or name one with --os-user or os-user in the \
                         settings; --os-user root keeps it running as root";
-            return Err(with_hint(anyhow!("the pooler does not run as root"), hint));
+            return Err(with_hint(anyhow!("the pooler must not run as root"), hint));
         }
         return Ok(());
     };
@@ -263,13 +263,13 @@ fn reload(control: &PoolerHandle) {
     let now_us = tv_sec * 1_000_000 + tv_nsec / 1000;
     service_state(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     let status = match control.reload() {
-        Ok(reloaded) => format!("settings reloaded, {} changes", reloaded.changes.len()),
+        Ok(reloaded) => format!("settings reloaded, number of changes: {}", reloaded.changes.len()),
         Err(_) => "settings not changed: they are invalid, see the log".to_owned(),
     };
     service_state(&format!("READY=1\nSTATUS={status}"));
 }
 
-/// Goes on accepting clients for a while after a signal, until load balancers have noticed that
+/// Continues to accept clients for a while after a signal, until load balancers have noticed that
 /// `/readyz` fails. Returns whether a second signal asks to stop at once.
 fn wait_before_shutdown(delay: Duration, pooler: &Pooler, signals: &mut Signals) -> bool {
     tracing::info!(?delay, "shutting down after timeouts.shutdown-delay");
@@ -302,7 +302,7 @@ fn wait(
         }
         thread::sleep(POLL_INTERVAL);
     }
-    pooler.join().context("a worker failed")?;
+    pooler.join().context("a thread of the pooler failed")?;
     Ok(CommandOutcome::Done)
 }
 

@@ -59,7 +59,7 @@ commands! {
         /// `flush` is what a commit waits for, including the syncs of other backends; `fsync` is
         /// the sync itself.
         Wal(durations::Args) => |args, ctx| durations::run(ProbeMetric::Wal, args, ctx),
-        /// Measure how long planning and execution take, for both protocols.
+        /// Measure how long planning and execution take, in the simple and the extended protocol.
         ///
         /// Statements inside functions are part of the statements that call them.
         Queries(durations::Args) => |args, ctx| durations::run(ProbeMetric::Queries, args, ctx),

@@ -244,9 +244,9 @@ fn input(args: &Args) -> anyhow::Result<RehearsalInput> {
             capture::open(dir)?;
             Ok(RehearsalInput::Capture(dir.clone()))
         }
-        inputs if inputs.iter().any(|path| path.as_os_str() == "-") => {
-            Err(errors::wrong_usage("a rehearsal reads its input several times: give files"))
-        }
+        inputs if inputs.iter().any(|path| path.as_os_str() == "-") => Err(errors::wrong_usage(
+            "a rehearsal reads its input several times, so it cannot be standard input: give files",
+        )),
         files => Ok(RehearsalInput::Logs {
             files: files.to_vec(),
             options: Box::new(args.log.options()?),

@@ -120,7 +120,7 @@ enum ReplayFormat {
 pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     if args.target.is_none() && !args.connection.names_a_server() {
         // A default server would be dangerous: it could be production, and statements are executed.
-        let error = errors::wrong_usage("no server to replay against given");
+        let error = errors::wrong_usage("no server given to replay against");
         return Err(errors::with_hint(error, "give --target CONNINFO, or -h, -p, -U and -d"));
     }
     refuse_conflicting_settings(args)?;

@@ -194,7 +194,7 @@ impl From<KeymapName> for Keymap {
     }
 }
 
-/// The names of screens, with their descriptions.
+/// Returns a parser that accepts the names of screens, and describes them in the help.
 fn screens() -> impl TypedValueParser<Value = ScreenKind> {
     let value = |screen: ScreenKind| PossibleValue::new(screen.name()).help(screen.help());
     PossibleValuesParser::new(ScreenKind::all().map(value))
@@ -317,7 +317,7 @@ impl Args {
         let format = self.format.unwrap_or(FormatName::Table).into();
         let batch = BatchOptions::new(&settings, format, count);
         batch::replay(&recording.history, &batch, self.history.time_range_us(), ctx.stdout())
-            .with_context(|| format!("replaying {}", path.display()))?;
+            .with_context(|| format!("cannot show the recording {}", path.display()))?;
         Ok(CommandOutcome::Done)
     }
 

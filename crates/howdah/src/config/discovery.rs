@@ -85,7 +85,7 @@ pub(super) enum SkipReason {
     )]
     ForeignOwner { owner: u32, user: u32 },
     #[error(
-        "others can write it (mode {mode:04o}); run `chmod go-w` on it, or name it with --config"
+        "others can write to it (mode {mode:04o}); run `chmod go-w` on it, or name it with --config"
     )]
     WritableByOthers { mode: u32 },
     #[error("it is not a regular file")]
@@ -160,7 +160,7 @@ mod tests {
         }
         for mode in [0o620, 0o602, 0o666] {
             let path = file_with_mode(folder.path(), mode);
-            let reason = open_trusted(&path).expect_err("others can write it");
+            let reason = open_trusted(&path).expect_err("others can write to it");
             assert!(matches!(reason, SkipReason::WritableByOthers { .. }), "{mode:o}: {reason}");
         }
     }

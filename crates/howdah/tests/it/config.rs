@@ -72,7 +72,7 @@ fn found_file_that_others_can_write_is_skipped_and_reported() {
     let output = howdah(folder.path()).args(["lab", "list"]).assert().success();
     assert_eq!(
         text(&output.get_output().stderr),
-        "howdah: not using howdah.toml: others can write it (mode 0664); run `chmod go-w` on it, or name it with --config\n"
+        "howdah: not using howdah.toml: others can write to it (mode 0664); run `chmod go-w` on it, or name it with --config\n"
     );
     howdah(folder.path()).args(["--config", "howdah.toml", "lab", "list"]).assert().code(1);
 }

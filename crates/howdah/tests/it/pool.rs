@@ -220,7 +220,7 @@ fn sighup_reloads_settings() {
     for (settings, status) in [
         (
             settings_without_password(&server, "sizes = { pool = 3 }\nworkers = 1"),
-            "STATUS=settings reloaded, 1 changes",
+            "STATUS=settings reloaded, number of changes: 1",
         ),
         (settings_without_password(&server, "sizes = { pol = 3 }"), "STATUS=settings not changed"),
     ] {
@@ -740,7 +740,7 @@ fn pooler_started_as_root_changes_its_user_or_refuses() {
         text(&ended.get_output().stderr)
     };
     let message = refused(settings(""));
-    assert!(message.contains("the pooler does not run as root"), "{message}");
+    assert!(message.contains("the pooler must not run as root"), "{message}");
     assert!(message.contains("--os-user"), "{message}");
     let message = refused(settings("os-user = 'nobody-is-here'"));
     assert!(message.contains("there is no user nobody-is-here"), "{message}");

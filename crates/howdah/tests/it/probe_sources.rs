@@ -244,9 +244,15 @@ fn missing_privilege_is_reported_with_hint() {
 fn unsupported_source_is_a_usage_error() {
     let folder = tempfile::tempdir().unwrap();
     for (args, words) in [
-        (["waits", "--source", "bpf"], "--source bpf: this probe supports memory, sql"),
-        (["queries", "--source", "sql"], "--source sql: this probe supports bpf"),
-        (["extend", "--source", "memory"], "--source memory: this probe supports bpf, sql"),
+        (
+            ["waits", "--source", "bpf"],
+            "this probe does not support --source bpf, only memory, sql",
+        ),
+        (["queries", "--source", "sql"], "this probe does not support --source sql, only bpf"),
+        (
+            ["extend", "--source", "memory"],
+            "this probe does not support --source memory, only bpf, sql",
+        ),
     ] {
         let output = howdah(folder.path()).arg("probe").args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2));

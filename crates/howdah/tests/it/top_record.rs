@@ -52,7 +52,7 @@ fn recording_survives_two_kills_and_replays() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("are not valid frames"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("bytes are not valid"), "{}", text(&output.stderr));
     let samples: Vec<Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(samples.len() >= 15, "{}", samples.len());
@@ -157,7 +157,7 @@ fn full_disk_stops_only_the_recording() {
         (samples, messages) = replay_recording(folder.path(), "shop.top");
     }
     assert!((1..60).contains(&samples.len()), "{}", samples.len());
-    assert!(messages.contains("are not valid frames"), "{messages}");
+    assert!(messages.contains("bytes are not valid"), "{messages}");
 
     // With free space again, recording continues after the partial frame.
     let args = ["top", &uri, "--interval", "100ms", "--record", "shop.top", "--count", "3"];

@@ -160,7 +160,7 @@ fn missing_target_is_a_usage_error() {
     let Some(fixture) = fixture_with_log("no_target") else { return };
     let messages = assert_refused(&fixture, 2, &["server.log"]);
     assert!(
-        messages.contains("no server to replay against given\nhint: give --target"),
+        messages.contains("no server given to replay against\nhint: give --target"),
         "{messages}"
     );
 }

@@ -21,14 +21,15 @@ const QUOTE_CHARS_MAX: usize = 300;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The connection failed, or the deadline passed.
+    /// The host was not found, the connection failed, the deadline passed, or a header of the
+    /// request is invalid.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The peer does not speak HTTP.
+    /// The reply is not valid HTTP, or ends within its head.
     #[error("the response is not valid HTTP")]
     NotHttp,
     /// The receiver replied with an error status.
-    #[error("HTTP status {code}: {quote}")]
+    #[error("HTTP status {code}{}{quote}", if quote.is_empty() { "" } else { ": " })]
     Status {
         /// The HTTP status code.
         code: u16,
@@ -140,7 +141,7 @@ mod tests {
         let reply = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\nthere";
         assert_eq!(read_reply(reply).unwrap_err().to_string(), "HTTP status 302: there");
         let reply = b"HTTP/1.1 307 Moved\r\nLocation: /\r\nContent-Length: 0\r\n\r\n";
-        assert_eq!(read_reply(reply).unwrap_err().to_string(), "HTTP status 307: ");
+        assert_eq!(read_reply(reply).unwrap_err().to_string(), "HTTP status 307");
     }
 
     #[test]

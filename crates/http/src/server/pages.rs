@@ -39,7 +39,7 @@ pub enum PageServerError {
     /// Other machines could connect, and [`PageAccess::allow_remote`] is not set.
     #[error("{0} is not a loopback address, so other machines could read the pages")]
     NotLoopback(SocketAddr),
-    /// The address cannot be listened on, or the thread cannot be started.
+    /// The address cannot be bound, or the server's thread cannot be started.
     #[error("cannot listen on {address}")]
     Listen {
         /// The requested address.

@@ -77,7 +77,7 @@ fn committed_data_survives_immediate_shutdown() {
     assert!(cluster.is_running());
     assert_eq!(cluster.port(), port);
     assert_eq!(sql(&uri, "SELECT x FROM t"), "42");
-    assert!(matches!(cluster.start(), Err(ClusterError::WrongState { .. })));
+    assert!(matches!(cluster.start(), Err(ClusterError::AlreadyRunning { .. })));
     cluster.stop().unwrap();
     cluster.stop().unwrap();
 }
@@ -176,7 +176,7 @@ fn explicit_directory_is_removed_unless_kept() {
     let error = Cluster::builder().dir(&dir).major(other).start().unwrap_err();
     assert!(matches!(error, ClusterError::OtherMajor { found, .. } if found == major), "{error}");
     let error = Cluster::builder().dir(parent.path()).start().unwrap_err();
-    assert!(matches!(error, ClusterError::DirectoryInUse { .. }), "{error}");
+    assert!(matches!(error, ClusterError::DirectoryNotEmpty { .. }), "{error}");
 }
 
 #[test]

@@ -100,5 +100,5 @@ fn standby_of_stopped_primary_is_an_error() {
     let builder = Cluster::builder().standby_of(&primary);
     primary.stop().unwrap();
     let error = builder.start().unwrap_err();
-    assert!(error.to_string().starts_with("cannot back up the primary: connecting"), "{error}");
+    assert!(error.to_string().starts_with("cannot connect to the primary"), "{error}");
 }

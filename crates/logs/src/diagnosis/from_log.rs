@@ -180,7 +180,7 @@ fn findings(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<Finding> {
         add(Finding::new(LogSetting::LogStatement, found));
     }
     if let Some(count) = gap_count(GapKind::Sampled) {
-        let found = format!("{count} signs of sampling");
+        let found = counted(count, "sign of sampling", "signs of sampling");
         add(Finding::new(LogSetting::MinDurationSample, found.clone()));
         add(Finding::new(LogSetting::TransactionSampleRate, found));
     }
@@ -191,13 +191,15 @@ fn findings(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<Finding> {
     }
     if facts.truncated_values > 0 {
         let limit = facts.parameter_limit_bytes.map_or(String::new(), |limit| format!("{limit}: "));
-        let found = format!("{limit}{} values are truncated", facts.truncated_values);
+        let cut = counted(facts.truncated_values, "value is truncated", "values are truncated");
+        let found = format!("{limit}{cut}");
         add(Finding::new(LogSetting::ParameterMaxLength, found));
     }
     let unknown = gap_count(GapKind::ValuesUnknown).unwrap_or(0);
     // Missing values of failed statements depend on another setting.
     if unknown > counts.failed_without_values {
-        let found = format!("{} executions without values", unknown - counts.failed_without_values);
+        let count = unknown - counts.failed_without_values;
+        let found = counted(count, "execution without values", "executions without values");
         // In the other formats, `log_error_verbosity = terse` keeps the values.
         if summary.format == Some(ServerLogFormat::Stderr) {
             add(Finding::new(LogSetting::ErrorVerbosity, found.clone()));
@@ -210,21 +212,27 @@ fn findings(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<Finding> {
         add(Finding::new(LogSetting::ErrorVerbosity, "verbose").adding(saved));
     }
     if counts.failed_without_values > 0 {
-        let found = format!("{} failed statements without values", counts.failed_without_values);
+        let found = counted(
+            counts.failed_without_values,
+            "failed statement without values",
+            "failed statements without values",
+        );
         add(Finding::new(LogSetting::ParameterMaxLengthOnError, found));
     }
     if facts.errors_without_statement > 0 {
         let count = facts.errors_without_statement;
         let adds = each(count, record + average_sql(counts));
-        let found = format!("{count} errors without their statement");
+        let found = counted(count, "error without its statement", "errors without their statement");
         add(Finding::new(LogSetting::MinErrorStatement, found).adding(adds));
     }
     let foreign = facts.translated_messages + summary.problem_count(ProblemReason::BadSeverity);
     if foreign > 0 {
-        add(Finding::new(LogSetting::Messages, format!("{foreign} messages in another language")));
+        let found = counted(foreign, "message in another language", "messages in another language");
+        add(Finding::new(LogSetting::Messages, found));
     }
     if facts.lost_lines > 0 {
-        add(Finding::new(LogSetting::Collector, format!("{} lines lost", facts.lost_lines)));
+        let found = counted(facts.lost_lines, "line lost", "lines lost");
+        add(Finding::new(LogSetting::Collector, found));
     }
     if facts.statement_form > 0 && counts.durations == 0 {
         let adds = each(counts.executions, record + DURATION_BYTES);
@@ -232,22 +240,32 @@ fn findings(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<Finding> {
     }
     if facts.parse_and_bind > 0 {
         let saved = each(facts.parse_and_bind, -(record + average_sql(counts)));
-        let found = format!("{} parse and bind steps with their text", facts.parse_and_bind);
+        let found = counted(
+            facts.parse_and_bind,
+            "parse or bind step with its text",
+            "parse and bind steps with their text",
+        );
         add(Finding::new(LogSetting::MinDurationStatement, found).adding(saved));
     }
     sessions(facts, counts, record, &mut add);
     let count = facts.executions_of_unknown_transaction;
     if count > 0 {
-        let found = format!("{count} extended-protocol executions with unknown transaction");
+        let found = counted(
+            count,
+            "extended-protocol execution with unknown transaction",
+            "extended-protocol executions with unknown transaction",
+        );
         add(Finding::new(LogSetting::Destination, found));
     }
     let zones = summary.problem_count(ProblemReason::UnknownZone)
         + summary.problem_count(ProblemReason::AmbiguousZone);
     if zones > 0 {
-        add(Finding::new(
-            LogSetting::Timezone,
-            format!("{zones} timestamps in an ambiguous or unknown time zone"),
-        ));
+        let found = counted(
+            zones,
+            "timestamp in an ambiguous or unknown time zone",
+            "timestamps in an ambiguous or unknown time zone",
+        );
+        add(Finding::new(LogSetting::Timezone, found));
     }
     findings.sort_by_key(|finding| (finding.importance(), finding.setting));
     findings
@@ -262,11 +280,14 @@ fn log_statement(
     let (started, ended) = (facts.statement_form, facts.duration_form);
     Some(match (started, ended, only_slow) {
         (0, 0, _) if facts.bare_durations > 0 => {
-            format!("no statements in the log, only {} durations", facts.bare_durations)
+            let durations = counted(facts.bare_durations, "duration", "durations");
+            format!("no statements in the log, only {durations}")
         }
         (0, 0, _) => "no statements in the log".to_owned(),
         (0, _, Some(slow)) => format!("only slow statements in the log: {slow}"),
-        (0, all, None) => format!("{all} statements, logged at their end"),
+        (0, all, None) => {
+            counted(all, "statement, logged at its end", "statements, logged at their end")
+        }
         (_, 1.., _) => {
             format!("{ended} of {} statements logged only at their end", started + ended)
         }
@@ -276,6 +297,11 @@ fn log_statement(
         }
         _ => return None,
     })
+}
+
+/// Returns a count, followed by the phrase for one or for several.
+fn counted(count: u64, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
 }
 
 /// Minimum number of statements among which at least one read is expected.
@@ -305,10 +331,12 @@ fn notes(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<String> {
         notes.push("compute_query_id = on adds the query_id (PostgreSQL 14 and later)".to_owned());
     }
     if summary.rejected() > 0 {
-        notes.push(format!(
-            "{} records or lines could not be parsed; `howdah capture import --discard` shows them",
-            summary.rejected()
-        ));
+        let rejected = counted(
+            summary.rejected(),
+            "record or line could not be parsed; `howdah capture import --discard` shows it",
+            "records or lines could not be parsed; `howdah capture import --discard` shows them",
+        );
+        notes.push(rejected);
     }
     notes
 }

@@ -87,7 +87,8 @@ impl SettingOverride {
 
 type InstalledSettings = BTreeMap<String, String>;
 
-/// Returns the value if it is unsuitable for a capture; `None` otherwise.
+/// Returns the value if it is unsuitable for a capture, with what it lacks in the case of a line
+/// prefix; `None` otherwise.
 fn unsuitable_value(
     setting: LogSetting,
     value: &str,

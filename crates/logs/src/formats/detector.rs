@@ -42,7 +42,7 @@ impl FormatDetector {
     }
 
     /// Returns the reader for an input that begins with `input`, or `None` while `input` is too
-    /// short.
+    /// short or blank.
     ///
     /// # Errors
     ///

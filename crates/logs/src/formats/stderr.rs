@@ -496,7 +496,7 @@ fn unfold_fields(
 /// Maximum size of foreign lines that are held while the record around them may continue.
 const FOREIGN_BYTES_MAX: usize = 1 << 20;
 
-/// Maximum number of sample lines for testing a wider prefix, and the bytes stored of each.
+/// Maximum number of sample lines for testing a wider prefix, and of bytes stored of each.
 const SAMPLE_LINES_MAX: usize = 50;
 const SAMPLE_LINE_BYTES: usize = 1024;
 

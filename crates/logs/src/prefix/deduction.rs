@@ -16,14 +16,16 @@ use self::padding::{Padding, with_single_spaces};
 use super::{PrefixField, shape};
 use crate::record::spans::{parse_session_id, parse_u64};
 
-/// Returns the prefixes suggested by most heads, first without padded fields, then with them.
+/// Returns the prefixes that the heads of the lines suggest, first without padded fields, then with
+/// them.
 pub(super) fn deduce_prefixes(lines: &[&[u8]]) -> impl Iterator<Item = String> {
     let heads: Vec<LineHead<'_>> = lines.iter().filter_map(|line| LineHead::split(line)).collect();
     [false, true].into_iter().filter_map(move |is_padded| most_common_prefix(&heads, is_padded))
 }
 
-/// The prefix suggested by most heads; `None` if they suggest none. If `is_padded`, heads that
-/// differ only in their numbers of spaces are alike.
+/// The prefix suggested by the heads with the most tokens, and among these by the most common
+/// combination; `None` if no combination is common enough. If `is_padded`, heads that differ only
+/// in their numbers of spaces are alike.
 fn most_common_prefix(heads: &[LineHead<'_>], is_padded: bool) -> Option<String> {
     // Lines of sessions have the most tokens. Take the most common combination among them, or the
     // first in the log if several are equally common, so that the guess is reproducible.
@@ -219,7 +221,8 @@ fn next_token(head: &[u8], at: usize) -> (HeadTokenKind, usize) {
 const QUERY_ID_DIGITS_MIN: usize = 8;
 
 /// The position at which the heads of background processes end, if they end earlier than those of
-/// sessions: at a token, or after some bytes of it.
+/// sessions: the index of a token, and an offset in it. `None` if they do not all end at the same
+/// position.
 fn quit_at(
     session: &LineHead<'_>,
     heads: &[LineHead<'_>],

@@ -12,9 +12,10 @@ use super::{
 };
 use howdah_log_input::{LineLabel, stamp_len};
 
-/// Returns the candidate that matches most of `lines`, or `None` if none matches any. Simpler
-/// candidates come first in [`candidates`], and the first of equally good ones is returned. The
-/// result's [confidence](CompiledPrefix::confidence) shows whether some records do not match.
+/// Returns the prefix that matches most of `lines`, or `None` if none matches any. That is the
+/// first of the best [`candidates`], which begin with the simplest, or a deduced prefix if it
+/// matches more lines. The result's [confidence](CompiledPrefix::confidence) shows whether some
+/// records do not match.
 pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<CompiledPrefix> {
     let lines: Vec<_> = lines.filter(|line| may_have_label(line)).collect();
     // Try thousands of candidates on a few lines spread over the sample, then the best few on all
@@ -45,7 +46,8 @@ pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<
     Some(winner)
 }
 
-/// Whether a line looks like a record but does not match the prefix.
+/// Whether a line looks like a record but does not match the prefix, or only with implausible names
+/// or addresses.
 pub(crate) fn is_misfit(prefix: &CompiledPrefix, line: &[u8]) -> bool {
     !fits(prefix, line) && is_record_like(line)
 }

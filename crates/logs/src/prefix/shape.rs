@@ -74,8 +74,8 @@ fn sqlstate(bytes: &[u8]) -> Option<usize> {
     code.iter().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()).then_some(5)
 }
 
-/// `[local]`, or an address whose end is certain, because it has a port in parentheses or is
-/// numeric.
+/// Length of `[local]`, or of an address whose end is certain: one with a port in parentheses if
+/// `with_port`, or an IPv4 address.
 fn address(bytes: &[u8], with_port: bool) -> Option<usize> {
     if bytes.first() == Some(&b'[') {
         let end = memchr::memchr(b']', &bytes[..bytes.len().min(64)])?;

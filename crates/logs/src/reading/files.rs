@@ -38,10 +38,11 @@ pub enum ReadFilesError<E> {
     /// The options are not usable.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The input is not a log.
+    /// The input is not a log, or cannot be read with these options.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// A path cannot be read, or a directory contains files that are not logs.
+    /// A path cannot be opened or matches no file, or a directory contains no files or files that
+    /// are not logs.
     #[error(transparent)]
     Plan(#[from] ReadPlanError),
     /// All files are empty.
@@ -59,10 +60,10 @@ pub enum ReadFilesError<E> {
         source: io::Error,
     },
     /// `progress` requested a stop. The events before it were passed to the sink.
-    #[error("import stopped before its end")]
+    #[error("the import was stopped before the end of the logs")]
     Stopped,
     /// The sink failed on an event.
-    #[error("the event sink failed")]
+    #[error("cannot process an event of the log")]
     Sink(#[source] E),
 }
 
@@ -78,9 +79,9 @@ pub enum ReadFilesError<E> {
 ///
 /// # Errors
 ///
-/// A file cannot be read or is not a log, all are empty, or `sink` failed. All files are opened
-/// before the first is read, so a mistyped name is found immediately. Bad records are not errors:
-/// see the summary.
+/// The options are not usable, a file cannot be read or is not a log, all are empty, `progress`
+/// requested a stop, or `sink` failed. All files are opened before the first is read, so a mistyped
+/// name is found immediately. Bad records are not errors: see the summary.
 pub fn read_files<E>(
     paths: &[PathBuf],
     options: ImportOptions,

@@ -98,7 +98,7 @@ impl ThreadFramer {
 }
 
 impl FramingThreads {
-    /// Uses one thread for each processor except the caller's.
+    /// Uses one thread for each processor except the caller's, but at most [`THREADS_MAX`].
     pub(crate) fn new() -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         Self::with_threads((processors - 1).min(THREADS_MAX))

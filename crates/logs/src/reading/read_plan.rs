@@ -55,7 +55,7 @@ pub enum ReadPlanError {
         /// The pattern.
         path: PathBuf,
     },
-    /// A directory contains no files.
+    /// A directory contains no files, except hidden ones and those in subdirectories.
     #[error("{} contains no files", path.display())]
     EmptyDirectory {
         /// Path of the directory.
@@ -103,7 +103,7 @@ impl ReadPlan {
         Ok(plan)
     }
 
-    /// Omits files that were named twice, for example by overlapping patterns.
+    /// Omits files that were given twice, for example by overlapping patterns.
     fn omit_repeated(&mut self, candidates: &mut Vec<CandidateFile>) {
         let mut seen = HashSet::new();
         candidates.retain(|candidate| {
@@ -117,7 +117,12 @@ impl ReadPlan {
         });
     }
 
-    /// Reads the beginning of every file to find its format and first time.
+    /// Reads the beginning of every file to find its format and first time, omits logs that other
+    /// files contain too, and orders the rest by time.
+    ///
+    /// # Errors
+    ///
+    /// A given directory contains a file that is not a log.
     fn sniff_files(
         &mut self,
         candidates: &mut Vec<CandidateFile>,
@@ -227,7 +232,7 @@ struct CandidateFile {
 
 impl CandidateFile {
     /// Whether two files hold the same log in different formats: they are in one directory and
-    /// start at the same time. Logs with the same base name may start at slightly different times.
+    /// start at the same time, or less than an hour apart if they have the same base name.
     fn is_duplicate(&self, other: &Self) -> bool {
         let (Some(first), Some(others)) = (self.sniff.first, other.sniff.first) else {
             return false;

@@ -39,7 +39,8 @@ const REORDER_MAX: usize = 100_000;
 
 /// An iterator over the events of logs, in the order of their start.
 ///
-/// If a log cannot be opened or read, the iterator returns the error and then ends.
+/// If a log cannot be opened or read, the iterator returns the error, then the events that it still
+/// holds for sorting, and ends.
 #[derive(Debug)]
 pub struct LogStream {
     events: Receiver<StreamItem>,
@@ -103,7 +104,8 @@ impl LogStream {
         self.summary.as_ref()
     }
 
-    /// Receives the next event, or releases the buffered events if none arrived in time.
+    /// Receives the next event, or releases the buffered events if none arrived in time or the
+    /// input has ended.
     fn receive(&mut self) -> Result<(), ReadFilesError<ReceiverGone>> {
         let idle = if self.is_live { IDLE_TIMEOUT } else { Duration::MAX };
         match self.events.recv_timeout(idle) {

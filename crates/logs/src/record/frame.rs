@@ -130,7 +130,7 @@ impl SessionFields {
         [session_id, remote, user, database, application, backend_type]
     }
 
-    /// Whether two sets of fields have equal bytes in the same input.
+    /// Whether two sets of session fields are equal, with spans compared by their bytes.
     #[inline]
     fn describes_same_session(&self, other: &Self, input: &[u8], scratch: &[u8]) -> bool {
         (self.pid, self.session_start, self.has_leader)
@@ -180,7 +180,7 @@ impl ChunkFrames {
         self.sessions.len() as u32 - 1
     }
 
-    /// Returns the index of session fields, adding them unless equal ones are known for the
+    /// Returns the index of session fields. Adds them unless they equal those last added for the
     /// process.
     #[inline]
     pub(crate) fn session_index(&mut self, fields: &SessionFields, chunk: &[u8]) -> u32 {

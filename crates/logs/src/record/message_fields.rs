@@ -38,10 +38,11 @@ impl MessageFields {
     }
 }
 
-/// Number of bytes after the keyword that are searched; even the longest duration is shorter.
+/// A message with this many bytes after the keyword, or more, is not parsed as a bare duration,
+/// which is shorter.
 const DURATION_BYTES_MAX: usize = 32;
 
-/// The first eight bytes of `duration:` messages, as an integer for fast comparison.
+/// The first eight bytes of `duration:` and `statement:` messages, as integers for fast comparison.
 pub(crate) const DURATION: u64 = u64::from_le_bytes(*b"duration");
 pub(crate) const STATEMENT: u64 = u64::from_le_bytes(*b"statemen");
 

@@ -56,7 +56,7 @@ impl FieldSpan {
         self.get(input, scratch).unwrap_or_default()
     }
 
-    /// The span's range in the input. Must not be used for other spans.
+    /// The span's range in the input. The span must be in the input.
     pub(crate) fn range(self) -> std::ops::Range<usize> {
         debug_assert!(self.start & Self::IN_SCRATCH == 0);
         self.start as usize..self.start as usize + self.len as usize
@@ -101,7 +101,7 @@ impl FieldSpan {
         Self { len: self.len.min(len as u32), ..self }
     }
 
-    /// The span without its first `len` bytes; it must be at least that long.
+    /// The span without its first `len` bytes. It must have at least `len` bytes.
     pub(crate) fn skip_first(self, len: usize) -> Self {
         Self { start: self.start + len as u32, len: self.len - len as u32 }
     }

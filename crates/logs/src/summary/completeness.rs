@@ -67,7 +67,7 @@ macro_rules! gap_kinds {
                 match self { $(Self::$variant => $remedy,)* }
             }
 
-            /// A measure against the gap at replay time, if no server setting helps.
+            /// Advice on dealing with the gap, for some gaps that no server setting prevents.
             pub const fn advice(self) -> Option<&'static str> {
                 match self {
                     Self::LoginSettings => Some(
@@ -86,7 +86,7 @@ macro_rules! gap_kinds {
 }
 
 gap_kinds! {
-    /// Gaps in the server's line numbers of a session.
+    /// Lines that are missing, according to the line numbers of their session.
     LostLines, |s: &ImportSummary| s.facts.lost_lines,
         "lines that the server wrote and the log does not contain",
         "their contents are not replayed: statements, values or ends of sessions",
@@ -101,7 +101,7 @@ gap_kinds! {
         "records or lines that could not be read",
         "their contents are not replayed",
         None;
-    /// Items of pgreplay-go or replay files of pgreplay.
+    /// Files made by pgreplay or pgreplay-go instead of the server.
     OtherCapture, |s: &ImportSummary| s.inputs.other_captures(),
         "files made by another replay tool, not by the server",
         "they contain no durations and no errors; what that tool could not read is missing without a trace",

@@ -37,7 +37,8 @@ macro_rules! reasons {
             /// Every reason, in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Whether the affected record or line was skipped.
+            /// Whether a part of the server's log was lost. False for lines of other programs,
+            /// although they are skipped.
             pub const fn drops_record(self) -> bool {
                 match self { $(Self::$variant => $loses,)* }
             }

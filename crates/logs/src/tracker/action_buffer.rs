@@ -36,7 +36,7 @@ impl Default for ActionBuffer {
 }
 
 impl ActionBuffer {
-    /// Stores another action.
+    /// Stores a copy of an action, which replaces the previous one.
     pub(super) fn set(&mut self, action: &ActionRef<'_>) {
         self.clear();
         self.kind = action.kind();

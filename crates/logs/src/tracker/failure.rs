@@ -112,7 +112,8 @@ impl SessionTable {
         }
     }
 
-    /// Closes the session after a FATAL error. A later `disconnection` message then has no effect.
+    /// Closes the session after a FATAL or PANIC error. A later `disconnection` message then has no
+    /// effect.
     fn close_session(
         &mut self,
         slot: usize,
@@ -285,8 +286,8 @@ impl<'a> PortalValues<'a> {
 
 /// The reason why the server or a user terminated a statement or session, if either did.
 ///
-/// Source: `ProcessInterrupts` in `postgres.c`. All causes share the SQLSTATE 57014, or 55P03 for
-/// locks, so only the text distinguishes them.
+/// Source: `ProcessInterrupts` in `postgres.c`. Only the text distinguishes all causes: several
+/// have the SQLSTATE 57014 (55P03 for locks), and a stderr log may have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TerminationCause {
     /// A user cancelled the statement.

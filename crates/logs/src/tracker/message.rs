@@ -30,7 +30,7 @@ pub(crate) enum LogMessage<'a> {
     Received,
     /// A session ended.
     Disconnection,
-    /// All open sessions are gone.
+    /// The server has started, stopped or reinitialized, so all earlier sessions have ended.
     Restart,
     /// Any other English message about connections or the server itself.
     Recognized,

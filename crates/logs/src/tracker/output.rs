@@ -78,7 +78,7 @@ impl OpenAction {
 }
 
 impl EventOutput<'_> {
-    /// Starts an action whose outcome may follow.
+    /// Starts an action whose outcome may follow, after finishing the open one without an outcome.
     pub(super) fn start_action(&mut self, session: &mut TrackedSession, draft: &EventDraft<'_>) {
         self.abandon_action(session);
         self.count_unknown_syncs(draft);

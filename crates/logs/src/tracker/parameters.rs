@@ -25,7 +25,8 @@ pub(crate) struct ValueLimit {
 }
 
 impl ValueLimit {
-    /// Returns the estimated limit in bytes; `None` if no value seems to have been cut.
+    /// Returns the estimated limit in bytes; `None` if no value seems to have been cut, or if a
+    /// longer value was not cut.
     pub(crate) fn bytes(&self) -> Option<usize> {
         self.longest_cut.filter(|cut| self.longest_uncut <= cut + CHARACTER_BYTES_MAX)
     }
@@ -59,15 +60,16 @@ impl ValueLimit {
 }
 
 /// Length of the longest character in bytes, less one. The server cuts values between characters,
-/// so a cut value may be shorter than the limit by this number of bytes.
+/// so a cut value may be shorter than the limit by up to this number of bytes.
 const CHARACTER_BYTES_MAX: usize = 3;
 
-/// The values of the last parsed list, as offsets in its text, or in a copy of the text that starts
-/// with the first doubled quote.
+/// The values of the last parsed list, as offsets in its text or, if a value has a doubled quote,
+/// in a copy of the text.
 #[derive(Debug, Default)]
 pub(crate) struct BoundValues {
     slots: Vec<ParameterSpan>,
-    /// The text up to the first value with a doubled quote, then the unescaped values.
+    /// The text up to the first value with a doubled quote, then the unescaped values. Empty as
+    /// long as no value has a doubled quote.
     copy: Vec<u8>,
 }
 
@@ -98,7 +100,8 @@ impl BoundValues {
         }
     }
 
-    /// Parses the one value at the front of `text`.
+    /// Parses the one value at the front of `text`, and ignores the rest. Returns `None` if it is
+    /// not valid.
     pub(crate) fn parse_single<'a>(
         &'a mut self,
         text: &'a [u8],
@@ -120,8 +123,9 @@ impl BoundValues {
         ParametersRef::Flat { bytes, spans: &self.slots }
     }
 
-    /// Parses a typical value: short, without quotes or trailing dots, in a list without doubled
-    /// quotes so far. Returns `None` for any other value and leaves the state unchanged.
+    /// Parses a typical value: at most seven bytes, no longer than the longest uncut value so far,
+    /// without quotes or trailing dots, in a list without doubled quotes so far. Returns `None` for
+    /// any other value and leaves the state unchanged.
     #[inline]
     fn parse_short<'a>(
         &mut self,

@@ -120,7 +120,7 @@ impl SessionPipelines {
     }
 
     /// Observes a step logged at its end with its text. If it took less than the lowest positive
-    /// `log_min_duration_statement`, the server logs all durations.
+    /// `log_min_duration_statement`, the server logs every step in this way.
     pub(super) fn observe_duration(&mut self, micros: u64) {
         self.has_all_texts |= micros < THRESHOLD_US_MIN;
     }
@@ -220,7 +220,7 @@ impl SessionPipelines {
     }
 }
 
-/// Whether an action executes a portal, which is followed by a Sync.
+/// Whether an action is an Execute of a portal, which may share its Sync with other actions.
 fn is_extended_execution(action: &ActionRef<'_>) -> bool {
     matches!(action, ActionRef::Execute(_) | ActionRef::Fetch(_))
 }
@@ -282,8 +282,8 @@ fn statement_block_change(statement: &[u8]) -> BlockChange {
     }
 }
 
-/// A cheap test that most statements fail: whether the text starts with the first characters of a
-/// comment, or of a keyword that begins or ends a block.
+/// A cheap test that most statements fail: whether the text starts like a comment, with a
+/// parenthesis, or with the first two bytes of a keyword that begins or ends a block.
 fn may_change_blocks(text: &[u8]) -> bool {
     match text {
         [b'/' | b'-' | b'(', ..] => true,

@@ -70,8 +70,8 @@ impl SamplingDetector {
     }
 }
 
-/// Whether the text is a single statement that begins or ends a block: no `ROLLBACK TO`, no `COMMIT
-/// AND CHAIN`, no second statement.
+/// Whether a text that starts with BEGIN, COMMIT or ROLLBACK only begins or ends a block: it has no
+/// `TO`, `AND CHAIN` or `PREPARED`, and no second statement.
 fn is_simple_block_command(sql: &[u8]) -> bool {
     let mut words = Lexer::new(sql)
         .filter(|token| !matches!(token.kind, TokenKind::Space | TokenKind::Comment))

@@ -450,7 +450,8 @@ impl TrackedSession {
 }
 
 /// The id of a new session: `%c`, or its equivalent, start second and process id in hexadecimal. If
-/// the log does not show the start, the first record's time is used.
+/// the log does not show the start, the first record's time is used; without a process id, the id
+/// consists of user, database and client address.
 fn id(record: &LogRecord<'_>) -> Arc<str> {
     if !record.session_id().is_empty() {
         return String::from_utf8_lossy(record.session_id()).into();

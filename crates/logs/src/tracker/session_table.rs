@@ -29,7 +29,8 @@ pub(super) struct SessionTable {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum SessionKey {
     Process(u32),
-    /// The log shows neither session nor process: one session per client address and user.
+    /// The log shows neither session nor process: one session per client address, user and
+    /// database.
     Client(Vec<u8>),
 }
 
@@ -107,8 +108,9 @@ impl SessionTable {
         Some(session)
     }
 
-    /// Updates a session's names, counts lost lines, and removes the session if another process has
-    /// its id. Returns the slot if the session still exists.
+    /// Updates a session's names and counts lost lines, or removes the session if the record shows
+    /// that its process id now belongs to another one. Returns the slot if the session still
+    /// exists.
     #[inline]
     pub(super) fn update_session(
         &mut self,

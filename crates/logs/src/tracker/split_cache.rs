@@ -31,7 +31,7 @@ const TEXT_BYTES_MAX: usize = 2048;
 
 impl SplitCache {
     /// Splits an unambiguous text without a portal into name and statement; the name is empty for
-    /// the unnamed statement.
+    /// the unnamed statement. Returns `None` for other texts and for very short ones.
     #[inline]
     pub(crate) fn split<'a>(&mut self, text: &'a [u8]) -> Option<(&'a [u8], Hashed<'a>)> {
         let slot = slot(text)?;
@@ -44,7 +44,7 @@ impl SplitCache {
         self.insert(slot, text)
     }
 
-    /// Splits a text and caches the result.
+    /// Splits a text, and caches the result unless the text is too long.
     #[inline(never)]
     fn insert<'a>(&mut self, slot: usize, text: &'a [u8]) -> Option<(&'a [u8], Hashed<'a>)> {
         let name = unambiguous_statement_len(text)?;
@@ -60,7 +60,7 @@ impl SplitCache {
     }
 }
 
-/// The slot of a text, by its ends and its length; `None` if it is too short.
+/// The slot of a text, by its ends and its length; `None` if it has less than eight bytes.
 #[inline]
 fn slot(text: &[u8]) -> Option<usize> {
     let front = u64::from_le_bytes(*text.first_chunk()?);

@@ -46,8 +46,8 @@ pub(super) fn start(
     session.earliest_start = record.time();
 }
 
-/// Handles a duration without a text, which belongs to the open action, or to a parse or bind
-/// whose text follows.
+/// Handles a duration without a text, which belongs to the open action, to a parse or bind whose
+/// text follows, or to an action that is not logged.
 pub(super) fn finish_bare(
     session: &mut TrackedSession,
     micros: u64,

@@ -7,13 +7,13 @@ pub(super) struct Vxid {
     len: u8,
 }
 
-/// Size of the text buffer in bytes: the length of the longest id, `2147483647/4294967295`, plus
-/// two.
+/// Size of the text buffer in bytes. The longest id, `2147483647/4294967295`, has 21; two more make
+/// a [`Vxid`] 24 bytes long.
 const BYTES_MAX: usize = 23;
 
 impl Vxid {
-    /// Parses an id. `None` for `3/0`, which stands for the absence of a transaction, and for a
-    /// text longer than any id.
+    /// Stores an id. `None` for `3/0`, which stands for the absence of a transaction, and for a
+    /// text that is empty, longer than any id, or not ASCII.
     #[inline]
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         if text.is_empty() || text.len() > BYTES_MAX || text.ends_with(b"/0") || !text.is_ascii() {

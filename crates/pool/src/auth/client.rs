@@ -61,7 +61,8 @@ pub use rules::{ClientRules, UserSecret};
 /// # Cost
 ///
 /// Buffers at most one incomplete packet or message, and the bytes that arrived with it in one
-/// read. A SCRAM login with a stored verifier costs four hashes.
+/// read; during a key derivation or auth query, at most 16 kB and the bytes of one read. A SCRAM
+/// login with a stored verifier computes only a few hashes.
 #[derive(Debug)]
 pub struct ClientHandshake {
     rules: Arc<ClientRules>,
@@ -79,7 +80,7 @@ pub struct ClientHandshake {
 
 #[derive(Debug)]
 enum ClientAuthState {
-    /// Waits for a startup packet or a request.
+    /// Waits for a startup packet, an encryption request or a CancelRequest.
     Startup,
     /// Waits for the TLS handshake; `is_direct` is whether the client started it without an
     /// SSLRequest.
@@ -120,7 +121,7 @@ pub enum ClientStep {
 /// An authenticated client. It has been sent AuthenticationOk and nothing after it.
 #[derive(Debug)]
 pub struct AuthenticatedClient {
-    /// The user name from the startup packet; the secret of this user was checked.
+    /// The user name from the startup packet. With method `any` the user may be unknown.
     pub user: String,
     /// The requested database, which is configured or is the console.
     pub database: String,
@@ -131,9 +132,10 @@ pub struct AuthenticatedClient {
     pub is_owner: bool,
     /// The kind of replication that the connection is for, if any.
     pub replication: Replication,
-    /// The role of server that the client needs in a cluster, from `target_session_attrs`.
+    /// The server role that the client requests with `target_session_attrs`, if any.
     pub role: Option<TargetRole>,
-    /// The session parameters from the client's startup packet and its `options`.
+    /// The session parameters from the client's startup packet and its `options`, without ignored
+    /// ones. A replication connection keeps `options` as one parameter, unparsed.
     pub settings: Vec<SessionParameter>,
     /// The SCRAM keys computed during the login, for logins to servers with the same verifier.
     pub scram_keys: Option<ScramKeys>,
@@ -177,7 +179,7 @@ pub struct ClientTlsInfo {
     /// The hash of the pooler's certificate for `tls-server-end-point`; `None` if no hash is
     /// defined for the certificate's signature algorithm.
     pub end_point_hash: Option<Vec<u8>>,
-    /// Whether the client has presented a certificate, which was verified.
+    /// Whether the client has presented a certificate that was verified.
     pub has_certificate: bool,
     /// The common name of the certificate's subject, if it has one.
     pub common_name: Option<String>,
@@ -390,7 +392,8 @@ impl ClientHandshake {
         !self.is_unix() && self.rules.config.tls.client_mode() != SslMode::Disable
     }
 
-    /// Starts the configured authentication, or an auth query first if the secret is not known.
+    /// Starts the configured authentication. If the user has no configured secret and an auth query
+    /// is configured, that query runs first.
     fn start_auth(&mut self, mut request: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
         request.is_owner = self.rules.is_owner(&request, self.origin);
         let requirement = self.rules.auth_requirement(&request, self.origin, self.tls.as_ref())?;
@@ -439,8 +442,8 @@ impl ClientHandshake {
         let split =
             Frame::split(&input, auth_request.response_bytes_max()).map_err(|error| match error {
                 HeaderError::TooLong { .. } => Rejection::TooLong,
-                _ => Rejection::Layout(
-                    "a message's length is less than its own four bytes".to_owned(),
+                _ => Rejection::PasswordMessage(
+                    "its length is less than its own four bytes".to_owned(),
                 ),
             });
         // A message of another type is refused by its tag, before its length is checked.

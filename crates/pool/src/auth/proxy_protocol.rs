@@ -5,8 +5,9 @@
 //! \r\n\r\n\0\r\nQUIT\n  21  11  000c  source dest. port port          version 2
 //! ```
 //!
-//! A receiver must not guess: a trusted peer must send a header, and any other peer has none.
-//! Source: "The PROXY protocol, versions 1 & 2", haproxy.
+//! A receiver must not guess whether there is a header: a trusted peer must always send one, and
+//! bytes from any other peer are never read as one. Source: "The PROXY protocol, versions 1 & 2",
+//! haproxy.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},

@@ -6,8 +6,8 @@ use howdah_wire::{
     startup::ProtocolVersion,
 };
 
-/// The reason why a login is refused. The texts are PostgreSQL's wherever it has the same reason,
-/// so that drivers and users recognize them.
+/// The reason why a login is refused. Most texts are those of PostgreSQL or PgBouncer for the same
+/// reason, so that drivers and users recognize them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -21,6 +21,12 @@ pub enum Rejection {
     /// The startup packet is malformed.
     #[error("invalid startup packet layout: {0}")]
     Layout(
+        /// The violated rule.
+        String,
+    ),
+    /// The message with the password or with SCRAM data is malformed.
+    #[error("invalid password message: {0}")]
+    PasswordMessage(
         /// The violated rule.
         String,
     ),
@@ -104,13 +110,13 @@ pub enum Rejection {
     /// No line of `auth.hba-file` matches the connection.
     #[error("no pg_hba.conf entry for {0}")]
     NoRule(
-        /// Host, user and database.
+        /// Host, user, database and encryption of the connection, as in PostgreSQL's error.
         String,
     ),
     /// A `reject` line of `auth.hba-file` matches the connection.
     #[error("pg_hba.conf rejects connection for {0}")]
     Rejected(
-        /// Host, user and database.
+        /// Host, user, database and encryption of the connection, as in PostgreSQL's error.
         String,
     ),
     /// The method requires no password, but the user is unknown.
@@ -143,13 +149,13 @@ pub enum Rejection {
         /// Tag of the received message.
         u8,
     ),
-    /// A message is longer than any valid one.
+    /// A message is longer than any valid one, or the client has sent too much ahead.
     #[error("login message too long")]
     TooLong,
     /// The client selected a SASL mechanism that was not offered.
     #[error("client selected an invalid SASL authentication mechanism")]
     Mechanism,
-    /// A SCRAM message is malformed.
+    /// A SCRAM message is malformed, or does not belong to this exchange.
     #[error("malformed SCRAM message")]
     Scram,
     /// SCRAM channel binding failed: client and pooler are not the two ends of one TLS connection.
@@ -164,18 +170,21 @@ pub enum Rejection {
         /// The limit by its name in PgBouncer, such as `max_client_conn`.
         &'static str,
     ),
+    /// The client needs a new pool, and the maximum number of pools is reached.
+    #[error("too many pools")]
+    TooManyPools,
     /// The pooler is shutting down: only its console still accepts connections.
     #[error("the database system is shutting down")]
     ShuttingDown,
     /// The operating system failed to provide random bytes, which every login needs.
-    #[error("the operating system provides no random bytes for a login")]
+    #[error("could not get random bytes from the operating system")]
     NoRandomness,
 }
 
 /// The reasons for refused logins, as counted in the metrics and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
-    /// A wrong password, an unknown user, or a failed SCRAM proof.
+    /// A wrong password, an unknown user, or failed SCRAM channel binding.
     Password,
     /// The certificate is for another user, or the client sent none.
     Certificate,
@@ -183,7 +192,7 @@ pub enum RefusalReason {
     Peer,
     /// Refused by the rules of `auth.hba-file`.
     Hba,
-    /// An unknown user, with a method that requires no password.
+    /// An unknown user, with a method that requires no password, or no user name at all.
     User,
     /// An unknown database, or one that is disabled.
     Database,
@@ -191,13 +200,13 @@ pub enum RefusalReason {
     Console,
     /// A startup parameter that is not supported.
     Parameter,
-    /// TLS is required, or the handshake failed.
+    /// TLS is required, the handshake failed, or direct TLS came without ALPN.
     Tls,
     /// A limit on connections is reached.
     Limit,
     /// The login timed out.
     Timeout,
-    /// A protocol violation.
+    /// A violation of PostgreSQL's or the PROXY protocol, or an unsupported protocol version.
     Protocol,
     /// A CancelRequest with an unknown key.
     CancelKey,
@@ -266,13 +275,14 @@ impl Rejection {
             | Self::Replication(_)
             | Self::SessionAttributes(_) => RefusalReason::Parameter,
             Self::TlsRequired | Self::NoAlpn => RefusalReason::Tls,
-            Self::TooMany(_) => RefusalReason::Limit,
+            Self::TooMany(_) | Self::TooManyPools => RefusalReason::Limit,
             Self::Timeout => RefusalReason::Timeout,
             Self::ShuttingDown => RefusalReason::Shutdown,
             Self::NoRandomness => RefusalReason::System,
             Self::NotStartupPacket
             | Self::ProxyHeader(_)
             | Self::Layout(_)
+            | Self::PasswordMessage(_)
             | Self::Protocol(_)
             | Self::DuplicateEncryptionRequest(_)
             | Self::UnencryptedData(_)
@@ -283,7 +293,7 @@ impl Rejection {
         }
     }
 
-    /// Returns the SQLSTATE that PostgreSQL uses for the same error.
+    /// Returns the SQLSTATE that PostgreSQL uses for the same or the most similar error.
     pub const fn sqlstate(&self) -> &'static [u8; 5] {
         match self {
             Self::Protocol(_) => b"0A000",
@@ -297,11 +307,12 @@ impl Rejection {
             Self::NoRandomness => b"58000",
             Self::Password(_) => b"28P01",
             Self::UnknownDatabase(_) => b"3D000",
-            Self::TooMany(_) => b"53300",
+            Self::TooMany(_) | Self::TooManyPools => b"53300",
             Self::Timeout => b"57014",
             Self::NotStartupPacket
             | Self::ProxyHeader(_)
             | Self::Layout(_)
+            | Self::PasswordMessage(_)
             | Self::DuplicateEncryptionRequest(_)
             | Self::UnencryptedData(_)
             | Self::NoAlpn

@@ -22,16 +22,16 @@ use crate::{
 
 pub use error::ServerLoginError;
 
-/// Longest message of a server during the login. libpq accepts 30,000 bytes for an error and 2,000
-/// for other messages; a parameter value may be long.
+/// Maximum body length of a server's message during the login, in bytes. libpq accepts 30,000 bytes
+/// for an error and 2,000 for other messages; a parameter value may be long.
 const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 
 /// Maximum number of parameters accepted from a server. PostgreSQL 18 reports 16; extensions may
 /// add more.
 const PARAMETERS_MAX: usize = 256;
 
-/// A login to a server: from the startup packet, after TLS is negotiated, to the first
-/// ReadyForQuery.
+/// A login to a server: from the startup packet, after TLS is negotiated, to ReadyForQuery. With a
+/// `connect-query`, that is the ReadyForQuery after this query.
 ///
 /// # Contract
 ///
@@ -112,7 +112,7 @@ pub struct ServerReady {
     pub login: crate::ServerLogin,
     /// The negotiated protocol version.
     pub version: ProtocolVersion,
-    /// Bytes that the server has sent after its first ReadyForQuery.
+    /// Bytes that the server has sent after the ReadyForQuery that ended the login.
     pub received: Vec<u8>,
 }
 
@@ -157,7 +157,8 @@ impl ServerHandshake {
     ///
     /// # Errors
     ///
-    /// The server refused the login, or it violated the protocol or failed to authenticate itself.
+    /// The server refused the login, requested a password that is not known or must not be sent,
+    /// requested an unsupported method, failed to authenticate itself, or violated the protocol.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<ServerStep, ServerLoginError> {
         self.input.extend_from_slice(bytes);
         self.advance()

@@ -21,7 +21,7 @@ pub(super) struct StartupRequest {
     pub(super) replication: Replication,
     /// Session parameters. For replication they include `options` unchanged.
     pub(super) settings: Vec<SessionParameter>,
-    /// The role of server that the client requests in a cluster.
+    /// The server role that the client requests with `target_session_attrs`.
     pub(super) role: Option<TargetRole>,
     /// Whether the client is the OS user of this process, on the console.
     pub(super) is_owner: bool,

@@ -25,7 +25,7 @@ pub(super) const ANY: u8 = 4;
 /// The server is a primary on an older timeline or with another system identifier: clients must not
 /// stay connected to it.
 const FENCED: u8 = 8;
-/// The server has failed checks for so long that clients no longer wait for it.
+/// The server has failed checks for so long that requests running on it are aborted.
 const UNRESPONSIVE: u8 = 16;
 
 /// The shared state of one server.
@@ -36,10 +36,11 @@ pub struct MemberHealth {
     eligibility: AtomicU8,
     /// Connections opened in an earlier epoch are closed as soon as they are free.
     epoch: AtomicU32,
-    /// Time at which the last ban ended, in nanoseconds; 0 if the server was never banned.
+    /// Time of the first reply to a check after the last ban expired, in nanoseconds; 0 if there
+    /// was none. A ban that was lifted does not count.
     slow_start_from: AtomicU64,
-    /// For a standby, the last check at which the primary's WAL position was not beyond what the
-    /// standby has replayed by now.
+    /// For a standby, the number of the last check whose primary WAL position it has replayed; 0 if
+    /// unknown.
     replayed: AtomicU64,
     /// The write tracker of the server's cluster.
     pub(crate) write_tracker: Arc<WriteTracker>,
@@ -50,33 +51,34 @@ pub struct MemberHealth {
 #[derive(Debug)]
 struct HealthState {
     status: ServerStatus,
-    /// Whether the last connection attempt or health check failed.
+    /// Whether a connection attempt or health check has failed since the server last replied to a
+    /// check. Lifting a ban clears this too.
     is_down: bool,
-    /// Time of the first failed check since the last successful one.
+    /// Time of the first failed check since the server last replied to one.
     failing_since: Option<Time>,
     is_unresponsive: bool,
-    /// Whether a connection was lost since the last successful check: the server may have
-    /// restarted.
+    /// Whether a connection was lost, or a connection attempt or check failed, since the last
+    /// successful check: the server may have restarted.
     is_suspect: bool,
-    /// Number of times the server became suspect. The result of a check is discarded if this number
-    /// has grown since the check started.
+    /// Number of lost connections, failed connection attempts and address changes so far. The
+    /// result of a check is discarded if this number has grown since the check started.
     suspicions: u32,
     ban: Option<MemberBan>,
     findings: CheckFindings,
 }
 
-/// Period during which a replica gets no clients, and the reason.
+/// Period during which a server other than the primary gets no clients, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberBan {
     /// Time at which the ban started.
     pub since: Time,
-    /// Time at which the ban ends.
+    /// Time from which the next reply to a check ends the ban.
     pub until: Time,
     /// The error that caused the ban, or the text of an administrator's command.
     pub reason: String,
 }
 
-/// The state of a server according to its last health check.
+/// The state of a server according to its last successful health check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckFindings {
     /// The timeline that the server reported; 0 if a standby has not reported one.
@@ -95,8 +97,7 @@ pub struct CheckFindings {
     /// Whether the system identifier differs from the primary's although they are required to be
     /// the same.
     pub is_foreign: bool,
-    /// For a standby, the last check at which the primary's WAL position was not beyond what the
-    /// standby has replayed by now.
+    /// For a standby, the last check whose primary WAL position it has replayed; 0 if unknown.
     pub(crate) replayed: CheckSeq,
 }
 
@@ -173,12 +174,13 @@ impl MemberHealth {
         self.eligibility() & UNRESPONSIVE != 0
     }
 
-    /// Whether a check has failed since the last successful one.
+    /// Whether a check has failed since the server last replied to one.
     pub(crate) fn is_failing_checks(&self) -> bool {
         self.lock().failing_since.is_some()
     }
 
-    /// Whether the server accepts writes.
+    /// Whether writes may be sent to the server: it is the primary, and either configured as such
+    /// or not suspect.
     pub(crate) fn accepts_writes(&self) -> bool {
         self.eligibility() & PRIMARY != 0
     }
@@ -188,7 +190,8 @@ impl MemberHealth {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Returns the time at which the last ban ended; `None` if the server was never banned.
+    /// Returns the time of the first reply to a check after the last ban expired; `None` if no ban
+    /// has expired.
     pub(super) fn slow_start_from(&self) -> Option<Time> {
         Some(Time(self.slow_start_from.load(Ordering::Relaxed))).filter(|time| time.0 > 0)
     }
@@ -228,7 +231,7 @@ impl MemberHealth {
         self.publish(&inner);
     }
 
-    /// Records a failed attempt to connect.
+    /// Records a failed attempt to connect. A replica is banned.
     pub(crate) fn connect_failed(&self, now: Time, reason: &str) {
         let mut inner = self.lock();
         inner.suspicions += 1;
@@ -236,13 +239,15 @@ impl MemberHealth {
         self.publish(&inner);
     }
 
-    /// Returns how often the server became suspect; read before a check starts.
+    /// Returns the number of suspicions so far. A check reads it before it starts, for
+    /// [`Self::check_succeeded`].
     pub(crate) fn suspicions(&self) -> u32 {
         self.lock().suspicions
     }
 
-    /// Records a failed check. If all checks have failed for `check_failure_timeout`, requests
-    /// running on the server are aborted. Returns whether the server was up before.
+    /// Records a failed check. A replica is banned. If all checks have failed for
+    /// `check_failure_timeout`, requests running on the server are aborted. Returns whether the
+    /// server was up before.
     pub(crate) fn check_failed(
         &self,
         now: Time,
@@ -297,7 +302,7 @@ impl MemberHealth {
         }
     }
 
-    /// Sets the status that follows from the report of another server.
+    /// Sets the status that follows from reports of other servers, a failed check or a reset.
     pub(crate) fn set_status(&self, status: ServerStatus, is_foreign: bool) {
         let mut inner = self.lock();
         let state = CheckFindings { is_foreign, ..inner.findings.clone() };
@@ -317,7 +322,7 @@ impl MemberHealth {
         }
     }
 
-    /// Returns the configured role, or else the status as of the last check.
+    /// Returns the configured role, or else the status that was determined last.
     pub(crate) fn status(&self) -> ServerStatus {
         self.lock().status
     }
@@ -335,7 +340,8 @@ impl MemberHealth {
         true
     }
 
-    /// Lifts the ban. Returns whether there was one.
+    /// Lifts the ban, and considers the server up until the next failure. Returns whether there was
+    /// a ban.
     pub(crate) fn unban(&self) -> bool {
         let mut inner = self.lock();
         let had = inner.ban.take().is_some();

@@ -13,7 +13,7 @@
 //! Two members are picked at random. The balancer chooses the one with the smaller value of:
 //!
 //! ```text
-//! latency² × (load + usual load of all)
+//! latency² × (load + mean usual load)
 //! ```
 //!
 //! The current load of a member matters only because it slows replies, and the measured latency
@@ -175,7 +175,8 @@ impl MemberBalancer {
         }
     }
 
-    /// Returns the suitable members that have replayed the client's writes, where required.
+    /// Returns the suitable members that have replayed the client's writes, where required. If no
+    /// standby has, that is the primary, if the requirement allows it.
     fn members_with(&self, requirement: MemberRequirement) -> u64 {
         let members = self.members_for(requirement.role);
         if requirement.min_replayed == CheckSeq::default()
@@ -219,8 +220,8 @@ impl MemberBalancer {
         self.members_with(requirement) & 1 << member != 0
     }
 
-    /// Returns the pool for the next client of a role, if a single member is suitable or the choice
-    /// depends on the turn alone; otherwise `None`, and [`Self::choose`] is needed.
+    /// Returns the pool for the next client of a role, if a single member is suitable or all
+    /// suitable members simply take turns; otherwise `None`, and [`Self::choose`] is needed.
     #[inline]
     pub(crate) fn choose_fast(&mut self, role: TargetRole) -> Option<PoolId> {
         self.refresh();
@@ -260,7 +261,8 @@ impl MemberBalancer {
         Some(self.pick(members, load))
     }
 
-    /// Lifts all bans, since no member is suitable for `role`. The primary is never banned.
+    /// Lifts all bans because no member is suitable for `role`. Does nothing for role `primary`,
+    /// since the primary is never banned.
     #[cold]
     fn unban_all(&mut self, role: TargetRole) {
         if role != TargetRole::Primary {
@@ -355,15 +357,15 @@ impl MemberBalancer {
 }
 
 impl MemberSpeed {
-    /// Updates the usual load from the total time that connections were held.
+    /// Updates the usual load from the total time for which clients have held or waited for
+    /// connections.
     fn update_load(&mut self, busy_time: Duration, elapsed: Duration) {
         let more = busy_time.saturating_sub(self.busy_time).as_nanos();
         self.busy_time = busy_time;
         if elapsed.is_zero() {
             return;
         }
-        // Little's law: the time held per unit of time is the average number of connections held at
-        // once.
+        // Little's law: the time that clients spent per unit of time is their average number.
         let load = more * u128::from(LOAD_PARTS) / elapsed.as_nanos();
         let load = u64::try_from(load).unwrap_or(u64::MAX).min(LOAD_PARTS << 32);
         self.usual_load = self.usual_load / 4 * 3 + load / 4;

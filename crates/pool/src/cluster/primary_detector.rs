@@ -33,9 +33,10 @@ pub(crate) enum ServerStatus {
     Primary,
     /// The server is in recovery.
     Replica,
-    /// A primary that was unreachable and may have been replaced meanwhile.
+    /// A primary that is not accepted yet: it may have been replaced while it was unreachable, not
+    /// all servers were checked, or several primaries conflict.
     Returning,
-    /// A primary on an older timeline than another primary.
+    /// A primary while another one is accepted or known to be on a newer timeline.
     Stale,
     /// A primary with another system identifier.
     Foreign,
@@ -80,7 +81,8 @@ pub(crate) struct PrimaryDetector {
     servers: Vec<ServerObservation>,
     /// Role of each server according to the configuration, by server index.
     roles: Box<[ConfiguredRole]>,
-    /// The newest timeline that any primary has reported.
+    /// The newest timeline that a primary of the accepted system has reported. It is lowered when a
+    /// primary on an older timeline is accepted.
     timeline: u32,
     last_primary: Option<LastPrimary>,
     /// System identifier of the primary, if known.
@@ -340,9 +342,9 @@ impl PrimaryDetector {
             || !systems_differ(report.system_identifier, self.system_identifier)
     }
 
-    /// Determines the primary's system identifier, which stays the same while any server reports
-    /// it. Returns whether it is unambiguous: if the candidates belong to several systems, exactly
-    /// one of these must have a standby.
+    /// Determines the primary's system identifier: that of the configured primary, or else the
+    /// previous one while any server reports it. Returns whether it is unambiguous: if the
+    /// candidates belong to several systems, exactly one of these must have a standby.
     fn resolve_system(&mut self) -> bool {
         let named = self.roles.iter().position(|role| *role == ConfiguredRole::Primary);
         if let Some(report) = named.and_then(|at| self.report_of(at)) {

@@ -1,5 +1,5 @@
-//! [`ShardBalancers`]: selects members for a worker's clients of a database with several shards,
-//! each of which is a cluster.
+//! [`ShardBalancers`]: selects members for a worker's clients of one database. Each shard is a
+//! cluster; without sharding, there is one.
 
 use std::sync::Arc;
 
@@ -126,8 +126,8 @@ impl ShardBalancers {
         shards.any(|(shard, balancer)| balancer.has_other(pool, request.for_shard(shard)))
     }
 
-    /// Returns the pool for the next client of a role, if a single member is suitable or the choice
-    /// depends on the turn alone; otherwise `None`, and [`Self::choose`] is needed.
+    /// Returns the pool for the next client of a role, if a single member is suitable or all
+    /// suitable members simply take turns; otherwise `None`, and [`Self::choose`] is needed.
     #[inline]
     pub(crate) fn choose_fast(&mut self, role: TargetRole, shard: Option<u32>) -> Option<PoolId> {
         let at = match shard {

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-/// Neighboring entries are kept at least 1/16 of their age apart.
+/// Thinning leaves gaps of at most 1/16 of the age of the entries next to them.
 const RESOLUTION: u64 = 16;
 
-/// Thins out `entries`, which are in order of time: removes those whose neighbors are less than a
-/// sixteenth of their age apart. The number of remaining entries grows with the logarithm of the
+/// Thins out `entries`, which are in order of time: removes each entry whose neighbors are at most
+/// a sixteenth of their age apart. The number of remaining entries grows with the logarithm of the
 /// time span. If there are still `most` entries, the oldest is removed.
 pub(super) fn thin<T>(entries: &mut VecDeque<T>, most: usize, time: impl Fn(&T) -> u64) {
     let Some(newest) = entries.back().map(&time) else { return };

@@ -90,7 +90,7 @@ impl CausalToken {
 pub(crate) struct WriteTracker {
     /// The highest number of a check that covers a client's write.
     newest_write: AtomicU64,
-    /// Whether a client has written since the last check of the primary.
+    /// Whether the primary must be checked for a recorded write; cleared before that check is sent.
     check_requested: AtomicBool,
     /// The number of the last check that the primary has replied to.
     answered: AtomicU64,

@@ -126,8 +126,8 @@ pub struct ClusterConfig {
     /// Timeout of one health check, including the login.
     #[serde(with = "durations::duration")]
     pub check_timeout: Duration,
-    /// The role that health checks log in as. If `None`, the database's forced user or else any of
-    /// its users.
+    /// The role that health checks log in as. If `None`, the database's forced user, or else users
+    /// that clients have logged in as, in turn.
     pub check_user: Option<String>,
     /// Maximum replication lag of a replica that serves reads; `None`, written 0, means no limit.
     #[serde(with = "durations::timeout")]
@@ -141,7 +141,8 @@ pub struct ClusterConfig {
     /// How long a primary that was unreachable gets no writes, unless a standby streams from it.
     #[serde(with = "durations::duration")]
     pub primary_rejoin_delay: Duration,
-    /// How long a client waits while no server is eligible; `None`, written 0, means forever.
+    /// How long a client waits while no server is eligible; with `None`, written 0, only
+    /// `timeouts.query-wait` applies.
     #[serde(with = "durations::timeout")]
     pub failover_timeout: Option<Duration>,
 }

@@ -14,7 +14,7 @@ use super::{
 pub(super) const DEFAULT_PORT: u16 = 5432;
 
 /// A database by the name that clients use: `[pool.databases.NAME]`. `None` means the value of
-/// `[pool]`.
+/// `[pool]`, unless the field says otherwise.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DatabaseConfig {
@@ -133,7 +133,7 @@ impl DatabaseConfig {
     ///
     /// # Errors
     ///
-    /// An entry of `hosts` or `servers` is not a valid host.
+    /// An entry of `hosts` or `servers`, or a server of a shard, is not a valid host.
     pub fn endpoints(&self, config: &Config) -> Result<Vec<Endpoint>, String> {
         if self.is_routed() {
             let clusters = self.clusters()?;

@@ -206,7 +206,8 @@ trait NamedEntry {}
 impl NamedEntry for DatabaseConfig {}
 impl NamedEntry for UserConfig {}
 
-/// Returns the path of a key below another. Keys are named like their fields, except `type`.
+/// Returns the path of a key below another. Keys are named like their fields, except `type`, whose
+/// field is `method`.
 fn child_key(key: &str, field: &str) -> String {
     let field = if field == "method" { "type".to_owned() } else { field.replace('_', "-") };
     if key.is_empty() { field } else { format!("{key}.{field}") }

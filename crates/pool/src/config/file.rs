@@ -13,7 +13,7 @@ use super::{
     toml::PoolDocument, userlist,
 };
 
-/// Maximum size of a configuration file or user list: enough for a million users.
+/// Maximum size of a configuration file or user list, in bytes: enough for a million users.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// A configuration file that was read without errors.
@@ -138,7 +138,7 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// All errors of a configuration file. Never empty.
+/// The errors of a configuration file and of the files that it names. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigErrors(pub Vec<Diagnostic>);
 
@@ -163,7 +163,8 @@ pub enum ConfigReadError {
         /// The error of opening or reading the file.
         source: io::Error,
     },
-    /// The file was read, but has unknown keys or invalid values.
+    /// The file was read, but it has errors such as unknown keys or invalid values, or a file that
+    /// it names has errors or cannot be read.
     #[error(transparent)]
     Invalid(#[from] ConfigErrors),
 }
@@ -187,7 +188,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The text has unknown keys or invalid values, or a file that it names cannot be read.
+    /// The text has unknown keys or invalid values, or a file that it names has errors or cannot be
+    /// read.
     pub fn read_str(text: &str, path: &Path) -> Result<ParsedConfig, ConfigErrors> {
         let format = FileFormat::detect(text);
         let FileContents { mut config, mut warnings, mut errors, invalid_keys, locations } =
@@ -316,14 +318,18 @@ impl Config {
             rule(lone_secret, &key, "a secret needs a user");
             rule(database.user.as_deref() == Some(""), &key, "the user name is empty");
             let reserved = ["user", "database", "options", "replication"];
-            let mut names = database.parameters.keys();
-            let is_invalid = names.any(|name| reserved.contains(&name.as_str()) || name.is_empty());
-            rule(is_invalid, &format!("{key}.parameters"), "not a parameter of the server");
+            let key = format!("{key}.parameters");
+            for name in database.parameters.keys() {
+                rule(name.is_empty(), &key, "a name is empty");
+                let is_reserved = reserved.contains(&name.as_str());
+                rule(is_reserved, &key, &format!("the name {name:?} is reserved"));
+            }
         }
         violations.into_iter()
     }
 
-    /// Checks that each database in which secrets are queried exists in the configuration.
+    /// Checks that each database in which secrets are queried exists in the configuration, and that
+    /// neither the query nor its role is empty.
     fn check_auth_queries(&self, rule: &mut impl FnMut(bool, &str, &str)) {
         let entries = self.databases.iter();
         let own = entries.map(|(name, entry)| {

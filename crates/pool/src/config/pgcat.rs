@@ -94,7 +94,7 @@ impl PgcatReader<'_> {
                 }),
                 "plugins" => plugins = Some(value),
                 "path" => {}
-                key => self.remark(name.span().start, key, "PgCat has unknown key"),
+                key => self.remark(name.span().start, key, "unknown key, which PgCat ignores"),
             }
         }
         // Plugins of `[general]` apply to pools that configure none.
@@ -126,7 +126,7 @@ impl PgcatReader<'_> {
                     reader.rows(pools::SHARDS, &mut shard, &key, value);
                     match name.parse() {
                         Ok(number) => drop(pool.shards.insert(number, shard)),
-                        Err(_) => reader.error(value.span().start, &key, "must be a number"),
+                        Err(_) => reader.error(value.span().start, &key, "name must be a number"),
                     }
                 }),
                 "plugins" => self.rows(pools::PLUGINS, pool, &below, value),
@@ -178,7 +178,7 @@ impl PgcatReader<'_> {
     ) {
         let at = name.span().start;
         let Some(row) = rows.iter().find(|row| row.name == known) else {
-            return self.remark(at, key, "PgCat has unknown key, and ignores it");
+            return self.remark(at, key, "unknown key, which PgCat ignores");
         };
         match (row.read)(into, value.get_ref()) {
             Ok(None) if row.ours.is_empty() || row.difference.is_empty() => {}

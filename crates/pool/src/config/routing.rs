@@ -1,7 +1,7 @@
 //! Routing of requests: `[pool.databases.NAME.routing]`, `[pool.databases.NAME.sharding]` and
 //! `[[pool.databases.NAME.shards]]`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use howdah_route::shard::{KeyType, Range, ShardKey, ShardMap};
 use howdah_route::{DefaultShard, FunctionLists, HintNames, RouteSettings, RoutedTable};
@@ -151,6 +151,15 @@ pub enum ShardKeyValue {
     Text(String),
 }
 
+impl fmt::Display for ShardKeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
 impl ShardKeyValue {
     fn to_key(&self, of: KeyType) -> Result<ShardKey, String> {
         let text = match self {
@@ -235,7 +244,7 @@ impl DatabaseConfig {
     }
 
     /// Returns the map from keys to shards, built from the shards' lists or ranges if they have
-    /// any, otherwise from the hash.
+    /// any, otherwise from the hash; `None` if no sharding key is configured.
     fn shard_map(&self, shards: u32) -> Result<Option<ShardMap>, (String, String)> {
         let at_key = |why: &str| ("sharding.key".to_owned(), why.to_owned());
         let at_hash = |why: &str| Err(("sharding.hash".to_owned(), why.to_owned()));
@@ -281,7 +290,7 @@ impl DatabaseConfig {
                         let key =
                             value.to_key(of).map_err(|why| at(number as usize, "values", why))?;
                         if shards_by_key.insert(Some(key), number).is_some() {
-                            let why = format!("{value:?} is listed twice");
+                            let why = format!("{value} is listed twice");
                             return Err(at(number as usize, "values", why));
                         }
                     }
@@ -417,12 +426,8 @@ mod tests {
                 "",
                 "app.shards[0].values: \"x\" is not a valid sharding key of type bigint",
             ),
-            (
-                "bigint",
-                "values = [1]",
-                "values = [1]",
-                "app.shards[1].values: Number(1) is listed twice",
-            ),
+            ("bigint", "values = [1]", "values = [1]", "app.shards[1].values: 1 is listed twice"),
+            ("text", "values = ['de', 'de']", "", "app.shards[0].values: \"de\" is listed twice"),
             ("bigint", "rest = true", "rest = true", "app.shards[1].rest: only one"),
             ("bigint", "values = [1]", "from = 1", "app.shards: lists and ranges"),
             ("bigint", "to = 10", "from = 5", "app.sharding.key: the ranges"),
@@ -451,7 +456,7 @@ mod tests {
             (&far, "app.sharding.default: shard 2 does not exist"),
             (&word, "app.sharding.default: must be a shard number"),
             (&no_key, "app.sharding.key: the table \"orders\" has a sharding key"),
-            (&two, "app.sharding.tables: the key of the table \"orders\" has 2 columns"),
+            (&two, "app.sharding.tables: the number of key columns of \"orders\" is 2"),
             (&twice, "app.shards[0].servers[1].host: the server is listed twice"),
             ("[[pool.databases.app.shards]]\nservers = []", "app.shards[0].servers: a shard needs"),
             ("servers = [{ host = 'a' }]\ncluster = { role = 'boss' }", "must be any, primary"),

@@ -9,8 +9,8 @@ use serde::{
 };
 use subtle::ConstantTimeEq;
 
-/// Maximum length of a secret: PgBouncer's limit, enough for tokens of cloud identity services. A
-/// PasswordMessage of this length is the longest that PostgreSQL accepts
+/// Maximum length of a secret in bytes: PgBouncer's limit, enough for tokens of cloud identity
+/// services. A PasswordMessage with a secret of this length is the longest that PostgreSQL accepts
 /// (`PG_MAX_AUTH_TOKEN_LENGTH` in `auth.c`).
 pub const SECRET_BYTES_MAX: usize = 65_530;
 

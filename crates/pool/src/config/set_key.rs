@@ -16,11 +16,11 @@ use super::{
 /// The reason why a key was not changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SetError {
-    /// Neither PgBouncer nor `[pool]` has a key of this name.
+    /// The name is neither a key of PgBouncer nor one of the keys of `[pool]` that SET can change.
     #[error("unrecognized parameter {0:?}")]
     Unknown(String),
     /// The key has no effect in this program.
-    #[error("{name}: {why}")]
+    #[error("{name} has no effect: {why}")]
     Ignored {
         /// Name of the key.
         name: String,
@@ -48,7 +48,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The key is unknown or cannot be changed without a restart, or the value is invalid.
+    /// The key is unknown, has no effect or cannot be changed without a restart, or the value is
+    /// invalid.
     pub(crate) fn with_key_set(
         &self,
         name: &str,
@@ -132,7 +133,8 @@ impl Config {
 }
 
 impl Config {
-    /// Sets a key that PgBouncer does not have. Returns whether `name` is such a key.
+    /// Sets one of the keys that PgBouncer does not have, if `name` is one that SET can change.
+    /// Returns whether it is.
     fn set_howdah_key(&mut self, name: &str, value: &str) -> Result<bool, String> {
         let timeout = || duration(value).map(|it| Some(it).filter(|it| !it.is_zero()));
         match name {

@@ -135,6 +135,13 @@ fn all_rule_violations_are_reported_together() {
 }
 
 #[test]
+fn unusable_parameter_names_are_reported_by_name() {
+    let error = read("[pool.databases.a]\nparameters = { options = 'x', '' = 'y' }\n").unwrap_err();
+    assert!(error.contains("databases.a.parameters: the name \"options\" is reserved"), "{error}");
+    assert!(error.contains("databases.a.parameters: a name is empty"), "{error}");
+}
+
+#[test]
 fn error_never_contains_secret() {
     for text in [
         "[pool.users.a]\nsecret = 4711\n",

@@ -71,8 +71,8 @@ pub struct TimeoutConfig {
     /// How long an unused pool of a database that only matches the entry `"*"` is retained.
     #[serde(with = "durations::timeout")]
     pub autodb_idle: Option<Duration>,
-    /// Interval between DNS lookups of a server's name: connections to an address that is gone are
-    /// replaced at most this long after the change.
+    /// Interval between DNS lookups of a server's name. Connections to an address that is gone are
+    /// replaced as they become idle.
     #[serde(with = "durations::duration")]
     pub dns_max_ttl: Duration,
     /// How long SUSPEND waits for clients and servers to read their pending output.

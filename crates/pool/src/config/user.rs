@@ -12,8 +12,9 @@ use super::{PoolMode, StoredSecret, secret, toml};
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct UserConfig {
     /// Password, md5 hash or SCRAM secret. An empty secret makes the user known, but matches no
-    /// password. A user without a secret, here and in the user list, is unknown and can log in only
-    /// by certificate or with [`AuthMethod::Any`](super::AuthMethod::Any).
+    /// password. A user without a secret, here and in the user list, is unknown unless an auth
+    /// query finds it. An unknown user can log in only by certificate or with
+    /// [`AuthMethod::Any`](super::AuthMethod::Any).
     #[serde(serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
     /// Whether the secret is from the user list, which may be reloaded.

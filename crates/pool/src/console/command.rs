@@ -33,7 +33,7 @@ pub(crate) enum ConsoleCommand {
     Enable(String, bool),
     /// Closes all client and server connections of databases, and pauses them.
     Kill(DatabaseSelector),
-    /// Disconnects a client.
+    /// Disconnects the client with this id, as in SHOW CLIENTS.
     KillClient(u64),
     /// Replaces the server connections of databases as they become idle.
     Reconnect(DatabaseSelector),
@@ -43,7 +43,7 @@ pub(crate) enum ConsoleCommand {
     Unban(String),
     /// Discards the known topology of a database, except for what reachable servers report.
     ResetCluster(String),
-    /// Starts a capture, in a folder with this name.
+    /// Starts a capture in a folder with this name, or with a generated one if `None`.
     StartCapture(Option<String>),
     /// Stops the running capture.
     StopCapture,

@@ -74,7 +74,7 @@ const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 /// Maximum number of prepared statements in a session; the same maximum applies to portals.
 const NAMES_MAX: usize = 1000;
 
-/// The error after which the client must be disconnected.
+/// Returned if the client must be disconnected: it sent Terminate or violated the protocol.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Disconnect;
 
@@ -188,10 +188,9 @@ impl ConsoleSession {
     fn parse(&mut self, parse: &Parse<'_>, out: &mut Vec<u8>) -> Result<(), ConsoleError> {
         let name = parse.statement.to_vec();
         if !name.is_empty() && self.statements.contains_key(&name) {
-            return Err(ConsoleError::new(
-                *b"42P05",
-                "a prepared statement of that name already exists",
-            ));
+            let name = String::from_utf8_lossy(&name);
+            let text = format!("prepared statement \"{name}\" already exists");
+            return Err(ConsoleError::new(*b"42P05", text));
         }
         if self.statements.len() >= NAMES_MAX {
             return Err(ConsoleError::new(*b"54000", "too many prepared statements"));
@@ -206,10 +205,7 @@ impl ConsoleSession {
 
     fn bind(&mut self, bind: &Bind<'_>, out: &mut Vec<u8>) -> Result<(), ConsoleError> {
         let Some(text) = self.statements.get(bind.statement) else {
-            return Err(ConsoleError::new(
-                *b"26000",
-                "there is no prepared statement of that name",
-            ));
+            return Err(no_statement(bind.statement));
         };
         if bind.values.clone().next().is_some() {
             return Err(ConsoleError::new(*b"08P01", "console commands have no parameters"));
@@ -227,14 +223,12 @@ impl ConsoleSession {
     fn describe(&self, target: DescribeTarget<'_>, out: &mut Vec<u8>) -> Result<(), ConsoleError> {
         let (text, formats) = match target {
             DescribeTarget::Statement(name) => {
-                let text = self.statements.get(name).ok_or_else(|| {
-                    ConsoleError::new(*b"26000", "there is no prepared statement of that name")
-                })?;
+                let text = self.statements.get(name).ok_or_else(|| no_statement(name))?;
                 encode::parameter_description(out, &[]).expect("no parameters fit into a message");
                 (text, &[][..])
             }
             DescribeTarget::Portal(name) => {
-                let portal = self.portals.get(name).ok_or_else(no_portal)?;
+                let portal = self.portals.get(name).ok_or_else(|| no_portal(name))?;
                 (&portal.text, &portal.formats[..])
             }
         };
@@ -251,7 +245,7 @@ impl ConsoleSession {
         backend: &mut dyn ConsoleBackend,
         out: &mut Vec<u8>,
     ) -> Result<(), ConsoleError> {
-        let portal = self.portals.get_mut(name).ok_or_else(no_portal)?;
+        let portal = self.portals.get_mut(name).ok_or_else(|| no_portal(name))?;
         if std::mem::replace(&mut portal.is_done, true) {
             return Err(ConsoleError::new(*b"55000", "the portal has already been executed"));
         }
@@ -301,8 +295,17 @@ fn command(text: &str) -> Result<ConsoleCommand, ConsoleError> {
     ConsoleCommand::parse(text).map_err(|error| ConsoleError::new(*b"42601", error.to_string()))
 }
 
-fn no_portal() -> ConsoleError {
-    ConsoleError::new(*b"34000", "there is no portal of that name")
+fn no_statement(name: &[u8]) -> ConsoleError {
+    let text = match name {
+        b"" => "unnamed prepared statement does not exist".to_owned(),
+        name => format!("prepared statement \"{}\" does not exist", String::from_utf8_lossy(name)),
+    };
+    ConsoleError::new(*b"26000", text)
+}
+
+fn no_portal(name: &[u8]) -> ConsoleError {
+    let name = String::from_utf8_lossy(name);
+    ConsoleError::new(*b"34000", format!("portal \"{name}\" does not exist"))
 }
 
 fn help() -> String {

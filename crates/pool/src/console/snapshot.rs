@@ -36,7 +36,7 @@ pub struct PoolerSnapshot {
     pub databases: Vec<DatabaseView>,
     /// Whether the pooler is suspended.
     pub is_suspended: bool,
-    /// The servers of all databases with several servers that have been used.
+    /// The members of all clusters whose databases have been used.
     pub members: Vec<MemberView>,
     /// The configured mirrors.
     pub mirrors: Vec<MirrorView>,
@@ -185,7 +185,7 @@ impl PoolerSnapshot {
 /// A server connection, as shown by SHOW SERVERS.
 #[derive(Clone, Debug)]
 pub struct ServerView {
-    /// Unique id of the connection, for console commands.
+    /// Unique id of the connection, as in SHOW SERVERS.
     pub id: u64,
     /// Index of the connection's pool in [`PoolerSnapshot::pools`].
     pub pool: usize,

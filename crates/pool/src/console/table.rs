@@ -1,5 +1,6 @@
 //! [`Show`]: the tables of the console. Each is a list of columns with name, type, and sometimes a
-//! getter. Names, order and types are PgBouncer's, for compatibility with its tools.
+//! getter. In tables that PgBouncer has too, names, order and types of the columns are the same,
+//! for compatibility with its tools.
 
 mod capture;
 mod config;

@@ -1,4 +1,4 @@
-//! Applies the admin commands PAUSE, RECONNECT, RELOAD and KILL.
+//! Applies the admin commands PAUSE, RECONNECT, RELOAD, KILL and KILL_CLIENT.
 
 use super::Core;
 use crate::{
@@ -40,10 +40,10 @@ impl Core {
         }
     }
 
-    /// Handles changes made by [`Core::set_pool`]. Closes outdated or surplus servers; those in use
-    /// are closed when they are released. Disconnects clients of removed databases; those in a
-    /// transaction are disconnected when it ends. Serves waiting clients that may now have a
-    /// server.
+    /// Handles changes made by [`Core::set_pool`]. Applies changed mirrors to connected clients.
+    /// Closes outdated or surplus servers; those in use are closed when they are released.
+    /// Disconnects clients of removed databases; those in a transaction are disconnected when it
+    /// ends. Serves waiting clients that may now have a server.
     pub fn pools_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.resample_mirrors();
@@ -53,7 +53,8 @@ impl Core {
         self.admin_state_changed(now, io);
     }
 
-    /// Disconnects the client in slot `index` if its database was removed and it is idle.
+    /// Disconnects the client in slot `index` if its database was removed and no work is lost by
+    /// that; see [`Core::can_disconnect`].
     pub(super) fn disconnect_if_removed(&mut self, index: usize, io: &mut dyn CoreIo) {
         let Some((id, client)) = self.clients.occupant(index) else { return };
         let pool = self.pools[client.owner_pool.index()].as_ref();
@@ -110,9 +111,10 @@ impl Core {
         is_there
     }
 
-    /// Whether a free server must be closed because it is outdated, the database is paused, or it
-    /// is surplus. If it returns `true`, the caller must close the server, because this call has
-    /// already counted it as closed.
+    /// Whether a free server must be closed because it is outdated or surplus, because clients get
+    /// no server (PAUSE), or because no client waits and idle servers are not kept (the database
+    /// was removed, or clients are being handed over to another process). If it returns `true`, the
+    /// caller must close the server, because this call has already counted it as closed.
     #[inline]
     pub(super) fn must_close(&mut self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };
@@ -125,7 +127,8 @@ impl Core {
                 && self.servers.get_mut(id).is_some_and(|it| it.permits.release_surplus())
     }
 
-    /// Whether a server must be replaced because its pool's epoch has changed (RECONNECT).
+    /// Whether a server must be replaced because its pool's epoch has changed, as by RECONNECT or a
+    /// changed address.
     #[inline]
     pub(super) fn is_outdated(&self, server: &ServerConnection) -> bool {
         let pool = self.pools[server.pool.index()].as_ref();

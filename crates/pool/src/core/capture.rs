@@ -20,8 +20,8 @@ use crate::core::{
 };
 
 impl Core {
-    /// Starts a capture: new clients are captured from their login, existing ones from their next
-    /// transaction.
+    /// Starts a capture, after stopping one that is running: new clients are captured from their
+    /// login, existing ones from their next transaction.
     pub fn start_capture(&mut self, capture: CaptureBuffer) {
         self.stop_capture();
         self.capture = Some(Box::new(capture));

@@ -70,8 +70,8 @@ pub struct HandoverStatement {
 const STATEMENT_BYTES_MAX: usize = 16 << 20;
 
 impl Core {
-    /// Returns the clients that can be handed over: they have no server, no outstanding request,
-    /// and no unsent reply.
+    /// Returns the clients that can be handed over now: they have no server, no unfinished request,
+    /// no unsent reply or notification, and prepared statements of at most 16 MiB.
     pub fn handover_candidates(&self) -> Vec<ClientId> {
         let clients = (0..self.clients.slots()).filter_map(|index| self.clients.occupant(index));
         clients.filter(|(_, client)| can_hand_over(client)).map(|(id, _)| id).collect()
@@ -249,8 +249,8 @@ impl Core {
         }
     }
 
-    /// Removes a client from the client table, and from the capture, mirror and takeover-key
-    /// tables.
+    /// Removes a client and its takeover key, records the disconnect in a running capture, and ends
+    /// the client's mirroring.
     pub(super) fn remove_client(&mut self, id: ClientId) -> Option<ClientConnection> {
         let mut client = self.clients.remove(id)?;
         self.capture_disconnect(&client);

@@ -47,7 +47,7 @@ impl Core {
         }
     }
 
-    /// Handles Terminate. The client's earlier requests are still executed, as PostgreSQL does.
+    /// Handles Terminate. As in PostgreSQL, the client's earlier requests are still executed.
     pub(super) fn terminate_client(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.remove_client(id) else { return };
         if client.channels.is_some() {
@@ -63,7 +63,8 @@ impl Core {
     /// Starts cleaning a released server: waits for running requests, then rolls back an open
     /// transaction and resets session state. If the client disconnected in the middle of a message,
     /// `padding` more bytes complete that message, and the server rejects it; with `None`, the
-    /// message cannot be completed and the connection is closed.
+    /// message cannot be completed and the connection is closed. So are connections of pools whose
+    /// servers are used by one client only.
     fn start_cleaning(&mut self, id: ServerId, padding: Option<usize>, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.state = ServerState::Cleaning;
@@ -148,7 +149,8 @@ impl Core {
         self.flush_server(id, &[], io);
     }
 
-    /// Called when a server connection has ended, whatever its state was.
+    /// Removes a server whose connection has ended, whatever its state was. If it has a client, the
+    /// client is disconnected with an error.
     pub(super) fn handle_server_disconnect(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.remove(id) else { return };
         let pool_id = server.pool;
@@ -248,7 +250,7 @@ fn abort_batch(server: &mut ServerConnection, to: &mut GatherBuffer) {
 }
 
 /// Returns the pool's reset query, which runs before another client gets the server; `None` if
-/// there is none.
+/// there is none or it is empty.
 fn reset_query(pool: &PoolState) -> Option<Vec<u8>> {
     let query = &pool.spec.reset.as_ref()?.query;
     (!query.is_empty()).then(|| query.to_vec())

@@ -207,7 +207,7 @@ impl Core {
         }
     }
 
-    /// Whether any server of a fan-out COPY has unsent bytes, because its socket did not accept
+    /// Whether any server of a fan-out request has unsent bytes, because its socket did not accept
     /// them.
     pub(super) fn has_backlogged_sub_request(&self, fan_out: &ActiveFanOut) -> bool {
         let servers = fan_out.sub_requests.iter().flatten().filter_map(|sub_request| {

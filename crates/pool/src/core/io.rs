@@ -19,7 +19,7 @@ use crate::{
 /// # Contract
 ///
 /// - After [`CoreIo::close`] or [`CoreIo::hand_over`] the id is invalid: the worker reports nothing
-///   about it, and may use its slot for another connection within the same call.
+///   more about it, and the core may reuse its slot for another connection within the same call.
 /// - A peer is not paused initially. While it is paused, the worker does not read from it. It need
 ///   not change the peer's registration in the event loop: with edge-triggered readiness a flag is
 ///   enough, if [`CoreIo::resume`] makes the worker try to read again.
@@ -43,35 +43,34 @@ pub trait CoreIo {
     /// sent a final ErrorResponse or Terminate, if one is required.
     fn close(&mut self, peer: PeerId);
 
-    /// Reports, for the log, the error that was sent to `client` before its connection is closed.
-    /// Optional.
+    /// Reports, for the log, the error with which `client` is being disconnected. Optional.
     fn client_refused(&mut self, client: ClientId, refusal: &ClientRefusal) {
         let _ = (client, refusal);
     }
 
-    /// Reports, for the log, the error that was sent to `client` for a request on several shards.
-    /// Its connection stays open. Optional.
+    /// Reports, for the log, why a request of `client` on several shards has failed. The client
+    /// stays connected. Optional.
     fn request_failed(&mut self, client: ClientId, error: &dyn std::fmt::Display) {
         let _ = (client, error);
     }
 
-    /// Reports that a server of `pool`, a cluster member, closed a connection or could not be
-    /// reached: its health should be checked soon. Optional.
+    /// Reports that a connection to the server of `pool`, a cluster member, was lost, aborted, or
+    /// could not be opened: the member's health should be checked soon. Optional.
     fn server_suspected(&mut self, pool: PoolId) {
         let _ = pool;
     }
 
     /// Reports that a client that reads its own writes has written through `pool`, a cluster
     /// member: the WAL position of the primary should be queried soon. The core repeats this call
-    /// only after the position has been queried.
+    /// only once such a query has started.
     fn check_primary(&mut self, pool: PoolId) {
         let _ = pool;
     }
 
-    /// Connects and logs in to a server of `pool`, then reports [`crate::Core::server_ready`] or
-    /// [`crate::Core::server_failed`]. The core has already counted the server against every limit,
-    /// and limits the rate of retries; the worker enforces the timeout for connecting and logging
-    /// in.
+    /// Starts to connect and log in to a server of `pool`; the worker later reports
+    /// [`crate::Core::server_ready`] or [`crate::Core::server_failed`]. The core has already
+    /// counted the server against every limit, and limits the rate of retries; the worker enforces
+    /// the timeout for connecting and logging in.
     fn open_server(&mut self, server: ServerId, pool: PoolId);
 
     /// Sends `key` in a CancelRequest over a new connection, to the address and with the TLS
@@ -114,11 +113,11 @@ pub trait CoreIo {
 
 /// Whether bytes remain unsent after [`CoreIo::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a peer that takes nothing must not be sent more"]
+#[must_use = "while bytes are unsent, the peer's counterpart must be paused"]
 pub enum Backlog {
     /// No bytes remain: the socket accepted everything.
     Empty,
-    /// Some bytes remain in the worker's buffer. The core stops reading from the peer's
-    /// counterpart, and the worker calls [`crate::Core::drained`] as soon as the buffer is empty.
+    /// Some bytes remain in the worker's buffer. The core pauses the peer's counterpart, and the
+    /// worker calls [`crate::Core::drained`] as soon as the buffer is empty.
     Waiting,
 }

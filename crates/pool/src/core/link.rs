@@ -7,9 +7,9 @@
 //! copied, and the sender removes both from its own tables before it creates the message. So at
 //! every moment exactly one worker, or one message, owns the server, whatever the order of events.
 //!
-//! Workers also share [`crate::ConnectionLimit`]s and the statement registry. A limit is a single
-//! atomic number that protects no other data; the registry's mutex is held only while names are
-//! looked up or added.
+//! Workers also share [`crate::ConnectionLimit`]s and the statement registry. The count of a limit
+//! is a single atomic number that protects no other data; the registry's mutex is held only while
+//! entries are looked up, added or evicted.
 //!
 //! A request for a server that arrives too late has no effect, or moves a server to a worker that
 //! no longer needs it, where it stays idle. A message that is never read, because its worker has
@@ -58,8 +58,8 @@ impl Transfer {
 
 impl Core {
     /// Links a client to an idle server, if one is available and no other client waits for it, and
-    /// queues the statements that apply the client's parameters. Returns whether the client's
-    /// messages may follow at once, or `None` if no server is available.
+    /// queues the statements that apply the client's parameters, and its deferred BEGIN. Returns
+    /// whether the client's messages may follow at once, or `None` if the client gets no server.
     pub(super) fn link_idle_server(&mut self, id: ClientId) -> Option<bool> {
         let client = self.clients.get(id)?;
         let is_queued = client.state == ClientState::Waiting;
@@ -122,7 +122,7 @@ impl Core {
         self.open_for_waiting(pool_id, io);
     }
 
-    /// Handles a successful login of a server, which then serves waiting clients.
+    /// Handles a successful login to a server, then serves waiting clients.
     pub(super) fn handle_server_login(
         &mut self,
         id: ServerId,
@@ -163,8 +163,9 @@ impl Core {
         }
     }
 
-    /// Finishes a client's login: sends its parameters and ReadyForQuery, queues the client until
-    /// the server's parameters are known, or refuses it if the server is known to be down.
+    /// Finishes a client's login: sends its parameters and ReadyForQuery. If the server's
+    /// parameters are unknown or the server is down, the client waits for a login to the server
+    /// instead; it is refused if the server is down and no login attempt is in progress or due.
     pub(super) fn finish_login(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let worker = self.worker;
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -208,7 +209,7 @@ impl Core {
         self.process_buffered(id, io);
     }
 
-    /// Links waiting clients to idle servers, in order of arrival.
+    /// Finishes pending logins, then links waiting clients to idle servers, in order of arrival.
     pub(super) fn serve_waiting_clients(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         self.finish_pending_logins(pool_id, io);
         self.apply_cluster_changes(pool_id, io);
@@ -230,8 +231,8 @@ impl Core {
         }
     }
 
-    /// Releases a server from its client, if all requests are answered and no transaction is open.
-    /// For a server that is being cleaned, takes the next step.
+    /// Releases a server from its client, except in session mode, if all requests are answered and
+    /// no transaction is open. For a server that is being cleaned, takes the next step.
     pub(super) fn release_if_quiescent(&mut self, server_id: ServerId, io: &mut dyn CoreIo) {
         let ignores_replies = self.injects(InjectedFault::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };
@@ -296,8 +297,9 @@ impl Core {
         }
     }
 
-    /// Gives a clean server to the next waiting client, or returns it to its pool, or closes it if
-    /// it must not be used again.
+    /// Returns a clean server to its pool, for the client that has waited longest, here or in
+    /// another worker. Closes the server instead if it must not be used again, and keeps it while a
+    /// CancelRequest to it is in flight.
     pub(super) fn return_to_pool(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let ignores_cancels = self.injects(InjectedFault::StrayCancel);
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -384,7 +386,7 @@ impl Core {
     }
 
     /// Hands a server that has become idle over to a worker that needs one, unless a client here
-    /// has waited longer. Returns whether it did.
+    /// has waited longer or the server has unsent bytes. Returns whether it did.
     fn transfer_to_starved_worker(
         &mut self,
         pool_id: PoolId,

@@ -171,8 +171,8 @@ impl LinkedHandler<'_> {
         Some(RewriteResult::Consumed)
     }
 
-    /// Discards notifications that precede the commit of the client's LISTEN, because the client
-    /// continues its transaction.
+    /// Discards queued notifications of channels whose LISTEN is not committed. Called when the
+    /// client sends the Sync that ends the batch, so they arrived before the commit.
     pub(super) fn discard_early_notifications(&mut self) {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         if server.pending_actions.is_some()
@@ -306,7 +306,7 @@ fn listen_actions_in(sql: &[u8]) -> Vec<ListenAction> {
     unambiguous_statements(sql).filter_map(listen::parse).map(|parsed| parsed.action).collect()
 }
 
-/// Whether a text contains the word "listen".
+/// Whether a text contains "listen", ignoring case, also as part of another word.
 fn mentions_listen(sql: &[u8]) -> bool {
     memchr::memchr2_iter(b's', b'S', sql).any(|at| {
         at.checked_sub(2).is_some_and(|start| {

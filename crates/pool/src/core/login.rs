@@ -59,7 +59,8 @@ pub struct ServerLogin {
 /// The reason why a server connection could not be opened.
 #[derive(Clone, Debug)]
 pub struct ServerFailure {
-    /// The server's own SQLSTATE, or `08006` if it could not be reached.
+    /// The SQLSTATE that the server sent, or one that the pooler chose, such as `08006` if the
+    /// server could not be reached.
     pub sqlstate: [u8; 5],
     /// The error message for clients that wait for this server, without a zero byte.
     pub message: String,
@@ -67,8 +68,8 @@ pub struct ServerFailure {
 
 impl ServerFailure {
     /// Whether the same login may succeed later without a change of configuration or passwords: the
-    /// server cannot be reached (class 08), is starting, is shutting down or has crashed (57P01 to
-    /// 57P03), or is out of resources (class 53, such as 53300).
+    /// server cannot be reached (class 08, except 08007 and 08P01), is starting, is shutting down
+    /// or has crashed (57P01 to 57P03), or is out of resources (class 53, such as 53300).
     pub(crate) fn is_transient(&self) -> bool {
         matches!(&self.sqlstate, b"08000" | b"08001" | b"08003" | b"08004" | b"08006")
             || matches!(&self.sqlstate, b"57P01" | b"57P02" | b"57P03")

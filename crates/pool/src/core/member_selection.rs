@@ -35,9 +35,9 @@ pub(super) fn member_request(client: &ClientConnection) -> MemberRequest<'_> {
 }
 
 impl Core {
-    /// Sets the role of the servers that a client uses from its next transaction on. If the client
-    /// already waits for a server or has one, its current transaction is not affected. Returns
-    /// `false` if the client does not exist or its database is not a cluster.
+    /// Sets the role of the servers that a client uses from its next transaction on. A transaction
+    /// that already has a server is not affected. Returns `false` if the client does not exist or
+    /// its database is not a cluster.
     pub fn set_role(&mut self, id: ClientId, role: TargetRole) -> bool {
         let client = self.clients.get_mut(id).filter(|client| client.is_clustered);
         let of_client = |client: &mut ClientConnection| {
@@ -46,8 +46,9 @@ impl Core {
         client.map(of_client).is_some()
     }
 
-    /// Handles changed states of cluster members: waiting clients move to suitable members, servers
-    /// that must not be used any more are closed, and their clients are disconnected.
+    /// Handles changed states of cluster members: waiting clients and requests that can be rerouted
+    /// move to suitable members, servers that must not be used any more are closed, and their
+    /// clients are disconnected.
     pub fn cluster_state_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for owner in self.owner_pools() {
@@ -63,7 +64,8 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Marks a new client as clustered if its owner pool has clusters.
+    /// If a new client's owner pool has clusters, marks the client as clustered and sets its role:
+    /// the requested one (`role`), or that of the pool.
     pub(super) fn attach_to_cluster(
         &self,
         client: &mut ClientConnection,
@@ -172,8 +174,8 @@ impl Core {
         }
     }
 
-    /// Called when a server has closed a connection or violated the protocol: requests a health
-    /// check of its member.
+    /// Called when the connection to a server was lost or must be aborted: requests a health check
+    /// of its member.
     pub(super) fn suspect_member(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get(id) else { return };
         let pool = server.pool;
@@ -187,8 +189,8 @@ impl Core {
         }
     }
 
-    /// Called when a member is unreachable or refuses logins: its waiting clients move to another
-    /// member.
+    /// Called when a login to a member has failed because it is stopped, starting or unreachable:
+    /// its waiting clients move to another suitable member, if there is one.
     pub(super) fn member_failed(
         &mut self,
         pool: PoolId,
@@ -299,8 +301,8 @@ impl Core {
         }
     }
 
-    /// Whether a waiting client may stay in the queue of `member`, or in the queue of its owner
-    /// pool if `member` is `None`.
+    /// Whether a waiting client may stay in the queue of `member`. Always `false` if `member` is
+    /// `None`: the client is in the queue of its owner pool, so a member is selected anew.
     fn may_stay_queued(
         &mut self,
         owner: PoolId,

@@ -38,7 +38,8 @@ impl Core {
     }
 
     /// Delivers a notification, as the server sent it, to those of `clients` that listen to the
-    /// channel. Each client receives it as soon as it is outside a transaction.
+    /// channel. Each client receives it as soon as it is outside a transaction, unless its buffer
+    /// is full.
     pub fn deliver_notification(
         &mut self,
         channel: &Channel,

@@ -18,14 +18,15 @@ pub enum ClientRefusal {
     /// The client waited longer than `query_wait` for a server, and the last attempt to open one
     /// had failed.
     #[error(
-        "query_wait_timeout: no server connection became free in time; the last login failed: {reason}"
+        "query_wait_timeout: no server connection became free in time; the last login to the \
+         server failed: {reason}"
     )]
     NoServerInTime {
         /// The error message of the server or the operating system.
         reason: String,
     },
     /// A server did not complete a request of the client within the query timeout.
-    #[error("query_timeout: the server took too long")]
+    #[error("query_timeout: the server did not complete the request in time")]
     QueryTimeout,
     /// A transaction of the client did not end within the transaction timeout.
     #[error("transaction_timeout: the transaction took too long")]
@@ -39,15 +40,16 @@ pub enum ClientRefusal {
     /// The client started a transaction block in statement mode.
     #[error("transaction blocks not allowed in statement pooling mode")]
     TransactionInStatementMode,
-    /// The client's server closed the connection while it was in use.
+    /// The connection to the client's server ended while it was in use.
     #[error("the server closed the connection unexpectedly")]
     ServerLost,
     /// The client's server sent an invalid message.
     #[error("server protocol violation: {0}")]
     ServerProtocol(String),
-    /// The login to the server failed, or the server rejected a session parameter.
+    /// The login to the server failed, or the server rejected a statement with which the pooler
+    /// prepares it for the client: a session parameter or a deferred BEGIN.
     #[error("{message}")]
-    ServerLogin {
+    ServerSetup {
         /// The SQLSTATE that the server sent, or one that the pooler chose for the failure.
         sqlstate: [u8; 5],
         /// The error message of the server or the operating system.
@@ -56,7 +58,7 @@ pub enum ClientRefusal {
     /// No suitable server of the client's database became available in time.
     #[error("no healthy server matches role \"{}\"", .0.as_str())]
     NoMember(
-        /// The role that the client requested.
+        /// The role that the client's request needs.
         TargetRole,
     ),
     /// The only primary of the client's database is on an older timeline than a primary seen
@@ -66,13 +68,17 @@ pub enum ClientRefusal {
     /// No standby replayed the client's writes in time, and no other server is suitable.
     #[error("no standby replayed this session's writes in time")]
     NotReplayed,
-    /// The client's server was replaced as primary by a server on a newer timeline.
-    #[error("the server is no longer the primary: another server is on a newer timeline")]
+    /// The client's server accepts writes but is fenced: another primary has replaced it, or it has
+    /// another system identifier.
+    #[error(
+        "the server is no longer the primary: it was replaced, or has another system identifier"
+    )]
     Fenced,
-    /// The client's server does not answer health checks.
-    #[error("server not responding (cluster.check-failure-timeout)")]
+    /// The client's server has failed health checks for longer than the `check-failure-timeout` of
+    /// its cluster.
+    #[error("the server failed health checks for longer than cluster.check-failure-timeout")]
     ServerUnresponsive,
-    /// A message that must be buffered completely exceeds the limit for one client.
+    /// A message that the pooler must buffer completely is longer than 4 MiB.
     #[error(
         "message of {bytes} bytes exceeds 4 MiB, the limit for messages that the pooler must buffer"
     )]
@@ -113,7 +119,7 @@ impl ClientRefusal {
             | Self::NotReplayed => b"08006",
             Self::Fenced => b"57P01",
             Self::ServerProtocol(_) => b"08P01",
-            Self::ServerLogin { sqlstate, .. } => sqlstate,
+            Self::ServerSetup { sqlstate, .. } => sqlstate,
             Self::TooLong { .. } => b"54000",
             Self::SimpleQuery => b"08P01",
             Self::Killed | Self::DatabaseRemoved | Self::Shutdown => b"57P01",

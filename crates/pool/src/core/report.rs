@@ -90,7 +90,7 @@ pub struct ClientReport {
     pub pool: PoolId,
     /// The user that the client logged in as, if it differs from its pool's user.
     pub user: Option<Arc<str>>,
-    /// Whether the client waits for a server.
+    /// Whether the client waits for a server, or for its login to finish.
     pub phase: ClientPhase,
     /// Time since the client's login.
     pub age: Duration,

@@ -66,7 +66,8 @@ impl Core {
     }
 
     /// Buffers bytes of a request that were sent to a client's server, after any buffered earlier.
-    /// If `bytes` is `None`, the request cannot be rerouted, and the buffer is cleared.
+    /// Clears the buffer if the request cannot be rerouted: `bytes` is `None`, or the request is
+    /// too long.
     pub(super) fn buffer_request(&mut self, id: ClientId, bytes: Option<&[u8]>) {
         let Some(client) = self.clients.get(id).filter(|client| client.is_clustered) else {
             return;
@@ -207,8 +208,8 @@ impl Core {
         rest.is_empty()
     }
 
-    /// Withdraws a client's request and dispatches it as if it had just arrived. The old server
-    /// connection is cancelled and then closed.
+    /// Withdraws a client's request and dispatches it as if it had just arrived. The request is
+    /// cancelled on the old server connection, which is closed afterwards.
     fn reroute_request(&mut self, id: ClientId, server_id: ServerId, io: &mut dyn CoreIo) {
         self.request_cancel(server_id, io);
         let (Some(client), Some(server)) =

@@ -232,8 +232,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Returns the client's routing state, which is created if necessary, under the current
-    /// settings.
+    /// Returns the client's routing state, created if necessary and updated to the current
+    /// settings. Also updates whether the client reads its own writes.
     pub(super) fn client_routing<'c>(
         &self,
         client: &'c mut ClientConnection,
@@ -265,7 +265,8 @@ impl RoutingContext<'_> {
         routing
     }
 
-    /// Stores a route in the client, for the next `bytes` bytes of its input.
+    /// Stores a route in the client, for the next `bytes` bytes of its input. Refuses a route to
+    /// several shards, or to one that does not exist.
     pub(super) fn apply_route(
         &self,
         client: &mut ClientConnection,
@@ -323,7 +324,8 @@ impl RoutingContext<'_> {
     }
 }
 
-/// Returns the pooler's own command that a client has prepared under a name, if it is one.
+/// Returns the pooler's own command that a client has prepared under a name, or the reason why it
+/// is invalid; `None` for other statements.
 pub(super) fn prepared_command(
     client: &ClientConnection,
     name: &[u8],
@@ -336,6 +338,7 @@ pub(super) fn prepared_command(
 }
 
 /// Combines the routes of two messages in a batch: the stricter role, and a shard that suits both.
+/// Refuses the batch if no shard suits both.
 pub(super) fn combine_routes(one: Route, other: Route) -> Result<Route, Refusal> {
     let strictness = |role: RouteRole| match role {
         RouteRole::Any => 0,

@@ -2,8 +2,8 @@
 //! [`Routers`]: a worker's routers, which cache the analyses of each database's statements.
 //!
 //! A client has a [`ClientRouting`] only if it has used one of the pooler's commands, or if its
-//! database's configuration requires inspecting statements. For other clients the cost is one
-//! comparison.
+//! database's configuration requires inspecting statements. For other clients, a statement is only
+//! checked for being such a command.
 
 use std::sync::Arc;
 
@@ -40,11 +40,11 @@ pub(crate) struct ClientRouting {
     /// The query string of a BEGIN that was answered but has not been sent to a server yet, and its
     /// route.
     pub(crate) deferred_begin: Option<(Box<[u8]>, Route)>,
-    /// The role and shard of every request until the next command, if they do not depend on its
-    /// text.
+    /// The role and shard of every request until the next command, if they do not depend on the
+    /// text of requests.
     pub(crate) fixed_route: Option<(TargetRole, Option<u32>)>,
-    /// Whether the inspected messages only describe statements, which any shard can do, so that a
-    /// deferred BEGIN stays deferred.
+    /// Whether the inspected messages only parse or describe statements, which any shard can do, so
+    /// that a deferred BEGIN stays deferred.
     pub(crate) is_describe_only: bool,
     /// The text and route of a BEGIN, if the batch that the pooler is answering is a single BEGIN.
     /// Its Execute turns it into `deferred_begin`.

@@ -18,7 +18,7 @@ use crate::{
 
 impl Core {
     /// Returns the idle server for the next client of a pool. Returns `None` if there is none, if
-    /// it must be checked first, or if the pool is paused or suspended.
+    /// it must be checked first, if the database is paused, or if the worker is suspended.
     #[inline]
     pub(super) fn next_idle_server(&self, pool_id: PoolId) -> Option<ServerId> {
         let pool = self.pools[pool_id.index()].as_ref()?;
@@ -35,8 +35,8 @@ impl Core {
         (!is_late).then_some(id)
     }
 
-    /// Sends the check query to as many idle servers as clients wait. Each server that replies is
-    /// assigned to a client.
+    /// Sends the pool's check query, if it has one, to as many idle servers as there are waiting
+    /// clients. Servers that pass the check are assigned to clients.
     pub(super) fn check_idle_servers(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         while !self.is_suspended {
             let pool = self.pool(pool_id);

@@ -44,7 +44,8 @@ const CANNOT_CONNECT_NOW: [u8; 5] = *b"57P03";
 
 impl Core {
     /// Opens servers for waiting clients, as far as limits and retry delays allow; then fills the
-    /// pool up to [`PoolSpec::servers_min`].
+    /// pool up to [`PoolSpec::servers_min`]. If a limit is reached while clients wait, requests a
+    /// server from the other workers instead.
     pub(super) fn open_for_waiting(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         self.starved_pools.retain(|starved| *starved != pool_id);
         // Clients that were served or have disconnected stay in the queue until they reach its
@@ -90,9 +91,9 @@ impl Core {
         io.open_server(server, pool_id);
     }
 
-    /// Requests a server from the other workers, if this worker has none or a client has waited too
-    /// long. Requests are at least [`SERVER_REQUEST_INTERVAL`] apart, because each one wakes every
-    /// worker.
+    /// Requests a server from the other workers, if a client has waited here for at least
+    /// [`SERVER_REQUEST_INTERVAL`], or for any time while the pool has no server in this worker.
+    /// Requests are at least that interval apart, because each one wakes every worker.
     fn request_server(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         let (now, first) = (self.now, self.waiting_since(pool_id));
         let pool = self.pool(pool_id);
@@ -271,15 +272,15 @@ impl Core {
     }
 
     /// Disconnects clients of a pool that has no server and could not open one. Clients that are
-    /// logging in are refused at once, so that they can try another host. Others wait as long as
-    /// [`crate::PoolTimeouts::query_wait`] allows, unless no login can succeed before an
-    /// administrator intervenes.
+    /// logging in are refused at once, so that they can try another host. Other external clients
+    /// wait as long as [`crate::PoolTimeouts::query_wait`] allows, unless no login can succeed
+    /// before an administrator intervenes.
     fn refuse_for_failure(&mut self, pool: PoolId, failure: &ServerFailure, io: &mut dyn CoreIo) {
         let refuses_all = self.injects(InjectedFault::LoginFailureRefusesAll);
         let logging_in = std::mem::take(&mut self.pool(pool).awaiting_welcome);
         let mut refused = std::mem::take(&mut self.pool(pool).waiting);
         if failure.is_transient() && !refuses_all {
-            // Mirror clients do not wait for the next attempt.
+            // Mirror clients and sub-requests do not wait for the next attempt.
             let waits =
                 |id: &ClientId| self.clients.get(*id).is_some_and(ClientConnection::is_external);
             let (waiting, others) = refused.into_iter().partition(waits);
@@ -287,25 +288,26 @@ impl Core {
             refused = others;
         }
         let ServerFailure { sqlstate, message } = failure.clone();
-        let refusal = ClientRefusal::ServerLogin { sqlstate, message };
+        let refusal = ClientRefusal::ServerSetup { sqlstate, message };
         for client in logging_in.into_iter().chain(refused) {
             self.refuse(client, &refusal, io);
         }
     }
 
-    /// Returns the reason to refuse a client that is logging in: its pool's server is down, and the
-    /// next login attempt is not due yet. Once it is due, clients wait for its result.
+    /// Returns the reason to refuse a client that is logging in, if its pool's server is down and
+    /// no login attempt is in progress or due. Otherwise, clients wait for the result of that
+    /// attempt.
     pub(super) fn refusal_at_login(&self, pool: PoolId) -> Option<ClientRefusal> {
         let pool = self.pools[pool.index()].as_ref()?;
         let is_early = pool.opening == 0 && self.now < pool.retry_at;
         let failure = pool.outage().filter(|_| is_early)?;
         let ServerFailure { sqlstate, message } = failure.clone();
-        Some(ClientRefusal::ServerLogin { sqlstate, message })
+        Some(ClientRefusal::ServerSetup { sqlstate, message })
     }
 }
 
-/// Returns the number of a pool's servers in all workers. The pool's first limit counts exactly
-/// these.
+/// Returns the number of a pool's servers in all workers, without those of the reserve. The pool's
+/// first limit counts exactly these.
 fn server_count(spec: &PoolSpec) -> u64 {
     spec.server_limits.first().map_or(0, |its_pool| its_pool.in_use().into())
 }
@@ -329,8 +331,8 @@ fn have_shared_limit(first: &PoolSpec, second: &PoolSpec) -> bool {
     first.server_limits.iter().any(is_shared)
 }
 
-/// Whether closing a server that counts against the limits `its` allows opening one that counts
-/// against the limits `wanted`, which are reached now.
+/// Whether some of the limits `wanted` are reached, and closing a server that counts against the
+/// limits `its` would release a permit of each of these.
 fn blocks_opening(its: &[Arc<ConnectionLimit>], wanted: &[Arc<ConnectionLimit>]) -> bool {
     let mut full = wanted.iter().filter(|limit| limit.in_use() >= limit.max()).peekable();
     full.peek().is_some() && full.all(|limit| its.iter().any(|its| Arc::ptr_eq(its, limit)))

@@ -32,13 +32,13 @@ use crate::core::{
 /// Name of a server's prepared statement that sets one parameter.
 const SET_STATEMENT: &[u8] = b"howdah_set";
 const SET_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, false)";
-/// Name of the prepared statement that sets one parameter within a client's batch, and may be
-/// limited to the transaction.
+/// Name of the prepared statement, and portal, that sets one parameter within a client's batch,
+/// either for the session or until the end of the transaction.
 const RESTORE_STATEMENT: &[u8] = b"howdah_restore";
 const RESTORE_SQL: &[u8] = b"SELECT pg_catalog.set_config($1, $2, $3)";
 /// Name of the prepared statement, and portal, that reads the parse settings.
 const READ_STATEMENT: &[u8] = b"howdah_parse_settings";
-/// Name of the prepared statement that listens to a marker channel.
+/// Name of the prepared statement, and portal, that listens to a marker channel.
 const LISTEN_STATEMENT: &[u8] = b"howdah_listen";
 /// Type OIDs of the statements' parameters, from `pg_type`.
 const TEXT_OID: u32 = 25;

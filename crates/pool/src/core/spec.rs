@@ -29,9 +29,9 @@ pub enum PoolingMode {
 pub struct PoolSpec {
     /// How long a client keeps its server.
     pub mode: PoolingMode,
-    /// The limits from which every server connection acquires a permit. The first is the pool's own
-    /// size; the others (database, user, host, total) are shared with other pools. All are shared
-    /// by all workers.
+    /// The limits from which every server connection, except those of the reserve, acquires a
+    /// permit. The first is the pool's own size; the others (database, user, host, total) are
+    /// shared with other pools. All are shared by all workers.
     pub server_limits: Arc<[Arc<ConnectionLimit>]>,
     /// The pool's weight when it competes with other pools for a common limit; at least 1.
     pub weight: u32,
@@ -48,12 +48,13 @@ pub struct PoolSpec {
     /// Whether the client's parameters are sent in the startup packet to its server, so that none
     /// are set later. Replication connections require this.
     pub has_parameters_at_login: bool,
-    /// The query that runs when a client releases its server. If `None`, only the session state
-    /// that changed is reset, or all of it in [`PoolingMode::Session`].
+    /// The query that resets a released server in [`PoolingMode::Session`], or in every mode if
+    /// [`ResetQuery::is_always`]. Where it does not run, only the session state that changed is
+    /// reset; in session mode without a query, all of it.
     pub reset: Option<ResetQuery>,
     /// The query that runs after a server's login, and again after each reset.
     pub connect_query: Option<Arc<ConnectQuery>>,
-    /// The query that checks a server that has been idle for a long time before a client gets it.
+    /// The query that checks, before a client gets it, a server that has been idle for a long time.
     pub check: Option<CheckQuery>,
     /// Whether the least recently used idle server is used first, instead of the most recently used
     /// one.
@@ -192,14 +193,15 @@ pub struct PoolTimeouts {
     pub client_idle: Option<Duration>,
     /// How long a server beyond [`PoolSpec::servers_min`] may be idle before it is closed.
     pub server_idle: Option<Duration>,
-    /// The age from which on a server is closed as soon as it is idle.
+    /// The age at which a server is closed, if it is idle; otherwise, it is closed when a later
+    /// check finds it idle.
     pub server_lifetime: Option<Duration>,
-    /// How long the requests of a disconnected client may take to finish, or to be cancelled and
-    /// rolled back, before the server is closed.
+    /// How long a server may take to finish or cancel the requests of a disconnected client, roll
+    /// back and reset its session, or answer a check query, before it is closed.
     pub cleanup: Duration,
     /// The delay before the next login after the first failed one; each further failure doubles it.
     pub login_retry: Duration,
-    /// The maximum delay between failed logins and the next one.
+    /// The maximum delay between a failed login and the next one.
     pub login_retry_max: Duration,
 }
 

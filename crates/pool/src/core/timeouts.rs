@@ -41,7 +41,7 @@ fn linked_state(server: &ServerConnection) -> LinkedState {
 }
 
 /// The text of the notice for a client that has waited longer than `query_wait_notify`.
-const QUERY_WAIT_NOTICE: &[u8] = b"all server connections of this pool are in use: waiting for one";
+const QUERY_WAIT_NOTICE: &[u8] = b"no server connection is available yet: waiting for one";
 
 /// Returns the error for a client that has waited too long for a server, with the reason if the
 /// last login failed.
@@ -52,8 +52,8 @@ fn query_wait_refusal(pool: &PoolState) -> ClientRefusal {
     }
 }
 
-/// Whether a client needs a primary, and the only primary is fenced because the cluster has seen a
-/// newer timeline.
+/// Whether a client needs a primary, and a server that accepts writes is fenced, because another
+/// primary is accepted or a newer timeline is known.
 fn has_only_stale_primary(role: TargetRole, owner: &PoolState) -> bool {
     let mut members = owner.spec.clusters.iter().flat_map(|cluster| cluster.members.iter());
     role == TargetRole::Primary

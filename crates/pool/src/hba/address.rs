@@ -116,7 +116,7 @@ impl RuleAddresses {
                  10.0.0.0/8, all, samehost or samenet"
             ));
         };
-        let missing = || format!("{text} needs a mask: write {text}/32, or a mask after it");
+        let missing = || format!("{text} needs a mask: write a network such as {text}/32");
         let [field, rest @ ..] = rest else { return Err(missing()) };
         let [token] = &field[..] else { return Err(missing()) };
         let mask: IpAddr = token.text.parse().map_err(|_| missing())?;

@@ -53,7 +53,8 @@ pub(super) enum RuleMethod {
 enum ClientCertOption {
     /// The client must present a verified certificate, of any name.
     VerifyCa,
-    /// The client must present a verified certificate whose common name is the user's name.
+    /// The client must present a verified certificate whose common name is the user's name or, with
+    /// the method `cert`, is mapped to it.
     VerifyFull,
 }
 

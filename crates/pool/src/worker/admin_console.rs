@@ -11,7 +11,7 @@ use howdah_wire::startup::CancelKey;
 
 use super::{
     capture::CaptureError,
-    control::{AdminError, NoSuchDatabase, NotBanned, PoolerHandle, UserResume},
+    control::{AdminError, BanError, NoSuchDatabase, PoolerHandle, UserResume},
     reload::{ReloadReport, SetFailure, error_chain},
 };
 use crate::{
@@ -92,7 +92,7 @@ fn serve(client: AdminClient, mut stream: Stream, control: PoolerHandle) -> io::
 ///
 /// # Errors
 ///
-/// The pooler has ended.
+/// The pooler has ended, or polling failed.
 fn wait_readable(
     poller: &mut Poller,
     control: &PoolerHandle,
@@ -122,14 +122,16 @@ fn truncated(texts: impl Iterator<Item = String>) -> Vec<String> {
     texts
 }
 
-fn not_banned(server: &str, why: NotBanned) -> ConsoleError {
+fn not_banned(server: &str, why: BanError) -> ConsoleError {
     match why {
-        NotBanned::Unknown => {
+        BanError::Unknown => {
             let known = "SHOW MEMBERS lists the servers";
             ConsoleError::new(*b"42704", format!("no database has a server {server}; {known}"))
         }
-        NotBanned::Primary => ConsoleError::new(*b"55000", format!("{server} is the primary")),
-        NotBanned::NoBan => ConsoleError::new(*b"55000", format!("{server} is not banned")),
+        BanError::Primary => {
+            ConsoleError::new(*b"55000", format!("{server} is the primary, which cannot be banned"))
+        }
+        BanError::NotBanned => ConsoleError::new(*b"55000", format!("{server} is not banned")),
     }
 }
 
@@ -141,12 +143,17 @@ struct PoolerConsole {
 impl From<CaptureError> for ConsoleError {
     fn from(error: CaptureError) -> Self {
         let sqlstate = match &error {
-            CaptureError::UnderWay { .. } | CaptureError::None => *b"55000",
+            CaptureError::AlreadyRunning { .. } | CaptureError::NotRunning => *b"55000",
             CaptureError::Name { .. } => *b"42602",
             _ => *b"58030",
         };
         Self::new(sqlstate, error_chain(&error))
     }
+}
+
+/// Returns a number and its noun, such as `1 event` or `3 events`.
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Returns the notices for a capture that was stopped, or the error that ended the capture.
@@ -159,9 +166,9 @@ fn capture_summary(status: &RecorderStatus) -> Result<Vec<String>, ConsoleError>
         ));
     }
     let mut notices = vec![format!(
-        "{} events of {} sessions in {}",
-        tally.events,
-        tally.sessions,
+        "{} of {} in {}",
+        counted(tally.events, "event"),
+        counted(tally.sessions, "session"),
         path.display()
     )];
     if !tally.is_complete() {
@@ -182,7 +189,7 @@ impl From<AdminError> for ConsoleError {
         match unfit {
             AdminError::NoDatabase(none) => none.into(),
             AdminError::Suspended => Self::new(*b"55000", "already suspended, use RESUME first"),
-            AdminError::Ended => Self::new(
+            AdminError::Interrupted => Self::new(
                 *b"55000",
                 "not suspended: RESUME was issued meanwhile, or the pooler is stopping",
             ),
@@ -270,7 +277,7 @@ impl ConsoleBackend for PoolerConsole {
             }
             ConsoleCommand::ResetCluster(database) => {
                 return control.reset_cluster(database).ok_or_else(|| {
-                    let text = format!("{database} is not a cluster, or was not used yet");
+                    let text = format!("{database} is not a cluster, or has not been used yet");
                     ConsoleError::new(*b"42704", text)
                 });
             }
@@ -288,4 +295,9 @@ impl ConsoleBackend for PoolerConsole {
         }
         Ok(Vec::new())
     }
+}
+
+#[test]
+fn nouns_are_singular_for_one_thing() {
+    assert_eq!([0, 1, 2].map(|count| counted(count, "event")), ["0 events", "1 event", "2 events"]);
 }

@@ -21,7 +21,7 @@ use howdah_wire::{
 };
 
 use super::{
-    directory::{PoolEntry, PoolKey},
+    directory::{NoPool, PoolEntry, PoolKey},
     messages::{Mailbox, WorkerMessage},
     pending_login::LoggedIn,
     shared_state::SharedState,
@@ -43,8 +43,8 @@ const MESSAGE_BYTES_MAX: u32 = 66 << 10;
 /// the reason.
 #[derive(Debug, thiserror::Error)]
 enum AuthQueryError {
-    #[error("the database for the auth query is not configured")]
-    NoDatabase,
+    #[error("there is no pool for the auth query")]
+    NoPool(#[from] NoPool),
     #[error("the auth query timed out")]
     Timeout,
     #[error("the connection for the auth query was closed before the result arrived")]
@@ -160,13 +160,11 @@ fn connect(
     // The client limits do not apply: the login that waits for the result already holds permits.
     let take_occupancy =
         |entry: &PoolEntry| Ok::<_, AuthQueryError>(Permits::acquire(&entry.occupancy));
-    let (pool, permits) = shared
-        .directory
-        .admit(&key, |pool, _| take_occupancy(pool))
-        .ok_or(AuthQueryError::NoDatabase)??;
+    let (pool, permits) = shared.directory.admit(&key, |pool, _| take_occupancy(pool))??;
     let (ours, theirs) = UnixStream::pair().map_err(broken)?;
     let stream = Stream::from_unix(theirs).map_err(broken)?;
-    let no_random = || broken(io::Error::other("the operating system provides no random bytes"));
+    let no_random =
+        || broken(io::Error::other("could not get random bytes from the operating system"));
     let secret = shared.cancel_secret().ok_or_else(no_random)?;
     let (version, settings) = (ProtocolVersion::V3_0, Vec::new());
     let login = ClientLogin {
@@ -191,7 +189,8 @@ struct AuthQueryConnection {
 }
 
 impl AuthQueryConnection {
-    /// Receives messages up to the next ReadyForQuery, and passes each to `take`.
+    /// Receives messages up to the next ReadyForQuery, and passes the ones before it to `take`. An
+    /// ErrorResponse ends the query with [`AuthQueryError::Refused`].
     fn receive(
         &mut self,
         mut take: impl FnMut(BackendMessage<'_>) -> Result<(), AuthQueryError>,

@@ -42,7 +42,8 @@ pub enum CaptureError {
     /// `capture.path` is not set.
     #[error("there is no folder for captures: set capture.path")]
     NoPath,
-    /// The name is not allowed.
+    /// The requested name is empty, begins with a period, or contains a character that is not
+    /// allowed.
     #[error(
         "{name:?} is not a valid capture name: use letters, digits, '-', '_' and '.', and do not begin with '.'"
     )]
@@ -52,13 +53,13 @@ pub enum CaptureError {
     },
     /// A capture is already running.
     #[error("a capture is already running in {}", path.display())]
-    UnderWay {
+    AlreadyRunning {
         /// The folder of the running capture.
         path: PathBuf,
     },
     /// No capture is running.
     #[error("no capture is running")]
-    None,
+    NotRunning,
     /// The redaction key file cannot be read.
     #[error("cannot read the redaction key file {}", path.display())]
     KeyFile {
@@ -73,7 +74,7 @@ pub enum CaptureError {
     Key(#[from] KeyError),
     /// The folder cannot be created or written, or the recorder's thread cannot be started.
     #[error(transparent)]
-    Begin(#[from] CaptureStartError),
+    Start(#[from] CaptureStartError),
 }
 
 impl Captures {
@@ -110,7 +111,7 @@ impl PoolerHandle {
         if let Some(recorder) = &current.recorder
             && !recorder.status().is_finished
         {
-            return Err(CaptureError::UnderWay { path: recorder.path().to_owned() });
+            return Err(CaptureError::AlreadyRunning { path: recorder.path().to_owned() });
         }
         current.started += 1;
         let workers = self.mailboxes.len();
@@ -151,11 +152,11 @@ impl PoolerHandle {
     ///
     /// # Errors
     ///
-    /// [`CaptureError::None`] if no capture is running.
+    /// [`CaptureError::NotRunning`] if no capture is running.
     pub fn stop_capture(&self) -> Result<RecorderStatus, CaptureError> {
         let recorder = self.shared.captures.current().recorder.clone();
         let recorder = recorder.filter(|recorder| !recorder.status().is_finished);
-        let recorder = recorder.ok_or(CaptureError::None)?;
+        let recorder = recorder.ok_or(CaptureError::NotRunning)?;
         self.broadcast(|| WorkerMessage::StopRecording);
         let status = recorder.stop();
         let RecorderStatus { path, tally, .. } = &status;

@@ -1,10 +1,11 @@
-//! [`ServerFinder`]: which server a capture is of, and where it stands at the start.
+//! [`ServerFinder`]: determines which server a capture was made of, and its WAL position at the
+//! start.
 //!
-//! A capture covers all databases of the pooler, but only one server can be recorded. So each
-//! database's server is queried once, over a connection of its own and as a user of a pool: at the
+//! A capture covers all databases of the pooler, but its manifest can name only one server. So each
+//! database's server is queried once, over a separate connection and as the user of a pool: at the
 //! start of the capture if there is a pool, otherwise soon after the first client has logged in. If
-//! all databases are on one server, it is recorded, without the facts in which they differ;
-//! otherwise none is.
+//! all databases are on one server, the manifest names it, without the properties in which the
+//! replies differ; otherwise it names none.
 
 use std::{
     collections::BTreeMap,
@@ -24,16 +25,18 @@ use super::{
 };
 use crate::recorder::CaptureRecorder;
 
-/// How long the start of a capture waits for the servers of its databases.
+/// How long the start of a capture waits for replies of servers.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum duration of the queries at one server while a capture runs.
+/// Maximum duration of one search while a capture runs. Servers that are left over are queried in
+/// the next search.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval between searches for new pools, as long as no server has been found.
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Interval between searches for new pools, and before the first retry of a failed query.
+/// Interval between searches once a server has been found. A failed query is retried after twice
+/// this time, which doubles with each further failure.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum delay before a failed query is retried.
@@ -65,7 +68,8 @@ struct Candidate {
 }
 
 impl ServerFinder {
-    /// Queries the servers of databases that have pools now.
+    /// Queries the servers of databases that have pools now, except those already found, for at
+    /// most `timeout`.
     pub(super) fn search(&mut self, shared: &SharedState, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         for candidate in self.candidates(shared) {
@@ -135,7 +139,8 @@ impl ServerFinder {
         candidates.into_iter().filter(|(key, _)| is_due(key)).filter_map(choose).collect()
     }
 
-    /// Returns the server that all databases are on, without the facts in which they differ.
+    /// Returns the server that all databases are on, without the properties in which the replies
+    /// differ. Returns `None` if no server has been found, or several.
     pub(super) fn server(&mut self) -> Option<CapturedServer> {
         let mut servers = self.found.values();
         let first = servers.next()?.clone();
@@ -149,7 +154,8 @@ impl ServerFinder {
         common
     }
 
-    /// Searches until the recording has ended, and passes on what it finds.
+    /// Searches until the recording or the pooler has ended, and reports what it finds to the
+    /// recorder.
     pub(super) fn run(mut self, shared: &SharedState, recorder: &CaptureRecorder) {
         while !recorder.is_finished() && !shared.is_stopped() {
             let found = self.found.len();
@@ -166,8 +172,8 @@ impl ServerFinder {
     }
 }
 
-/// Combines the servers of two databases; `None` if they are known to be different servers, or may
-/// be.
+/// Combines what is known about the servers of two databases. Returns `None` unless both have the
+/// same system identifier or, if an identifier is unknown, the same start time.
 fn combine(common: CapturedServer, other: &CapturedServer) -> Option<CapturedServer> {
     let is_same = match (&common.system_identifier, &other.system_identifier) {
         (Some(common), Some(other)) => common == other,
@@ -193,7 +199,8 @@ fn combine(common: CapturedServer, other: &CapturedServer) -> Option<CapturedSer
     })
 }
 
-/// Returns the earlier position of two, with its time: a database may be found long after another.
+/// Returns the earlier of two WAL positions, with its time. The servers of two databases may be
+/// queried at very different times.
 fn earlier_position(
     one: &CapturedServer,
     other: &CapturedServer,
@@ -207,7 +214,7 @@ fn earlier_position(
     (earlier.lsn.clone(), earlier.time)
 }
 
-/// Queries a server over a connection of its own.
+/// Queries a server over a separate connection.
 fn query(
     candidate: &Candidate,
     shared: &SharedState,

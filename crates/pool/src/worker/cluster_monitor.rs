@@ -124,7 +124,7 @@ impl ClusterMonitor {
         self.is_sharded.then_some(self.shard)
     }
 
-    /// Stops the threads.
+    /// Tells the threads to stop. Does not wait for them.
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.check_now();
@@ -165,7 +165,8 @@ impl ClusterMonitor {
         }
     }
 
-    /// Returns the servers with this name: a host, or a host and port.
+    /// Returns the servers with this name: a host, a host and port, or the directory or path of a
+    /// unix socket.
     pub(super) fn members_at(
         &self,
         name: &str,
@@ -218,7 +219,8 @@ impl ClusterMonitor {
         self.log_changes(&mut topology, &mut logged);
     }
 
-    /// Discards known roles and timelines and checks all servers again.
+    /// Discards what is known about unreachable servers, determines the roles and the timeline from
+    /// the reports of the others, and checks all servers again.
     pub(super) fn reset(&self, now: Time) {
         let (mut topology, mut logged) = (self.topology(), self.logged());
         topology.reset(now);
@@ -328,13 +330,13 @@ impl ClusterMonitor {
         self.primary().is_some()
     }
 
-    /// Returns the position of the primary among the servers, if one is known.
+    /// Returns the index of the primary in the list of servers, if a primary is known.
     pub(super) fn primary(&self) -> Option<usize> {
         self.state.members.iter().position(|member| member.accepts_writes())
     }
 }
 
-/// Starts the check threads of a cluster, unless they are running.
+/// Starts the check threads of a cluster. If they are already running, makes them check now.
 pub(super) fn start(
     monitor: &Arc<ClusterMonitor>,
     shared: &Arc<SharedState>,

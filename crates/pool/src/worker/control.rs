@@ -56,16 +56,16 @@ pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between checks of a condition that a command waits for.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The reason why an administration command conflicts with the current state.
+/// The reason why an administration command was not executed, or did not complete.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AdminError {
     NoDatabase(NoSuchDatabase),
     /// The pooler is already suspended.
     Suspended,
-    /// Databases are paused.
+    /// A database, or a user of one, is paused, so the pooler cannot be suspended.
     Paused,
     /// RESUME was issued before the command completed, or the pooler is stopping.
-    Ended,
+    Interrupted,
 }
 
 impl From<NoSuchDatabase> for AdminError {
@@ -76,13 +76,13 @@ impl From<NoSuchDatabase> for AdminError {
 
 /// The reason why a server could not be banned or unbanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotBanned {
+pub(super) enum BanError {
     /// No cluster has a server with this name.
     Unknown,
     /// The server is a primary, which is never banned.
     Primary,
     /// The server is not banned.
-    NoBan,
+    NotBanned,
 }
 
 /// The result of a RESUME for one user.
@@ -95,7 +95,7 @@ pub(super) enum UserResume {
     AllPaused,
 }
 
-/// The error for a database name that is neither configured nor in use.
+/// The error for a database name that no entry in the settings matches.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoSuchDatabase(pub(super) String);
 
@@ -106,8 +106,10 @@ impl PoolerHandle {
         log_level::allow_log_level_changes(change);
     }
 
-    /// Whether a shutdown has started, by [`Pooler::drain`](super::Pooler::drain) or a command of
-    /// the console. New clients are refused then.
+    /// Whether a shutdown has started that waits for servers or clients, by
+    /// [`Pooler::drain`](super::Pooler::drain),
+    /// [`Pooler::wait_for_clients`](super::Pooler::wait_for_clients) or a console command. New
+    /// clients are then refused.
     pub fn is_shutting_down(&self) -> bool {
         self.shared.is_shutting_down()
     }
@@ -164,7 +166,7 @@ impl PoolerHandle {
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(message()));
     }
 
-    /// Waits until every running worker has confirmed.
+    /// Waits until every running worker has confirmed, but not longer than [`REPLY_TIMEOUT`].
     pub(super) fn wait_for_all(&self, done: &mpsc::Receiver<()>) {
         let deadline = Instant::now() + REPLY_TIMEOUT;
         for _ in 0..self.mailboxes.len() {
@@ -209,7 +211,7 @@ impl PoolerHandle {
         self.resume(&DatabaseSelector::All) == Ok(true)
     }
 
-    /// Pauses databases and waits until all their servers are closed.
+    /// Pauses databases and waits until all their servers are closed, or until RESUME is issued.
     pub(super) fn pause(&self, databases: &DatabaseSelector) -> Result<(), AdminError> {
         let admin_states = self.admin_states(databases)?;
         if self.shared.is_suspended() {
@@ -229,7 +231,8 @@ impl PoolerHandle {
         Ok(())
     }
 
-    /// Pauses the clients of one user, and waits until all their servers are closed.
+    /// Pauses the clients of one user, and waits until all their servers are closed, or until
+    /// RESUME is issued.
     pub(super) fn pause_user(&self, database: &str, user: &str) -> Result<(), AdminError> {
         let state = self.shared.directory.admin_state(database);
         let state = state.ok_or_else(|| NoSuchDatabase(database.to_owned()))?;
@@ -288,7 +291,7 @@ impl PoolerHandle {
         while !self.shared.is_stopped()
             && done.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout)
         {}
-        if self.shared.is_suspended() { Ok(()) } else { Err(AdminError::Ended) }
+        if self.shared.is_suspended() { Ok(()) } else { Err(AdminError::Interrupted) }
     }
 
     /// Ends the pauses of databases; for all databases, also ends a suspension. Returns whether
@@ -335,7 +338,8 @@ impl PoolerHandle {
         done.recv_timeout(REPLY_TIMEOUT).unwrap_or(false)
     }
 
-    /// Replaces every server connection of these databases when it becomes idle.
+    /// Marks the server connections of these databases as outdated, so that each is closed when it
+    /// becomes idle.
     pub(super) fn reconnect(&self, databases: &DatabaseSelector) -> Result<(), NoSuchDatabase> {
         let admin_states = self.admin_states(databases)?;
         admin_states.iter().for_each(|(_, state)| state.start_epoch());
@@ -362,20 +366,20 @@ impl PoolerHandle {
         &self,
         server: &str,
         lasts: Option<Duration>,
-    ) -> Result<Vec<String>, NotBanned> {
+    ) -> Result<Vec<String>, BanError> {
         let now = self.shared.now();
         let ban = |member: &MemberHealth| member.ban(now, lasts, "requested by an administrator");
-        self.for_members_at(server, ban, NotBanned::Primary)
+        self.for_members_at(server, ban, BanError::Primary)
     }
 
     /// Ends the ban of a server. Returns the unbanned servers.
-    pub(super) fn unban(&self, server: &str) -> Result<Vec<String>, NotBanned> {
-        self.for_members_at(server, MemberHealth::unban, NotBanned::NoBan)
+    pub(super) fn unban(&self, server: &str) -> Result<Vec<String>, BanError> {
+        self.for_members_at(server, MemberHealth::unban, BanError::NotBanned)
     }
 
-    /// Discards the known timelines and roles of a database's servers, and adopts those that the
-    /// reachable servers report. Returns the new roles; `None` if the database is not a cluster or
-    /// was not used yet.
+    /// Discards what is known about a database's unreachable servers, and determines the roles and
+    /// the timeline from the reports of the others. Returns the new roles; `None` if the database
+    /// is not a cluster or has not been used yet.
     pub(super) fn reset_cluster(&self, database: &str) -> Option<Vec<String>> {
         let config = self.config();
         let name = directory::entry_name(&config, database);
@@ -399,9 +403,9 @@ impl PoolerHandle {
         &self,
         server: &str,
         act: impl Fn(&MemberHealth) -> bool,
-        otherwise: NotBanned,
-    ) -> Result<Vec<String>, NotBanned> {
-        let (mut done, mut failed) = (Vec::new(), NotBanned::Unknown);
+        otherwise: BanError,
+    ) -> Result<Vec<String>, BanError> {
+        let (mut done, mut failed) = (Vec::new(), BanError::Unknown);
         for monitor in self.shared.directory.monitors() {
             for (place, member) in monitor.members_at(server) {
                 if act(member) {
@@ -415,7 +419,7 @@ impl PoolerHandle {
         if done.is_empty() { Err(failed) } else { Ok(done) }
     }
 
-    /// Shuts the pooler down, at once or after the event in `how`.
+    /// Starts a shutdown, and does not wait for its end.
     pub(super) fn shut_down(&self, how: ShutdownRequest) {
         if how != ShutdownRequest::Now {
             self.shared.start_shutdown();

@@ -1,5 +1,5 @@
 //! [`Directory`]: all pools, shared by all workers. A pool is created when the first client of a
-//! user logs in to a database.
+//! user logs in to a database, or at the start if it has a minimum size and a forced user.
 //!
 //! A pool keeps its ID for life. When settings change, each pool is rebuilt under its ID with its
 //! existing limits, so that permits stay counted. The pool mode, and whether the pooler manages
@@ -33,6 +33,7 @@ use self::{
 use super::{PoolerStartError, cluster_monitor::ClusterMonitor, host_resolver::HostResolver};
 use crate::{
     AdminState, ConnectionLimit, Mirror, Permits, PoolId, PoolSpec, SessionParameter,
+    auth::Rejection,
     cluster::MemberIndex,
     config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings},
 };
@@ -54,6 +55,27 @@ pub(super) struct Directory {
     /// The limit on clients of the whole pooler.
     clients: Arc<ConnectionLimit>,
     state: Mutex<DirectoryState>,
+}
+
+/// The reason why a client gets no pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoPool {
+    /// No entry in the settings matches the database's name.
+    #[error("the database is not configured")]
+    UnknownDatabase,
+    /// [`POOLS_MAX`] is reached.
+    #[error("too many pools")]
+    TooManyPools,
+}
+
+impl NoPool {
+    /// Returns the error for a client that has logged in to `database`.
+    pub(super) fn rejection(self, database: String) -> Rejection {
+        match self {
+            Self::UnknownDatabase => Rejection::UnknownDatabase(database),
+            Self::TooManyPools => Rejection::TooManyPools,
+        }
+    }
 }
 
 /// The settings in effect.
@@ -207,7 +229,7 @@ impl Directory {
         let count = |entry: &PoolEntry, _: &ClientLimits| {
             Ok::<_, Infallible>(Permits::acquire(&entry.occupancy))
         };
-        let _used = self.admit(&home, count)?;
+        let _used = self.admit(&home, count).ok()?;
         let state = self.state();
         let id =
             state.by_key.get(&PoolKey { part: Some(PoolPart::Member(member_index)), ..home })?;
@@ -275,7 +297,7 @@ impl Directory {
         self.state().pools.iter().flatten().cloned().collect()
     }
 
-    /// Returns the admin state of a database; `None` if the database is unknown.
+    /// Returns the admin state of a database; `None` if no entry in the settings matches its name.
     pub(super) fn admin_state(&self, database: &str) -> Option<Arc<AdminState>> {
         self.config().database(database)?;
         Some(self.state().admin_state(database))
@@ -298,23 +320,28 @@ impl Directory {
         self.state().pools.get(id.index())?.clone()
     }
 
-    /// Returns the pool for a new client, and creates it if needed. Returns `None` if the database
-    /// does not exist, or if the maximum number of pools is reached.
+    /// Returns the pool for a new client, and creates it if needed.
     ///
     /// `take_permits` returns the client's permits, which must include [`PoolEntry::occupancy`]:
     /// the pool is not removed while they are held.
     ///
     /// # Errors
     ///
-    /// Any error of `take_permits`.
+    /// [`NoPool`], or, in the inner result, any error of `take_permits`.
     pub(super) fn admit<E>(
         &self,
         key: &PoolKey,
         take_permits: impl FnOnce(&PoolEntry, &ClientLimits) -> Result<Permits, E>,
-    ) -> Option<Result<(Arc<PoolEntry>, Permits), E>> {
+    ) -> Result<Result<(Arc<PoolEntry>, Permits), E>, NoPool> {
         let mut state = self.state();
         let current = self.current();
-        let entry = self.find_or_create(&mut state, &shared_key(&current.config, key))?;
+        let home = shared_key(&current.config, key);
+        let entry = self.find_or_create(&mut state, &home).ok_or_else(|| {
+            match pool_settings(&current.config, &home) {
+                Some(_) => NoPool::TooManyPools,
+                None => NoPool::UnknownDatabase,
+            }
+        })?;
         let limits = self.client_limits(&mut state, &current.config, &key.user, &entry);
         // Permits are taken under the lock, so that the reaper sees the pool as occupied.
         let permits = take_permits(&entry, &limits);
@@ -322,7 +349,7 @@ impl Directory {
         for pool in entry.parts() {
             state.reaper.mark_used(pool);
         }
-        Some(permits.map(|permits| (entry, permits)))
+        Ok(permits.map(|permits| (entry, permits)))
     }
 
     /// Returns the pools that open servers before their first client, and creates missing ones.
@@ -468,14 +495,16 @@ impl DirectoryState {
         Arc::clone(self.admin_states.entry(database.to_owned()).or_default())
     }
 
-    /// Returns the pool of a key, even if the pool is retired.
+    /// Returns the pool of a key, even if the pool is retired, but not if it is about to be
+    /// removed.
     fn find(&self, key: &PoolKey) -> Option<PoolId> {
         let is_it = |pool: &&Arc<PoolEntry>| pool.key == *key && !self.reaper.is_closing(pool.id);
         let open = self.by_key.get(key).copied();
         open.or_else(|| self.pools.iter().flatten().find(is_it).map(|pool| pool.id))
     }
 
-    /// Returns the monitor of a shard; creates a new one if the cluster settings have changed.
+    /// Returns the monitor of a shard. Creates one if there is none yet, or if the cluster settings
+    /// have changed.
     fn monitor(
         &mut self,
         name: &str,

@@ -8,15 +8,16 @@ use super::PoolerStartError;
 ///
 /// # Errors
 ///
-/// `/etc/group` has no such group. Groups of a directory service are not looked up, but can be
-/// given by GID.
+/// `/etc/group` has no such group, or cannot be read. Groups of a directory service are not looked
+/// up, but can be given by GID.
 pub(super) fn gid(name: &str) -> Result<u32, PoolerStartError> {
     let wrong =
         |text: &str| PoolerStartError::Group { name: name.to_owned(), text: text.to_owned() };
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
-    let groups = fs::read_to_string("/etc/group").map_err(|error| wrong(&error.to_string()))?;
+    let groups = fs::read_to_string("/etc/group")
+        .map_err(|error| wrong(&format!("cannot read /etc/group: {error}")))?;
     find_gid(&groups, name)
         .ok_or_else(|| wrong("it is not in /etc/group; a GID can be used instead"))
 }

@@ -86,7 +86,8 @@ impl fmt::Debug for HostResolver {
 }
 
 impl PoolerHandle {
-    /// Watches the host names of databases with `hosts` until the pooler ends.
+    /// Watches the host names of databases with `hosts` until the pooler ends. When a name loses an
+    /// address, the connections of its databases are replaced as they become idle.
     pub(super) fn watch_host_names(&self, stop: &Receiver<()>) {
         let mut resolved: HashMap<Endpoint, ResolvedAddresses> = HashMap::new();
         let interval = || {

@@ -24,7 +24,7 @@ pub(super) struct ListenSockets {
 }
 
 impl ListenSockets {
-    /// Opens the configured sockets, except those already in `inherited`.
+    /// Uses the sockets in `inherited` that the settings name, and opens the other configured ones.
     pub(super) fn from_config(
         config: &Config,
         mut inherited: Vec<Listener>,

@@ -46,16 +46,16 @@ pub(super) enum WorkerMessage {
         slot: usize,
         generation: u32,
     },
-    /// An internal client, which needs no login, to run an auth query.
+    /// Adds an internal client, which runs an auth query and needs no login.
     LocalClient(Box<LoggedIn>, Stream),
-    /// Requests a report.
+    /// Requests a report, with all clients and servers if `with_peers`.
     Report { with_peers: bool, to: Sender<WorkerReport> },
     /// An administrator has changed a [`crate::AdminState`].
     AdminStateChanged,
     /// Stops reading and drops `done` once all pending output is sent. Connections whose output is
     /// still pending at `until` are closed.
     Suspend { until: Option<Instant>, done: Sender<()> },
-    /// Starts recording clients into this buffer; `done` confirms it.
+    /// Starts recording clients into this buffer. The worker then sends `()`.
     StartRecording { buffer: Box<CaptureBuffer>, done: Sender<()> },
     /// Ends the recording started by [`WorkerMessage::StartRecording`].
     StopRecording,
@@ -91,10 +91,10 @@ pub(super) enum WorkerMessage {
     AdoptClient(Box<IncomingClient>),
     /// Closes all clients and servers, because the time for handing clients over has passed.
     CloseAllPools,
-    /// A CancelRequest received by another process, or for a client that came from one. Its key
-    /// does not identify a worker of this process.
+    /// A CancelRequest that may be for a client taken over from another process. That process
+    /// issued the client's key, so the key does not name the worker that has the client now.
     CancelForeign(CancelKey),
-    /// A CancelRequest forwarded by another process.
+    /// A CancelRequest forwarded by another process, for a client of any worker.
     CancelAnywhere(CancelKey),
     /// Closes all clients and servers of these pools.
     KillPools(Arc<[PoolId]>),
@@ -102,7 +102,8 @@ pub(super) enum WorkerMessage {
     KillClient { client: ClientId, to: Sender<bool> },
     /// Accepts no new clients and stops after the last one has disconnected.
     WaitForClients,
-    /// Accepts no new clients, disconnects idle ones, and stops when there are none.
+    /// Accepts no new clients, disconnects each client as soon as it is outside a transaction, and
+    /// stops after the last one.
     Drain,
     /// Stops immediately.
     Stop,

@@ -24,7 +24,8 @@ const SUMMARY_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of warnings for one reason before it is summarized; one more is allowed each second.
 const LOGIN_BURST: u32 = 10;
 
-/// Like [`LOGIN_BURST`], for refusals without a user name: one line a second is sufficient.
+/// Like [`LOGIN_BURST`], for reasons that are usually known before the user name: one line a second
+/// is sufficient.
 const UNNAMED_BURST: u32 = 1;
 
 const REASONS: usize = RefusalReason::ALL.len();

@@ -33,7 +33,7 @@ pub enum ReloadError {
     /// The file cannot be read or has errors.
     #[error(transparent)]
     Read(#[from] ConfigReadError),
-    /// A file or address that the settings name cannot be used.
+    /// A TLS file that the settings name cannot be used.
     #[error(transparent)]
     Use(#[from] PoolerStartError),
 }

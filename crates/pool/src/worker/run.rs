@@ -37,7 +37,7 @@ use crate::{
     Backlog, Channel, ClientId, Core, PeerId, PoolId, ServerId, Time, WorkerId, worker_of_key,
 };
 
-/// Size of the read buffer that all connections of the worker share.
+/// Size in bytes of the read buffer that all connections of the worker share.
 const RECEIVE_BYTES: usize = 64 << 10;
 
 /// Maximum number of reads of one connection before other connections are served.
@@ -98,7 +98,8 @@ pub(super) enum WorkerPhase {
     HandingOver,
     /// Accepts no new clients; stops after the last one has disconnected.
     WaitingForClients,
-    /// Accepts no new clients and disconnects idle ones; stops after the last one.
+    /// Accepts no new clients and disconnects each client as soon as it is outside a transaction;
+    /// stops after the last one.
     Draining,
     Stopped,
 }
@@ -377,7 +378,8 @@ impl PoolWorker {
         }
     }
 
-    /// Applies a pool's settings to the core and adds the pools of its cluster members.
+    /// Applies a pool's settings to the core. Adds the pools of its cluster members and mirrors
+    /// first, and starts health checks.
     fn apply_pool(&mut self, entry: &PoolEntry) {
         entry.parts().for_each(|pool| self.ensure_pool(pool));
         for monitor in &entry.monitors {
@@ -386,7 +388,9 @@ impl PoolWorker {
         self.core.set_pool(entry.id, Arc::clone(&entry.spec));
     }
 
-    /// Routes a CancelRequest received from this address to the worker that its key names.
+    /// Routes a CancelRequest received from this address to the worker that its key names. While
+    /// there may be clients from another process, the request also goes to all workers and to that
+    /// process.
     fn cancel(&mut self, key: CancelKey, from: Option<SocketAddr>) {
         if self.shared.has_foreign_clients.load(Ordering::Relaxed) {
             let mailboxes = Arc::clone(&self.sockets.mailboxes);

@@ -36,8 +36,8 @@ use crate::{
     config::{Config, TlsConfig},
 };
 
-/// Lower bound of the limit on connections that have not logged in, however low the client limit
-/// is.
+/// Lower bound of the default limit on connections that have not logged in, however low the client
+/// limit is.
 const LOGINS_MIN: u32 = 128;
 
 /// The settings for accepting clients: authentication rules and TLS. A login keeps the settings
@@ -64,8 +64,9 @@ pub(super) struct SharedState {
     /// Prepared statements, by text and parameter types.
     pub(super) statements: Arc<StatementRegistry>,
     system: SystemServices,
-    /// A handle to each listening socket, for a process that takes over. Closed at shutdown: the
-    /// kernel accepts connections for as long as any handle is open.
+    /// A handle to each listening socket, for a process that takes over. Those of TCP sockets are
+    /// closed when a shutdown starts: the kernel accepts connections for as long as any handle is
+    /// open.
     listeners: Mutex<Vec<Listener>>,
     /// Whether a shutdown has started: no new clients are accepted.
     shutting_down: AtomicBool,
@@ -190,7 +191,7 @@ impl SharedState {
         Time(u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Whether the pooler has stopped.
+    /// Whether the pooler has stopped or is stopping, so that threads must end.
     pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
     }

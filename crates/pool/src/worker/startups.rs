@@ -6,8 +6,8 @@
 //! Addresses are searched from the one with the most connections down. At each address, the
 //! candidate is the oldest connection without a startup packet (including one in its TLS
 //! handshake), or else the oldest one that has not answered an authentication request, if the
-//! address has more connections than the new one's. If none qualifies, the new connection is
-//! refused.
+//! address has at least two more connections than the new one's. If none qualifies, the new
+//! connection is refused.
 //!
 //! Unix sockets are counted separately, so that the console stays reachable during a flood of TCP
 //! connections.

@@ -583,7 +583,7 @@ fn console_starts_stops_and_shows_capture() {
     assert!(!is_done && text.contains("already running"), "{text}");
     fixture.pool.psql(&["select 1"]);
     let (is_done, text) = console("capture stop");
-    assert!(is_done && text.contains("3 events of 1 sessions"), "{text}");
+    assert!(is_done && text.contains("3 events of 1 session in"), "{text}");
     let (_, text) = console("show capture");
     assert!(text.starts_with("ended|") && text.contains("|3|1|1|0|0|0|0|0|"), "{text}");
     // Existing captures are never overwritten.

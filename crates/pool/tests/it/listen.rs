@@ -256,7 +256,7 @@ fn slow_client_gets_warning_with_dropped_count() {
             b'N' => {
                 assert!(text.contains("WARNING") && text.contains("01N01"), "{text}");
                 let message = text.split('\0').find_map(|field| field.strip_prefix('M')).unwrap();
-                let count = message.split(' ').next().unwrap();
+                let count = message.rsplit(' ').nth(1).unwrap();
                 dropped += count.parse::<usize>().unwrap();
             }
             _ => panic!("{tag}"),

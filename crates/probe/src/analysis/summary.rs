@@ -17,14 +17,16 @@
 //!   lasted, although it is recorded when it ends. A single slow second is not enough.
 //! * **Any other event** that client backends wait for stands out if it was sampled [`SAMPLES_MIN`]
 //!   times inside, in at least two seconds; on average at least half a session waits for it, which
-//!   is at least [`FACTOR_MIN`] times as many as outside.
+//!   is at least [`FACTOR_MIN`] times as many as outside; and there are at least [`OUTSIDE_MIN`]
+//!   seconds outside.
 //! * **The clock sweep** stands out if it examines [`FACTOR_MIN`] times as many buffers per
 //!   allocation as outside, and at least five per allocation, with [`ALLOCATIONS_MIN`] allocations
 //!   on both sides.
 //!
 //! Independently of checkpoints, **slow seconds** stand out if their 99th percentile of extension
-//! waits is ten times that of the median second and at least 10 ms. A **clock sweep** stands out if
-//! it examines at least ten buffers per allocation over the whole recording.
+//! waits is ten times that of the median second and at least 10 ms, among at least ten seconds with
+//! at least ten waits each. A **clock sweep** stands out if it examines at least ten buffers per
+//! allocation over the whole recording, with at least [`ALLOCATIONS_MIN`] allocations.
 //!
 //! Also independent of checkpoints are events of client sessions, second by second (see
 //! [`sessions`]): a **stall** is two seconds or more in which sessions wait and none is on a
@@ -68,7 +70,7 @@ const CHECKPOINT_REQUEST_WAITS: [&str; 2] = ["IPC:CheckpointStart", "IPC:Checkpo
 /// Findings of a recording, as text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordingSummary {
-    /// The most expensive finding in one line.
+    /// The most expensive finding in one line, or that nothing stands out.
     pub headline: String,
     /// Notable observations, most expensive first.
     pub findings: Vec<RecordingFinding>,

@@ -14,9 +14,9 @@ use crate::{
 /// A time span, in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeSpan {
-    /// First microsecond of the span.
+    /// Start of the span.
     pub from_us: i64,
-    /// Last microsecond of the span.
+    /// End of the span, inclusive.
     pub to_us: i64,
 }
 
@@ -79,8 +79,8 @@ pub struct TimeBucket {
     pub waits: BTreeMap<(TimeCategory, String, String), f64>,
 }
 
-/// Minimum gap, in microseconds, between an episode and the seconds that follow, from which the
-/// episode is considered to be from an earlier time.
+/// Gap between an episode and the next recorded second, in microseconds, beyond which the episode
+/// is considered to be from an earlier time.
 const EPISODE_GAP_US: i64 = 120_000_000;
 
 impl TimeSpan {

@@ -97,7 +97,7 @@ impl StackMap {
     }
 
     /// Emits a capture of the process's user stack. Its id is stored on the program's stack at
-    /// `into`, negative if the map was full. `context` holds the program's context.
+    /// `into`, negative if it could not be stored. `context` holds the program's context.
     pub(crate) fn capture(&self, program: &mut Assembler, context: Register, into: i16) {
         program
             .copy(Register::R1, context)

@@ -98,7 +98,7 @@ impl BlockerMonitor {
     ///
     /// # Errors
     ///
-    /// A query failed, or the role is not allowed to see waiting processes.
+    /// Connecting or a query failed, or the role is not allowed to see waiting processes.
     pub(crate) fn finish(self) -> Result<(), CollectError> {
         drop(self.stop);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

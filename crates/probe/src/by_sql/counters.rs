@@ -260,7 +260,7 @@ fn read(
 /// Counters of checkpoints, buffers and WAL.
 fn counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleError> {
     let mut counts = CounterValues::new();
-    let Some(reading) = read(server, "wal", "the statistics of wal")? else { return Ok(counts) };
+    let Some(reading) = read(server, "wal", "the WAL statistics")? else { return Ok(counts) };
     let column = |name| reading.view.column(name).expect("the view has this column");
     let (area, figure, total) = (column("area"), column("figure"), column("total"));
     for row in reading.rows.iter() {
@@ -275,7 +275,7 @@ fn counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleErro
 /// Counters of reads and writes of relations. PostgreSQL before 16 lacks `pg_stat_io`, so they are
 /// derived from other views there.
 fn io_counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleError> {
-    let Some(reading) = read(server, "io", "the statistics of io")? else {
+    let Some(reading) = read(server, "io", "the I/O statistics")? else {
         let mut counts = counts(server)?;
         let written: f64 = [
             ("checkpoints", "buffers"),

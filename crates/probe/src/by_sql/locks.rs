@@ -34,7 +34,7 @@ pub struct EndedLockWait {
     pub subject: String,
     /// Duration of the wait in the last snapshot that listed it.
     pub waited: Duration,
-    /// Process ids of the lock's holders; empty if unknown.
+    /// Ids of the processes that blocked the wait, as in `pg_blocking_pids()`; empty if unknown.
     pub blocked_by: String,
 }
 

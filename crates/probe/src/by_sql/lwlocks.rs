@@ -24,7 +24,8 @@ pub struct LwLockSamples {
 pub struct SampledTime {
     /// Number of waiting processes, summed over all samples.
     pub samples: u64,
-    /// Sum of the times since the previous sample.
+    /// Time that the samples represent: for each waiting process, the time since the previous
+    /// sample.
     pub time: Duration,
 }
 

@@ -22,7 +22,7 @@ pub struct SqlWaits {
 
 /// The wait events of a server version are unknown.
 #[derive(Debug, thiserror::Error)]
-#[error("this howdah does not know the wait events of PostgreSQL {version}")]
+#[error("this version of howdah does not know the wait events of PostgreSQL {version}")]
 pub struct UnknownWaitEvents {
     /// The server's version, as the server reported it.
     pub version: ServerVersion,

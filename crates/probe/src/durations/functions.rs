@@ -162,7 +162,8 @@ impl ProbeMetric {
         if watched.is_empty() { self.functions_in(server).map(|_| watched) } else { Ok(watched) }
     }
 
-    /// Descriptions of where programs are attached: in `server`, or in any server.
+    /// Describes where programs are attached: in `server` or, if it is `None`, in servers of any
+    /// version.
     pub fn points(self, server: Option<&RunningServer>) -> Vec<String> {
         let found = server.map(|server| self.functions_in(server).unwrap_or_default());
         let all = found.unwrap_or_else(|| candidates(self).to_vec());

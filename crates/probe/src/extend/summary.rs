@@ -50,7 +50,7 @@ impl ExtensionSummary {
         self.all.hold.stats()
     }
 
-    /// Times from request to release.
+    /// Times from request to release, of locks requested unconditionally.
     pub fn wait_and_hold(&self) -> DurationStats {
         self.all.both.stats()
     }

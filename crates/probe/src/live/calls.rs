@@ -45,7 +45,7 @@ pub struct CallMonitor {
 /// An operation and its subject.
 type SubjectKey = (&'static str, CallSubject);
 
-/// A call above the threshold.
+/// A call that took at least the threshold.
 #[derive(Debug)]
 pub struct LongCall {
     /// Id of the process that made the call.

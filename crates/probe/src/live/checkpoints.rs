@@ -14,7 +14,8 @@ const CHECKPOINTER_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Traces until the duration has passed, the user interrupts, or the server stops; with
-/// `until_checkpoint`, until a checkpoint is complete. Returns the error if the server stopped.
+/// `until_checkpoint`, until a checkpoint is complete. Returns the error if the server stopped, or
+/// if polling failed for more than five seconds.
 ///
 /// # Errors
 ///

@@ -30,7 +30,7 @@ pub struct ExtensionMonitor {
     all: ExtensionSummary,
 }
 
-/// A lock above the threshold.
+/// A lock that was waited for or held for at least the threshold.
 #[derive(Debug)]
 pub struct LongExtensionLock {
     /// Id of the process that requested the lock.
@@ -52,7 +52,7 @@ pub struct LongExtensionLock {
 pub struct ExtensionInterval {
     /// Summary of the released locks.
     pub summary: ExtensionSummary,
-    /// The relation with the most waits.
+    /// The relation with the longest total wait.
     pub most_waited: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub struct ExtensionLockTotals {
 pub struct RelationStats {
     /// The relation as `database.schema.name`, or its oids if the name is unknown.
     pub relation: String,
-    /// Durations of waits; locks that were free do not count.
+    /// Durations of waits for locks requested unconditionally, however short.
     pub waits: DurationStats,
     /// Times from acquisition to release.
     pub holds: DurationStats,

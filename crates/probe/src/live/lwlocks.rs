@@ -18,7 +18,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Samples until the duration has passed, the user interrupts, or the server stops; the totals are
 /// in `samples`. Each update passes `samples` to the output, which drains those of the interval.
-/// Returns the error if the server stopped.
+/// Returns the error if the server stopped or can no longer be sampled.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ impl TraceBudget {
         Self { per_second: a_second.unwrap_or(Duration::MAX), spent: Duration::ZERO }
     }
 
-    /// Adds the cost of a hit to the current second.
+    /// Adds the cost of a traced event to the current second.
     pub(super) fn spend(&mut self, cost: Duration) {
         self.spent = self.spent.saturating_add(cost);
     }

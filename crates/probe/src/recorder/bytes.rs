@@ -19,8 +19,9 @@ pub enum RecordDecodeError {
     /// A text is not UTF-8.
     #[error("a text in the record is not UTF-8")]
     InvalidUtf8,
-    /// The record is of a kind that this version does not know; a later one wrote it.
-    #[error("the record is of an unknown kind, written by a later version")]
+    /// The record or a value in it is of a kind that this version does not know; a later one wrote
+    /// it.
+    #[error("the record has an unknown kind or value: it was written by a later version")]
     UnknownKind,
 }
 

@@ -42,7 +42,7 @@ impl Episodes {
         }
     }
 
-    /// Appends a record to the recent ones or to the open episode.
+    /// Appends a record to the recent ones and, if it still fits, to the open episode.
     pub(super) fn add(&mut self, at_us: i64, body: &RecordBody) {
         if let Some(open) = &mut self.open
             && open.bytes + body.len() <= self.bytes_max

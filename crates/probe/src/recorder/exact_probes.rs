@@ -34,7 +34,8 @@ pub(super) struct ExactProbes {
 /// A message from the thread of the probes.
 #[derive(Debug)]
 pub(super) enum TraceReport {
-    /// Calls of one second; the duration is the offset of its start from the trigger.
+    /// Calls of one operation in one second. The duration is the offset of the second's start from
+    /// the trigger.
     Second(Duration, TracedCalls),
     /// A message: a metric is not available, or its probes were detached early.
     Note(String),
@@ -42,13 +43,13 @@ pub(super) enum TraceReport {
     Lost(u64),
 }
 
-/// Time that the probes stay attached.
+/// Maximum time that the probes stay attached.
 pub(super) const TRACE_DURATION: Duration = Duration::from_secs(10);
 /// Interval between polls of the kernel's rings.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The traced metrics. None of their functions is called per row or per cached page.
 const METRICS: [ProbeMetric; 3] = [ProbeMetric::Io, ProbeMetric::Wal, ProbeMetric::Locks];
-/// Reports that may be queued.
+/// Maximum number of queued reports.
 const QUEUE_DEPTH: usize = 1024;
 /// Maximum number of distinct subjects counted per operation and second, and of those reported: the
 /// ones with the longest total time.

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! header, 4096 bytes │ 8 episode slots │ 24 ring slots
-//! slot:  sequence 8, checksum 8 │ frame │ frame │ … │ remains of an earlier turn
+//! slot:  sequence 8, checksum 8 │ frame │ frame │ … │ remains of earlier frames
 //! frame: length 4, checksum 8, body
 //! ```
 //!
 //! A slot is filled from its start. When it is full, the ring's next slot gets a new sequence
-//! number and is overwritten. The checksum of a frame is seeded with the sequence number, so
-//! remains of an earlier turn are not valid frames, nor is a frame cut short by a kill: there the
-//! slot ends. Nothing is moved or copied, and the file never grows beyond its slots. Fixed-size
-//! numbers are little-endian; checksums are XXH3-64.
+//! number and is overwritten. The checksum of a frame is seeded with the sequence number, so what
+//! remains of a slot's earlier frames is not valid, nor is a frame that was cut short when the
+//! recorder was killed: the slot ends there. Nothing is moved or copied, and the file never grows
+//! beyond its slots. Fixed-size numbers are little-endian; checksums are XXH3-64.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 

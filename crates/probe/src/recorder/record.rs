@@ -1,7 +1,7 @@
 //! The records of a recording, and their encoding.
 //!
 //! All times are microseconds since 1970 by one clock: the kernel's `CLOCK_MONOTONIC`, with an
-//! offset to the wall clock that is measured once when recording starts or resumes.
+//! offset to the wall clock that is measured once, when the recorder starts.
 
 use howdah_codec::{ByteReader, ByteWriter as _};
 
@@ -64,7 +64,8 @@ pub struct RecordedSource {
     pub metric: String,
     /// The source; `None` if the metric is not available.
     pub source: Option<ProbeSource>,
-    /// Data that the source cannot provide, as text; empty if it is complete.
+    /// Data that the source cannot provide, or why a better source or any source is missing, as
+    /// text; empty if the data is complete.
     pub limitation: String,
 }
 
@@ -124,7 +125,8 @@ pub struct SweepTotals {
     pub examined: u64,
     /// Buffers allocated by the server.
     pub allocations: u64,
-    /// Buffers examined per allocation, in thousandths: minimum and maximum over slices.
+    /// Buffers examined per allocation, in thousandths: minimum and maximum, as in
+    /// [`PerAllocation`](crate::sweep::PerAllocation).
     pub slices_milli: Option<(u64, u64)>,
     /// Whether free buffers are left.
     pub has_free_buffers: bool,
@@ -207,7 +209,7 @@ pub struct PhaseEnded {
     pub files: Option<u64>,
 }
 
-/// The condition of a trigger.
+/// The metric that a trigger compares with its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TriggerKind {
     /// The 99th percentile of waits for extension locks in a second, in milliseconds.
@@ -223,13 +225,14 @@ pub enum TriggerKind {
 pub struct ThresholdCrossed {
     /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
-    /// The condition that was met.
+    /// The metric that reached its threshold.
     pub kind: TriggerKind,
     /// The measured value, in thousandths of its unit.
     pub value_milli: u64,
     /// The threshold, in thousandths of its unit.
     pub threshold_milli: u64,
-    /// Seconds since the previous trigger in which the cool-down prevented another one.
+    /// Number of seconds since the previous trigger in which a threshold was reached, but an
+    /// episode was running or the cool-down had not passed.
     pub suppressed: u64,
 }
 
@@ -262,7 +265,7 @@ pub struct RecordingNote {
 /// The topic of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NoteKind {
-    /// The postmaster exited; recording pauses.
+    /// The server can no longer be sampled, usually because it stopped; recording pauses.
     ServerEnded,
     /// The server is running again.
     ServerBack,

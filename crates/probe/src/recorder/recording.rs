@@ -32,8 +32,8 @@ pub enum RecordingReadError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The recording is empty.
-    #[error("{} contains no records yet", path.display())]
+    /// The recording contains no record that can be decoded.
+    #[error("{} contains no readable records", path.display())]
     Empty {
         /// Path of the file.
         path: PathBuf,
@@ -59,7 +59,8 @@ impl FlightRecording {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, is not a recording, or is empty.
+    /// The file cannot be read, is not a recording of a known version, or contains no readable
+    /// record.
     pub fn open(path: &Path) -> Result<Self, RecordingReadError> {
         let io = |source| RecordingReadError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;

@@ -27,8 +27,11 @@ pub enum RecordingFileError {
         /// The system error.
         source: io::Error,
     },
-    /// The file is not a recording, and is left unchanged.
-    #[error("{} is not empty and not a probe recording: choose another file", path.display())]
+    /// The file is not a recording in the current format, and is left unchanged.
+    #[error(
+        "{} is not empty and not a probe recording of this version: choose another file",
+        path.display()
+    )]
     Foreign {
         /// Path of the file.
         path: PathBuf,
@@ -123,7 +126,7 @@ impl SlotRing {
         self.layout.max_bytes()
     }
 
-    /// Appends a record. If the disk is full, the oldest slot of the file is overwritten.
+    /// Appends a record. If the disk is full, the oldest slot of the ring is overwritten.
     pub(super) fn append(&mut self, body: &[u8]) -> io::Result<()> {
         let bytes = FRAME_HEADER_BYTES + body.len();
         let (slot, end) = match self.current {

@@ -60,7 +60,7 @@ struct ReportedLosses {
 /// The results of polling all probes.
 #[derive(Debug, Default)]
 pub(super) struct PollOutput {
-    /// Phases that started and finished.
+    /// Checkpoint phases that started or finished.
     pub(super) records: Vec<FlightRecord>,
     /// Messages about the probes.
     pub(super) notes: Vec<String>,

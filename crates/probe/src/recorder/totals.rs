@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use super::record::{LostCounts, RecordingNote, ThresholdCrossed};
 
-/// An event to report immediately. It is also in the file.
+/// An event to report immediately. Fired triggers and messages are also in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecorderEvent {
@@ -36,13 +36,13 @@ pub struct RecordingTotals {
     pub lost: LostCounts,
     /// Number of triggers that fired.
     pub triggered: u64,
-    /// Number of seconds in which the cool-down prevented a trigger.
+    /// Number of seconds in which a running episode or the cool-down prevented a trigger.
     pub suppressed: u64,
     /// Processor time of the whole process.
     pub cpu: Duration,
     /// Number of records omitted from episodes because their slot was full.
     pub omitted: u64,
-    /// Why the file is incomplete, if it is.
+    /// Why the last records could not be written, if so.
     pub trouble: Option<String>,
     /// Maximum size of the file, in bytes.
     pub max_bytes: u64,

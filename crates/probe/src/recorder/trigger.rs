@@ -62,7 +62,7 @@ impl Thresholds {
         .map(|(kind, value)| TriggerSetting { kind, value })
     }
 
-    /// Evaluates the triggers after a second; returns the one that fires, if any.
+    /// Evaluates the triggers after a second; returns the first one that fires, if any.
     pub(super) fn evaluate(
         &self,
         second: &RecordedSecond,

@@ -30,7 +30,7 @@ pub(super) struct AdaptivePoll {
 }
 
 impl AdaptivePoll {
-    /// Polls at least once per `row_length`.
+    /// Creates a poll interval that is never longer than `row_length`.
     pub(super) fn new(row_length: Duration) -> Self {
         let (seldom, often) =
             (SLOW_POLL_INTERVAL.min(row_length), FAST_POLL_INTERVAL.min(row_length));

@@ -9,7 +9,7 @@ use howdah_inspect::SweepState;
 pub struct SweepRow {
     /// End of the row, since the start of sampling.
     pub at: Duration,
-    /// Length: slightly more than requested if a sample was late.
+    /// Length: slightly more than requested if a sample was late, less if the row was cut short.
     pub elapsed: Duration,
     /// Position of the hand: the next buffer it examines.
     pub hand: u32,

@@ -19,9 +19,9 @@ pub struct BackendInfo {
     pub pid: u32,
     /// Role of the process in the server.
     pub kind: ProcessKind,
-    /// The user of a client backend; `None` if the title is ambiguous.
+    /// The user of a client backend; `None` if the title is ambiguous, and for other processes.
     pub user: Option<Box<str>>,
-    /// The database of a client backend; `None` if the title is ambiguous.
+    /// The database of a client backend; `None` if the title is ambiguous, and for other processes.
     pub database: Option<Box<str>>,
 }
 

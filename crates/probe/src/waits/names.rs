@@ -176,7 +176,7 @@ impl WaitEvent {
     }
 }
 
-/// Formats `Class:event`, or `CPU*` for no wait.
+/// Formats as `Class:event`, as `CPU*` for no wait, or as `unknown` and the four bytes.
 impl fmt::Display for WaitEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.class() {

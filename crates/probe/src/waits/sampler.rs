@@ -115,7 +115,7 @@ pub struct SamplingCost {
     pub rounds: u64,
     /// Number of these rounds that also listed processes.
     pub listings: u64,
-    /// Processor time of this thread.
+    /// Processor time that the sampling thread spent in these rounds.
     pub cpu: Duration,
 }
 
@@ -175,7 +175,7 @@ impl WaitSampler {
     ///
     /// # Errors
     ///
-    /// The server has stopped.
+    /// The server has stopped, or its processes or memory cannot be read.
     pub fn sample(&mut self, now: Instant) -> Result<SampleRound<'_>, SampleError> {
         let cpu = thread_cpu_time();
         let is_listing = self.next_listing.is_none_or(|due| now >= due);

@@ -166,8 +166,8 @@ fn container_without_server_is_reported() {
     }
     let error = wait_for("its process", TIMEOUT, || {
         let error = RunningServer::in_container(&other).unwrap_err().to_string();
-        error.contains("none of the").then_some(error)
+        error.contains("no process in").then_some(error)
     });
-    let expected = format!("processes in container {id} is a PostgreSQL server");
+    let expected = format!("no process in container {id} is a PostgreSQL server");
     assert!(error.contains(&expected), "{error}");
 }

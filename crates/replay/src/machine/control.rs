@@ -30,9 +30,9 @@ pub enum CalibrationPlan {
     },
 }
 
-/// Connection slots that must stay free in addition to a tenth of all slots, those of the captured
-/// sessions and the calibration's own. A few more sessions may log in while the calibration frees
-/// its slot.
+/// Connection slots that must stay free in addition to a tenth of those available, those of the
+/// captured sessions and the calibration's own. A few more sessions may log in while the
+/// calibration frees its slot.
 const SPARE_SLOTS: usize = 5;
 
 impl CalibrationPlan {
@@ -149,7 +149,7 @@ impl CalibrationControl {
     }
 
     /// Reports how many captured sessions are about to be open. If they need the calibration's
-    /// slot, this ends the calibration, and returns once the slot is free.
+    /// slot, this ends the calibration, and waits up to [`CLOSE_TIMEOUT`] until the slot is free.
     pub(crate) fn make_room_for(&self, sessions: usize) {
         // Waiting again would not help if the server does not respond.
         if !self.has_room_for(sessions) && self.release_slot() {

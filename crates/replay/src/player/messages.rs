@@ -221,7 +221,7 @@ impl Player {
     }
 
     /// Queues a Bind, preceded by a Parse unless the server has this text under this name. Returns
-    /// whether it queued a Parse.
+    /// the Bind's id, and whether a Parse was queued.
     fn bind(
         &mut self,
         bound: &Bound,

@@ -80,7 +80,8 @@ impl Player {
         None
     }
 
-    /// Queues Parse, Describe and Bind, which have no lasting effect, in a trial of types.
+    /// Queues the messages of a trial: Parse, Describe and Bind, which have no lasting effect. In a
+    /// transaction, a savepoint encloses them.
     fn queue_trial(
         &self,
         probe: &TypeTrial,
@@ -188,7 +189,7 @@ impl Player {
     }
 }
 
-/// Bound values from which types can be deduced.
+/// Returns the bound values, from which types can be deduced; `None` if there are none.
 fn parameter_values(bound: &Bound) -> Option<&[Parameter]> {
     bound.parameters.as_deref().filter(|values| !values.is_empty())
 }

@@ -114,11 +114,13 @@ impl ReplayWorker {
         }
         self.stats.open = 0;
         self.stats.in_flight = 0;
-        self.set_gauges();
+        self.backlog_bytes = 0;
+        self.update_gauges();
     }
 }
 
-/// Marks a statement as cancelled, not failed, if our cancel request caused its failure.
+/// Marks a statement as cancelled instead of failed if its error is `query_canceled`, as after a
+/// cancel request.
 pub(super) fn mark_cancelled(one: &mut FinishedEvent) {
     if let EventEnd::Failed(failure) = &one.end
         && failure.sqlstate == Some(SqlState::QUERY_CANCELED)

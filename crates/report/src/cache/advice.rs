@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{image_size, page_bytes, relation_names};
 use crate::text;
 
-/// The advice as a JSON document. Sizes are in pages, unless the name ends with `bytes`.
+/// The advice as a JSON document. Sizes are in pages, unless the name contains `bytes`.
 #[derive(Debug, Serialize)]
 pub struct AdviceDocument {
     version: u32,
@@ -120,8 +120,8 @@ pub fn document(advice: &CacheAdvice, limit: usize) -> AdviceDocument {
     }
 }
 
-/// Renders the cache, its relations, alternative cache sizes, up to `limit` candidates of
-/// `database`, and the cost of the cache's memory.
+/// Renders the cache, up to `limit` of its relations, alternative cache sizes, up to `limit`
+/// candidates of `database`, and the cost of the cache's memory.
 pub fn table(advice: &CacheAdvice, database: &str, limit: usize) -> String {
     let mut table = String::new();
     // Writing to a String cannot fail, here and below.

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{image_size, page_bytes, relation_names};
 
-/// The contents of an image as a JSON document. Sizes are in pages.
+/// The contents of an image as a JSON document. Sizes are in pages, except for `page_bytes`.
 #[derive(Debug, Serialize)]
 pub struct ImageInfoDocument {
     version: u32,

@@ -166,7 +166,8 @@ fn group(group: TimeCategory) -> &'static str {
     }
 }
 
-/// Returns a statement on one line. Control characters are removed because clients choose the text.
+/// Returns a statement on one line. Control characters become spaces, because clients choose the
+/// text.
 fn text(query: Option<QueryId>, source: &dyn WaitSource) -> Option<String> {
     let text = source.query(query?)?;
     Some(text.split(|c: char| c.is_whitespace() || c.is_control()).collect::<Vec<_>>().join(" "))

@@ -18,19 +18,19 @@ pub(super) struct StatementScan {
     pub(super) first_unlisted: Option<Box<str>>,
     /// Whether the statement names a table that is replicated to every shard.
     pub(super) has_replicated: bool,
-    /// Whether the statement writes a table that is not sharded.
+    /// Whether the statement writes a table that is neither sharded nor replicated.
     pub(super) writes_unlisted: bool,
-    /// The first replicated table that the statement writes.
+    /// A replicated table that the statement writes.
     pub(super) writes_replicated: Option<Box<str>>,
     /// Whether the statement writes or locks something.
     pub(super) writes: bool,
     /// Whether the statement calls a function that is not known to be read-only.
     pub(super) calls_unknown: bool,
-    /// Whether the statement calls a user-defined function, or one that aggregates rows.
+    /// Whether the statement calls a function other than PostgreSQL's own side-effect-free ones.
     pub(super) calls_foreign: bool,
     /// Number of occurrences of each parameter, by its number from 0.
     pub(super) parameters: BTreeMap<u16, usize>,
-    /// Whether the statement names a listed table in another way than as a relation, as DROP does.
+    /// Whether the statement names a listed table other than as a relation, as DROP does.
     pub(super) mentions_listed: bool,
     /// Names of functions, without schemas.
     pub(super) functions: Vec<String>,

@@ -11,7 +11,7 @@ use crate::{
     settings::{RoutedTable, TableClass},
 };
 
-/// Maximum number of tables at one level that are tracked.
+/// Maximum number of sharded tables at one level: a [`TableSet`] has one bit for each.
 const INSTANCES_MAX: usize = 64;
 
 /// Maximum number of keys of one statement that are tracked. It limits the cost of long IN lists.

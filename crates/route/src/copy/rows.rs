@@ -148,7 +148,7 @@ impl CopyRowSplitter {
         let is_csv = matches!(self.copy.format, CopyRowFormat::Csv { .. });
         if is_csv && self.start < self.buffer.len() {
             return Err(Refusal::CopyRow(
-                "before it is a line of \\. alone, the end to some servers only",
+                "it follows a line with only \\., which some servers read as the end of the data",
             ));
         }
         self.start = self.buffer.len();
@@ -218,7 +218,7 @@ fn key(
 ) -> Result<Vec<Option<ShardKey>>, Refusal> {
     // A server that takes carriage returns as line ends would read several rows here.
     if has_bare_return(&copy.format, line) {
-        return Err(Refusal::CopyRow("there is a carriage return in it"));
+        return Err(Refusal::CopyRow("it contains a carriage return"));
     }
     let last = copy.key.iter().copied().max().unwrap_or_default();
     let cells = match &copy.format {

@@ -6,7 +6,7 @@ use super::{MergeError, value::Type};
 use crate::fan_out::SortColumn;
 
 /// The first OID of user-defined types (`FirstNormalObjectId`). Their OIDs may differ between
-/// shards.
+/// shards, so all of them count as one type.
 const FIRST_OWN: u32 = 16_384;
 
 /// Names, types and formats of a result's columns.
@@ -44,7 +44,7 @@ impl ResultColumns {
                 let mut found = (0..self.0.len()).filter(|at| self.0[*at].name == name.as_bytes());
                 let first = found.next();
                 if found.next().is_some() {
-                    return Err(MergeError::Unclear(name.to_string()));
+                    return Err(MergeError::AmbiguousColumn(name.to_string()));
                 }
                 first
             }

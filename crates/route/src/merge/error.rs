@@ -5,20 +5,20 @@ use howdah_wire::backend::{ErrorField, Severity, encode};
 /// The reason why replies of several shards cannot be merged.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MergeError {
-    #[error("shards returned different columns")]
+    #[error("shards returned different columns or replies")]
     Different,
     #[error(
         "results of shards cannot be merged: the {what} of column \"{name}\" is not supported for its type"
     )]
     Type { name: String, what: &'static str },
     #[error("results of shards cannot be merged: several columns are named \"{0}\"")]
-    Unclear(String),
+    AmbiguousColumn(String),
     #[error("results of shards cannot be merged: cannot parse a value of column \"{0}\"")]
     Value(String),
     #[error("the sum of column \"{0}\" over all shards is out of range")]
     Range(String),
     #[error("a shard sent a message of {0} bytes; the limit for merging is {1}")]
-    Long(u32, u32),
+    MessageTooLong(u32, u32),
     #[error("a shard violated the protocol: {0}")]
     Protocol(String),
     #[error("the connection to a shard was lost")]
@@ -28,10 +28,10 @@ pub(super) enum MergeError {
 impl MergeError {
     fn sqlstate(&self) -> &'static [u8] {
         match self {
-            Self::Type { .. } | Self::Unclear(_) | Self::Value(_) => b"0A000",
+            Self::Type { .. } | Self::AmbiguousColumn(_) | Self::Value(_) => b"0A000",
             Self::Different => b"55000",
             Self::Range(_) => b"22003",
-            Self::Long(..) => b"54000",
+            Self::MessageTooLong(..) => b"54000",
             Self::Protocol(_) => b"08P01",
             Self::Lost => b"08006",
         }

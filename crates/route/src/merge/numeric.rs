@@ -15,8 +15,8 @@ const NAN: u16 = 0xC000;
 const INFINITY: u16 = 0xD000;
 const NEGATIVE_INFINITY: u16 = 0xF000;
 
-/// A value of type `numeric`. The scale is the number of digits after the decimal point, including
-/// trailing zeros.
+/// A value of type `numeric`. A finite value is `unscaled` / 10^`scale`: the scale is the number of
+/// digits after the decimal point, including trailing zeros.
 #[derive(Clone, Debug)]
 pub(super) enum Numeric {
     NegativeInfinity,

@@ -2,8 +2,8 @@
 
 use howdah_wire::{Frame, HeaderError, Tag};
 
-/// Number of buffered bytes above which the caller must stop reading from the shard until some are
-/// consumed.
+/// Number of bytes from which a buffer that has a complete message is full: the caller must stop
+/// reading from the shard until some are consumed.
 const BYTES_HIGH: usize = 256 << 10;
 
 /// Unmerged bytes of one shard: complete messages and possibly the start of another.

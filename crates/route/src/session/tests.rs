@@ -101,7 +101,8 @@ fn commands_are_answered_and_take_effect() {
     let error = client.reply("SET SHARD TO '7'").expect_err("there are three shards");
     assert_eq!(
         error,
-        "58000 shard 7 is not configured 3, staying on shard 1 (shard numbers start at 0)"
+        "58000 shard 7 does not exist: shard numbers start at 0, and the number of shards is 3; \
+         the session's shard is still 1"
     );
     assert_eq!(client.reply("SET SHARDING KEY TO '0'"), ok("SET SHARDING KEY"));
     assert_eq!(client.reply("SHOW SHARD"), ok("shard = 2: SELECT 1"));

@@ -33,13 +33,36 @@ pub struct ShardKeyError {
     written: Vec<u8>,
 }
 
-/// Maximum length of a value in an error, in bytes.
+/// Maximum length of a value in an error, in bytes, or in characters for the text of a key.
 const SHOWN_MAX: usize = 64;
 
 fn display_bytes(written: &[u8]) -> String {
     let is_cut = written.len() > SHOWN_MAX;
     let text = String::from_utf8_lossy(&written[..written.len().min(SHOWN_MAX)]);
     format!("{text:?}{}", if is_cut { "…" } else { "" })
+}
+
+impl fmt::Display for ShardKey {
+    /// Writes the key like an SQL constant, shortened if it is long: a number, text in quotes, or
+    /// bytes in hex format. A UUID is written as bytes, since the key does not have its type.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = match self {
+            Self::Int(value) => return write!(f, "{value}"),
+            Self::Bytes(bytes) => bytes,
+        };
+        let text = str::from_utf8(bytes).ok().filter(|text| !text.contains(char::is_control));
+        f.write_str("'")?;
+        let is_cut = if let Some(text) = text {
+            let shown: String = text.chars().take(SHOWN_MAX).collect();
+            f.write_str(&shown.replace('\'', "''"))?;
+            shown.len() < text.len()
+        } else {
+            f.write_str("\\x")?;
+            bytes.iter().take(SHOWN_MAX).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+            bytes.len() > SHOWN_MAX
+        };
+        f.write_str(if is_cut { "'…" } else { "'" })
+    }
 }
 
 impl fmt::Display for KeyType {
@@ -219,6 +242,18 @@ mod tests {
             error,
             format!("\"{}\"… is not a valid sharding key of type bigint", "x".repeat(64))
         );
+    }
+
+    #[test]
+    fn keys_are_shown_like_sql_constants() {
+        let bytes = |bytes: &[u8]| ShardKey::Bytes(bytes.to_vec()).to_string();
+        assert_eq!(ShardKey::Int(-8).to_string(), "-8");
+        assert_eq!(bytes("d'été".as_bytes()), "'d''été'");
+        assert_eq!(bytes(b""), "''");
+        assert_eq!(bytes(b"\xff\xad"), r"'\xffad'");
+        assert_eq!(bytes(b"\0a"), r"'\x0061'");
+        assert_eq!(bytes(&[b'x'; 1000]), format!("'{}'…", "x".repeat(64)));
+        assert_eq!(bytes(&[0; 65]), format!(r"'\x{}'…", "00".repeat(64)));
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub enum MapError {
         last: u32,
     },
     /// A key of a list or a bound of a range has the wrong type.
-    #[error("the sharding key {key:?} is not of type {of}")]
+    #[error("the sharding key {key} is not of type {of}")]
     Type {
         /// The key or bound with the wrong type.
         key: ShardKey,
@@ -68,7 +68,11 @@ pub enum MapError {
         of: KeyType,
     },
     /// A range contains no keys.
-    #[error("the range from {from:?} to {to:?} is empty: its end must be above its start")]
+    #[error(
+        "the range from {} to {} is empty: its end must be above its start",
+        key_or(.from.as_ref(), "MINVALUE"),
+        key_or(.to.as_ref(), "MAXVALUE")
+    )]
     EmptyRange {
         /// The lower bound, inclusive.
         from: Option<ShardKey>,
@@ -76,7 +80,11 @@ pub enum MapError {
         to: Option<ShardKey>,
     },
     /// Two ranges overlap, so a key would be on two shards.
-    #[error("the ranges that begin at {first:?} and at {second:?} overlap")]
+    #[error(
+        "the ranges that begin at {} and at {} overlap",
+        key_or(.first.as_ref(), "MINVALUE"),
+        key_or(.second.as_ref(), "MINVALUE")
+    )]
     Overlap {
         /// The lower bound of one range.
         first: Option<ShardKey>,
@@ -90,7 +98,7 @@ pub enum MapError {
 #[non_exhaustive]
 pub enum NoShard {
     /// The number of values differs from the number of key columns.
-    #[error("the sharding key has {expected} columns, but {actual} values were given")]
+    #[error("wrong number of values for the sharding key: {actual} instead of {expected}")]
     Columns {
         /// Number of columns of the map's key.
         expected: usize,
@@ -98,7 +106,7 @@ pub enum NoShard {
         actual: usize,
     },
     /// A value has the wrong type.
-    #[error("the sharding key {key:?} is not of type {of}")]
+    #[error("the sharding key {key} is not of type {of}")]
     Type {
         /// The value with the wrong type.
         key: ShardKey,
@@ -106,8 +114,13 @@ pub enum NoShard {
         of: KeyType,
     },
     /// No list entry or range contains the key.
-    #[error("no shard is configured for the key {0:?}")]
+    #[error("no shard is configured for the key {}", key_or(.0.as_ref(), "NULL"))]
     KeyNotMapped(Option<ShardKey>),
+}
+
+/// Returns the key as text for an error, or `none` without a key.
+fn key_or(key: Option<&ShardKey>, none: &str) -> String {
+    key.map_or_else(|| none.to_owned(), ToString::to_string)
 }
 
 impl ShardMap {
@@ -337,6 +350,14 @@ mod tests {
         assert!(ranges(vec![range(None, None, 2)]).contains("from 0 to 1"));
         let text = Some(ShardKey::Bytes(b"a".to_vec()));
         assert!(ranges(vec![range(text, None, 0)]).contains("is not of type bigint"));
+        assert_eq!(
+            ranges(vec![range(int(7), int(5), 0)]),
+            "the range from 7 to 5 is empty: its end must be above its start"
+        );
+        assert_eq!(
+            ranges(vec![range(None, int(5), 0), range(int(-1), None, 1)]),
+            "the ranges that begin at MINVALUE and at -1 overlap"
+        );
         assert_eq!(ShardMap::hash(0, vec![KeyType::Int]), Err(MapError::Shards(0)));
         assert_eq!(ShardMap::hash(2, Vec::new()), Err(MapError::NoColumns));
     }
@@ -347,6 +368,10 @@ mod tests {
         let text = ShardKey::Bytes(b"a".to_vec());
         assert_eq!(map.shard(&[int(1)]), Err(NoShard::Columns { expected: 2, actual: 1 }));
         let error = NoShard::Type { key: text.clone(), of: KeyType::Uuid };
+        assert_eq!(error.to_string(), "the sharding key 'a' is not of type uuid");
+        let shown = |key| NoShard::KeyNotMapped(key).to_string();
+        assert_eq!(shown(int(8)), "no shard is configured for the key 8");
+        assert_eq!(shown(None), "no shard is configured for the key NULL");
         assert_eq!(map.shard(&[int(1), Some(text)]), Err(error));
     }
 }

@@ -113,10 +113,10 @@ impl Handshake {
 
     fn unexpected(&self, message: Backend) -> SessionError {
         let state = match self {
-            Self::StartupSent { .. } => "waiting for an authentication request",
-            Self::Scram(_) | Self::ProofSent(_) => "in the middle of SCRAM",
-            Self::AwaitingOk => "waiting for the login to be accepted",
-            Self::AwaitingReady | Self::Broken => "already authenticated",
+            Self::StartupSent { .. } => "while waiting for an authentication request",
+            Self::Scram(_) | Self::ProofSent(_) => "during SCRAM authentication",
+            Self::AwaitingOk => "while waiting for AuthenticationOk",
+            Self::AwaitingReady | Self::Broken => "after AuthenticationOk",
         };
         SessionError::Unexpected { message, state }
     }
@@ -157,7 +157,7 @@ fn first_reply(
         }
         _ => Err(SessionError::Unexpected {
             message: Backend::Authentication,
-            state: "waiting for an authentication request",
+            state: "while waiting for an authentication request",
         }),
     }
 }

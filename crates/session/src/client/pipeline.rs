@@ -142,7 +142,10 @@ impl Pipeline {
                 // The server may send an error and end the session at any time; see
                 // `SessionEvent::Error`.
                 Backend::ErrorResponse => Ok(None),
-                _ => Err(SessionError::Unexpected { message, state: "nothing is owed" }),
+                _ => Err(SessionError::Unexpected {
+                    message,
+                    state: "while no reply is outstanding",
+                }),
             };
         };
         match (message, request) {
@@ -237,16 +240,16 @@ impl Pipeline {
 
 fn waiting_for(request: Request) -> &'static str {
     match request {
-        Request::Parse => "waiting for the answer to Parse",
-        Request::Bind => "waiting for the answer to Bind",
+        Request::Parse => "while waiting for the reply to Parse",
+        Request::Bind => "while waiting for the reply to Bind",
         Request::DescribeStatement | Request::DescribePortal => {
-            "waiting for the answer to Describe"
+            "while waiting for the reply to Describe"
         }
-        Request::Execute => "waiting for the answer to Execute",
-        Request::Close => "waiting for the answer to Close",
-        Request::Sync => "waiting for the answer to Sync",
-        Request::Query => "waiting for the answer to Query",
-        Request::FunctionCall => "waiting for the answer to FunctionCall",
-        Request::CopyEnd => "waiting for the end of COPY",
+        Request::Execute => "while waiting for the reply to Execute",
+        Request::Close => "while waiting for the reply to Close",
+        Request::Sync => "while waiting for the reply to Sync",
+        Request::Query => "while waiting for the reply to Query",
+        Request::FunctionCall => "while waiting for the reply to FunctionCall",
+        Request::CopyEnd => "while waiting for the end of COPY",
     }
 }

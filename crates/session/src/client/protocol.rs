@@ -73,7 +73,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the maximum body length to accept. Before the login is accepted, messages are short.
+    /// Returns the maximum body length to accept, in bytes. Until the login is complete, messages
+    /// are short.
     pub(super) fn body_bytes_max(&self, kind: Backend) -> u32 {
         match &self.state {
             ConnectionState::LoggingIn(_) => Backend::Authentication.body_bytes_max(),
@@ -102,7 +103,10 @@ impl Protocol {
     pub(super) fn absorb(&mut self, frame: Frame<'_>) -> Result<(), SessionError> {
         let message = BackendMessage::parse(frame)?;
         let ConnectionState::LoggingIn(handshake) = &mut self.state else {
-            return Err(SessionError::Unexpected { message: message.kind(), state: "logged in" });
+            return Err(SessionError::Unexpected {
+                message: message.kind(),
+                state: "after the login",
+            });
         };
         match message {
             BackendMessage::Authentication(request) => {
@@ -177,7 +181,10 @@ impl Protocol {
             BackendMessage::PortalSuspended => SessionEvent::PortalSuspended,
             BackendMessage::RowDescription(fields) => SessionEvent::RowDescription(fields),
             other => {
-                return Err(SessionError::Unexpected { message: other.kind(), state: "logged in" });
+                return Err(SessionError::Unexpected {
+                    message: other.kind(),
+                    state: "after the login",
+                });
             }
         })
     }
@@ -219,7 +226,7 @@ impl Protocol {
     /// Counts a message as part of the reply to the oldest request.
     fn count_reply(&mut self, kind: Backend) -> Result<(), SessionError> {
         if matches!(self.state, ConnectionState::LoggingIn(_)) {
-            return Err(SessionError::Unexpected { message: kind, state: "logging in" });
+            return Err(SessionError::Unexpected { message: kind, state: "during the login" });
         }
         self.answered = self.pipeline.handle_reply(kind)?;
         Ok(())

@@ -333,13 +333,14 @@ fn unsolicited_reply_is_a_protocol_error() {
     let mut client = open();
     client.handle_input(&ServerScript::default().bare(Bare::ParseComplete).0);
     let message = Backend::ParseComplete;
-    let error = SessionError::Unexpected { message, state: "nothing is owed" };
+    let error = SessionError::Unexpected { message, state: "while no reply is outstanding" };
     assert_eq!(events(&mut client), Err(error));
 
     let mut client = open();
     client.execute(b"", 0).unwrap();
     client.handle_input(&ServerScript::default().bare(Bare::ParseComplete).0);
-    let error = SessionError::Unexpected { message, state: "waiting for the answer to Execute" };
+    let error =
+        SessionError::Unexpected { message, state: "while waiting for the reply to Execute" };
     assert_eq!(events(&mut client), Err(error.clone()));
     assert_eq!(events(&mut client), Err(error), "the error persists");
 }

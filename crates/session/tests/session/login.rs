@@ -140,22 +140,22 @@ fn messages_before_authentication_ok_are_refused() {
     let unexpected = |message, state| SessionError::Unexpected { message, state };
     assert_eq!(
         early(ServerScript::default().ready(TransactionStatus::Idle)),
-        unexpected(Backend::ReadyForQuery, "waiting for an authentication request")
+        unexpected(Backend::ReadyForQuery, "while waiting for an authentication request")
     );
     assert_eq!(
         early(ServerScript::default().key(&CancelKey::new(1, b"key!").unwrap())),
-        unexpected(Backend::BackendKeyData, "waiting for an authentication request")
+        unexpected(Backend::BackendKeyData, "while waiting for an authentication request")
     );
     assert_eq!(
         early(ServerScript::default().row(b"1")),
-        unexpected(Backend::DataRow, "logging in")
+        unexpected(Backend::DataRow, "during the login")
     );
     let twice = ServerScript::default()
         .auth(AuthenticationRequest::CleartextPassword)
         .auth(AuthenticationRequest::CleartextPassword);
     assert_eq!(
         early(twice),
-        unexpected(Backend::Authentication, "waiting for the login to be accepted")
+        unexpected(Backend::Authentication, "while waiting for AuthenticationOk")
     );
 }
 

@@ -14,7 +14,8 @@ use super::{
     tree::node_effect,
 };
 
-/// Returns the effect of all statements of a text.
+/// Returns the combined effect of all statements of a text, with `allows_writes` not yet
+/// determined.
 pub(super) fn classify_all(tree: &ParseResult) -> StatementEffect {
     let mut judgement =
         StatementEffect { effect: Effect::ReadOnly, names: Vec::new(), allows_writes: false };
@@ -117,7 +118,8 @@ fn copy_effect(copy: &CopyStmt, harmless: SideEffectFree<'_>) -> Effect {
         .map_or(Effect::ReadOnly, |query| classify_statement(query, &mut Vec::new(), harmless))
 }
 
-/// Returns the effect of an `EXPLAIN`, which runs the statement only with `ANALYZE`.
+/// Returns the effect of an `EXPLAIN`, which runs the statement only with `ANALYZE`. `EXPLAIN
+/// EXECUTE` counts as `EXECUTE`, because it uses the name of a prepared statement.
 fn explain_effect(
     explain: &ExplainStmt,
     names: &mut Vec<NameUse>,

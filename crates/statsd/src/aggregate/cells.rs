@@ -20,7 +20,7 @@ pub struct ShardInterval {
     pub bytes: u64,
     /// Non-empty lines in these packets.
     pub lines: u64,
-    /// Parsed samples, including those refused because of limits.
+    /// Parsed samples, including those then rejected because of their key or a limit.
     pub samples: u64,
     /// DogStatsD events.
     pub events: u64,
@@ -36,7 +36,7 @@ pub struct ShardInterval {
     pub rejects: Rejects,
     /// Keys assigned a cell since the last swap, in cell order.
     pub names: NewNames,
-    /// Counters, with the cells of [`MetricType::Counter`].
+    /// Counters, indexed by cell number.
     pub counters: CellTable<CounterCell>,
     /// Timers, histograms and distributions.
     pub timers: CellTable<TimerCell>,
@@ -63,8 +63,8 @@ impl ShardInterval {
     }
 }
 
-/// Keys newly assigned a cell. All names share one buffer, because a million new keys at once are
-/// common.
+/// Keys newly assigned a cell. All names share one buffer, because a million new keys may arrive at
+/// once.
 #[derive(Debug, Default)]
 pub struct NewNames {
     entries: Vec<NewNameEntry>,
@@ -207,7 +207,7 @@ impl<C: MetricCell> CellTable<C> {
 /// The aggregate of one counter.
 #[derive(Debug, Default)]
 pub struct CounterCell {
-    /// Sum of values divided by their rates, in order of arrival.
+    /// Sum of the values, each divided by its rate and added in order of arrival.
     pub sum: f64,
     /// Number of samples received, not scaled by their rates.
     pub hits: u32,
@@ -220,7 +220,7 @@ pub struct TimerCell {
     pub samples: Vec<f64>,
     /// All samples, once the limit is exceeded.
     pub sketched: Option<Box<Sketched>>,
-    /// Number of samples, each divided by its rate.
+    /// Number of samples, each counted as the inverse of its rate.
     pub count: f64,
     /// The unit of the last sample.
     pub unit: TimingUnit,
@@ -268,8 +268,8 @@ impl Sketched {
 }
 
 impl TimerCell {
-    /// Adds a sample, stored exactly as long as `limits` allow. `exact` is the number of exact
-    /// samples in the shard.
+    /// Adds a sample, stored exactly as long as `limits` allow. Updates `exact`, the number of
+    /// exact samples in the shard.
     pub(super) fn add(
         &mut self,
         value: f64,
@@ -306,8 +306,8 @@ pub struct GaugeCell {
 }
 
 impl GaugeCell {
-    /// Maximum number of batches whose changes are stored separately; later changes are added to
-    /// the last one.
+    /// Maximum number of batches whose changes one shard stores separately; later changes are added
+    /// to the last one.
     pub(super) const CHANGES_MAX: usize = 64;
 
     pub(super) fn set(&mut self, stamp: u64, value: f64) {
@@ -357,7 +357,7 @@ impl GaugeCell {
 pub struct SetCell {
     /// Distinct members.
     pub members: HashSet<Box<[u8]>>,
-    /// Samples whose member exceeded the limit.
+    /// Samples with a new member that were not added because the set was full.
     pub refused: u64,
     /// Number of samples received, not scaled by their rates.
     pub hits: u32,
@@ -384,8 +384,8 @@ impl SetCell {
     }
 }
 
-/// Shortens a long member to a prefix followed by the MD5 of the whole member, so that distinct
-/// members remain distinct. The result is the same in every shard and process.
+/// Shortens a long member to `bytes` bytes: a prefix, `#` and the MD5 of the whole member, so that
+/// distinct members remain distinct. The result is the same in every shard and process.
 #[cold]
 fn shortened(member: &[u8], bytes: usize) -> Vec<u8> {
     let digest = Md5::digest(member);

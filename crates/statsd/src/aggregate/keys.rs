@@ -45,7 +45,8 @@ impl KeyTable {
         slot.map(|slot| *slot as usize)
     }
 
-    /// Adds a slot for an unknown key; `None` if the table would exceed its 32-bit offsets.
+    /// Adds a slot for an unknown key; `None` if the text of all keys exceeds 4 GiB, or the name or
+    /// the tags exceed 65,535 bytes.
     pub(super) fn insert(&mut self, name: &[u8], tags: &[u8]) -> Option<usize> {
         let slot = KeySlot {
             start: u32::try_from(self.text.len()).ok()?,

@@ -20,7 +20,8 @@ pub struct Rejects {
 pub struct RejectedLine {
     /// The reason why the line, or a value in it, was rejected.
     pub reason: RejectReason,
-    /// The line, or its beginning. Invalid UTF-8 is replaced, control characters are escaped.
+    /// The first 256 bytes of the line, or of the key if only the key is known. Invalid UTF-8 is
+    /// replaced; control characters, quotes and backslashes are escaped.
     pub line: String,
 }
 

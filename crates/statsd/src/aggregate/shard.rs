@@ -83,7 +83,7 @@ impl SampleShard {
     }
 
     /// Like [`swap`](Self::swap), but also discards all keys: cells are numbered from 0 again. Used
-    /// when most keys are no longer sent.
+    /// when most metrics of the server have been deleted.
     pub fn swap_and_reset(&mut self, spare: ShardInterval) -> ShardInterval {
         let interval = self.swap(spare);
         self.keys = KeyTable::default();
@@ -113,7 +113,8 @@ impl SampleShard {
         }
     }
 
-    /// Allocates a cell for a key that has none of this type, or returns the overflow cell.
+    /// Allocates a cell for a key that has none of this type, or returns the overflow cell. Fails
+    /// if the key is invalid.
     #[cold]
     fn new_cell(
         &mut self,

@@ -1,8 +1,9 @@
 //! The console backend: prints each interval, in the format of etsy's server or of the Perl server.
 //!
 //! Etsy's format: a line with the time, then an object with all values as Node prints it; with
-//! `pretty`, five levels deep and in colour. Perl's format: the same object as one line of JSON on
-//! standard error, where values that were never used in a calculation are strings.
+//! `pretty`, five levels deep and in colour. Perl's format: a line with the time, then the same
+//! object as one line of JSON, both on standard error; values that were never used in a calculation
+//! are strings, and `sets` is null.
 
 use std::{
     fmt,

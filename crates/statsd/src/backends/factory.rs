@@ -13,16 +13,16 @@ use crate::settings::StatsdSettings;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendOpenError {
-    /// An `influx` section is invalid.
+    /// The URL of an `influx` section is invalid, or a file that the section names cannot be used.
     #[error("cannot set up the influx backend")]
     Influx(#[source] EndpointError),
-    /// An `otlp` section is invalid.
+    /// The URL of an `otlp` section is invalid, or a file that the section names cannot be used.
     #[error("cannot set up the otlp backend")]
     Otlp(#[source] EndpointError),
-    /// The `prometheus` section is invalid.
+    /// The `prometheus` section or its mapping file is invalid, or its address cannot be bound.
     #[error("cannot set up the prometheus backend")]
     Prometheus(#[from] PrometheusError),
-    /// A `postgres` section is invalid.
+    /// The connection string or the table name of a `postgres` section is invalid.
     #[error("cannot set up the postgres backend")]
     Postgres(#[from] PostgresError),
 }

@@ -48,7 +48,8 @@ impl FileBackend {
         Self { settings, open: None, status }
     }
 
-    /// Returns the file at the configured path, reopened if the open file was moved or removed.
+    /// Returns the file at the configured path. Opens it for the first flush, and again if the open
+    /// file was moved or removed.
     fn file(&mut self) -> io::Result<&fs::File> {
         let path = &self.settings.path;
         let current = self.open.as_ref().and_then(|file| identity(file.metadata()));
@@ -88,9 +89,9 @@ impl FileBackend {
     }
 }
 
-/// The error of a flush that did not write all its lines.
+/// The error of a flush whose lines could not all be written, so that all are lost.
 #[derive(Debug, thiserror::Error)]
-#[error("{lost} lines lost")]
+#[error("lines lost: {lost}")]
 struct WriteFailure {
     lost: u64,
     source: io::Error,
@@ -252,7 +253,7 @@ mod tests {
         let error = file.flush(&snapshot()).unwrap_err();
         let message = chain(&error);
         assert!(
-            message.starts_with("/nonexistent/stats: writing failed: 8 lines lost: "),
+            message.starts_with("/nonexistent/stats: writing failed: lines lost: 8: "),
             "{message}"
         );
         assert_eq!(file.status.get(LOST_VALUES), Some(8.0));
@@ -268,7 +269,7 @@ mod tests {
         let mut file = FileBackend::new(settings);
         for flush in 1..=2 {
             let message = chain(&file.flush(&snapshot()).unwrap_err());
-            assert!(message.contains("8 lines lost: No space left on device"), "{message}");
+            assert!(message.contains("lines lost: 8: No space left on device"), "{message}");
             assert_eq!(file.status.get(LOST_VALUES), Some(8.0 * f64::from(flush)));
         }
     }

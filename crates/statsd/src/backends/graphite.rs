@@ -33,8 +33,8 @@ const BUDGET_MAX: Duration = Duration::from_secs(10);
 /// Maximum wait for Carbon to close the connection after the last byte.
 const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns the wait within a flush: at most a quarter of the interval, because a receiver that
-/// never closes first costs this wait in every flush.
+/// Returns how long a flush waits for Carbon to close the connection: at most a quarter of the
+/// interval, because a receiver that never closes it costs this time in every flush.
 fn hang_up_timeout(interval: Duration) -> Duration {
     (interval / 4).min(HANG_UP_TIMEOUT)
 }
@@ -103,7 +103,8 @@ impl GraphiteBackend {
     }
 
     /// Closes a non-persistent connection after the last batch of a flush. Carbon then closes the
-    /// connection too, which confirms that it has read everything.
+    /// connection too, which confirms that it has read everything; otherwise the unconfirmed
+    /// batches are requeued.
     fn close(&mut self, deadline: Instant, timeout: Duration) -> DeliveryOutcome<CarbonSendError> {
         let mut closed = DeliveryOutcome::default();
         if !self.link.persistent

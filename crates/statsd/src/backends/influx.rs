@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{MetricName, flush::FlushSnapshot, js::JsNumber, settings};
 
-/// Approximate bytes of a request body.
+/// Approximate size of a request body in bytes.
 const BODY_BYTES: usize = 1 << 20;
 
 /// The backend that sends snapshots to InfluxDB.
@@ -199,7 +199,7 @@ fn refused_values(error: &PostError, batch: &ValueBatch) -> u64 {
 }
 
 /// Appends a name with special characters escaped. The protocol cannot express a backslash before a
-/// special character, so backslashes become slashes.
+/// special character, so backslashes become slashes. Line breaks become spaces.
 fn escape(text: &str, special: &[char], out: &mut String) {
     for char in text.chars() {
         match char {

@@ -2,8 +2,8 @@
 //!
 //! Counters become monotonic sums, timers exponential histograms (in seconds if sent in
 //! milliseconds), gauges and set sizes gauges; tags become attributes. Sums and histograms start
-//! when their key was first seen or, with delta temporality, at the previous flush. A decremented
-//! counter looks like a restart to the receiver, as with any monotonic sum.
+//! when their key was first received or, with delta temporality, one interval before their end. A
+//! decremented counter looks like a restart to the receiver, as with any monotonic sum.
 //!
 //! Field numbers are those of opentelemetry-proto 1.x: `metrics/v1/metrics.proto`,
 //! `common/v1/common.proto`, `collector/metrics/v1/metrics_service.proto`.
@@ -30,8 +30,9 @@ use crate::{
     sketch::Sketch,
 };
 
-/// Approximate number of data points per request.
-const POINTS_MAX: usize = 5_000;
+/// Number of data points at which a request is complete. It may have up to twice as many, because a
+/// metric is not split over requests.
+const POINTS_PER_REQUEST: usize = 5_000;
 /// Maximum number of buckets on one side of a histogram, as in OpenTelemetry's own libraries.
 const BUCKETS_MAX: usize = 160;
 /// The coarsest scale, as in OpenTelemetry's own libraries.
@@ -98,7 +99,7 @@ impl MetricBackend for OtlpBackend {
     }
 }
 
-/// Encodes all metrics as requests of about [`POINTS_MAX`] data points.
+/// Encodes all metrics as requests of about [`POINTS_PER_REQUEST`] data points.
 fn encode(
     snapshot: &FlushSnapshot,
     temporality: Temporality,
@@ -155,7 +156,7 @@ fn encode(
 }
 
 /// Groups metrics by key without tags, because OTLP has one metric with a data point per tag set.
-/// Passes at most [`POINTS_MAX`] metrics to `each` at once.
+/// Passes at most [`POINTS_PER_REQUEST`] metrics to `each` at once.
 fn for_each_base<'m, T>(
     metrics: impl Iterator<Item = T>,
     name: impl Fn(&T) -> &'m MetricName,
@@ -165,7 +166,7 @@ fn for_each_base<'m, T>(
     // Sorted by key, `a.b` would be between `a` and `a;tag=1`.
     metrics.sort_by(|a, b| name(a).base().cmp(name(b).base()));
     for group in metrics.chunk_by(|a, b| name(a).base() == name(b).base()) {
-        for part in group.chunks(POINTS_MAX) {
+        for part in group.chunks(POINTS_PER_REQUEST) {
             each(name(&part[0]).base(), part);
         }
     }
@@ -257,7 +258,7 @@ impl OtlpEncoder<'_> {
             points = write(metric);
         });
         self.points += points;
-        if self.points >= POINTS_MAX {
+        if self.points >= POINTS_PER_REQUEST {
             self.finish_request();
         }
     }

@@ -54,7 +54,7 @@ pub(super) trait SendError: Error + Send + Sync + 'static {
     /// Whether the receiver will never accept this batch, so that resending is pointless.
     fn is_refusal(&self) -> bool;
 
-    /// Returns the number of values that the receiver did not accept of a refused batch.
+    /// Returns the number of values of a refused batch that the receiver did not accept.
     fn refused_values(&self, batch: &ValueBatch) -> u64 {
         batch.values
     }
@@ -86,7 +86,7 @@ struct BatchQueue {
 pub(super) struct DeliveryOutcome<E> {
     /// The last failure, if any batch failed.
     error: Option<E>,
-    /// Whether the failure was the first of consecutive ones.
+    /// Whether the failure was the first since the last success.
     first: bool,
     /// Values lost: refused, or evicted from the spool.
     pub(super) lost: u64,
@@ -114,9 +114,9 @@ impl Outbox {
     }
 
     /// Sends the spooled batches, oldest first, and then those from `render` as they are rendered.
-    /// After a failure, batches are only spooled.
+    /// After a failure, and during a retry pause, batches are only spooled.
     ///
-    /// A batch that exceeds the limit by itself still gets one attempt.
+    /// Outside a retry pause, a batch that exceeds the limit by itself still gets one attempt.
     pub(super) fn flush<E: SendError>(
         &mut self,
         now: Instant,
@@ -170,7 +170,7 @@ impl Outbox {
         delivery
     }
 
-    /// Records a failure and starts the retry pause.
+    /// Records a failure, starts the retry pause, and trims the spool to its limit.
     pub(super) fn record_failure<E>(&mut self, now: Instant, error: E) -> DeliveryOutcome<E> {
         let doublings = self.failures.min(16);
         let pause = PAUSE_MIN.saturating_mul(1 << doublings).min(PAUSE_MAX);
@@ -179,7 +179,8 @@ impl Outbox {
         DeliveryOutcome { error: Some(error), first: self.failures == 1, lost: self.trim() }
     }
 
-    /// Removes the oldest batch, which was sent.
+    /// Removes the oldest batch, which was sent, and retains it as unconfirmed if the receiver
+    /// confirms nothing.
     fn mark_sent(&mut self) {
         let Some(batch) = self.waiting.pop() else { return };
         if !self.tracks_unconfirmed {
@@ -277,7 +278,8 @@ impl<E> DeliveryOutcome<E> {
 }
 
 impl<E: SendError> DeliveryOutcome<E> {
-    /// Logs a warning if values were only spooled, and returns an error if values were lost.
+    /// Returns an error if values were lost. If a failure only delayed them, records its time in
+    /// `status`, and logs a warning if it is the first.
     pub(super) fn into_result(
         self,
         receiver: &str,
@@ -302,7 +304,7 @@ impl<E: SendError> DeliveryOutcome<E> {
 
 /// The error that reports lost values, with its cause if known.
 #[derive(Debug, thiserror::Error)]
-#[error("{lost} values dropped")]
+#[error("values dropped: {lost}")]
 struct ValuesDropped {
     lost: u64,
     source: Option<Box<dyn Error + Send + Sync>>,
@@ -407,7 +409,7 @@ mod tests {
         assert_eq!(delivery, DeliveryOutcome { first: true, lost: 7, ..SPOOLED });
         assert!(outbox.is_empty());
         let error = delivery.into_result("here:1", &BackendStatus::default()).unwrap_err();
-        assert_eq!(chain(&error), "here:1: sending failed: 7 values dropped: unreachable");
+        assert_eq!(chain(&error), "here:1: sending failed: values dropped: 7: unreachable");
     }
 
     #[test]

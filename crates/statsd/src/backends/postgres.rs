@@ -7,10 +7,10 @@
 //! ) partition by range (time);
 //! ```
 //!
-//! Table, index and partitions are created if missing, partitions in advance, so that no flush
-//! waits for one. Each batch is one transaction. If the connection breaks during a commit, the next
-//! connection queries the outcome of that transaction (`pg_xact_status`), so a batch is neither
-//! lost nor inserted twice.
+//! The table with its index, the current partition and the next one are created if missing. Each
+//! batch is one transaction. If the connection breaks during a commit, the next connection queries
+//! the outcome of that transaction (`pg_xact_status`), so a batch is neither lost nor inserted
+//! twice.
 
 mod rows;
 mod table;
@@ -50,9 +50,10 @@ pub struct PostgresBackend {
 #[non_exhaustive]
 pub enum PostgresError {
     /// The connection string is invalid.
-    #[error("the connection string of the postgres backend is invalid")]
+    #[error("invalid connection string")]
     Connection(#[source] Box<ResolveError>),
-    /// The table's name is empty, too long, or has more than one dot.
+    /// The name of the table or of its schema is empty, the name of the table is too long, or there
+    /// is more than one dot.
     #[error(
         "{table:?} is not a valid table name: write table or schema.table, with at most 51 bytes in the table's name"
     )]

@@ -109,11 +109,11 @@ pub fn map_counter_name(
 fn check(settings: &settings::PrometheusSettings) -> Result<(), PrometheusError> {
     let ascending = settings.buckets.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || !settings.buckets.iter().all(|bound| bound.is_finite()) {
-        let reason = "bounds must be finite numbers in ascending order";
+        let reason = "must be finite numbers in ascending order";
         return Err(PrometheusError::Setting { key: "buckets", reason });
     }
     if !settings.quantiles.iter().all(|quantile| (0.0..=1.0).contains(quantile)) {
-        let reason = "quantiles must be numbers from 0 to 1";
+        let reason = "must be numbers from 0 to 1";
         return Err(PrometheusError::Setting { key: "quantiles", reason });
     }
     if settings.native_bucket_factor.is_nan() || settings.native_bucket_factor <= 1.0 {

@@ -61,7 +61,8 @@ struct RepeaterCounts {
     failed: AtomicU64,
 }
 
-/// Forwards packets. Dropping it ends the threads once they have tried to send the queued batches.
+/// Forwards packets. Once it and all its observers are dropped, the threads try to send the queued
+/// batches, and end.
 #[derive(Debug)]
 pub struct PacketRepeater {
     queues: Arc<Vec<RepeaterQueue>>,
@@ -76,7 +77,8 @@ struct RepeaterQueue {
 }
 
 impl PacketRepeater {
-    /// Starts a thread per receiver, which resolves the receiver's name at start and after errors.
+    /// Starts a thread per receiver, which resolves the receiver's name at the first packet and
+    /// after errors.
     ///
     /// # Errors
     ///
@@ -120,7 +122,8 @@ impl PacketRepeater {
     }
 
     /// Waits up to `timeout` until the queued packets are sent. All observers must have been
-    /// dropped before, because the threads run as long as one exists.
+    /// dropped before, because the threads run as long as one exists. Returns the final
+    /// [`status`](Self::status).
     pub fn finish(self, timeout: Duration) -> BackendStatus {
         let deadline = Instant::now() + timeout;
         let Self { queues, threads, status } = self;

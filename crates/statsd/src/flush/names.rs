@@ -9,8 +9,9 @@ use crate::{MetricName, name::push_tag, settings::StatsdDialect};
 /// Converts a raw name and raw tags to the metric's sanitised or unsanitised key.
 ///
 /// Tags are appended in Graphite's format and in the order sent: `;name=value`. InfluxDB tags in
-/// the name (`name,tag=value:1|c`) are also parsed as tags. With `sanitise`, characters invalid in
-/// Graphite are replaced or removed, also in tags, by the rules of the dialect.
+/// the name (`name,tag=value:1|c`) are also parsed as tags, except in the Perl dialect. With
+/// `sanitise`, characters invalid in Graphite are replaced or removed, also in tags, by the rules
+/// of the dialect.
 pub(super) fn canonical(
     name: &[u8],
     tags: &[u8],

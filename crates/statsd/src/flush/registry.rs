@@ -91,7 +91,7 @@ pub struct ReceiveTotals {
     pub bytes: u64,
     /// Non-empty lines.
     pub lines: u64,
-    /// Parsed samples, including those refused because of limits.
+    /// Parsed samples, including those then rejected because of their key or a limit.
     pub samples: u64,
     /// DogStatsD events.
     pub events: u64,
@@ -249,8 +249,8 @@ impl KeyRegistry {
         self.counters.len() + self.timers.len() + self.gauges.len() + self.sets.len()
     }
 
-    /// Records etsy's `timestamp_lag`: the difference between this timestamp and the last one plus
-    /// the interval.
+    /// Records etsy's `timestamp_lag`: the seconds by which this timestamp is later than the last
+    /// one plus the interval.
     fn record_timestamp_lag(&mut self, timestamp: i64) {
         let last = self.last_timestamp.replace(timestamp);
         let (Some(last), Some(name)) = (last, &self.self_names.lag) else { return };

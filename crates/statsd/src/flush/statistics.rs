@@ -33,8 +33,8 @@ pub(super) struct TimerRules {
 #[derive(Clone, Debug)]
 struct Percentile {
     percent: f64,
-    /// `count_90`, `mean_90`, `upper_90`, `sum_90` and `sum_squares_90`, and whether each is
-    /// enabled.
+    /// The names of its fields, such as `count_90`, `mean_90`, `upper_90`, `sum_90` and
+    /// `sum_squares_90`, and whether each is enabled.
     names: [(Arc<str>, bool); 5],
 }
 
@@ -77,8 +77,8 @@ impl TimerRules {
         }
     }
 
-    /// Calculates the statistics of exact samples and sorts them. `count` is their number divided
-    /// by their rates, `seconds` the configured interval.
+    /// Sorts exact samples and calculates their statistics. `count` is their number, each counted
+    /// as the inverse of its rate, and `seconds` is the length of the interval.
     pub(super) fn exact(
         &self,
         key: &str,
@@ -201,7 +201,7 @@ fn is_percent(text: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns number, mean, boundary, sum and sum of squares of the samples within a percentile;
+/// Returns the number, mean, boundary, sum and sum of squares of the samples within a percentile;
 /// `None` if there are too few samples.
 fn at_percentile(samples: &impl OrderedSamples, percent: f64) -> Option<[f64; 5]> {
     let n = samples.len();

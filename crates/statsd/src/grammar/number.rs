@@ -34,8 +34,8 @@ pub(super) fn addend(text: &[u8]) -> Result<f64, RejectReason> {
     }
 }
 
-/// Parses `[+-]digits[.digits]` of at most 15 digits. Both the digits and the power of ten are
-/// exact in a double, so one division gives the correctly rounded result.
+/// Parses `[+-]digits[.digits]` of at most 15 digits; `None` for any other text. Both the digits
+/// and the power of ten are exact in a double, so one division gives the correctly rounded result.
 fn short_decimal(text: &[u8]) -> Option<f64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),

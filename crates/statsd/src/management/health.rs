@@ -10,7 +10,7 @@ use crate::server::{ServerCore, ServerStartError};
 
 const CONNECTIONS_MAX: usize = 64;
 
-/// Serves `/` and `/healthz`, with any method, until dropped.
+/// Serves `/` and `/healthz`, with any method, until the returned server is dropped.
 pub(crate) fn serve(
     address: SocketAddr,
     core: &Arc<ServerCore>,

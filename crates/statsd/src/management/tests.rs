@@ -116,6 +116,21 @@ fn etsy_transcript() {
 }
 
 #[test]
+fn reload_applies_changed_health_only() {
+    let (core, _shard) = core(StatsdDialect::Etsy);
+    let up = StatsdSettings::clone(&core.settings());
+    let down = StatsdSettings { healthy: false, ..up.clone() };
+    core.set_healthy(false);
+    assert!(core.reload(&up, Vec::new()).is_empty());
+    assert!(!core.is_healthy());
+    core.set_healthy(true);
+    assert!(core.reload(&down, Vec::new()).is_empty());
+    assert!(!core.is_healthy());
+    assert!(core.reload(&up, Vec::new()).is_empty());
+    assert!(core.is_healthy());
+}
+
+#[test]
 fn perl_transcript() {
     let (core, shard) = core(StatsdDialect::Perl);
     shard.lock().apply_packet(TRAFFIC);

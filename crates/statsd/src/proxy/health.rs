@@ -1,5 +1,5 @@
-//! Health checks: at each interval, `health` is sent to the management ports of all nodes
-//! concurrently.
+//! Health checks: at each interval, and soon after a datagram was refused, `health` is sent to the
+//! management ports of all nodes concurrently.
 //!
 //! A node is up if its reply contains `up`, as in etsy's proxy. The first failed check removes the
 //! node from the ring, and the first successful one adds it again. The timeout of a check is the
@@ -19,7 +19,7 @@ use super::ProxyState;
 
 /// Minimum time between two checks, however many datagrams are refused.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Maximum number of bytes that are read of a reply.
+/// Number of bytes of a reply after which no more are read.
 const REPLY_BYTES_MAX: usize = 4096;
 
 /// Schedules the checks, and stops them.

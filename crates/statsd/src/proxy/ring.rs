@@ -38,7 +38,7 @@ impl HashRing {
         Some(*node)
     }
 
-    /// Returns the indexes of all nodes on the ring.
+    /// Returns the indexes of all nodes on the ring, ascending.
     pub fn nodes(&self) -> impl Iterator<Item = usize> {
         self.points.iter().map(|(_, node)| *node).collect::<BTreeSet<_>>().into_iter()
     }

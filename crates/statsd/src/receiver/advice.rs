@@ -1,4 +1,4 @@
-//! Advice about lost packets: which sysctl to set, and to which value.
+//! Advice about lost packets: which setting or sysctl to raise, and to which value.
 //!
 //! Compares two consecutive accounts and yields one log message per cause.
 
@@ -6,7 +6,8 @@ use std::fmt;
 
 use crate::ledger::{LossAccount, SocketAccount};
 
-/// A cause of packet loss since the previous account, with the sysctl that helps.
+/// A cause of packet loss since the previous account, with the current value of the sysctl that
+/// limits the buffer or queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossAdvice {

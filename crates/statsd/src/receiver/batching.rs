@@ -38,7 +38,8 @@ pub(crate) struct BatchPacer {
 impl BatchPacer {
     /// Maximum pause: far below the shortest flush interval.
     pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
-    /// Target number of packets per read. More packets would exceed the processor's caches.
+    /// Target number of packets that arrive during a pause. More packets would exceed the
+    /// processor's caches.
     const BATCH_TARGET: u64 = 256;
     /// Minimum number of packets per maximum pause; with fewer, the reader waits for readability
     /// instead.

@@ -38,7 +38,8 @@ struct KernelCounts {
 }
 
 impl SocketCounts {
-    /// Creates the counts of `socket`, which is named `name` in logs.
+    /// Creates the counts of a socket that is named `name` in logs. `socket` is its descriptor if
+    /// it is a datagram socket.
     pub(crate) fn new(name: String, socket: Option<Arc<OwnedFd>>) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -92,7 +93,7 @@ impl SocketCounts {
     }
 }
 
-/// Reads the counts of all sockets, for [`LossLedger`].
+/// The counts of all sockets and of the host's backlog drops, as a [`LossLedger`].
 #[derive(Debug)]
 pub(crate) struct SocketLedger {
     sockets: Vec<Arc<SocketCounts>>,

@@ -40,15 +40,19 @@ pub enum ReceiverOpenError {
         /// The socket's path.
         path: PathBuf,
     },
-    /// Another process listens on the socket's path.
-    #[error("{path} is in use: another server listens on it")]
+    /// Another process listens on the socket's path, or a connection to it fails without being
+    /// refused.
+    #[error(
+        "{path} is in use, or cannot be checked: stop the server that listens on it, or set \
+         another path"
+    )]
     InUse {
         /// The socket's path.
         path: PathBuf,
     },
-    /// A reader thread could not be started.
-    #[error("cannot start a reader thread")]
-    Thread(#[source] io::Error),
+    /// A reader thread, or the eventfd or epoll set that it needs, could not be created.
+    #[error("cannot set up a thread that reads the sockets")]
+    Reader(#[source] io::Error),
 }
 
 /// The name of a socket for its error messages.
@@ -93,7 +97,8 @@ pub(crate) fn udp(
     let label = SocketLabel { socket: format!("udp {address}") };
     let fd = inet(&label, address, SocketType::DGRAM, v6_only)?;
     if shared {
-        sockopt::set_socket_reuseport(&fd, true).map_err(label.open_error("share"))?;
+        sockopt::set_socket_reuseport(&fd, true)
+            .map_err(label.open_error("set SO_REUSEPORT of"))?;
     }
     set_receive_buffer(&label, &fd, buffer_bytes)?;
     bind(&fd, &address).map_err(label.open_error("bind"))?;
@@ -106,7 +111,7 @@ pub(crate) fn tcp(address: SocketAddr, v6_only: bool) -> Result<BoundSocket, Rec
     let label = SocketLabel { socket: format!("tcp {address}") };
     let fd = inet(&label, address, SocketType::STREAM, v6_only)?;
     // A restarted server must not wait until the old one's connections time out.
-    sockopt::set_socket_reuseaddr(&fd, true).map_err(label.open_error("reuse"))?;
+    sockopt::set_socket_reuseaddr(&fd, true).map_err(label.open_error("set SO_REUSEADDR of"))?;
     bind(&fd, &address).map_err(label.open_error("bind"))?;
     listen(&fd, ACCEPT_BACKLOG).map_err(label.open_error("listen on"))?;
     let address = local_address(&fd).unwrap_or(address);
@@ -164,7 +169,7 @@ fn inet(
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let fd = socket_with(family, kind, SOCKET_FLAGS, None).map_err(label.open_error("open"))?;
     if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&fd, v6_only).map_err(label.open_error("set up"))?;
+        sockopt::set_ipv6_v6only(&fd, v6_only).map_err(label.open_error("set IPV6_V6ONLY of"))?;
     }
     Ok(fd)
 }
@@ -185,10 +190,13 @@ fn set_receive_buffer(
     // The kernel takes an int and doubles it.
     let requested = requested.min(i32::MAX as usize / 2);
     if sockopt::set_socket_recv_buffer_size_force(fd, requested).is_err() {
-        sockopt::set_socket_recv_buffer_size(fd, requested).map_err(label.open_error("size"))?;
+        sockopt::set_socket_recv_buffer_size(fd, requested)
+            .map_err(label.open_error("set the receive buffer size of"))?;
     }
     // The kernel returns the doubled value.
-    let effective = sockopt::socket_recv_buffer_size(fd).map_err(label.open_error("size"))? / 2;
+    let effective = sockopt::socket_recv_buffer_size(fd)
+        .map_err(label.open_error("read the receive buffer size of"))?
+        / 2;
     let socket = label.socket.as_str();
     if effective < requested {
         tracing::warn!(
@@ -211,14 +219,14 @@ fn unix(
     kind: SocketType,
 ) -> Result<(OwnedFd, SocketFile), ReceiverOpenError> {
     remove_stale(path, kind)?;
-    let address = SocketAddrUnix::new(path).map_err(label.open_error("name"))?;
+    let address = SocketAddrUnix::new(path).map_err(label.open_error("use the path of"))?;
     let fd = socket_with(AddressFamily::UNIX, kind, SOCKET_FLAGS, None)
         .map_err(label.open_error("open"))?;
     bind(&fd, &address).map_err(label.open_error("bind"))?;
     let refused = |action| {
         move |source| ReceiverOpenError::SystemCall { socket: label.socket.clone(), action, source }
     };
-    let file = SocketFile::at(path).map_err(refused("find"))?;
+    let file = SocketFile::at(path).map_err(refused("read the metadata of"))?;
     if let Some(mode) = mode {
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
             .map_err(refused("set permissions of"))?;
@@ -226,7 +234,8 @@ fn unix(
     Ok((fd, file))
 }
 
-/// Removes the socket file of a server that no longer runs.
+/// Removes the socket file of a server that no longer runs. Fails if the file is not a socket, or
+/// if a server may still listen on it.
 fn remove_stale(path: &Path, kind: SocketType) -> Result<(), ReceiverOpenError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {

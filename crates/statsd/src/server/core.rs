@@ -111,8 +111,8 @@ impl ServerCore {
         &*self.ledger
     }
 
-    /// Returns the status of each backend, in the order of the settings, followed by repeater and
-    /// proxy.
+    /// Returns the status of each backend, in the order of the settings, followed by those of the
+    /// repeater and the proxy, if configured.
     pub(crate) fn statuses(&self) -> Vec<(&'static str, BackendStatus)> {
         let repeater = self.repeater.lock();
         let repeater = repeater.as_ref().map(|repeater| ("repeater", repeater.status()));
@@ -165,8 +165,13 @@ impl ServerCore {
             aggregation: new.aggregation.clone(),
             key_flush: new.key_flush.clone(),
             shutdown_timeout: new.shutdown_timeout,
+            healthy: new.healthy,
             ..StatsdSettings::clone(&old)
         };
+        // An unchanged setting does not undo the management command `health`.
+        if old.healthy != new.healthy {
+            self.set_healthy(new.healthy);
+        }
         self.registry().reload(&live.aggregation, SystemTime::now());
         *self.settings.write() = Arc::new(live);
         *self.config_lines.write() = config_lines;

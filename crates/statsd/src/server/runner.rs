@@ -52,7 +52,8 @@ pub(super) enum QueueOutcome {
     Queued,
     /// The queue was full: the interval was joined to a waiting one.
     Joined,
-    /// The queue was full, and the backend does not join intervals.
+    /// The queue was full and the backend does not join intervals, or the backend's thread has
+    /// ended.
     Dropped,
 }
 
@@ -69,8 +70,8 @@ struct SnapshotQueueState {
     /// Number of metrics in the interval in progress.
     in_work: Option<u64>,
     finish: Option<(Arc<FlushSnapshot>, Instant)>,
-    /// Whether the queue is closed, because the server was dropped or the backend's thread has
-    /// ended.
+    /// Whether the queue is closed, because the server was dropped, or the backend is finishing or
+    /// its thread has ended.
     closed: bool,
 }
 
@@ -242,7 +243,8 @@ impl Drop for QueueCloser {
 }
 
 impl PendingFinish {
-    /// Waits until the backend has finished; returns the error, if any.
+    /// Waits until the backend has finished, or until `deadline`. Returns the backend's name and
+    /// the error, if there is one.
     pub(super) fn wait(self, deadline: Instant) -> Option<(&'static str, String)> {
         match self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => None,

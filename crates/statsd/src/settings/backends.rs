@@ -10,7 +10,8 @@ use serde::Deserialize;
 pub struct BackendSettings {
     /// `[[statsd.backends.graphite]]`: sends text lines or pickles to Carbon.
     pub graphite: Vec<GraphiteSettings>,
-    /// `[statsd.backends.console]`: prints to standard output.
+    /// `[statsd.backends.console]`: prints to standard output, or to standard error in the Perl
+    /// dialect.
     pub console: Option<ConsoleSettings>,
     /// `[statsd.backends.file]`: appends values to a file.
     pub file: Option<FileSettings>,
@@ -244,14 +245,14 @@ pub struct OtlpSettings {
     pub spool_bytes: usize,
 }
 
-/// The start time of OTLP sums and histograms.
+/// The values that OTLP sums and histograms include.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Temporality {
-    /// The time when the key was first received.
+    /// All values since the key was first received.
     #[default]
     Cumulative,
-    /// The time of the previous flush.
+    /// The values of one interval.
     Delta,
 }
 

@@ -16,7 +16,7 @@ pub struct ParsedSettings {
     pub format: SettingsFormat,
     /// Keys without effect, and other warnings.
     pub warnings: Vec<SettingsDiagnostic>,
-    /// The settings as displayed by etsy's management port.
+    /// The settings as displayed by `config` at the management port.
     pub config_lines: Vec<String>,
 }
 
@@ -80,7 +80,8 @@ impl StatsdSettings {
         Self::read_with(text, host, &|_| None)
     }
 
-    /// Like [`read`](Self::read), with environment variables for `process.env.NAME`.
+    /// Like [`read`](Self::read), with `variable` to look up environment variables for
+    /// `process.env.NAME`.
     ///
     /// # Errors
     ///
@@ -202,8 +203,8 @@ fn flatten_section(path: &str, table: &toml::Table, lines: &mut Vec<String>) {
     }
 }
 
-/// Returns the value of a key without the parts that may be secret: of a URL its user, password and
-/// parameters, of a connection string everything.
+/// Returns the value of a key without the parts that may be secret: the user, password and
+/// parameters of a URL, and the whole of a connection string, password or token.
 fn without_secrets(key: &str, value: &str) -> String {
     const HIDDEN: &str = "(hidden)";
     match key {

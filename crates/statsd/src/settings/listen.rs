@@ -13,11 +13,11 @@ pub enum ListenSettings {
         /// IPv4 or IPv6 address; port 0 selects a free port.
         #[serde(default = "everywhere")]
         address: SocketAddr,
-        /// Number of sockets on the address, each with a reader; the kernel distributes senders
-        /// over them.
+        /// Number of sockets on the address, 1 to 64, each with a reader; the kernel distributes
+        /// senders over them.
         #[serde(default = "one")]
         readers: usize,
-        /// Requested receive buffer size.
+        /// Requested receive buffer size in bytes.
         #[serde(default = "buffer", rename = "buffer-bytes")]
         buffer_bytes: usize,
     },
@@ -34,9 +34,9 @@ pub enum ListenSettings {
     Unixgram {
         /// Path of the socket, created at start and removed at shutdown.
         path: PathBuf,
-        /// File permissions, such as 0o660.
+        /// Permissions of the socket file, such as 0o660.
         mode: Option<u32>,
-        /// Requested receive buffer size.
+        /// Requested receive buffer size in bytes.
         #[serde(default = "buffer", rename = "buffer-bytes")]
         buffer_bytes: usize,
     },
@@ -44,7 +44,7 @@ pub enum ListenSettings {
     Unix {
         /// Path of the socket, created at start and removed at shutdown.
         path: PathBuf,
-        /// File permissions, such as 0o660.
+        /// Permissions of the socket file, such as 0o660.
         mode: Option<u32>,
         /// Maximum concurrent connections; further ones are closed and counted.
         #[serde(default = "connections")]

@@ -337,7 +337,7 @@ impl<'t> LiteralParser<'t> {
 
     /// Parses `process.env.NAME`, which is undefined if the variable is not set.
     fn variable(&mut self) -> Result<Literal, LiteralSyntaxError> {
-        let unsupported = "only process.env.NAME is supported of process";
+        let unsupported = "process is supported only as process.env.NAME";
         if !self.match_tokens(&[".", "env"])? {
             return Err(self.error(unsupported.to_owned()));
         }
@@ -405,8 +405,8 @@ impl<'t> LiteralParser<'t> {
         let is_host = self.match_tokens(&["(", "'os'", ")", ".", "hostname", "(", ")"])?;
         if !is_host {
             return Err(self.error(
-                "only require('os').hostname(), with or without .split('.')[0], is supported of \
-                 require(…)"
+                "require is supported only as require('os').hostname(), with or without \
+                 .split('.')[0]"
                     .to_owned(),
             ));
         }
@@ -612,11 +612,11 @@ mod tests {
     #[test]
     fn syntax_errors_name_their_line() {
         let cases = [
-            ("{\n a: process.argv }", "line 2: only process.env.NAME is supported"),
+            ("{\n a: process.argv }", "line 2: process is supported only as process.env.NAME"),
             ("{\n a: f(1) }", "line 2: \"f\" is an expression"),
             ("{ a: 1 + {} }", "line 1: only numbers can be used in calculations"),
             ("{ a: (1 }", "line 1: missing )"),
-            ("{ a: require('fs') }", "line 1: only require('os').hostname()"),
+            ("{ a: require('fs') }", "line 1: require is supported only as"),
             (
                 "{ a: require('os').hostname().length }",
                 "line 1: only .split('.')[0] is supported after",

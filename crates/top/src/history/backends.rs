@@ -15,7 +15,7 @@ use super::{
 /// `postmaster.h`).
 const ROWS_MAX: usize = 0x3ffff;
 
-/// Indexes of a session's fields. New ones are appended; older readers ignore them.
+/// Indexes of a session's fields. New ones are appended, so that older recordings stay readable.
 const PID: usize = 0;
 const STARTED: usize = 1;
 const DATABASE: usize = 2;

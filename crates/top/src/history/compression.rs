@@ -13,8 +13,8 @@ use super::error::CorruptFrame;
 /// zstd level. Higher levels compress only slightly better and take much longer.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Window size as a power of two. 512 KiB cover many frames, and bound the memory of both
-/// directions.
+/// Window size as a power of two. 512 KiB cover many frames, and bound the memory that compression
+/// and decompression need.
 const WINDOW_LOG: u32 = 19;
 
 /// Maximum size of a decompressed frame in bytes.
@@ -35,12 +35,12 @@ impl FramePacker {
         Ok(Self(encoder))
     }
 
-    /// Starts a segment with a new stream.
+    /// Starts a new stream, for the next segment.
     pub(super) fn restart(&mut self) -> io::Result<()> {
         self.0.reinit()
     }
 
-    /// Compresses a frame and flushes it.
+    /// Compresses a frame. Decompressing it requires the previous frames of the segment.
     pub(super) fn pack(&mut self, frame: &[u8]) -> io::Result<Vec<u8>> {
         let mut packed = vec![0; zstd_safe::compress_bound(frame.len()) + 32];
         let mut filled = 0;
@@ -70,7 +70,7 @@ impl FrameUnpacker {
         Ok(Self(decoder))
     }
 
-    /// Decompresses the next frame.
+    /// Decompresses the next frame; the frames of a segment must be passed in order.
     pub(super) fn unpack(&mut self, packed: &[u8]) -> Result<Vec<u8>, CorruptFrame> {
         let mut frame = Vec::new();
         let mut filled = 0;

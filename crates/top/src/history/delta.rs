@@ -69,8 +69,9 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// Encodes the correspondence of a row to one of the previous sample: 0 for a new row, otherwise
-/// the distance from the position expected without insertions and removals.
+/// Encodes the index of the same row in the previous sample: 0 if the row is new, otherwise its
+/// distance from `expected` (zigzag-encoded, plus 1). `expected` then becomes the next index, so
+/// that the distance is 0 unless rows were inserted or removed.
 pub(super) fn encode_row_index(out: &mut Vec<u8>, row_index: Option<usize>, expected: &mut usize) {
     match row_index {
         None => out.write_varint(0),

@@ -9,8 +9,8 @@ pub enum CorruptFrame {
     /// The frame ends too early.
     #[error("the frame is truncated")]
     Truncated,
-    /// A number has more than 64 bits.
-    #[error("a number in the frame has more than 64 bits")]
+    /// A number has more bits than its type.
+    #[error("a number in the frame is out of range")]
     Number,
     /// A text is not UTF-8.
     #[error("a text in the frame is not UTF-8")]

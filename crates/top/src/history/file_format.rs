@@ -105,7 +105,8 @@ pub(super) fn parse_prefix(bytes: &[u8; PREFIX_BYTES]) -> Option<(usize, u64)> {
         .then(|| (length, u64::from_le_bytes(check)))
 }
 
-/// Returns the position of the next marker in `bytes`, not counting one at the first byte.
+/// Returns the position of the next marker in `bytes`, not counting one at the first byte. The end
+/// of `bytes` may cut it off, so it may not be a marker after all.
 pub(super) fn next_marker(bytes: &[u8]) -> Option<usize> {
     let first = MARKER[0];
     let mut from = 1;

@@ -23,8 +23,8 @@ const PROBLEMS_MAX: usize = 64;
 /// the linked server connection. New fields are appended.
 pub(super) type ClientFields = [DeltaField; 9];
 
-/// Encodes clients. `rows` are those of the previous frame, and are replaced by those of this
-/// frame.
+/// Encodes the poolers' clients and problems. `rows` are those of the last frame with poolers, and
+/// are replaced by those of this frame.
 pub(super) fn encode(
     out: &mut Vec<u8>,
     pooled: Option<&PooledClients>,

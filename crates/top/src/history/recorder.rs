@@ -29,7 +29,7 @@ pub enum RecorderError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The file is not a recording; it is left unchanged.
+    /// The file is not a recording, or has another format version. It is left unchanged.
     #[error("{} is not a howdah top recording: name another file", path.display())]
     Foreign {
         /// Path of the recording.
@@ -54,8 +54,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 /// intact; after a power failure, all but those of the last ten seconds and the next sample.
 ///
 /// Only one process writes to a recording. When the file exceeds its maximum size, or its oldest
-/// segment exceeds the maximum age, the frames to keep are copied to `FILE.tmp`, which then
-/// replaces the file. Frames up to three quarters of the maximum size are kept, so that this
+/// segment exceeds the maximum age by an eighth, the frames to keep are copied to `FILE.tmp`, which
+/// then replaces the file. Frames up to three quarters of the maximum size are kept, so that this
 /// happens rarely.
 #[derive(Debug)]
 pub struct HistoryRecorder {
@@ -154,7 +154,8 @@ impl HistoryRecorder {
         self.file = File::options().read(true).write(true).open("/dev/full").expect("there is one");
     }
 
-    /// Appends a frame of the server called `name`.
+    /// Appends a frame of the server called `name`. Frames of a segment that this process has not
+    /// started are dropped.
     pub(super) fn append_frame(
         &mut self,
         name: &str,

@@ -27,7 +27,7 @@ pub enum OpenRecordingError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// The file is not a recording.
+    /// The file is not a recording, or has another format version.
     #[error("{} is not a howdah top recording, or was written by a later version", path.display())]
     Foreign {
         /// Path of the recording.
@@ -72,7 +72,7 @@ impl TopRecording {
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or is not a recording.
+    /// The file cannot be read, is not a recording, or has no readable samples.
     pub fn open(path: &Path) -> Result<Self, OpenRecordingError> {
         let io = |source| OpenRecordingError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(io)?;

@@ -17,8 +17,8 @@ use crate::{
     waits::{SECONDS_MAX, WaitHistory},
 };
 
-/// Maximum numbers of frames, rows and decompressed bytes of a segment. They limit the time to
-/// restore a moment, because a segment is decoded from its start.
+/// Numbers of frames, rows and decompressed bytes after which a new segment starts. They limit the
+/// time to restore a moment, because a segment is decoded from its start.
 const SEGMENT_FRAMES_MAX: usize = 120;
 const SEGMENT_ROWS_MAX: usize = 50_000;
 const SEGMENT_BYTES_MAX: usize = 4 << 20;
@@ -75,7 +75,7 @@ enum SegmentSource {
     File(Arc<File>),
 }
 
-/// Frames that depend on the previous ones in the segment.
+/// A sequence of frames, each of which depends on the previous ones.
 #[derive(Debug)]
 struct FrameSegment {
     source: SegmentSource,
@@ -275,8 +275,8 @@ impl ServerHistory {
         }
     }
 
-    /// Returns the number of bytes of memory used by the index of frames, and by the frames
-    /// themselves unless they are in a file.
+    /// Returns the number of bytes of memory used by frames and their index. Frames in a file and
+    /// their index are not counted.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes
     }

@@ -14,8 +14,9 @@ use super::{
     texts::{TextReader, TextWriter},
 };
 
-/// Maximum numbers of cells and columns of a sample. Further ones are not recorded.
+/// Maximum number of cells of a sample. Further rows are not recorded.
 const CELLS_MAX: usize = 1 << 20;
+/// Maximum number of columns of a sample that is read.
 const COLUMNS_MAX: usize = 256;
 
 const NULL: u8 = 0;
@@ -181,7 +182,8 @@ struct PreviousView {
 }
 
 impl ViewReader {
-    /// Decodes the output of [`ViewWriter::encode`]. `None` if this version does not have the view.
+    /// Decodes the output of [`ViewWriter::encode`]. Returns `None` if this version of the program
+    /// does not have the view.
     pub(super) fn decode(
         &mut self,
         input: &mut ByteReader<'_>,

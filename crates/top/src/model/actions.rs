@@ -92,7 +92,7 @@ impl Model {
         let backend = self.selected_row().and_then(|(_, row)| self.row_backend(&row).cloned());
         match backend {
             Some(_) if self.replay.is_some() => {
-                self.notify_error("a recording has no server to ask".to_owned());
+                self.notify_error("plans are not available in a recording".to_owned());
                 Vec::new()
             }
             Some(backend) => {

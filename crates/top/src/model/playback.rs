@@ -68,7 +68,8 @@ impl Model {
         }
     }
 
-    /// Displays the state at a time, or the present if the time is after the history's end.
+    /// Displays the state at a time, or at the start of the history if that is later. From the
+    /// history's end on, displays the present, or the end of a recording.
     pub(super) fn travel(&mut self, at_us: i64) {
         let Some(history) = self.history.clone() else {
             self.notify_error("there is no history".to_owned());

@@ -41,7 +41,7 @@ pub struct Prompt {
     pub cursor: usize,
 }
 
-/// Maximum input length in bytes.
+/// Length in bytes from which further characters are ignored.
 const INPUT_BYTES_MAX: usize = 1000;
 
 impl Prompt {
@@ -50,7 +50,7 @@ impl Prompt {
         Self { kind, text: text.to_owned(), cursor: text.len() }
     }
 
-    /// Applies an editing key.
+    /// Applies a key that edits the text or moves the cursor. Ignores all others.
     pub fn edit(&mut self, event: KeyEvent) {
         let control = event.modifiers.contains(KeyModifiers::CONTROL);
         match event.code {

@@ -112,7 +112,7 @@ fn kill_threshold_is_at_least_thirty_seconds() {
     assert_eq!(prompt.text, "60");
     model.overlay = Overlay::Prompt(Prompt::new(PromptKind::Threshold(SignalAction::Cancel), "5"));
     press(&mut model, "\n");
-    assert_eq!(model.notice.as_ref().unwrap().text, "the threshold is at least 30.0s");
+    assert_eq!(model.notice.as_ref().unwrap().text, "the threshold must be at least 30.0s");
     model.overlay = Overlay::Prompt(Prompt::new(PromptKind::Threshold(SignalAction::Cancel), "40"));
     press(&mut model, "\n");
     let Overlay::Confirm(plan) = &model.overlay else { panic!("{:?}", model.overlay) };
@@ -279,7 +279,7 @@ fn replay_stops_at_end_and_ignores_signal_keys() {
     model.advance_replay(Duration::from_secs(1));
     assert!(!model.is_playing());
     press(&mut model, "e");
-    assert_eq!(model.notice.as_ref().unwrap().text, "a recording has no server to ask");
+    assert_eq!(model.notice.as_ref().unwrap().text, "plans are not available in a recording");
 }
 
 #[test]

@@ -32,8 +32,8 @@ pub struct Alert {
     pub measure: Measure,
     /// The session that the value belongs to, for rules about sessions.
     pub session: Option<SessionInfo>,
-    /// Time of the last evaluation by the server's clock, in microseconds since 1970; `None` if the
-    /// server is unreachable.
+    /// Time of the sample that `value` is from, in microseconds since 1970 by the server's clock;
+    /// `None` for [`RuleSubject::Unreachable`].
     pub sampled_us: Option<i64>,
 }
 
@@ -109,7 +109,8 @@ pub enum AlertChange {
 pub struct RuleEvaluator {
     server: Arc<str>,
     rules: Arc<[AlertRule]>,
-    /// Values above their rule's threshold, by index of the rule and key of the alert.
+    /// Values above their rule's threshold, and firing alerts that have not fallen to the value at
+    /// which they end, by index of the rule and key of the alert.
     active: BTreeMap<(usize, AlertKey), ActiveAlert>,
 }
 

@@ -34,15 +34,15 @@ fn invalid_rules_are_explained() {
     assert!(error("query > 5m when idle").starts_with("write SUBJECT > VALUE"));
     assert!(
         error("querry > 5m")
-            .contains("unknown subject \"querry\": a rule is about query, idle-in-")
+            .contains("unknown subject \"querry\"; the subjects of rules are query, idle-in-")
     );
     assert_eq!(
         error("connections > 5m"),
         "\"5m\" is not a valid value for connections: use a percentage such as 90%"
     );
     assert!(error("lag > 90%").contains("size such as 100MB or a time"));
-    assert!(error("lag > 1GB until 5s").contains("must have its unit"));
-    assert!(error("lag > 1GB until 2GB").contains("must not exceed the threshold"));
+    assert!(error("lag > 1GB until 5s").contains("the same kind as the threshold"));
+    assert!(error("lag > 1GB until 2GB").contains("must not exceed it"));
 }
 
 /// An evaluator with a simulated clock.

@@ -10,7 +10,8 @@ use crate::ServerSnapshot;
 pub(super) enum AlertKey {
     /// An alert about the whole server.
     Server,
-    /// An alert about a session: process id, session start, and start of what is measured.
+    /// An alert about a session: process id, session start, and start of what is measured (0 for
+    /// lock waits).
     Session(i32, i64, i64),
 }
 

@@ -8,8 +8,9 @@ use crate::{Model, alert_engine::by_rule, rules::UncheckedRule};
 /// Maximum number of rules with their own line.
 const RULES_MAX: usize = 3;
 
-/// Returns one line per firing rule of the displayed server, with its worst alert, one line for the
-/// alerts of other servers, and one line per problem.
+/// Returns one line for each of the first [`RULES_MAX`] firing rules of the displayed server, with
+/// its worst alert; one line each for further rules, for the alerts of other servers and for rules
+/// that cannot be evaluated; and one line per problem.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut texts = Vec::new();
     let shown = model.servers.get(model.current);

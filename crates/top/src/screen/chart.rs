@@ -17,7 +17,7 @@ use crate::{units::format_duration, waits::WaitHistory};
 /// Width of the axis labels, in terminal columns.
 const AXIS_WIDTH: u16 = 7;
 
-/// Average number of sessions per wait event class.
+/// Average number of sessions per wait event class, in the order of [`WAIT_CLASSES`].
 type ClassStack = [f64; WAIT_CLASSES.len()];
 
 /// Possible lengths of the period that one column covers, in seconds.
@@ -61,7 +61,7 @@ struct Chart {
     columns: Vec<Option<ClassStack>>,
     /// Length of the period that one column covers, in seconds.
     step: i64,
-    /// Number of sessions at the top line.
+    /// Number of sessions at the top of the chart.
     max: f64,
 }
 
@@ -131,8 +131,8 @@ impl Chart {
     }
 }
 
-/// Returns the class that a stack shows at a height. In the lowest row, every non-zero stack shows
-/// a class.
+/// Returns the class that a stack has at `height`, in sessions; `None` above the stack. In the
+/// lowest row, a stack that is lower than that shows its largest class.
 fn class_at(stack: &ClassStack, height: f64, row: usize) -> Option<&'static WaitClass> {
     let mut top = 0.0;
     for (at, sessions) in stack.iter().enumerate() {
@@ -148,7 +148,7 @@ fn class_at(stack: &ClassStack, height: f64, row: usize) -> Option<&'static Wait
     if row == 0 { most() } else { None }
 }
 
-/// Rounds up to 1, 2 or 5 times a power of ten, so that the axis has simple labels.
+/// Rounds up to 1, 2 or 5 times a power of ten, at least 1, so that the axis has simple labels.
 fn round_up(value: f64) -> f64 {
     let mut unit = 1.0;
     while unit < 1e9 {

@@ -12,7 +12,8 @@ use crate::{
     units::{format_cell, format_duration},
 };
 
-/// Returns one line per server if there are several, then the figures of the displayed server.
+/// Returns one line per server if there are several, then the figures of the displayed server, and
+/// lines for the displayed time, outdated figures, alerts and missing privileges if they apply.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if model.servers.len() > 1 {
@@ -179,7 +180,8 @@ fn host(host: &HostFigures) -> String {
     )
 }
 
-/// Formats the cluster-wide rates between the last two samples.
+/// Formats the rates of all databases since the previous sample, the age of the oldest unfrozen
+/// transaction id, and a standby's lag.
 fn rates(snapshot: &ServerSnapshot) -> String {
     use howdah_collect::{ColumnUnit, ViewCell};
     let now = &snapshot.overview;

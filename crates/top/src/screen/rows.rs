@@ -16,7 +16,7 @@ use crate::{
     units::format_cell,
 };
 
-/// Minimum width of the flexible column, unless a third of the screen is more.
+/// Minimum width of the flexible column; a third of the screen's width if that is more.
 const FLEX_WIDTH_MIN: u16 = 20;
 
 /// Width of the mark and the tag before the first column.
@@ -64,7 +64,7 @@ pub(super) fn draw(
     }
 }
 
-/// Returns start, end and name of each displayed column.
+/// Returns start and end (exclusive) on the screen, and name, of each displayed column.
 fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16, &'static str)> {
     let mut from = GUTTER;
     let mut spans = Vec::new();
@@ -77,9 +77,9 @@ fn column_spans(table: &ScreenTable, columns: &[(usize, u16)]) -> Vec<(u16, u16,
 
 /// Selects the columns to display, in order, with their widths.
 ///
-/// The sort column is always included, and as many of the others as fit, lowest ranks first. With a
+/// The sort column is taken first, then as many of the others as fit, lowest ranks first. With a
 /// `shift`, that many columns after the first are skipped, and the others are taken in table order,
-/// so that every column can be reached.
+/// so that every column can be reached. The flexible column gets the remaining width.
 fn columns(
     table: &ScreenTable,
     width: u16,
@@ -133,8 +133,8 @@ fn columns(
     chosen
 }
 
-/// Returns the width that a shrinkable column needs for its title with the sort arrow, and for its
-/// values.
+/// Returns the width that a shrinkable column needs for its title with the sort arrow and for its
+/// values, at most its full width.
 fn content_width(table: &ScreenTable, at: usize) -> u16 {
     let head = &table.columns[at];
     let most = usize::from(head.width);

@@ -1,10 +1,10 @@
 //! Colours and styles of the screen. Colours are never the only way to convey information, and are
 //! off if the terminal lacks them or the user wants none.
 //!
-//! Blue and orange replace green and red, which one man in twelve cannot distinguish. Rows use the
-//! terminal's sixteen colours, so that its own palette applies. The wait chart needs more: it uses
-//! the 256 colours nearest to the palette of Okabe and Ito ("Color Universal Design", 2008), and a
-//! symbol in every cell.
+//! Row marks do not use green and red, which one man in twelve cannot distinguish. Rows use the
+//! terminal's sixteen colours, so that its own palette applies. The wait chart needs more: most of
+//! its colours are those of the terminal's 256 that are nearest to the palette of Okabe and Ito
+//! ("Color Universal Design", 2008), and every cell has a symbol.
 
 use ratatui::style::{Color, Modifier, Style};
 
@@ -43,8 +43,8 @@ pub(crate) struct Theme {
     has_colours: bool,
 }
 
-/// Wait event classes as listed in the manual, with the symbol and colour of each in the chart. The
-/// last entry stands for all other classes.
+/// Running (`cpu`) and PostgreSQL's wait event classes, with the symbol and colour of each in the
+/// chart. The last entry stands for all other classes.
 pub(crate) const WAIT_CLASSES: [WaitClass; 11] = [
     WaitClass::new("cpu", 'c', 36),
     WaitClass::new("IO", 'i', 25),
@@ -72,7 +72,8 @@ impl WaitClass {
         Self { name, letter, colour }
     }
 
-    /// Returns the index of a class; `None` stands for running.
+    /// Returns the index in [`WAIT_CLASSES`] of a class that the server reports; `None` stands for
+    /// running.
     pub(crate) fn index(class: Option<&str>) -> usize {
         let name = match class {
             None => "cpu",

@@ -5,7 +5,7 @@ use howdah_collect::{BackendState, BlockingNode, BlockingTrees, ColumnUnit, SqlT
 use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, activity, clients};
 use crate::ServerSnapshot;
 
-/// Index of the pooler's client, if there are poolers.
+/// Index at which the column of the pooler's client is inserted, if there are poolers.
 const POOLED_COLUMN: usize = 3;
 
 const COLUMNS: [TableColumn; 11] = [

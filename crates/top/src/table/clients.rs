@@ -41,7 +41,8 @@ const COLUMNS: [TableColumn; 11] = [
     TableColumn::new("query", "Query", ColumnUnit::Text, 0, "its statement"),
 ];
 
-/// Builds the table; `None` without poolers.
+/// Builds the table; `None` without poolers. Omits clients that use a session of another server
+/// and, unless `with_idle`, idle clients.
 pub(super) fn table(snapshot: &ServerSnapshot, options: &TableOptions) -> Option<ScreenTable> {
     let pooled = snapshot.pooled_clients.as_ref()?;
     let backends = &snapshot.activity.backends;

@@ -1,4 +1,4 @@
-//! Wait events over the monitored time as rows.
+//! Average sessions per wait event, over up to an hour, as rows.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ pub(super) fn table(snapshot: &ServerSnapshot) -> ScreenTable {
     ScreenTable { columns: COLUMNS.to_vec(), rows: rows.map(with_event_key).collect() }
 }
 
-/// Identifies the row by class and event instead of its numbers.
+/// Identifies the row by its class and event, because its numbers change between samples.
 fn with_event_key(row: TableRow) -> TableRow {
     let key = row.cells[..2].iter().filter_map(|cell| cell.text().map(str::to_owned)).collect();
     TableRow { key: super::RowId::Cells(key), ..row }

@@ -30,7 +30,7 @@ pub struct WebhookMessage {
     pub id: String,
     /// The events to report, oldest first.
     pub events: Vec<WebhookEvent>,
-    /// Number of earlier events dropped because the queue was full.
+    /// Number of earlier events dropped because the queue was full or their message was given up.
     pub dropped: u64,
 }
 

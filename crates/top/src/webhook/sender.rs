@@ -101,7 +101,8 @@ impl WebhookSender {
         self.shared.state().problem.clone()
     }
 
-    /// Waits until the queue is empty, at most for `timeout`, then stops the thread.
+    /// Waits until all queued events are sent or given up, at most for `timeout`. The thread then
+    /// stops.
     pub fn finish(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         let mut state = self.shared.state();
@@ -132,7 +133,8 @@ impl SenderShared {
         self.state.lock()
     }
 
-    /// Waits until `until`, or until the sender is shut down.
+    /// Waits until `until`, but not beyond the shutdown deadline. Between messages, it returns as
+    /// soon as a shutdown begins.
     fn pause(&self, until: Instant) {
         let mut state = self.state();
         loop {
@@ -146,7 +148,8 @@ impl SenderShared {
         }
     }
 
-    /// Waits for events to send; `None` on shutdown.
+    /// Waits for events to send. On shutdown, returns `None` once the queue is empty or the
+    /// deadline has passed.
     fn next(&self) -> Option<WebhookMessage> {
         let mut state = self.state();
         loop {
@@ -198,8 +201,8 @@ impl WebhookWorker {
         }
     }
 
-    /// Sends a message, and retries until the receiver accepts it. Fails if the message is given
-    /// up.
+    /// Sends a message, and retries until the receiver accepts it. Fails if the receiver refuses
+    /// the message, the message is outdated, or the time to shut down is over.
     fn deliver(&self, message: &WebhookMessage) -> Result<(), ()> {
         let format = &self.webhook.format;
         let body = message.body(format);
@@ -228,10 +231,11 @@ impl WebhookWorker {
         }
     }
 
-    /// Reports a failed attempt: once in the log, and on the screen until a message is accepted.
+    /// Reports a failed attempt: in the log unless it fails as the previous one did, and on the
+    /// screen until a message is accepted.
     fn report_failure(&self, error: &PostError, message: &WebhookMessage, is_last: bool) {
         let origin = self.webhook.origin();
-        let what = if is_last { "refused and given up" } else { "delivery failed, retrying" };
+        let what = if is_last { "delivery failed, given up" } else { "delivery failed, retrying" };
         let text = format!("webhook {origin}: {what}: {error}");
         let mut state = self.shared.state();
         if state.problem.as_ref() != Some(&text) {

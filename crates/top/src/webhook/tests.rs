@@ -163,7 +163,7 @@ fn refused_message_is_dropped_and_reported() {
     webhook_sender.notify([slow(7)]);
     next(&requests);
     wait_until("a failed delivery", Duration::from_secs(30), || webhook_sender.problem().is_some());
-    assert!(webhook_sender.problem().unwrap().contains("refused and given up: HTTP status 400"));
+    assert!(webhook_sender.problem().unwrap().contains("given up: HTTP status 400"));
     webhook_sender.notify([slow(8)]);
     let text = next(&requests).body["text"].as_str().unwrap().to_owned();
     assert!(

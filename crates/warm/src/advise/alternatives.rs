@@ -27,7 +27,7 @@ pub enum SizeAssessment {
     Enough,
     /// A smaller size that evicts pages in steady use, which causes reads.
     TooSmall,
-    /// A larger size, although the present cache has never been full.
+    /// A larger size, although the present cache has free buffers.
     NeverFull,
     /// A larger size that may help, because most present pages are in steady use.
     MayHelp,
@@ -39,7 +39,7 @@ pub enum SizeAssessment {
 /// Usage count from which a page counts as hot: it survives that many passes of the clock sweep.
 pub const HOT_USAGE: usize = 3;
 
-/// Assesses a quarter, half, double and four times the present size.
+/// Assesses the present size, and a quarter, half, double and four times of it.
 pub fn alternatives(buffers: u64, usage: [u64; 6], free: u64) -> Vec<Alternative> {
     let sizes = [(1, 4), (1, 2), (1, 1), (2, 1), (4, 1)];
     sizes
@@ -88,7 +88,7 @@ impl SizeAssessment {
             Self::Present => "present size",
             Self::Enough => "retains every page that was used again",
             Self::TooSmall => "evicts pages in steady use",
-            Self::NeverFull => "no use: the present cache has never been full",
+            Self::NeverFull => "no use: the present cache has free buffers",
             Self::MayHelp => "may help: at least half of the pages are in steady use",
             Self::NoBenefit => "no benefit visible: most pages were used only once",
         }

@@ -24,7 +24,8 @@ pub struct MemoryInfo {
     pub max_connections: u64,
     /// Buffer hits and buffer reads since the last statistics reset.
     pub hits_and_reads: (u64, u64),
-    /// Relations of the database, with their pages as of the last `VACUUM` or `ANALYZE`.
+    /// The 10,000 largest relations of the database, with their pages as of the last `VACUUM` or
+    /// `ANALYZE`.
     pub relations: Vec<(RelationName, u64)>,
 }
 

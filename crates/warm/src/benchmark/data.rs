@@ -6,7 +6,7 @@ use howdah_connect::Client;
 
 use crate::benchmark::error::{BenchmarkError, StepContext as _};
 
-/// The schema of the tables. Nothing outside of it is changed.
+/// The schema of the tables; this module changes nothing outside of it.
 pub(crate) const SCHEMA: &str = "howdah_benchmark";
 /// The table that the client reads.
 pub(crate) const TABLE: &str = "howdah_benchmark.pgbench_accounts";
@@ -30,28 +30,28 @@ CREATE TABLE howdah_benchmark.pgbench_accounts
 
 /// Creates the tables of the benchmark and fills them.
 pub(crate) fn create(client: &mut Client, scale: u32) -> Result<(), BenchmarkError> {
-    client.query(TABLES).step("creating the tables")?;
+    client.query(TABLES).step("create the tables")?;
     let rows = u64::from(scale) * ROWS_PER_SCALE;
     let small = format!(
         "INSERT INTO {SCHEMA}.pgbench_branches SELECT n, 0 FROM generate_series(1, {scale}) n;
          INSERT INTO {SCHEMA}.pgbench_tellers
          SELECT n, (n - 1) / 10 + 1, 0 FROM generate_series(1, {scale} * 10) n"
     );
-    client.query(&small).step("filling the tables")?;
+    client.query(&small).step("fill the tables")?;
     // COPY FREEZE requires that the table was truncated in the same transaction. It saves a later
     // VACUUM.
-    client.query(&format!("BEGIN; TRUNCATE {TABLE}")).step("filling the tables")?;
+    client.query(&format!("BEGIN; TRUNCATE {TABLE}")).step("fill the tables")?;
     let copy = format!("COPY {TABLE} FROM STDIN WITH (FREEZE)");
-    client.copy_in(&copy, &mut AccountRows::new(rows)).step("filling the tables")?;
-    client.query("COMMIT").step("filling the tables")?;
+    client.copy_in(&copy, &mut AccountRows::new(rows)).step("fill the tables")?;
+    client.query("COMMIT").step("fill the tables")?;
     let keys = format!(
         "ALTER TABLE {SCHEMA}.pgbench_branches ADD PRIMARY KEY (bid);
          ALTER TABLE {SCHEMA}.pgbench_tellers ADD PRIMARY KEY (tid);
          ALTER TABLE {TABLE} ADD PRIMARY KEY (aid)"
     );
-    client.query(&keys).step("creating the primary keys")?;
-    client.query(&format!("VACUUM ANALYZE {TABLE}")).step("vacuuming")?;
-    client.query("CHECKPOINT").step("a checkpoint").or_else(|error| match error {
+    client.query(&keys).step("create the primary keys")?;
+    client.query(&format!("VACUUM ANALYZE {TABLE}")).step("vacuum the table")?;
+    client.query("CHECKPOINT").step("run a checkpoint").or_else(|error| match error {
         // The role may lack the privilege. The checkpoint only shortens the shutdown.
         BenchmarkError::Query { source, .. } if !source.is_fatal() => Ok(Vec::new()),
         error => Err(error),
@@ -68,12 +68,15 @@ pub(crate) fn warm(client: &mut Client) -> Result<(), BenchmarkError> {
          SELECT count(aid) FROM {TABLE} WHERE aid > 0;
          RESET enable_seqscan"
     );
-    client.query(&sql).step("reading the table").map(drop)
+    client.query(&sql).step("read the table").map(drop)
 }
 
 /// Drops the schema.
 pub(crate) fn remove(client: &mut Client) -> Result<(), BenchmarkError> {
-    client.query(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")).step("cleaning up").map(drop)
+    client
+        .query(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"))
+        .step("drop the schema howdah_benchmark")
+        .map(drop)
 }
 
 /// The rows of `pgbench_accounts` in COPY's text format.

@@ -19,9 +19,9 @@ pub enum BenchmarkError {
     #[error("cannot connect to the server")]
     Connect(#[from] ConnectError),
     /// A statement failed.
-    #[error("a statement failed: {step}")]
+    #[error("cannot {step}")]
     Query {
-        /// Purpose of the statement, such as `filling the tables`.
+        /// Purpose of the statement, as an infinitive: `fill the tables`.
         step: &'static str,
         /// The server's error.
         source: QueryError,
@@ -66,7 +66,7 @@ pub enum BenchmarkError {
     #[error("cannot load the image")]
     Load(#[from] LoadError),
     /// The benchmark was interrupted.
-    #[error("interrupted")]
+    #[error("the benchmark was interrupted")]
     Interrupted,
 }
 

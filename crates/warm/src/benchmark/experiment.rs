@@ -46,7 +46,7 @@ pub struct Benchmark {
     pub drop_caches: DropCaches,
     /// How Howdah loads the image.
     pub load: LoadOptions,
-    /// When set, the benchmark ends after the current read or step.
+    /// When set, the benchmark ends after the current read or stage.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -180,8 +180,8 @@ impl Benchmark {
     ///
     /// # Errors
     ///
-    /// See [`BenchmarkError`]. Even then, an existing server is restored to its previous state, if
-    /// it is reachable.
+    /// See [`BenchmarkError`]. Even then, if an existing server is reachable, the benchmark's
+    /// schema is dropped and the previous setting of autoprewarm is restored.
     pub fn run(&self, mut report: impl FnMut(&str)) -> Result<BenchmarkResults, BenchmarkError> {
         report("starting");
         let mut server = ServerUnderTest::start(&self.server, self.scale)?;
@@ -372,7 +372,7 @@ impl WarmingContext<'_> {
         let before = self.usage(own_backend);
         let (mut idle_polls, mut was_seen, mut wall) = (0, false, Duration::ZERO);
         while !self.is_finished.load(Ordering::Relaxed) {
-            let workers = client.one_value(sql).step("querying autoprewarm's workers")?;
+            let workers = client.one_value(sql).step("query autoprewarm's workers")?;
             if workers.is_some_and(|workers| workers != "0") {
                 (idle_polls, was_seen) = (0, true);
             } else {

@@ -45,7 +45,7 @@ impl ReadClient {
     ) -> Result<Self, BenchmarkError> {
         let mut client = Client::connect(target)?;
         let sql = format!("SELECT abalance FROM {TABLE} WHERE aid = $1");
-        client.prepare(STATEMENT_NAME, &sql).step("preparing the client's query")?;
+        client.prepare(STATEMENT_NAME, &sql).step("prepare the client's query")?;
         Ok(Self { client, rows })
     }
 
@@ -92,7 +92,7 @@ impl ReadClient {
 
     fn read_one(&mut self) -> Result<(), BenchmarkError> {
         let row = self.rows.next_row().to_string();
-        self.client.query_prepared(STATEMENT_NAME, &[Some(&row)]).step("reading a row")?;
+        self.client.query_prepared(STATEMENT_NAME, &[Some(&row)]).step("read a row")?;
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct ResourceUsage {
 }
 
 impl ResourceUsage {
-    /// The usage since `before`.
+    /// The difference to `before`, an earlier reading or the usage of some of the processes.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             cpu: self.cpu.saturating_sub(before.cpu),

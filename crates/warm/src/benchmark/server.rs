@@ -32,13 +32,13 @@ pub enum BenchmarkServer {
 pub struct TemporaryServer {
     /// Which PostgreSQL binaries to use.
     pub search: BinariesSearch,
-    /// `shared_buffers` of the server. By default, the size of the table and its index plus a
-    /// quarter.
+    /// `shared_buffers` of the server. By default, the size of the table and its index, plus a
+    /// quarter and 32 MB.
     pub shared_buffers: Option<String>,
 }
 
 /// A server that exists already. A schema `howdah_benchmark` is created in the database, and
-/// dropped at the end.
+/// dropped at the end. The extension `pg_prewarm` is created if it can be measured, and stays.
 #[derive(Clone, Debug)]
 pub struct ExistingServer {
     /// Address of the server.
@@ -109,9 +109,9 @@ impl ServerUnderTest {
         let target = ConnectTarget::resolve(&params, &Environment::empty())?;
         let mut client = Client::connect(&target)?;
         let available = "SELECT 1 FROM pg_available_extensions WHERE name = 'pg_prewarm'";
-        if client.one_value(available).step("checking for pg_prewarm")?.is_some() {
+        if client.one_value(available).step("check whether pg_prewarm is available")?.is_some() {
             let preload = "ALTER SYSTEM SET shared_preload_libraries = 'pg_prewarm'";
-            client.query(preload).step("preloading pg_prewarm")?;
+            client.query(preload).step("set shared_preload_libraries")?;
             drop(client);
             cluster.restart()?;
         }
@@ -138,7 +138,7 @@ impl ServerUnderTest {
         &mut self,
         client: &mut Client,
     ) -> Result<Option<String>, BenchmarkError> {
-        let step = "checking pg_prewarm.autoprewarm";
+        let step = "query pg_prewarm.autoprewarm";
         let setting = "SELECT setting FROM pg_settings WHERE name = 'pg_prewarm.autoprewarm'";
         let Some(value) = client.one_value(setting).step(step)? else {
             return Ok(Some("pg_prewarm is not in shared_preload_libraries".to_owned()));
@@ -160,8 +160,8 @@ impl ServerUnderTest {
         }
         client
             .query("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
-            .step("creating the extension pg_prewarm")?;
-        client.query("SELECT autoprewarm_dump_now()").step("writing autoprewarm.blocks")?;
+            .step("create the extension pg_prewarm")?;
+        client.query("SELECT autoprewarm_dump_now()").step("write autoprewarm.blocks")?;
         Ok(None)
     }
 
@@ -175,7 +175,7 @@ impl ServerUnderTest {
         let mut client = Client::connect(&self.target)?;
         if let Some(on) = autoprewarm {
             let sql = set_autoprewarm_sql(if on { "on" } else { "off" });
-            client.query(&sql).step("setting pg_prewarm.autoprewarm")?;
+            client.query(&sql).step("set pg_prewarm.autoprewarm")?;
         }
         match &mut self.control {
             ServerControl::Temporary(cluster) => {
@@ -199,12 +199,12 @@ impl ServerUnderTest {
         }
     }
 
-    /// Restores an existing server to its previous state.
+    /// Restores the previous setting of autoprewarm on an existing server, and drops the schema.
     pub(crate) fn restore(self) -> Result<(), BenchmarkError> {
         let ServerControl::Existing { undo, .. } = &self.control else { return Ok(()) };
         let mut client = Client::connect(&self.target)?;
         if let Some(undo) = undo {
-            client.query(undo).step("restoring pg_prewarm.autoprewarm")?;
+            client.query(undo).step("restore pg_prewarm.autoprewarm")?;
         }
         data::remove(&mut client)
     }
@@ -243,7 +243,7 @@ fn drop_os_caches(
 
 fn query_start_time(client: &mut Client) -> Result<String, BenchmarkError> {
     let sql = "SELECT pg_postmaster_start_time()";
-    Ok(client.one_value(sql).step("querying its start time")?.unwrap_or_default())
+    Ok(client.one_value(sql).step("query the start time of the server")?.unwrap_or_default())
 }
 
 fn run_shell(command: &str) -> Result<(), BenchmarkError> {

@@ -7,8 +7,8 @@ use crate::benchmark::read_client::ThroughputStep;
 /// The summary of a sequence of steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThroughputSummary {
-    /// Time from the start until throughput reached 90 % of the steady rate and stayed there for
-    /// the next steps, in whole steps; `None` if it never did.
+    /// Time from the start until throughput reached 90 % of the steady rate and stayed there on
+    /// average over the next steps, in whole steps; `None` if it never did.
     pub time_to_90: Option<Duration>,
     /// Transactions that a warm server would have served until that time (or until the end), minus
     /// those that this server served.

@@ -56,8 +56,8 @@ struct FollowedServer {
     metrics: DaemonMetrics,
 }
 
-/// Maximum time to connect to a server and to wait for its reply. Also the retry interval while no
-/// server is the primary.
+/// Maximum time to wait for a server's reply, and to connect to it unless `connect_timeout` is set.
+/// Also the retry interval while no server is the primary.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keeps standbys warm until `stop` fires. Failures of one server are logged, and the others

@@ -3,7 +3,7 @@
 
 use crate::{diff::RelationIdentity, load::LoadReport};
 
-/// Problems logged one by one. The others are only counted.
+/// Maximum number of problems logged one by one. The others are only counted.
 const LOGGED_PROBLEMS_MAX: usize = 5;
 
 /// Logs the result of a load into the server called `server`.

@@ -12,7 +12,7 @@ use crate::image::{Fork, QualifiedName, RelationFile, RelationName};
 pub(super) struct CatalogRelation {
     pub(super) name: RelationName,
     pub(super) is_logged: bool,
-    /// Pages of each fork, by fork number. `None` for a missing fork.
+    /// Pages of each fork, by fork number. `None` if the relation is locked or was dropped.
     pub(super) lengths: [Option<u32>; Fork::ALL.len()],
 }
 

@@ -11,7 +11,7 @@ use howdah_inspect::{BufferDesc, InspectError, RunningServer};
 use super::{BufferContents, QueryFailure, parse_number};
 use crate::image::{CachedPage, Fork, RelationFile};
 
-/// A server's memory cannot be read.
+/// The reason why a server's memory cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotLocal {

@@ -16,10 +16,10 @@ use super::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
-    /// The magic number is missing.
+    /// The magic number is missing, or the file is shorter than a header.
     #[error("it does not start with the magic number of a cache image")]
     NotAnImage,
-    /// The format has a later version.
+    /// The format has another version, usually a later one.
     #[error("its format has version {found}; this howdah reads up to version {known}")]
     Version {
         /// Format version of the file.

@@ -84,7 +84,7 @@ impl CacheImage {
     ///
     /// # Errors
     ///
-    /// The bytes are not an image, or damaged.
+    /// The bytes are not an image, are damaged, or were written by another version.
     pub fn parse(bytes: &[u8]) -> Result<Self, BodyError> {
         let (head, packed) =
             bytes.split_first_chunk::<HEADER_BYTES>().ok_or(BodyError::NotAnImage)?;

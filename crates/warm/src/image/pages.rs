@@ -113,8 +113,8 @@ impl CachedPages {
 }
 
 impl FromIterator<CachedPage> for CachedPages {
-    /// Collects pages in any order. A page may occur twice if the map was read while the server was
-    /// running; its highest usage is retained.
+    /// Collects pages in any order. A page may occur twice if the buffers were read while the
+    /// server was running; its highest usage is retained.
     fn from_iter<I: IntoIterator<Item = CachedPage>>(pages: I) -> Self {
         // One word per page, for fast sorting: block, coldness, dirty bit.
         let mut words: Vec<u64> = pages

@@ -133,8 +133,8 @@ impl<'a> Attempt<'a> {
     }
 
     /// The limits of the plan: room for as many pages as there are free buffers, minus a reserve
-    /// for the catalogs of sessions, including ours. If free buffers cannot be counted, all are
-    /// assumed to be free. A dry run needs no room.
+    /// for the catalogs of sessions, including ours. If pages may be evicted or free buffers cannot
+    /// be counted, there is room in all buffers. A dry run needs no room.
     fn bounds(&self, occupancy: Option<&Occupancy>) -> PlanLimits {
         let all = u64::from(self.cluster_info.buffers);
         let room = match occupancy {
@@ -183,8 +183,9 @@ impl<'a> Attempt<'a> {
     }
 
     /// Locates the clock sweep, which shows at any moment whether a buffer is free. The first scan
-    /// cannot show this, because other sessions allocate buffers meanwhile. `None` if memory is not
-    /// to be read or cannot be read; the load then relies on the scan's count.
+    /// cannot show this, because other sessions allocate buffers meanwhile. `None` if pages may
+    /// be evicted, or if memory is not to be read or cannot be read; the load then relies on the
+    /// scan's count.
     fn clock_sweep(&mut self) -> Option<ClockSweep> {
         if self.options.evict || self.options.dump_source == DumpSource::PgBuffercache {
             return None;

@@ -29,8 +29,8 @@ pub(super) struct LocatedRelation {
     /// The relation's current file.
     pub(super) file: RelationFile,
     pub(super) kind: RelationKind,
-    /// Pages of each fork, by fork number. Unknown while another session holds a lock on the
-    /// relation.
+    /// Pages of each fork, by fork number. Unknown while another session holds an exclusive lock
+    /// on the relation.
     pub(super) lengths: [Option<u32>; Fork::ALL.len()],
     /// The relation's current name.
     pub(super) name: QualifiedName,
@@ -222,8 +222,9 @@ fn is_session_lost(failure: &QueryFailure) -> bool {
     }
 }
 
-/// Whether the image's file numbers are valid on this server. An autoprewarm file does not record
-/// its cluster and is useless elsewhere, so it is assumed to belong to this one.
+/// Whether the image's file numbers are valid on this server. An image without a system identifier,
+/// such as an autoprewarm file, is useless on other clusters, so it is assumed to belong to this
+/// one.
 pub(super) fn is_same_cluster(image: &CacheImage, cluster_info: &ClusterInfo) -> bool {
     let origin = image.origin.system_identifier;
     origin == 0 || origin == cluster_info.system_identifier

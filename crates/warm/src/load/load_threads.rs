@@ -36,7 +36,7 @@ pub(super) struct LoadThreads<'a> {
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// The outcomes of all chunks.
+/// The result of loading all chunks.
 pub(super) struct LoadResult {
     pub(super) outcomes: Vec<RelationOutcome>,
     /// Whether chunks are left because the load was stopped early.
@@ -44,7 +44,7 @@ pub(super) struct LoadResult {
 }
 
 impl LoadThreads<'_> {
-    /// Loads the chunks. `None` if the server restarted during the load.
+    /// Loads the chunks; none in a dry run. Returns `None` if the server restarted during the load.
     pub(super) fn load(
         self,
         chunks: Vec<LoadChunk>,

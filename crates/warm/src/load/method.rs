@@ -71,8 +71,8 @@ pub(super) struct LoadStatement {
     pub(super) values: Vec<String>,
 }
 
-/// Loads blocks of the relation `oid` with `pg_prewarm()`, which is in `schema` (quoted). Returns
-/// the number of pages.
+/// Returns a statement that loads blocks of the relation `oid` with `pg_prewarm()`, which is in
+/// `schema` (quoted). Its result is the number of pages.
 pub(super) fn pg_prewarm_statement(
     schema: &str,
     oid: u32,
@@ -95,8 +95,8 @@ pub(super) fn pg_prewarm_statement(
     LoadStatement { sql, values }
 }
 
-/// Loads pages of the table `relation` (qualified and quoted). Uses `ONLY`, because children have
-/// their own pages.
+/// Returns a statement that loads pages of the table `relation` (qualified and quoted). It uses
+/// `ONLY`, because children have their own pages.
 pub(super) fn row_pointer_statement(relation: &str, chunk: &LoadChunk) -> LoadStatement {
     let blocks = chunk.runs.iter().flat_map(|run| run.first..=run.last);
     let pointers = array(blocks.map(|block| format!("({block},1)")));
@@ -104,13 +104,14 @@ pub(super) fn row_pointer_statement(relation: &str, chunk: &LoadChunk) -> LoadSt
     LoadStatement { sql, values: vec![pointers] }
 }
 
-/// The qualified and quoted name of a relation. The parameter is its oid.
+/// Query for the qualified and quoted name of a relation. The parameter is its oid.
 pub(super) const QUOTED_NAME: &str = "
     SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1::oid";
 
-/// Returns the query that reads a btree in index order, its quoted name as shown in a plan, and
-/// whether nearly all of the table is all-visible. No row for an index on expressions.
+/// Query for a statement that reads a btree in index order, the index's quoted name as shown in a
+/// plan, and whether nearly all of the table is all-visible. Returns no row for an invalid index or
+/// one on expressions.
 ///
 /// `OFFSET 0` prevents the planner from dropping the order. The parameter is the index's oid.
 pub(super) const INDEX_ONLY_SCAN: &str = "
@@ -145,7 +146,7 @@ pub(super) fn is_index_only_scan<'a>(mut plan: impl Iterator<Item = &'a str>, na
     })
 }
 
-/// Why pages of a fork can be loaded only by `pg_prewarm`.
+/// Names what can be loaded only by `pg_prewarm`, for messages about pages of a fork.
 pub(super) fn unreachable_by_query(fork: Fork) -> &'static str {
     match fork {
         Fork::Main => "indexes of this kind",

@@ -1,5 +1,6 @@
-//! Plans what to load and in which order: chunks of about equal size, the hottest usage class
-//! first, each class in disk order, as far as there is room. Pure computation, without queries.
+//! Plans what to load and in which order, as far as there is room: chunks of limited size, the
+//! hottest usage class first. Within a class, small relations come first, and the chunks of a
+//! relation are in disk order. Pure computation, without queries.
 
 mod usage_classes;
 
@@ -39,8 +40,9 @@ pub(super) struct LoadChunk {
 pub(super) struct BlockRun {
     pub(super) first: u32,
     pub(super) last: u32,
-    /// Blocks of the run that are resident before it is loaded, because they were cached or belong
-    /// to a hotter chunk. Reading them again costs less than starting another run after them.
+    /// Number of blocks that are resident before the run is loaded, because they were cached or
+    /// belong to a hotter chunk. Reading them again costs less than starting another run after
+    /// them.
     pub(super) resident: u32,
 }
 
@@ -58,8 +60,8 @@ pub(super) struct PlanLimits {
 pub(super) const CHUNK_PAGES_MAX: u32 = 2048;
 /// Maximum runs of a chunk, so that statements stay short.
 const RUNS_MAX: usize = 1024;
-/// Maximum gap of cooler pages between two pages of a class that is loaded along with them: with
-/// cold files, another run takes as long as three or four consecutive pages, with or without
+/// Maximum number of cooler pages between two pages of a class that are loaded with that class:
+/// with cold files, another run takes as long as three or four consecutive pages, with or without
 /// read-ahead.
 const GAP_PAGES_MAX: u32 = 4;
 /// Maximum number of resident pages that a run continues over.
@@ -122,7 +124,7 @@ impl LoadChunk {
         Some((of(before), of(after)))
     }
 
-    /// A block in the middle of the chunk.
+    /// Returns a block in the middle of the chunk.
     pub(super) fn middle(&self) -> u32 {
         let mut left = self.runs.iter().map(|run| run.blocks()).sum::<u64>() / 2;
         for run in &self.runs {
@@ -134,7 +136,7 @@ impl LoadChunk {
         self.runs.first().map_or(0, |run| run.first)
     }
 
-    /// Drops the blocks from `end` on, and returns the number of pages that are then not loaded.
+    /// Drops the blocks from `end` on, and returns the number of pages that are no longer loaded.
     pub(super) fn truncate_at(&mut self, end: u32) -> u64 {
         let before = self.pages();
         self.runs.retain_mut(|run| {
@@ -148,7 +150,8 @@ impl LoadChunk {
     }
 }
 
-/// Plans the loading of the relations of `image`, and records in `outcomes` what is omitted.
+/// Plans the loading of the relations of `image`. Counts in `outcomes` the pages that are
+/// requested, already resident, or omitted.
 pub(super) fn plan(
     image: &CacheImage,
     located: &[Result<LocatedRelation, RelationProblem>],
@@ -245,7 +248,7 @@ struct PlannedPage {
     class: u8,
 }
 
-/// The pages of a fork on the server.
+/// The pages of a fork that exist on the server, and the number of those beyond its end.
 struct MappedPages {
     pages: Vec<PlannedPage>,
     beyond_end: u64,
@@ -324,7 +327,8 @@ fn absorb_gaps(pages: &mut [PlannedPage]) {
 }
 
 /// Splits the pages of each class into chunks of at most `pages_max` pages, otherwise like
-/// `template`. A run continues over pages that are `resident`, or hotter and so loaded before.
+/// `template`. A run continues over up to [`RESIDENT_GAP_MAX`] pages that are `resident`, or hotter
+/// and so loaded before.
 fn split_into_chunks(
     pages: &[PlannedPage],
     resident: &[u32],
@@ -399,7 +403,8 @@ fn scan_steps(
     })
 }
 
-/// Returns the first chunks, up to the number of pages for which there is room.
+/// Returns the first chunks, up to the number of pages for which there is room. Counts the others
+/// in `outcomes`.
 fn fit_to_room(
     chunks: Vec<LoadChunk>,
     mut room: u64,

@@ -12,7 +12,7 @@ use super::plan::LoadChunk;
 ///
 /// Chunks of a class and database are in disk order, and each connection has its own range of them,
 /// so that it reads its files sequentially and the operating system can read ahead. A connection
-/// without a range takes half of the longest one.
+/// without a range takes the longest one if it is unassigned, or else its second half.
 #[derive(Debug)]
 pub(super) struct ChunkQueue(Mutex<QueueContents>);
 

@@ -105,8 +105,8 @@ pub enum RelationProblem {
     /// The database does not allow connections.
     #[error("its database does not allow connections")]
     Closed,
-    /// No relation has this name.
-    #[error("no relation has this name")]
+    /// No relation has this name, or this file number if the image has no name for it.
+    #[error("no relation has this name or file number")]
     Dropped,
     /// The image has no name for the relation and is from another cluster, whose file numbers are
     /// meaningless here.
@@ -119,7 +119,7 @@ pub enum RelationProblem {
     #[error("it is shorter than in the image")]
     Shrunk,
     /// Another session holds a lock on the relation, or the standby keeps cancelling queries on it.
-    #[error("it is locked by another session")]
+    #[error("it is locked by another session, or the standby keeps cancelling queries on it")]
     Locked,
     /// The role lacks privileges on the relation.
     #[error("{0}")]
@@ -251,7 +251,8 @@ impl RelationOutcome {
 }
 
 impl RelationProblem {
-    /// Whether the relation no longer exists, as opposed to being inaccessible.
+    /// Whether the relation or a part of it no longer exists, or has no storage, as opposed to
+    /// being inaccessible.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::NoDatabase | Self::Dropped | Self::Shrunk | Self::NoPages(_))
     }

@@ -30,10 +30,10 @@ pub(super) struct LoadSession {
 /// How a chunk ended, which decides whether it is retried.
 pub(super) enum ChunkResult {
     Loaded(LoadMethod),
-    /// The chunk is blocked by another session and must be retried.
+    /// The chunk is blocked by another session, or on a standby by recovery, and must be retried.
     Deferred,
     Failed(RelationProblem),
-    /// The relation ends before the chunk.
+    /// The relation ends before the end of the chunk.
     BeyondEnd(Box<SqlError>),
     /// A page cannot be read; the message, if in English, names it.
     Damaged(Box<SqlError>),
@@ -103,7 +103,7 @@ impl LoadSession {
                 no_method("a small part of an index")
             }
             (PrewarmMode::Buffer, ..) => no_method(method::unreachable_by_query(chunk.fork)),
-            _ => no_method("the operating system's cache"),
+            _ => no_method("pages into the operating system's cache"),
         };
         match (step, denied) {
             (ChunkResult::Failed(RelationProblem::NoMethod(_)), Some(error)) => {

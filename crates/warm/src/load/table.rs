@@ -80,15 +80,16 @@ pub enum TableError {
         /// The pattern, as given.
         pattern: String,
     },
-    /// A block range was given, but several relations match.
+    /// A block range was given, but several relations match, or none that has storage.
     #[error("a block range needs a single relation, but {count} relations match")]
-    SeveralRanges {
+    NotOneRelation {
         /// Number of matching relations.
         count: usize,
     },
     /// The block range is not within the relation.
     #[error(
-        "{name} has {length} blocks, numbered from 0: {first} to {last} is not a range within them"
+        "blocks {first} to {last} are not a range within {name}: they are numbered from 0, and it \
+         has {length}"
     )]
     Range {
         /// Schema and name of the relation.
@@ -110,8 +111,8 @@ pub enum TableError {
 ///
 /// # Errors
 ///
-/// A pattern matches nothing, a range is invalid, or the server cannot be queried. Problems with
-/// single relations are part of the result.
+/// A pattern matches nothing, a range is invalid, or the server cannot be queried or was restarted.
+/// Problems with single relations are part of the result.
 pub fn table(
     target: &ConnectTarget,
     patterns: &[String],
@@ -183,7 +184,7 @@ fn find_members(
     }
     match members.len() {
         count if count != 1 && (options.first.is_some() || options.last.is_some()) => {
-            Err(TableError::SeveralRanges { count })
+            Err(TableError::NotOneRelation { count })
         }
         _ => Ok(members),
     }
@@ -335,5 +336,9 @@ mod tests {
         assert!(run(Some(3), Some(2), 5).is_err());
         assert!(run(None, Some(5), 5).is_err());
         assert!(run(Some(0), None, 0).is_err());
+        assert_eq!(
+            run(None, Some(5), 1).unwrap_err().to_string(),
+            "blocks 0 to 5 are not a range within public.t: they are numbered from 0, and it has 1"
+        );
     }
 }

@@ -42,7 +42,8 @@ const PAUSE_FACTOR_MAX: u32 = 64;
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum wait of a chunk for an overdue check.
 pub(super) const LATE_CHECK_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time after which a check is abandoned, and the next one uses a new connection.
+/// Time after which a check is abandoned, and the next one uses a new connection; twice the limit
+/// if that is longer.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum unused allowance that is saved up: half a second's bytes, which are five chunks.
 const UNUSED_ALLOWANCE_MAX: Duration = Duration::from_millis(500);

@@ -46,7 +46,7 @@ pub(super) struct LoadContext<'a> {
     pub(super) searches: Mutex<BTreeMap<usize, u32>>,
     /// Whether the server has restarted, so that this attempt has failed.
     pub(super) is_restarted: AtomicBool,
-    /// Whether all chunks are done.
+    /// Whether all loading threads have ended, so that measuring latency ends too.
     pub(super) is_done: AtomicBool,
     /// Returns whether a buffer is free; true if that is unknown.
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
@@ -88,7 +88,8 @@ pub(super) fn run(shared: &LoadContext<'_>, worker: usize) {
     }
 }
 
-/// Loads a chunk, reconnecting as needed.
+/// Loads a chunk, reconnecting as needed, and records how many pages were loaded or failed. Defers
+/// pages that are blocked at the first try, and those that are left if the load stops.
 fn load_chunk(shared: &LoadContext<'_>, session: &mut Option<LoadSession>, taken: QueuedChunk) {
     let QueuedChunk { database, mut chunk, is_retry: is_second_try } = taken;
     let mut losses = 0;
@@ -202,7 +203,7 @@ fn split_at_damage(chunk: &LoadChunk, message: &str) -> (u64, Vec<LoadChunk>) {
     (lost, parts.collect())
 }
 
-/// The number in `invalid page in block 5 of relation base/5/16384`.
+/// Returns the block number in `invalid page in block 5 of relation base/5/16384`.
 fn damaged_block(message: &str) -> Option<u32> {
     let (_, rest) = message.split_once("block ")?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -268,6 +269,7 @@ fn is_crash(failure: &QueryFailure) -> bool {
 }
 
 /// Returns a session for the requested database: the existing one if possible, otherwise a new one.
+/// When it creates one, it also checks whether the server has restarted.
 fn ensure_session<'s>(
     shared: &LoadContext<'_>,
     session: &'s mut Option<LoadSession>,

@@ -7,8 +7,8 @@
 //!                                                               ServerFirst
 //!              ◄── r=<nonce><server nonce>,s=<salt>,i=<count> ──
 //!  ClientFinal ── c=<binding>,r=<both nonces>,p=<proof> ───────►
-//!              ◄── v=<signature> ───────────────────────────────  client is known
-//!  server is known
+//!              ◄── v=<signature> ───────────────────────────────  client is authenticated
+//!  server is authenticated
 //! ```
 //!
 //! Each step consumes the previous one, so the steps cannot be confused. PostgreSQL takes the user
@@ -51,7 +51,7 @@ pub enum ScramError {
         /// Name of the attribute.
         attribute: u8,
     },
-    /// The peer did not repeat our nonce.
+    /// The peer did not repeat our nonce, or the server did not extend it.
     #[error("SCRAM nonce of the peer does not belong to this exchange")]
     Nonce,
     /// The server requests more iterations than [`ITERATIONS_MAX`], or none.

@@ -68,7 +68,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Completes a number of successful requests.
+    /// Completes up to `count` successful requests. Stops at a request that is completed by a reply
+    /// with a record of its own.
     fn complete_requests(&mut self, count: u16, context: &mut DecodeContext<'_>) {
         for _ in 0..count {
             match self.pending.front().map(|request| &request.kind) {
@@ -80,7 +81,7 @@ impl SessionDecoder {
         }
     }
 
-    /// Completes the first pending request successfully.
+    /// Removes the first pending request, which succeeded, and emits its event, if it has one.
     fn complete_front(&mut self, context: &mut DecodeContext<'_>) {
         let Some(request) = self.pending.pop_front() else { return };
         let event = match &request.kind {
@@ -125,7 +126,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Finishes the first pending request.
+    /// Finishes the first pending request, with its duration until `now`, and with `failure` if it
+    /// failed.
     fn finish_front(
         &mut self,
         failure: Option<CapturedOutcome>,
@@ -213,7 +215,8 @@ impl SessionDecoder {
         self.pending.iter_mut().find(is_execute)?.event.take()
     }
 
-    /// Skips the requests after a failure, up to the Sync.
+    /// Removes the requests that the server skips after a failure: those up to the Sync, which may
+    /// not have been sent yet.
     fn skip_to_sync(&mut self, context: &mut DecodeContext<'_>) {
         let sync = self.pending.iter().position(PendingRequest::is_sync);
         self.is_skipping = sync.is_none();
@@ -228,8 +231,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Called when the server waits for rows. The server ignores Syncs that were sent after the
-    /// COPY.
+    /// Handles CopyInResponse: the server waits for rows, and ignores Syncs that were sent after
+    /// the COPY.
     fn copy_in(&mut self) {
         self.set_direction(CopyDirection::In);
         let copying = self.copy.get_or_insert_default();
@@ -287,7 +290,8 @@ impl SessionDecoder {
     }
 }
 
-/// Sets the failure of an event. Errors about a text with a secret may quote the secret.
+/// Sets the failure of an event. An error about a text with a secret may quote the secret, so its
+/// message is replaced.
 fn set_failure(event: &mut Event, failure: CapturedOutcome) {
     let finder = memchr::memmem::Finder::new(secrets::PLACEHOLDER);
     let has_secret = event.action.sql().is_some_and(|sql| finder.find(sql.as_bytes()).is_some());

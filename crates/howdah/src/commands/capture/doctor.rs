@@ -56,7 +56,7 @@ enum DiagnosisFormat {
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let diagnosis = match &args.inputs[..] {
         [] if !args.connection.names_a_server() => {
-            let error = errors::wrong_usage("no log and no server given");
+            let error = errors::wrong_usage("no log or server given");
             return Err(errors::with_hint(error, "name log files, or a server: postgresql://…"));
         }
         [] => diagnose_server(&args.connection.target(None)?)?,

@@ -116,7 +116,9 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
         Err(error) => {
             let error = match error {
                 ReadFilesError::Options(error) => errors::wrong_usage(error),
-                ReadFilesError::Stopped => anyhow::anyhow!("interrupted"),
+                ReadFilesError::Stopped => {
+                    anyhow::anyhow!("interrupted before the end of the input")
+                }
                 error => anyhow::Error::from(error).context("cannot import the log"),
             };
             match with_write_hint(&dir, output.stop(&error))? {
@@ -137,7 +139,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
 /// Queries the server that wrote the logs. Its position in the WAL is not recorded, because it is
 /// not that at the start of the logs.
 fn query_server(ctx: &CommandContext, conninfo: &str) -> anyhow::Result<CapturedServer> {
-    let target = ConnectionArgs::default().target(Some(conninfo)).context("--server")?;
+    let target = ConnectionArgs::default().target(Some(conninfo)).context("cannot use --server")?;
     let mut client = connection::connect(&target)?;
     let identity = PhysicalIdentity::query(&mut client)
         .with_context(|| format!("cannot query the system identifier of {target}"))?;

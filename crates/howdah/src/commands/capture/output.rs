@@ -32,7 +32,7 @@ pub(super) struct CaptureOutput {
     interner: Interner,
 }
 
-/// Where events go that passed the filter.
+/// Where events that passed the filter go.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 enum CaptureSink {
@@ -165,7 +165,8 @@ impl CaptureOutput {
         Ok(())
     }
 
-    /// Saves the events received so far. Call this while the input is idle.
+    /// Saves the events received so far, if the last save is long enough ago. Call this while the
+    /// input is idle.
     pub(super) fn on_idle(&mut self) -> Result<(), WriteError> {
         match &mut self.sink {
             CaptureSink::Capture { writer: Some(writer), .. } => writer.save_if_due(),

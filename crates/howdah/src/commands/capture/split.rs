@@ -55,7 +55,7 @@ pub(super) struct Args {
 
 /// Maximum number of parts written at once, because each buffers events in memory.
 const PARTS_MAX: usize = 64;
-/// Bytes of text buffered by all parts together.
+/// Maximum number of bytes of text that all parts together buffer.
 const MEMORY_BYTES: usize = 128 << 20;
 
 /// Length of a time slice, given as a number with a unit, such as `10m`.

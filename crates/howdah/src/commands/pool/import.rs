@@ -92,5 +92,5 @@ fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
     let mut file = file
         .with_context(|| format!("cannot write {}", path.display()))
         .hint("an existing file is not overwritten: move it away, or name another file")?;
-    Ok(file.write_all(text.as_bytes())?)
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }

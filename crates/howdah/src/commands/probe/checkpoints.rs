@@ -56,7 +56,8 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     common::outcome(ended)
 }
 
-/// Opens the best source that works, and reports why a better one does not.
+/// Opens the requested source. If none was requested, opens the best that works, and reports why a
+/// better one does not.
 fn open_tracer(
     requested: SourceName,
     server: &RunningServer,

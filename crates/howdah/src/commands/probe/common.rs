@@ -59,7 +59,7 @@ impl From<RowFormatArg> for RowFormat {
 pub(super) enum OpenedProbe<T> {
     /// A local probe, and the server.
     Local(T, Box<LocalServer>),
-    /// A local probe is not possible, so SQL must be used.
+    /// SQL is used, because it was requested or no local probe is possible.
     Sql(SqlTarget),
 }
 
@@ -69,8 +69,8 @@ impl WatchArgs {
         Pace { interval: self.interval, duration: self.duration, stop: ctx.interrupted() }
     }
 
-    /// Finds the server and opens the probe; if that fails and no source was chosen, falls back to
-    /// SQL. `sources` are those that the probe supports.
+    /// Finds the server and opens the probe; if that fails, a connection was named and no source
+    /// was chosen, falls back to SQL. `sources` are those that the probe supports.
     pub(super) fn open<T>(
         &self,
         sources: &[SourceName],
@@ -105,7 +105,7 @@ impl WatchArgs {
         let requested = name(&self.source);
         let supported = supported.join(", ");
         Err(errors::wrong_usage(format_args!(
-            "--source {requested}: this probe supports {supported}"
+            "this probe does not support --source {requested}, only {supported}"
         )))
     }
 }
@@ -159,7 +159,7 @@ pub(super) fn outcome(ended: Option<LiveError>) -> anyhow::Result<CommandOutcome
     ended.map_or(Ok(CommandOutcome::Done), |error| Err(live_error(error)))
 }
 
-/// Adds a hint to an error.
+/// Converts an error, and adds a hint if the server was restarted.
 pub(super) fn live_error(error: LiveError) -> anyhow::Error {
     match error {
         LiveError::Server(ServerUnavailable { source, restarted_as: Some(pid) }) => {

@@ -83,10 +83,11 @@ fn window(args: &Args, recording: &FlightRecording) -> anyhow::Result<RecordingW
     let index = usize::from(number) - 1;
     RecordingWindow::from_episode(recording, index).ok_or_else(|| {
         let count = recording.episodes.len();
-        let error = anyhow!("{} has no episode {number}, only {count}", args.file.display());
+        let error =
+            anyhow!("{} has no episode {number}; number of episodes: {count}", args.file.display());
         errors::with_hint(
             error,
-            "an episode is recorded when a trigger fires; the ninth replaces the first",
+            "an episode is recorded when a threshold is exceeded; the ninth replaces the first",
         )
     })
 }

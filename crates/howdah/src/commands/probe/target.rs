@@ -87,7 +87,8 @@ impl TargetArgs {
         }
     }
 
-    /// Finds the server's processes; if that fails and the source is not fixed, falls back to SQL.
+    /// Finds the server's processes. If they are not accessible, falls back to SQL, provided that a
+    /// connection was named and the source is [`SourceName::Best`].
     pub(super) fn reach(&self, source: SourceName) -> anyhow::Result<ServerAccess> {
         let is_by_process =
             self.pid.is_some() || self.data_dir.is_some() || self.container.is_some();

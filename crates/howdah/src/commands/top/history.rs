@@ -73,7 +73,7 @@ pub(super) fn open(path: &Path, ctx: &CommandContext) -> anyhow::Result<TopRecor
     let gap = recording.gap;
     if gap.bytes > 0 {
         ctx.report(format_args!(
-            "{}: {} bytes in {} place(s) are not valid frames: the writer was stopped, or the file is corrupted",
+            "{}: {} bytes are not valid (number of places: {}): the writer was stopped, or the file is corrupted",
             path.display(),
             gap.bytes,
             gap.runs

@@ -23,7 +23,7 @@ pub(super) struct NotifyArgs {
     /// Append slow statements to this file [default with --keymap pgtop: pgtop.log]
     #[arg(long, value_name = "FILE")]
     slow_log: Option<PathBuf>,
-    /// Format of the slow log
+    /// Format of the lines in the slow log
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
     slow_log_format: SlowLogFormatName,
     /// Alert rule: 'query > 5m', 'connections > 90% for 1m', 'lag > 1GB until 100MB'; repeatable.
@@ -86,7 +86,7 @@ enum SlowLogFormatName {
     Json,
 }
 
-/// Maximum size of a file with a URL or a key.
+/// Maximum number of bytes read from a file with a URL or a key.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 impl NotifyArgs {
@@ -150,10 +150,15 @@ impl NotifyArgs {
 /// Reads a file's content, trimmed.
 fn read_secret(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
-    fs::File::open(path)
-        .and_then(|file| file.take(SECRET_BYTES_MAX).read_to_string(&mut text))
+    let bytes = fs::File::open(path)
+        .and_then(|file| file.take(SECRET_BYTES_MAX + 1).read_to_string(&mut text))
         .with_context(|| format!("cannot read {}", path.display()))?;
+    anyhow::ensure!(
+        bytes as u64 <= SECRET_BYTES_MAX,
+        "{} is larger than {SECRET_BYTES_MAX} bytes: it must have a URL or key only",
+        path.display()
+    );
     let text = text.trim();
-    anyhow::ensure!(!text.is_empty(), "{} is empty", path.display());
+    anyhow::ensure!(!text.is_empty(), "{} is empty: it must have a URL or key", path.display());
     Ok(text.to_owned())
 }

@@ -36,7 +36,7 @@ pub(super) struct ImportArgs {
 /// copy of it.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExportArgs {
-    /// The image
+    /// The image to convert
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     /// The file to write [default: standard output]
@@ -64,7 +64,7 @@ pub(super) fn import(args: &ImportArgs, ctx: &CommandContext) -> anyhow::Result<
     if identifier.is_none() {
         ctx.report(format_args!(
             "{shown} is not in a data directory, so the image does not record which cluster it is \
-            from: load it only there"
+            from: load it only into that cluster"
         ));
     }
     Ok(CommandOutcome::Done)

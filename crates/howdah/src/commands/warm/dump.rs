@@ -90,17 +90,19 @@ pub(super) fn report_gaps(ctx: &CommandContext, dumped: &DumpResult) {
         ));
     }
     for (database, failure) in &dumped.unnamed {
-        ctx.report(format_args!("relations of database {database} have no names: {failure}"));
+        ctx.report(format_args!(
+            "cannot read the names of relations in database {database}: {failure}"
+        ));
     }
     if dumped.in_transition > 0 {
         ctx.report(format_args!(
-            "{} buffers were being replaced and are left out",
+            "buffers left out, because they were being replaced: {}",
             dumped.in_transition
         ));
     }
 }
 
-/// Adds a hint to an error.
+/// Adds a hint to an error that has a known remedy.
 pub(super) fn dump_error(error: DumpError) -> anyhow::Error {
     let hint = match &error {
         DumpError::PgBuffercache { source, not_from_memory, .. } => match source.sqlstate() {

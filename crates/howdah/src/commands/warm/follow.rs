@@ -34,7 +34,7 @@ pub(super) struct Args {
     /// The primary: a URI or a keyword string
     #[arg(value_name = "PRIMARY")]
     primary: String,
-    /// Its standbys
+    /// Its standbys: URIs or keyword strings
     #[arg(value_name = "STANDBY", required = true)]
     standbys: Vec<String>,
     /// Time between rounds

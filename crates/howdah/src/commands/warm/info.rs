@@ -13,7 +13,7 @@ use crate::{
 /// Show what an image contains: its server, usage counts and relations.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The image
+    /// The image to describe
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     /// Output format

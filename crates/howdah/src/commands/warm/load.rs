@@ -48,7 +48,7 @@ use crate::{
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true, after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The image
+    /// The image to load
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     /// The server: a URI, a keyword string or a database name
@@ -83,7 +83,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "PERCENT", default_value_t = 90,
         value_parser = clap::value_parser!(u64).range(0..=100))]
     min_resident: u64,
-    /// Load nothing, only check whether it is in the cache
+    /// Load nothing, only check whether the image is in the cache
     #[arg(long)]
     check: bool,
     /// Output format
@@ -153,9 +153,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     }
     let is_enough = loaded.share() * 100.0 >= args.min_resident as f64;
     if loaded.is_origin_unknown {
-        ctx.report(
-            "the image does not record its cluster: assuming that its file numbers are those of this one",
-        );
+        ctx.report("the image does not record its cluster: assuming that it is from this cluster");
     }
     if let Err(unseen) = loaded.residency {
         ctx.report(format_args!("{:#}", anyhow::Error::from(unseen)));

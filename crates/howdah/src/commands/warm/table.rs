@@ -157,14 +157,14 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     )
 }
 
-/// Adds a hint to an error.
+/// Adds a hint to an error that has a known remedy. Wrong arguments become a usage error.
 fn table_error(error: TableError) -> anyhow::Error {
     match &error {
         TableError::NoMatch { .. } => errors::with_hint(
             error.into(),
             "relations are searched in that database; write schema.name for those not on the search path",
         ),
-        TableError::SeveralRanges { .. } => errors::wrong_usage(error),
+        TableError::NotOneRelation { .. } => errors::wrong_usage(error),
         _ => error.into(),
     }
 }

@@ -8,7 +8,7 @@
 use super::is_row_start;
 use crate::{record::spans::FieldSpan, scan::bitmasks::Bitmasks};
 
-/// Maximum number of columns; servers write 26.
+/// Maximum number of columns; servers write at most 26.
 const COLUMN_SLOTS: usize = 64;
 
 /// The columns of one row, as offsets in its chunk.
@@ -34,7 +34,8 @@ impl RowColumns {
     /// Splits the row at `start` and returns its end, after its newline. `time_bytes` is the length
     /// of the row's time if a comma follows it, or 0 if unknown; `masks` are the quotes, commas and
     /// newlines of the chunk. Returns `None` if the row is ambiguous: incomplete, with stray
-    /// quotes, or with a line inside quotes that starts like a row.
+    /// quotes, with a carriage return at its end, or with a line inside quotes that starts like a
+    /// row.
     #[inline]
     pub(super) fn split_row(
         &mut self,
@@ -100,7 +101,8 @@ impl RowColumns {
         is_well_formed.then_some(end + 1)
     }
 
-    /// Records the quotes that this block shows not to be at an end of a column.
+    /// Records the quotes of a block that are not at an end of a column, as parts of doubled
+    /// quotes. Returns `None` if one of them is stray.
     #[cold]
     fn add_doubled(&mut self, chunk: &[u8], base: usize, quotes: u64, inside: u64) -> Option<()> {
         let mut rest = quotes;

@@ -37,7 +37,7 @@ impl Padding {
         Self { tokens: vec![PaddingKind::No; heads[0].tokens.len()] }
     }
 
-    /// Examines every place where the number of spaces varies.
+    /// Detects the padded tokens by the spaces between tokens.
     pub(super) fn detect(heads: &[&LineHead<'_>]) -> Self {
         let mut padding = Self::none(heads);
         // Text before the first field is not padding.

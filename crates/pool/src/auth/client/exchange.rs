@@ -21,7 +21,8 @@ use crate::{
     config::StoredSecret,
 };
 
-/// The facts about the client's connection that SCRAM channel binding depends on.
+/// The values of a client's connection that enter the SCRAM exchange: the certificate's hash for
+/// channel binding, if there is one, and the pooler's nonce.
 pub(super) struct ScramContext {
     pub(super) end_point_hash: Option<Vec<u8>>,
     pub(super) nonce: [u8; 18],
@@ -44,9 +45,9 @@ pub(super) enum AuthRequest {
 /// A client's response that can be checked once keys are derived.
 #[derive(Debug)]
 pub(super) enum AuthResponse {
-    /// The keys are derived from the password that the client sent.
+    /// A cleartext password, from which the keys are derived; they must match this verifier.
     Plain(Box<ScramVerifier>),
-    /// The keys are derived from the stored password; this is the first SCRAM message.
+    /// The first SCRAM message. The keys are derived from the stored password.
     Sasl { plus: bool, client_first: Vec<u8> },
 }
 
@@ -183,8 +184,9 @@ impl AuthResponse {
 }
 
 fn parse_password(body: &[u8]) -> Result<&[u8], Rejection> {
-    let layout = |error: howdah_wire::DecodeError| Rejection::Layout(error.to_string());
-    PasswordMessage::parse(body).map(|message| message.password).map_err(layout)
+    PasswordMessage::parse(body)
+        .map(|message| message.password)
+        .map_err(|error| Rejection::PasswordMessage(error.to_string()))
 }
 
 fn check_cleartext(

@@ -23,8 +23,9 @@ pub(super) enum AuthRequirement {
 }
 
 impl ClientRules {
-    /// Whether a client of the console is the OS user of this process. Such a client needs no
-    /// password, because it has full access to the process anyway. PgBouncer does the same.
+    /// Whether the client is the OS user of this process and uses the console as user `howdah` or
+    /// `pgbouncer`. Such a client needs no password, because it has full access to the process
+    /// anyway. PgBouncer does the same.
     pub(super) fn is_owner(&self, request: &StartupRequest, from: ClientOrigin) -> bool {
         let is_named = |name: &String| CONSOLE_DATABASES.contains(&name.as_str());
         let ClientOrigin::Unix { uid: Some(uid) } = from else { return false };

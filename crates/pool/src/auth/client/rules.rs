@@ -14,12 +14,11 @@ use crate::{
 pub struct ClientRules {
     pub(super) config: Arc<Config>,
     pub(super) mock: MockSecret,
-    /// The UID of this process.
+    /// The UID of this process, if its OS user may use the console without a password.
     pub(super) owner: Option<u32>,
     /// A cache of the SCRAM keys of plain passwords, so that each is derived only once.
     pub(super) keys: ClientKeys,
-    /// Whether authentication requests to unknown users imitate SCRAM, where the method accepts
-    /// both md5 and SCRAM.
+    /// Whether unknown users are asked for SCRAM rather than md5, where the method accepts both.
     pub(super) mock_is_scram: bool,
 }
 
@@ -30,7 +29,7 @@ pub struct UserSecret {
     pub secret: Option<StoredSecret>,
 }
 
-/// The seed of authentication requests to unknown users.
+/// The secret from which SCRAM salts are derived for unknown users and for plain passwords.
 pub(super) struct MockSecret(pub(super) [u8; 32]);
 
 impl std::fmt::Debug for MockSecret {
@@ -41,8 +40,8 @@ impl std::fmt::Debug for MockSecret {
 
 impl ClientRules {
     /// Creates the rules of a configuration. `mock_secret` must be random and stay the same across
-    /// reloads: it is the seed of authentication requests to unknown users. `keys` should be shared
-    /// across reloads and with server logins.
+    /// reloads: SCRAM salts are derived from it, and a salt that changes would show that the user
+    /// is unknown. `keys` should be shared across reloads and with server logins.
     pub fn new(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> Self {
         let secrets = || config.users.values().filter_map(|user| user.secret.as_ref());
         let scram = secrets().filter(|secret| matches!(secret, StoredSecret::Scram(_))).count();

@@ -51,7 +51,8 @@ pub enum ServerLoginError {
     /// The SCRAM exchange failed.
     #[error(transparent)]
     Scram(#[from] ScramError),
-    /// The server offers a protocol version that was not requested.
+    /// The server offers a protocol version that is newer than the requested one, or older than
+    /// 3.0.
     #[error("the server offers the unsupported protocol version {newest}")]
     Version {
         /// The offered version.
@@ -63,7 +64,7 @@ pub enum ServerLoginError {
         /// The message type.
         message: Backend,
     },
-    /// The server sent more data than a login needs.
+    /// The server reported too many parameters, or sent too much data during a key derivation.
     #[error("the server sent more data than a login needs")]
     LimitExceeded,
     /// A message has an invalid length.

@@ -15,7 +15,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The file has unknown keys or invalid values.
+    /// The file has unknown keys or invalid values, or an included file cannot be read.
     pub fn import_pgbouncer(text: &str, path: &Path) -> Result<String, ConfigErrors> {
         let mut reader = IniReader::read(text, path)?;
         reader.config.resolve_paths(path.parent().unwrap_or(Path::new("")));

@@ -46,8 +46,8 @@ pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> 
     }
 }
 
-/// Returns the known key with the smallest edit distance from `name`, which is the key itself if it
-/// is valid; `None` if no known key is similar.
+/// Returns the known key with the smallest edit distance from `name`, which is `name` itself if it
+/// is known; `None` if no known key is similar.
 pub(super) fn nearest(
     name: &str,
     known: impl Iterator<Item = &'static str>,
@@ -396,7 +396,7 @@ pub(super) fn number(value: &str) -> Result<u32, String> {
 
 /// Parses a TCP port.
 pub(super) fn port(value: &str) -> Result<u16, String> {
-    value.parse().map_err(|_| format!("{value:?} is not a port"))
+    value.parse().map_err(|_| format!("{value:?} is not a port from 0 to 65535"))
 }
 
 /// Parses a limit; 0 means no limit.

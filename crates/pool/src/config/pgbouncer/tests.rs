@@ -93,7 +93,7 @@ fn invalid_lines_are_reported_with_file_and_line() {
         "p.ini:3: b: expected `key=value`",
         "p.ini:4: c: pool_mode: \"fast\" is not one of session, transaction, statement",
         "p.ini:7: max_client_con: unknown key (did you mean `max_client_conn`?)",
-        "p.ini:8: listen_port: \"70000\" is not a port",
+        "p.ini:8: listen_port: \"70000\" is not a port from 0 to 65535",
         "p.ini:9: auth_type: pam is not supported; use any, trust, plain, md5, scram-sha-256, cert or \
          hba",
         "p.ini:10: disable_pqexec: \"yes\" is not an integer from 0 to 4294967295",

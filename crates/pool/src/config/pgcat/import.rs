@@ -14,8 +14,8 @@ use crate::config::file::Diagnostic;
 use howdah_route::RolePreference;
 
 impl Config {
-    /// Converts a `pgcat.toml` to a `[pool]` section. Keys that are dropped or behave differently
-    /// are listed at the top by file, line and key, with the reason.
+    /// Converts a `pgcat.toml` to a `[pool]` section. Comments at the top list the keys that are
+    /// not converted, by file, line and key, with the reason, and those that behave differently.
     ///
     /// # Errors
     ///

@@ -37,7 +37,7 @@ pub(super) struct PgcatPool {
     pub(super) shards: BTreeMap<u32, PgcatShard>,
 }
 
-/// The pool mode of a user or pool; PgCat's default is transaction.
+/// The mode of a pool; transaction by default, as in PgCat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PgcatPoolMode(pub(super) PoolMode);
 

@@ -190,7 +190,7 @@ fn invalid_values_are_reported_with_line_and_key() {
             "[pools.a.users.0]\npool_size = 1\n",
             "pgcat.toml:1: pools.a.users.0: must have a username",
         ),
-        ("[pools.a.shards.x]\n", "pools.a.shards.x: must be a number"),
+        ("[pools.a.shards.x]\n", "pools.a.shards.x: name must be a number"),
         ("[pools.a.shards.0]\nservers = [['h', 1]]\n", "must be a list of [\"host\", port,"),
         ("[pools.a]\ndefault_shard = 'all'\n", "is not one of shard_N, random, random_healthy"),
     ] {
@@ -198,7 +198,7 @@ fn invalid_values_are_reported_with_line_and_key() {
         assert!(error.contains(expected), "{error}: {expected}");
     }
     let unknown = import("[general]\nportt = 1\n[poolz]\n");
-    assert!(unknown.contains("general.portt: PgCat has unknown key"), "{unknown}");
+    assert!(unknown.contains("general.portt: unknown key, which PgCat ignores"), "{unknown}");
 }
 
 #[test]

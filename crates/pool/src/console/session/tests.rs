@@ -114,10 +114,33 @@ fn extended_protocol_supports_text_and_binary() {
         exchange(&mut session, &mut backend, &batch("pause", ValueFormat::Text)).0,
         "1tn2nEZ"
     );
-    let mut buf = Vec::new();
-    encode::bind(&mut buf, b"", b"none", &[], [], &[]).unwrap();
-    encode::sync(&mut buf);
-    assert_eq!(exchange(&mut session, &mut backend, &buf).0, "EZ");
+}
+
+#[test]
+fn errors_about_statements_and_portals_give_the_name() {
+    let (mut session, mut backend) = (ConsoleSession::new(false), CommandRecorder::default());
+    let mut error = |write: &dyn Fn(&mut Vec<u8>)| {
+        let mut buf = Vec::new();
+        write(&mut buf);
+        encode::sync(&mut buf);
+        let (tags, bytes) = exchange(&mut session, &mut backend, &buf);
+        assert!(tags.ends_with("EZ"), "{tags}");
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let no_statement =
+        error(&|buf| encode::bind(buf, b"", b"none", &[], [], &[]).expect("a short message"));
+    assert!(no_statement.contains("prepared statement \"none\" does not exist"), "{no_statement}");
+    let unnamed =
+        error(&|buf| encode::describe(buf, DescribeTarget::Statement(b"")).expect("a short name"));
+    assert!(unnamed.contains("unnamed prepared statement does not exist"), "{unnamed}");
+    let no_portal = error(&|buf| encode::execute(buf, b"p", 0).expect("a short name"));
+    assert!(no_portal.contains("portal \"p\" does not exist"), "{no_portal}");
+    let twice = error(&|buf| {
+        for _ in 0..2 {
+            encode::parse(buf, b"s", b"show lists", &[]).expect("a short message");
+        }
+    });
+    assert!(twice.contains("prepared statement \"s\" already exists"), "{twice}");
 }
 
 #[test]

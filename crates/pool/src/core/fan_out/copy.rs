@@ -1,5 +1,5 @@
 //! COPY FROM with rows for several shards. It runs in one transaction per shard; all of them are
-//! committed once every shard has received all of its rows. If one COMMIT fails, the others are not
+//! committed once the COPY has succeeded on every shard. If one COMMIT fails, the others are not
 //! undone.
 
 use howdah_route::{CopyRowSplitter, Refusal, RowTarget, ShardRequest};

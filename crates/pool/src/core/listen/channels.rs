@@ -66,15 +66,17 @@ impl MissedNotifications {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Dropped { count } => {
-                format!("{count} notifications were dropped: the client did not read them in time")
+                format!("the client did not read its notifications in time: {count} dropped")
             }
             Self::Reconnected => "notifications may be missing: the connection that listens for \
                                   the pooler's clients was lost and re-established"
                 .to_owned(),
-            Self::NotTracked => "this has no effect beyond the transaction: the pooler tracks \
-                                 LISTEN and UNLISTEN only as the sole statement or plainly \
-                                 separated by semicolons"
-                .to_owned(),
+            Self::NotTracked => {
+                "this LISTEN or UNLISTEN has no effect beyond the transaction: the \
+                                 pooler tracks these statements only alone in a query string, or \
+                                 plainly separated by semicolons"
+                    .to_owned()
+            }
         }
     }
 }

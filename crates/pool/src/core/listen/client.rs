@@ -300,7 +300,7 @@ mod tests {
         assert!(
             output.starts_with("12345N")
                 && output.contains("01N01")
-                && output.contains("2 notifications were dropped")
+                && output.contains("in time: 2 dropped")
         );
         assert_eq!(channels.offer(&channel("a"), b"y", 8), NotificationOutcome::Queued);
         assert_eq!(pending_text(&mut channels), "y");

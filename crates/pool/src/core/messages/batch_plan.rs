@@ -120,7 +120,7 @@ impl RoutingContext<'_> {
 
     /// Plans the batch at `at`: returns the end of the analyzed part, its route, its fan-out plans,
     /// and whether it only parses or describes statements and may go to any shard. Returns `None`
-    /// if more input is needed.
+    /// if more input is needed, and an error for a batch that the pooler answers or refuses.
     fn plan_batch<'a>(
         &mut self,
         client: &mut ClientConnection,
@@ -352,7 +352,9 @@ impl RoutingContext<'_> {
     }
 
     /// Calls `use_statement` with a statement that the client prepared in an earlier batch. Returns
-    /// `None` if no statement has this name; the server then reports the error.
+    /// `None` if no statement has this name; the server then reports the error. If the pooler does
+    /// not track names, a name that may stand for several texts is refused and, with several
+    /// shards, an unknown name too.
     fn with_prepared(
         &mut self,
         client: &mut ClientConnection,

@@ -36,7 +36,8 @@ use crate::{
 
 /// The reason why processing a client's bytes stopped.
 pub(in crate::core) enum StopReason {
-    /// The rest of the input is an incomplete message or batch.
+    /// The rest of the input is an incomplete message or batch, or is held for the reason in the
+    /// client's [`InputHold`].
     NeedsMoreInput,
     /// The next message needs a server.
     NeedsServer,
@@ -362,7 +363,7 @@ fn header_error(input: &[u8], at: usize, body_bytes_max: u32) -> StopReason {
     }
 }
 
-/// Maximum body length, in bytes, of messages that are held until they are complete.
+/// Maximum body length, in bytes, of messages that are always held until they are complete.
 const SHORT_BYTES_MAX: u32 = 4096;
 
 /// Handles the messages of a client that has no server, up to the first one that needs a server.
@@ -532,7 +533,8 @@ pub(in crate::core) fn misplaced_message(kind: Frontend) -> RewriteResult {
 }
 
 impl ClientConnection {
-    /// Whether the client's input must be buffered, because it waits for a server or for replies.
+    /// Whether the client's input must be buffered, because the client waits for a server, for
+    /// replies, for LISTEN, or for the end of its login or fan-out request.
     pub(in crate::core) fn must_buffer_input(&self) -> bool {
         matches!(self.state, ClientState::Waiting | ClientState::Welcome)
             || self.fan_out.as_ref().is_some_and(|fan_out| !fan_out.accepts_copy_data())

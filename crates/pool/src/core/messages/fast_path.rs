@@ -1,10 +1,10 @@
 //! A fast path for query strings that need no further inspection, which are nearly all that clients
 //! send.
 
-/// Whether a query string is a single statement that makes no session change the pooler must track,
-/// as SET, RESET, DISCARD, DEALLOCATE, LISTEN and UNLISTEN do. Returns `true` only if it starts
-/// with one of [`STATEMENT_PREFIXES`] and contains no semicolon except at its end; false negatives
-/// are possible.
+/// Whether a query string is a single statement, and not one whose changes to the session the
+/// pooler must track, such as SET, RESET, DISCARD, DEALLOCATE, LISTEN and UNLISTEN. Functions that
+/// it calls are not examined. Returns `true` only if it starts with one of [`STATEMENT_PREFIXES`]
+/// and contains no semicolon except at its end; false negatives are possible.
 #[inline]
 pub(crate) fn is_simple(sql: &[u8]) -> bool {
     let Some(word) = sql.first_chunk::<4>() else { return false };

@@ -67,7 +67,8 @@ impl FrameCursor {
         self.body_left == 0
     }
 
-    /// Returns how many more bytes must arrive before processing is worthwhile.
+    /// Returns how many more bytes to buffer before processing is worthwhile; `usize::MAX` for all
+    /// that have arrived.
     pub(crate) fn bytes_needed(&self) -> usize {
         if self.is_collecting_batch { usize::MAX } else { Self::bytes_needed_after(&self.buffered) }
     }
@@ -90,7 +91,7 @@ impl FrameCursor {
 /// Minimum number of bytes requested at a time for an incomplete message, if that many are missing.
 const BUFFER_STEP_BYTES: usize = 512;
 
-/// Maximum number of padding bytes that complete an unfinished message: 64 kB.
+/// Maximum number of padding bytes that complete an unfinished message: 64 KiB.
 const PADDING_BYTES_MAX: usize = 64 * 1024;
 
 /// Converts a body length to `u32`, which always fits: the length comes from a 32-bit field.

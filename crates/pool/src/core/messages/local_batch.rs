@@ -212,9 +212,13 @@ impl LocalBatchHandler<'_, '_> {
         };
         let Some(routing) = &mut self.client.routing else { return };
         let is_taken = routing.portals.iter().any(|(its, _)| **its == *portal);
-        if is_taken && !portal.is_empty() || routing.portals.len() >= PORTALS_MAX {
+        if is_taken && !portal.is_empty() {
             let name = String::from_utf8_lossy(portal);
             return self.reply_error(b"42P03", &format!("cursor \"{name}\" already exists"));
+        }
+        if !is_taken && routing.portals.len() >= PORTALS_MAX {
+            let text = format!("too many portals: a batch can have at most {PORTALS_MAX}");
+            return self.reply_error(b"54000", &text);
         }
         routing.portals.retain(|(its, _)| **its != *portal);
         routing.portals.push((portal.into(), command));

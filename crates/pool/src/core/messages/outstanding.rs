@@ -17,7 +17,7 @@ pub(crate) enum RequestKind {
     FunctionCall,
     /// Answered by ReadyForQuery.
     Sync,
-    /// Answered by ParseComplete. Contains the change to roll back if it fails.
+    /// Answered by ParseComplete. Contains the change to roll back if it fails or is skipped.
     Parse(Option<Box<RollbackAction>>),
     /// A Parse with a name that the client already uses. The server rejects it, so that the error
     /// comes in the right order. Contains the client's name, for the error text.
@@ -137,8 +137,8 @@ impl OutstandingRequest {
 pub(crate) enum ReplyTarget {
     /// The client that the server is linked to.
     Client,
-    /// The pooler, which prepares the client's next request: an error is treated as an error of
-    /// that request.
+    /// The pooler, which prepares the client's next request, or rolls back a batch that the client
+    /// left unfinished: an error is treated as an error of that request.
     Pooler,
     /// The pooler, which sets the client's session parameters: an error disconnects client and
     /// server.
@@ -147,7 +147,7 @@ pub(crate) enum ReplyTarget {
     /// error disconnects client and server.
     Begin,
     /// The pooler, which restores the client's startup parameters after a RESET that was already
-    /// reported as successful.
+    /// reported as successful: an error is ignored.
     RestoreParameters,
     /// The pooler, which queries the server's LISTEN channels after a transaction that contained
     /// LISTEN or UNLISTEN: an error disconnects client and server.

@@ -46,8 +46,9 @@ pub(in crate::core) enum ReplyAction {
     Refuse(ClientRefusal),
     /// Disconnect the client with this error, and close the server connection.
     Disconnect(ClientRefusal),
-    /// The message answers no outstanding request: the server has violated the protocol.
-    Unexpected,
+    /// The message answers no outstanding request, or is malformed: the server has violated the
+    /// protocol.
+    ProtocolViolation,
 }
 
 /// Whether the body of a message is examined, so that the message must be complete. Such messages
@@ -122,7 +123,9 @@ impl ReplyHandler<'_> {
         {
             self.read_parse_settings(body);
         }
-        let Some(front) = self.server.outstanding.front() else { return ReplyAction::Unexpected };
+        let Some(front) = self.server.outstanding.front() else {
+            return ReplyAction::ProtocolViolation;
+        };
         let answered = match (kind, &front.kind) {
             (Backend::DataRow | Backend::CopyData | Backend::CopyDone, _) => false,
             (
@@ -130,7 +133,7 @@ impl ReplyHandler<'_> {
                 RequestKind::Query(_) | RequestKind::FunctionCall | RequestKind::Sync,
             ) => {
                 let status = body.first().and_then(|byte| TransactionStatus::from_byte(*byte));
-                let Some(status) = status else { return ReplyAction::Unexpected };
+                let Some(status) = status else { return ReplyAction::ProtocolViolation };
                 self.server.status = status;
                 self.server.is_copying_in = false;
                 // If no other request is outstanding, no Parse in flight depends on earlier
@@ -231,7 +234,7 @@ impl ReplyHandler<'_> {
             | (Backend::EmptyQueryResponse, RequestKind::Execute) => true,
             (Backend::ParameterDescription, RequestKind::Describe(_)) => false,
             (Backend::CopyOutResponse | Backend::CopyBothResponse, RequestKind::Execute) => false,
-            _ => return ReplyAction::Unexpected,
+            _ => return ReplyAction::ProtocolViolation,
         };
         if answered {
             self.server.outstanding.pop();
@@ -268,7 +271,7 @@ impl ReplyHandler<'_> {
             }
             // The server is about to close the connection.
             Backend::ErrorResponse => ReplyAction::Disconnect(ClientRefusal::ServerLost),
-            _ => ReplyAction::Unexpected,
+            _ => ReplyAction::ProtocolViolation,
         }
     }
 
@@ -375,7 +378,7 @@ impl ReplyHandler<'_> {
         let frame = Frame { tag: Backend::ParameterStatus.tag(), body };
         let Ok(BackendMessage::ParameterStatus { name, value }) = BackendMessage::parse(frame)
         else {
-            return ReplyAction::Unexpected;
+            return ReplyAction::ProtocolViolation;
         };
         let settings = &mut self.server.parameters;
         if target == ReplyTarget::ParseSettings && self.client.is_some() {
@@ -562,18 +565,18 @@ fn duplicate_statement_error(name: &[u8]) -> Vec<u8> {
 
 pub(in crate::core) const NO_ZERO_BYTE: &str = "a name on the wire has no zero byte";
 
-/// Returns the error for a client whose parameters could not be set, with the server's message if
-/// it can be parsed.
+/// Returns the error for a client whose parameters could not be set, or whose deferred BEGIN has
+/// failed, with the server's message if it can be parsed.
 fn parameter_refused(body: &[u8]) -> ClientRefusal {
     let frame = Frame { tag: Backend::ErrorResponse.tag(), body };
     match BackendMessage::parse(frame) {
-        Ok(BackendMessage::ErrorResponse(error)) => ClientRefusal::ServerLogin {
+        Ok(BackendMessage::ErrorResponse(error)) => ClientRefusal::ServerSetup {
             sqlstate: error.sqlstate().try_into().unwrap_or(*b"22023"),
             message: String::from_utf8_lossy(error.message()).into_owned(),
         },
-        _ => ClientRefusal::ServerLogin {
+        _ => ClientRefusal::ServerSetup {
             sqlstate: *b"22023",
-            message: "the server rejected a session parameter".to_owned(),
+            message: "the server rejected a session parameter or a BEGIN".to_owned(),
         },
     }
 }

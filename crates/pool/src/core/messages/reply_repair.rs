@@ -83,7 +83,8 @@ impl ReplyHandler<'_> {
 
     /// Handles an error that shows that the server has lost a shared statement, or that its result
     /// columns have changed. If nothing else in the batch has taken effect, prepares the statement
-    /// again and repeats the batch. Returns `None` for other errors, and if the server's own error
+    /// again and repeats the batch. Otherwise, the error about a lost statement is returned with
+    /// the client's name for it. Returns `None` for other errors, and if the server's own error
     /// must be forwarded.
     pub(in crate::core) fn retry_outdated_statement(&mut self, body: &[u8]) -> Option<ReplyAction> {
         let server = &mut *self.server;

@@ -74,8 +74,9 @@ impl RetryBuffer {
     }
 
     /// Returns the bytes to send again, from the refused message up to but not including Sync.
-    /// `unanswered` is the number of messages between the two. Returns `None` if a statement of the
-    /// batch has run, or if the client may rely on an earlier description of the result.
+    /// `unanswered` is the number of messages between the two. Returns `None` if the batch is not
+    /// buffered, if a statement of it has run, or if the client may rely on an earlier description
+    /// of the result.
     pub(crate) fn take_from_failed(&mut self, unanswered: usize) -> Option<Vec<u8>> {
         let sent = std::mem::take(&mut self.sent);
         let messages = messages(&sent)?;

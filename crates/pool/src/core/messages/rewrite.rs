@@ -37,7 +37,7 @@ use crate::core::{
 };
 
 /// Maximum number of bytes of a message or batch that are held until it can be processed: 4 MiB. A
-/// client whose named Parse is longer gets an error.
+/// client whose named Parse is longer is disconnected.
 pub(in crate::core) const HELD_BYTES_MAX: usize = 4 << 20;
 
 /// How to forward a client's message.
@@ -102,7 +102,7 @@ impl<'a> PartialMessage<'a> {
     fn missing_field(&self) -> RewriteResult {
         if self.is_complete() {
             let kind = Frontend::from_tag(self.header.tag).map_or("message", Frontend::name);
-            let what = format!("{kind} is too short for its names");
+            let what = format!("a name in {kind} is missing or not terminated");
             RewriteResult::Stop(StopReason::Fault(ClientRefusal::ProtocolViolation(what)))
         } else if self.body.len() > HELD_BYTES_MAX {
             self.too_long()

@@ -293,9 +293,8 @@ fn read_replies(
                 return ServerStop::ClientRefused(refusal);
             }
             ReplyAction::Disconnect(refusal) => return ServerStop::Fault(refusal),
-            ReplyAction::Unexpected => {
-                let unexpected =
-                    format!("unexpected {kind}: no request is outstanding that it could answer");
+            ReplyAction::ProtocolViolation => {
+                let unexpected = format!("{kind} is malformed, or answers no outstanding request");
                 return ServerStop::Fault(ClientRefusal::ServerProtocol(unexpected));
             }
         };

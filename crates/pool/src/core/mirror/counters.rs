@@ -36,7 +36,7 @@ fn parse_message(body: &[u8]) -> String {
 /// Maximum length of a retained error message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 200;
 
-/// Maximum number of error classes counted separately; PostgreSQL has about forty.
+/// Maximum number of error classes that are counted; PostgreSQL has about forty.
 const CLASSES_MAX: usize = 64;
 
 /// A mirror of a database. All workers and all users' pools share it.

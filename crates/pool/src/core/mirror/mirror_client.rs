@@ -102,8 +102,8 @@ impl Core {
             && (server.outstanding.is_empty() || server.is_copying_in)
     }
 
-    /// Starts a mirror client for the oldest waiting transaction. If none waits, returns whether
-    /// the queue is finished.
+    /// Starts a mirror client for the oldest waiting transaction. Returns `true` if it started one,
+    /// or if the queue is finished.
     fn start_mirror_client(&mut self, id: MirrorQueueId, io: &mut dyn CoreIo) -> bool {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return false };
         let pool = queue.target.pool;

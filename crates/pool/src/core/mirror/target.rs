@@ -1,5 +1,5 @@
-//! [`MirrorTarget`]: a mirror as configured for a pool. A mirror is another cluster that replays a
-//! sample of a database's traffic.
+//! [`MirrorTarget`]: a mirror as configured for a pool. A mirror is another server on which a
+//! sample of a database's traffic is replayed.
 //!
 //! # Method
 //!
@@ -34,7 +34,8 @@ pub enum DropReason {
     BufferFull,
     /// The transaction exceeds the buffer of one client.
     TooLarge,
-    /// The login to the mirror failed, or no connection to it became free in time.
+    /// The login to the mirror failed, no connection to it became free in time, or the mirror's
+    /// pool was removed.
     Unreachable,
     /// The transaction did not finish in time on the mirror.
     Timeout,
@@ -42,8 +43,8 @@ pub enum DropReason {
     ConnectionLost,
     /// The client cancelled one of the transaction's statements.
     Cancelled,
-    /// The client disconnected before it received the result, or its remaining transactions failed
-    /// or took too long.
+    /// The client disconnected, or was no longer mirrored, before it received the result; or
+    /// afterwards one of its remaining transactions failed, or they took too long.
     ClientGone,
 }
 
@@ -77,7 +78,7 @@ impl DropReason {
         match refusal {
             ClientRefusal::QueryWaitTimeout
             | ClientRefusal::NoServerInTime { .. }
-            | ClientRefusal::ServerLogin { .. }
+            | ClientRefusal::ServerSetup { .. }
             | ClientRefusal::NoMember(_)
             | ClientRefusal::StalePrimary => Self::Unreachable,
             ClientRefusal::QueryTimeout

@@ -52,7 +52,7 @@ impl ClientStatements {
 /// Maximum capacity, in bytes, that is retained when the text of the unnamed statement is replaced.
 const UNNAMED_BYTES_RETAINED: usize = 1024;
 
-/// The shared statements that a server has, by id, with the logical time of their last use.
+/// The pooled statements that a server has, by id, with the logical time of their last use.
 #[derive(Debug, Default)]
 pub(crate) struct ServerStatements {
     last_use: HashMap<u64, u64>,

@@ -40,8 +40,8 @@ pub(crate) struct PooledStatement {
     pub(crate) text: Box<[u8]>,
     /// The session state that running the statement may change.
     pub(crate) session_state: SessionStateFlags,
-    /// Whether running the statement changes no parameters or prepared statements; see
-    /// [`is_simple`]. Also `false` if it calls `set_config`.
+    /// Whether running the statement changes no parameters, prepared statements or LISTEN channels;
+    /// see [`is_simple`]. Also `false` if it calls `set_config`.
     pub(crate) is_simple: bool,
     /// The settings under which the statement is parsed; `None` if its meaning does not depend on
     /// them, or if they are unknown.
@@ -57,8 +57,9 @@ pub(crate) struct PooledStatement {
 /// Value of [`PooledStatement::settings_key`] for settings that are not known yet.
 pub(crate) const UNKNOWN_SETTINGS: u64 = u64::MAX;
 
-/// Whether running a statement never changes parameters or prepared statements, so that its text
-/// need not be inspected on each use. True for most statements.
+/// Whether a statement never changes parameters, prepared statements or LISTEN channels, apart from
+/// functions that it calls, so that its text need not be inspected on each use. True for most
+/// statements.
 pub(crate) fn is_simple(sql: &[u8]) -> bool {
     fast_path::is_simple(sql)
         || !deallocate::is_deallocation(sql)

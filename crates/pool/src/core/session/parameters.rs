@@ -368,8 +368,8 @@ impl ServerParameters {
         self.unreported.iter().any(|unreported| is_it(&unreported.name))
     }
 
-    /// Called when all parameters were reset to their values after login. The server reports the
-    /// parameters that it reports at all.
+    /// Called when all parameters were reset to their values after login. The new values of
+    /// reported parameters arrive as ParameterStatus messages.
     pub(crate) fn handle_reset(&mut self) {
         if self.has_unreported(is_parse_setting) {
             self.parse_state.invalidate();
@@ -383,7 +383,8 @@ impl ServerParameters {
 /// fifteen.
 const REPORTED_MAX: usize = 200;
 
-/// Whether a session can set the parameter, if it is one that servers report.
+/// Whether the pooler may set the parameter for a client. `false` for parameters that servers
+/// report but that describe the server or its login.
 pub(crate) fn is_settable(name: &[u8]) -> bool {
     const FIXED: [&[u8]; 6] = [
         b"server_version",

@@ -13,9 +13,9 @@ use crate::core::session::{
     state::strip_keyword,
 };
 
-/// Returns the startup parameters that a query string resets; `None` if it changes no parameters. A
-/// parameter that is set again later in the string is not included. Statements are split at every
-/// semicolon, even within literals.
+/// Returns the startup parameters that a query string resets; `None` if it changes no parameters
+/// beyond its transaction. A parameter that is set again later in the string is not included.
+/// Statements are split at every semicolon, even within literals.
 pub(crate) fn parameters_reset_by(
     sql: &[u8],
     startup: &[SessionParameter],
@@ -43,7 +43,8 @@ pub(crate) fn parameters_reset_by(
     Some(reset.map(|(parameter, _)| parameter.clone()).collect())
 }
 
-/// Whether a query string contains a statement that sets or resets session parameters.
+/// Whether a query string contains a statement that sets or resets session parameters. SET LOCAL
+/// counts only with DEFAULT as the value.
 #[inline]
 pub(crate) fn changes_parameters(sql: &[u8]) -> bool {
     statements(sql)

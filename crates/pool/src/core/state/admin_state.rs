@@ -81,7 +81,8 @@ impl AdminState {
         }
     }
 
-    /// Locks the set of paused users. Each change is a single insert, remove or clear.
+    /// Locks the set of paused users. `pause_scope` is changed only under this lock, so that the
+    /// two agree.
     fn lock_users(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.paused_users.lock()
     }

@@ -26,17 +26,18 @@ use crate::{
 /// The state of a client with respect to servers.
 ///
 /// ```text
-/// Welcome ──► Idle ◄──────────── Linked
-///               │                  ▲
+/// Welcome ──► Idle ◄───────────► Linked
+///               ▲                  ▲
 ///               └──► Waiting ──────┘
 /// ```
 ///
-/// While [sub-requests](crate::core::fan_out::active::SubRequest) run its request, a client changes
-/// from `Idle` to `FanOut` and back.
+/// A client waits only if no server is available at once, and becomes idle again if its request is
+/// cancelled meanwhile. It goes from `Idle` to `FanOut` while
+/// [sub-requests](crate::core::fan_out::active::SubRequest) run its request, then back to `Idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
-    /// The client is authenticated, but its login is not finished: the server's parameters are
-    /// unknown until a login to a server succeeds.
+    /// The client is authenticated, but its login waits for a login to the server, because the
+    /// server's parameters are unknown or it was down.
     Welcome,
     /// The client has no server and does not need one now.
     Idle,
@@ -71,8 +72,8 @@ pub(crate) enum InputHold {
     ApplyingParameters,
     /// The server has just accepted the parameters; input that arrived meanwhile is processed next.
     ParametersApplied,
-    /// Outstanding replies must arrive, because the meaning of the client's next message depends on
-    /// them.
+    /// Outstanding replies must arrive, because they decide how the client's next message is
+    /// handled.
     AwaitingReplies,
     /// The database's dedicated connection must listen to the channels of the client's LISTEN.
     AwaitingListen,
@@ -99,25 +100,27 @@ pub(crate) struct ClientConnection {
     pub(crate) can_use_primary: bool,
     /// Whether the client's reads must see its own writes on any server.
     pub(crate) has_read_your_writes: bool,
-    /// The writes that the client's reads must see; `None` before its first write.
+    /// The writes that the client's reads must see; `None` if there are none.
     pub(crate) causal_token: Option<Box<CausalToken>>,
     /// The role that the client requested, at startup or by `Core::set_role`; `None` to use the
     /// pool's.
     pub(crate) requested_role: Option<RolePreference>,
-    /// The client's own routing state; `None` while the pool's settings are sufficient.
+    /// The client's own routing state; `None` until one of its requests must be inspected.
     pub(crate) routing: Option<Box<ClientRouting>>,
     /// The client's request that currently runs on several shards.
     pub(crate) fan_out: Option<Box<ActiveFanOut>>,
     pub(crate) kind: ClientKind,
     pub(crate) state: ClientState,
-    /// Time at which the client's login was finished.
+    /// Time at which the client was authenticated; for an internal client, at which it was created.
     pub(crate) connected_at: Time,
-    /// Time at which the client entered its current state, or finished a BEGIN that is deferred.
+    /// Time at which the client entered its current state; while its BEGIN is deferred, at which it
+    /// last sent input.
     pub(crate) state_since: Time,
     pub(crate) input: FrameCursor,
     /// The session parameters that the client expects on its server.
     pub(crate) parameters: Arc<TrackedParameters>,
-    /// The session parameters that the client requested at startup, which RESET restores.
+    /// The session parameters that the client requested at startup, which RESET restores. Empty if
+    /// the server got them at login, and so restores them itself.
     pub(crate) startup_parameters: Arc<TrackedParameters>,
     /// The event that the client's unprocessed input waits for.
     pub(crate) input_hold: InputHold,
@@ -132,14 +135,15 @@ pub(crate) struct ClientConnection {
     secret: CancelSecret,
     /// The cancel key that another process issued to the client, before a takeover.
     pub(crate) takeover_key: Option<Box<CancelKey>>,
-    /// The channels that the client listens to; `None` if it never did, or LISTEN is not
+    /// The channels that the client listens to; `None` if it never used LISTEN, or LISTEN is not
     /// multiplexed.
     pub(crate) channels: Option<Box<ClientChannels>>,
     /// The client's state in the running capture.
     pub(crate) capture_mark: ClientMark,
-    /// Whether the client has already received the notice that it waits for a server.
+    /// Whether the client has already received the notice about its current wait for a server.
     pub(crate) has_wait_notice: bool,
-    /// Whether output for the client is unsent, because its socket does not accept more.
+    /// Whether output for the client is unsent, because its socket does not accept more. For a
+    /// sub-request: whether its replies must wait, for the external client or for other shards.
     pub(crate) is_backlogged: bool,
     /// Whether the worker has been told to stop reading from the client.
     pub(crate) is_paused: bool,
@@ -229,9 +233,9 @@ impl ClientConnection {
         self.routing.as_ref().is_some_and(|routing| routing.deferred_begin.is_some())
     }
 
-    /// Returns the key with which the client can cancel its statement. The process id encodes
-    /// worker and slot; its sign bit is not set, because some clients treat a negative value as an
-    /// error.
+    /// Returns the key with which the client can cancel its statement. A client that was taken over
+    /// keeps the one from the other process. The process id encodes worker and slot; its sign bit
+    /// is not set, because some clients treat a negative value as an error.
     pub(crate) fn cancel_key(&self, worker: WorkerId, id: ClientId) -> CancelKey {
         if let Some(key) = &self.takeover_key {
             return CancelKey::clone(key);
@@ -247,13 +251,14 @@ impl ClientConnection {
 
 const WORKER_SHIFT: u32 = 24;
 
-/// A bit that is not set in any real process id: Linux process ids are at most 2²². Otherwise a
+/// A bit that is not set in any real process id: Linux process ids are at most 2²². Without it, a
 /// client that ignores notifications from its own process id could ignore those of a server's
 /// backend.
 const NOT_A_PROCESS: u32 = 1 << 23;
 const SLOT_MASK: u32 = NOT_A_PROCESS - 1;
 
-/// Returns the worker whose number a key contains; `None` if the key cannot be one of this pooler.
+/// Returns the worker whose number a key contains; `None` if its process id is negative: this
+/// pooler issues no such keys.
 pub fn worker_of_key(key: &CancelKey) -> Option<WorkerId> {
     let process_id = u32::try_from(key.process_id()).ok()?;
     u8::try_from(process_id >> WORKER_SHIFT).ok().map(WorkerId)

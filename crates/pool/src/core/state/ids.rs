@@ -18,8 +18,8 @@ macro_rules! connection_id {
             }
 
             /// Returns the slot: small and dense, so a worker can store its own state in a `Vec`
-            /// indexed by it. The slot may be reused as soon as the core has called
-            /// [`crate::CoreIo::close`], or the worker has reported that the connection is closed.
+            /// indexed by it. The slot may be reused as soon as the core or the worker has closed
+            /// the connection or handed it over.
             pub const fn index(self) -> usize {
                 self.index as usize
             }

@@ -2,8 +2,9 @@
 //!
 //! The permits in use of a limit are counted by one atomic number. Before a connection is opened,
 //! it acquires one permit of each limit that applies, or none at all; it releases them when it is
-//! closed. So the count never exceeds its limit, whatever the workers do concurrently. After a
-//! limit is lowered, the count falls to it as connections close.
+//! closed. So opening a connection never makes the count exceed its limit, whatever the workers do
+//! concurrently. The count is higher only after the limit was lowered, or if connections that
+//! already exist were added ([`Permits::acquire`]); it then falls as connections close.
 
 use std::sync::{
     Arc,
@@ -85,8 +86,8 @@ impl Permits {
         Self::for_limits(&Arc::default())
     }
 
-    /// Acquires one permit of each limit, even beyond the maximum, for a connection that already
-    /// exists.
+    /// Acquires one permit of each limit, even beyond the maximum: for a connection that already
+    /// exists, or one that must not be refused.
     pub fn acquire(limits: &Arc<[Arc<ConnectionLimit>]>) -> Self {
         for limit in limits.iter() {
             limit.in_use.fetch_add(1, Ordering::Relaxed);
@@ -110,9 +111,9 @@ impl Permits {
         None
     }
 
-    /// Whether a limit has been lowered below its use, so that the holder must close its
-    /// connection. The call already releases the surplus permit, so that concurrent callers close
-    /// exactly as many connections as are too many.
+    /// Releases the permit of the first limit that is exceeded. Returns whether it did, now or in
+    /// an earlier call: the holder must then close its connection. The permit is released at once,
+    /// so that concurrent callers close only as many connections as are too many.
     pub(crate) fn release_surplus(&mut self) -> bool {
         if self.released.is_none() {
             self.released = self.limits.iter().position(|limit| limit.release_surplus());
@@ -170,7 +171,8 @@ impl AcquireGuard {
                     all.checked_add(waits).filter(|all| *all < limit.max())
                 });
             if in_use.is_err() {
-                return Err(TryAcquireError::Busy); // Dropping `guard` releases what was reserved so far.
+                // Dropping `guard` releases what was reserved so far.
+                return Err(TryAcquireError::Busy);
             }
             guard.0.push((limit, waits));
         }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The parameters that the pool's servers report at login, as of the last login in any worker. They
-/// are read when a client logs in, never on the path of a query.
+/// are read when a client logs in or is routed for the first time, not for each query.
 #[derive(Debug, Default)]
 pub struct WelcomeMessage(Mutex<Option<Arc<[SessionParameter]>>>);
 
@@ -46,7 +46,8 @@ impl WelcomeMessage {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StarvedWorker {
     pub(crate) worker: WorkerId,
-    /// Time of the worker's first request since it last got a server from here.
+    /// Time of the worker's first request since it last got a server from here or stopped repeating
+    /// its requests.
     pub(crate) since: Time,
     /// Time of the worker's last request. The worker repeats the request while it has waiting
     /// clients.
@@ -63,7 +64,8 @@ pub(crate) struct PoolState {
     /// Clients that need a server, in order of arrival. Clients that were served or have
     /// disconnected meanwhile are skipped when they reach the front.
     pub(crate) waiting: VecDeque<ClientId>,
-    /// Clients whose login waits for the server's parameters.
+    /// Clients whose login waits for a login to the server, because the server's parameters are
+    /// unknown or it was down.
     pub(crate) awaiting_welcome: Vec<ClientId>,
     /// Number of server logins in progress.
     pub(crate) opening: u32,
@@ -73,22 +75,24 @@ pub(crate) struct PoolState {
     pub(crate) checking: u32,
     /// Number of failed server logins since the last successful one.
     pub(crate) failures: u32,
-    /// The reason for the last failed server login; `None` after a successful one.
+    /// The reason for the last failed server login; `None` after a successful one, or once another
+    /// worker has handed over a server.
     pub(crate) last_failure: Option<Arc<ServerFailure>>,
     /// Until this time, no server is opened for [`PoolSpec::servers_min`], because one was closed
     /// in favor of another pool.
     pub(crate) fill_at: Time,
     /// Until this time, no server login is attempted.
     pub(crate) retry_at: Time,
-    /// Whether the server is starting up or shutting down (SQLSTATE 57P03), and no login has
-    /// succeeded since.
+    /// Whether the server is restarting: a login failed with SQLSTATE 57P03 (it was starting up or
+    /// shutting down). Cleared by the next login that succeeds, or that fails for a reason other
+    /// than an outage.
     pub(crate) is_restarting: bool,
     /// Workers that have requested a server from this worker, in order of their first request.
     pub(crate) starved_workers: VecDeque<StarvedWorker>,
     /// Until this time, no server is requested from other workers.
     pub(crate) request_at: Time,
-    /// Whether a limit may have been lowered below its use, so that servers that become free must
-    /// be checked. Cached here so that releasing a server usually reads no limit.
+    /// Whether a limit was exceeded when last checked, so that servers that become free may have to
+    /// be closed. Cached here so that releasing a server usually reads no limit.
     pub(crate) has_surplus: bool,
     /// Load balancers that choose a cluster member for each client; `None` if the pool has no
     /// clusters.
@@ -130,7 +134,7 @@ impl PoolState {
     }
 
     /// Returns how long clients wait in this pool for a suitable cluster member, or for a member
-    /// that cannot be reached; `None` if [`crate::PoolTimeouts::query_wait`] applies instead.
+    /// that cannot be reached; `None` if only [`crate::PoolTimeouts::query_wait`] limits that time.
     pub(crate) fn failover_timeout(&self) -> Option<Duration> {
         match (self.spec.clusters.first(), &self.spec.member) {
             (Some(cluster), _) => cluster.failover_timeout,
@@ -147,7 +151,8 @@ impl PoolState {
         self.last_failure.as_deref().filter(|_| is_down && self.spec.clusters.is_empty())
     }
 
-    /// Returns the number of servers in use plus the number of waiting clients.
+    /// Returns the number of servers that are not idle plus the number of waiting clients, by which
+    /// load balancers compare members.
     pub(crate) fn load(&self) -> u64 {
         u64::from(self.servers) - self.idle.len() as u64 + self.waiting.len() as u64
     }

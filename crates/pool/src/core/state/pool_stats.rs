@@ -12,7 +12,7 @@ pub struct PoolStats {
     pub assignments: u64,
     /// Number of completed transactions, including those of a single statement.
     pub transactions: u64,
-    /// Number of client requests that were answered with ReadyForQuery.
+    /// Number of client requests that a server answered with ReadyForQuery.
     pub queries: u64,
     /// Bytes received from clients.
     pub client_bytes: u64,

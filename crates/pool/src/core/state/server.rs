@@ -33,7 +33,7 @@ use crate::core::{
 /// ```text
 /// Opening ──► Idle ◄──────► Linked
 ///               ▲             │
-///               └── Cleaning ◄┘
+///               └─► Cleaning ◄┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerState {
@@ -43,7 +43,8 @@ pub(crate) enum ServerState {
     Idle,
     /// The connection is in use by a client.
     Linked(ClientId),
-    /// The connection has no client: it is being reset after its last one, or checked.
+    /// The connection has no client: it is being reset after its last one, is being checked, or
+    /// waits until a CancelRequest has finished.
     Cleaning,
 }
 
@@ -60,15 +61,16 @@ pub(crate) struct ServerConnection {
     pub(crate) epoch: u32,
     pub(crate) input: FrameCursor,
     pub(crate) outstanding: OutstandingRequests,
-    /// Transaction status from the last ReadyForQuery.
+    /// Transaction status from the last ReadyForQuery, or `Failed` if an error has followed in a
+    /// transaction.
     pub(crate) status: TransactionStatus,
     /// Whether messages of the extended protocol were sent, but no Sync after them.
     pub(crate) has_open_batch: bool,
     /// Whether a batch has failed and its Sync has not been sent yet: the server skips all messages
     /// before the Sync.
     pub(crate) is_skipping: bool,
-    /// Whether an unanswered request may deallocate prepared statements. Cleared when no request is
-    /// outstanding.
+    /// Whether an unanswered request may deallocate prepared statements. Cleared at the first check
+    /// after all requests are answered.
     pub(crate) may_deallocate: bool,
     /// Whether the server waits for COPY data, and ignores Sync.
     pub(crate) is_copying_in: bool,
@@ -96,7 +98,8 @@ pub(crate) struct ServerConnection {
     /// The client's request in its original bytes, until the first byte of a reply arrives, in case
     /// it is rerouted to another member. Empty if it cannot be rerouted.
     pub(crate) unanswered_request: Vec<u8>,
-    /// The startup parameters that the client's last statement about parameters resets.
+    /// The startup parameters that are reset by the client's last statement that changes
+    /// parameters.
     pub(crate) parameters_to_restore: Vec<SessionParameter>,
     pub(crate) is_restore_due: bool,
     /// The query string, with inserted statements, that was sent in place of the client's.

@@ -244,6 +244,23 @@ fn refused_batch_is_skipped_to_its_sync() {
 }
 
 #[test]
+fn portals_of_pooler_commands_are_limited() {
+    let mut harness = routing_harness(sharded(RolePreference::Primary));
+    let (client, _) = harness.connected_client();
+    let bound = |number: u32| message(b'B', format!("{number}\0\0\0\0\0\0\0\0").as_bytes());
+    let mut reply = |portals: u32| {
+        let binds: Vec<_> = (0..portals).map(bound).collect();
+        let batch = [parse("SET SHARD TO '0'"), binds.concat(), sync()].concat();
+        harness.send_from_client(client, &batch);
+        harness.sent_to_client(client)
+    };
+    let is_refused =
+        |received: &[u8]| memchr::memmem::find(received, b"C54000\0Mtoo many portals").is_some();
+    assert!(!is_refused(&reply(1000)));
+    assert!(is_refused(&reply(1001)));
+}
+
+#[test]
 fn deferred_begin_counts_as_idle_transaction() {
     let mut harness = routing_harness(sharded(RolePreference::Primary));
     for pool in harness.core.pools.iter_mut().flatten() {

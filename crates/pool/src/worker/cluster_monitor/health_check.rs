@@ -76,13 +76,13 @@ const MESSAGE_BYTES_MAX: u32 = 64 << 10;
 /// The reason why a health check failed.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::worker) enum HealthCheckError {
-    /// The server is down or accepts no connections.
+    /// The server is down, accepts no connections, or did not reply properly in time.
     #[error("{0}")]
     Unreachable(String),
     /// The server refused the login or the query, but it is up.
     #[error("{0}")]
     Refused(String),
-    #[error("no user is known to log in with: set cluster.check-user")]
+    #[error("there is no user yet to log in as: set cluster.check-user")]
     NoUser,
 }
 
@@ -160,7 +160,7 @@ impl ControlConnection {
     ///
     /// # Errors
     ///
-    /// The connection is lost.
+    /// The connection was lost, the reply was malformed, or the deadline has passed.
     pub(in crate::worker) fn query_row(
         &mut self,
         sql: &str,
@@ -172,7 +172,7 @@ impl ControlConnection {
         })
     }
 
-    /// Tells the server that the connection ends.
+    /// Sends Terminate, and closes the connection.
     pub(in crate::worker) fn close(mut self) {
         let mut terminate = Vec::new();
         encode::terminate(&mut terminate);
@@ -200,7 +200,7 @@ impl HealthCheck {
         self.refusal.take()
     }
 
-    /// Wakes [`HealthCheck::wait`].
+    /// Returns a waker that interrupts [`HealthCheck::wait`].
     pub(super) fn waker(&self) -> io::Result<Waker> {
         self.poller.waker()
     }
@@ -230,7 +230,8 @@ impl HealthCheck {
         true
     }
 
-    /// Checks a server; logs in first if the connection is not open.
+    /// Checks a server over the open connection. Logs in first if none is open, and checks again
+    /// over a new connection if the first check fails.
     ///
     /// # Errors
     ///
@@ -369,7 +370,8 @@ impl HealthCheckConnection {
         deadline: Instant,
     ) -> Result<CheckReply, HealthCheckError> {
         let mut query = Vec::new();
-        let cannot_encode = |_| HealthCheckError::Refused("the query cannot be sent".to_owned());
+        let cannot_encode =
+            |_| HealthCheckError::Refused("the query is too long to be sent".to_owned());
         encode::query(&mut query, text.as_bytes()).map_err(cannot_encode)?;
         let mut sent = 0;
         while sent < query.len() {
@@ -463,7 +465,9 @@ fn parse_report(row: &[String], system: Option<i64>) -> Result<HealthReport, Hea
         }
         Some(report)
     };
-    read().ok_or_else(|| HealthCheckError::Refused(format!("unexpected query result: {row:?}")))
+    read().ok_or_else(|| {
+        HealthCheckError::Refused(format!("the health check returned an unexpected row: {row:?}"))
+    })
 }
 
 #[test]

@@ -10,7 +10,8 @@ use super::PoolerHandle;
 use crate::{DurationHistogram, PoolId, PoolReport, PoolStats, core::state::pool_stats::micros};
 
 impl PoolerHandle {
-    /// Ends a statistics period every `log.stats-period` until the pooler ends.
+    /// Ends a statistics period every `log.stats-period` until the pooler ends, and logs the
+    /// averages if configured.
     pub(in crate::worker) fn run_stats_periods(&self, stop: &mpsc::Receiver<()>) {
         loop {
             let log = self.shared.directory.config().log;
@@ -92,7 +93,8 @@ impl StatsHistory {
         );
     }
 
-    /// Returns the statistics of a pool in the last period, and the period's length.
+    /// Returns the statistics of a pool in the last period, and the period's length; `None` if the
+    /// pool did not exist at the end of that period.
     pub(super) fn last_period(&self, pool: PoolId) -> Option<(PoolStats, Duration)> {
         let last = self.last.get(&pool)?;
         let nothing = PoolStats::default();

@@ -35,7 +35,7 @@ pub(super) struct IdlePoolReaper {
     unused_since: HashMap<PoolId, Instant>,
     /// Pools that are closed to new clients, and that not all workers have removed yet.
     closing: HashSet<PoolId>,
-    /// IDs without pools, each with the time at which it became free.
+    /// IDs without pools, each with the time at which its pool was removed.
     free: VecDeque<(Instant, PoolId)>,
     /// Whether the last pruning kept an admin state only because it was still referenced, so that
     /// another pruning is needed.
@@ -66,8 +66,8 @@ impl IdlePoolReaper {
 }
 
 impl Directory {
-    /// Closes pools that have exceeded their idle timeout to new clients. Returns all closing
-    /// pools, which the workers must then remove.
+    /// Stops admitting clients to pools that have exceeded their idle timeout. Returns all pools
+    /// that were closed in this way and still exist, which the workers must then remove.
     pub(in crate::worker) fn close_idle_pools(&self, now: Instant) -> Vec<PoolId> {
         let mut state = self.state();
         let config = self.config();
@@ -122,8 +122,9 @@ impl Directory {
 }
 
 impl DirectoryState {
-    /// Drops limits that only removed pools used, and unchanged admin states of databases that are
-    /// neither configured nor in use. Merges the statistics of such databases.
+    /// Drops limits that only removed pools used, and the admin states of databases that are
+    /// neither configured, in use, paused nor disabled. Merges the statistics of databases that are
+    /// neither configured nor in use.
     fn prune(&mut self, config: &Config) {
         self.limits.retain(|_, limit| Arc::strong_count(limit) > 1);
         let used: HashSet<_> =

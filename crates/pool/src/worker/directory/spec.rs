@@ -52,12 +52,14 @@ pub(super) fn pool_settings(config: &Config, key: &PoolKey) -> Option<PoolSettin
     Some(settings)
 }
 
-/// Returns the name of a database's entry in the settings.
+/// Returns the name of the entry in the settings that applies to a database: the database's own
+/// name, or `*`.
 pub(in crate::worker) fn entry_name<'a>(config: &Config, database: &'a str) -> &'a str {
     if config.databases.contains_key(database) { database } else { ANY_DATABASE }
 }
 
-/// Sets the cluster members of a pool; for a member's pool, sets its cluster. Returns the monitors.
+/// Sets the clusters and the routing of a pool; for a member's pool, sets the cluster that it
+/// belongs to. Returns the monitors.
 pub(super) fn attach_cluster(
     directory: &mut DirectoryState,
     config: &Config,

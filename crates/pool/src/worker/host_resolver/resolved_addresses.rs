@@ -50,7 +50,8 @@ impl ResolvedAddresses {
     }
 }
 
-/// Returns the host and port of an endpoint that has a host name.
+/// Returns the host and port of an endpoint; `None` for a unix socket, or if the address is already
+/// known.
 pub(super) fn host_and_port(endpoint: &Endpoint) -> Option<(&str, u16)> {
     match endpoint {
         Endpoint::Tcp { host, hostaddr: None, port } => Some((host, *port)),

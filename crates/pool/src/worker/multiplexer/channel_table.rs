@@ -121,12 +121,12 @@ impl ChannelTable {
         }
     }
 
-    /// Whether the server has confirmed a channel.
+    /// Whether the server has confirmed LISTEN for a channel.
     pub(super) fn is_listening(&self, channel: &Channel) -> bool {
         self.channels.get(channel).is_some_and(|listeners| listeners.is_active)
     }
 
-    /// Returns the channels that the server has confirmed.
+    /// Returns the channels for which the server has confirmed LISTEN.
     pub(super) fn active_channels(&self) -> impl Iterator<Item = &Channel> {
         self.channels
             .iter()
@@ -157,7 +157,8 @@ impl ChannelTable {
     }
 
     /// Adds channels to a client. If `is_resumed`, the client listened to them before and may have
-    /// missed notifications; otherwise it waits for a reply.
+    /// missed notifications; otherwise it waits for a reply. Returns the outcome if the server has
+    /// already confirmed all the client's channels.
     pub(super) fn listen(
         &mut self,
         client: ListeningClient,
@@ -306,8 +307,8 @@ impl ChannelTable {
         outcomes
     }
 
-    /// Handles the server's refusal of a channel. Clients that wait for the channel get the error.
-    /// If a client listened to the channel before, the connection must move to another server.
+    /// Handles the server's refusal of a channel. Clients that wait for a reply get the error. If a
+    /// client listened to the channel before, the connection must be opened again.
     fn channel_refused(&mut self, channel: &Channel, why: &str) -> Vec<ListenOutcome> {
         let Some(listeners) = self.channels.get(channel) else { return Vec::new() };
         let clients =
@@ -326,7 +327,7 @@ impl ChannelTable {
         outcomes
     }
 
-    /// Fails all waiting clients, because no connection can be opened.
+    /// Fails the LISTEN of all clients that wait for a reply, because no connection can be opened.
     pub(super) fn refuse_waiting(&mut self, why: &str) -> Vec<ListenOutcome> {
         let waiting = self.clients.iter_mut().filter(|(_, state)| state.awaits_reply);
         waiting

@@ -261,7 +261,8 @@ impl<'a> MultiplexerThread<'a> {
         }
     }
 
-    /// Whether a connection opened now would lead to the same server with the same login.
+    /// Whether the connection may be kept: its pool still exists, is not paused and has not been
+    /// told to reconnect, and in a cluster the server is still the primary.
     fn is_current(&self, connection: &NotifyConnection) -> bool {
         let entry = self.shared.directory.by_id(connection.entry.id);
         entry.is_some_and(|entry| {

@@ -16,6 +16,9 @@
 //!  │ CLIENT … last numbers ────────────────► │ sends what follows those numbers
 //! ```
 //!
+//! Clients may listen to further channels during the takeover. So channels are offered in numbered
+//! *rounds*, each followed by its own marker, whose payload is the number.
+//!
 //! If positions are not available (a connection was lost during the takeover, too much was
 //! retained, or the new process cannot listen), the client is warned that it may have missed
 //! notifications.

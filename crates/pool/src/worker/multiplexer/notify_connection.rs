@@ -39,11 +39,13 @@ const SETUP_QUERY: &[u8] = b"SELECT pg_catalog.set_config(name, CASE name WHEN '
 pub(super) enum NotifyConnectionError {
     #[error("{0}")]
     Login(String),
-    #[error("the database has no primary, which LISTEN needs")]
+    #[error("LISTEN needs the primary, but no primary is known")]
     NoPrimary,
-    #[error("LISTEN is not supported on a sharded database: each shard notifies on its own")]
+    #[error(
+        "LISTEN is not supported on a sharded database, because each shard has its own notifications"
+    )]
     Shards,
-    #[error("{0}")]
+    #[error("the connection to the server failed: {0}")]
     Io(#[from] io::Error),
     #[error("the server sent a malformed message")]
     Malformed,
@@ -73,7 +75,8 @@ pub(super) struct NotifyConnection {
 }
 
 impl NotifyConnection {
-    /// Connects and logs in; blocks for at most the pool's `server-connect` timeout.
+    /// Connects and logs in. Blocks for at most the pool's `server-connect` timeout, not counting
+    /// the resolution of host names.
     pub(super) fn connect(
         poller: &mut Poller,
         entry: &Arc<PoolEntry>,

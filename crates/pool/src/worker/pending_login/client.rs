@@ -258,9 +258,9 @@ fn finish_login(
         }
     });
     let (pool, permits) = match pool {
-        Some(Ok(pool)) => pool,
-        Some(Err(why)) => return refuse(stream, why),
-        None => return refuse(stream, Rejection::UnknownDatabase(key.database)),
+        Ok(Ok(pool)) => pool,
+        Ok(Err(why)) => return refuse(stream, why),
+        Err(why) => return refuse(stream, why.rejection(key.database)),
     };
     // A client's credentials can be used only for server logins as the same user.
     let is_login = pool.settings.login.user == key.user;

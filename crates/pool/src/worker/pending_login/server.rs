@@ -84,8 +84,8 @@ impl PendingServer {
         }
     }
 
-    /// Names the connection as one of the pooler itself, so that it does not count as a client of
-    /// the server.
+    /// Sets an `application_name` that identifies the connection as one of the pooler itself, so
+    /// that monitoring does not take it for a client's.
     pub(in crate::worker) fn for_pooler(mut self) -> Self {
         self.parameters = vec![SessionParameter::new("application_name", APPLICATION_NAME)];
         self
@@ -205,7 +205,7 @@ impl PendingServer {
             intent.parameters.extend(self.parameters.iter().cloned());
             let entropy = shared.entropy().ok_or_else(|| {
                 AttemptError::Connection(
-                    "the operating system provides no random bytes for a login".to_owned(),
+                    "could not get random bytes from the operating system".to_owned(),
                 )
             })?;
             let handshake =

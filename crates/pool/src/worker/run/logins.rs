@@ -52,8 +52,8 @@ impl PoolWorker {
         self.accepted_iteration = self.iteration;
     }
 
-    /// Starts the login of an accepted connection; closes another connection if the limit is
-    /// reached.
+    /// Starts the login of an accepted connection. If the limit on connections that have not logged
+    /// in is reached, closes another one or refuses this one.
     fn start_login(&mut self, stream: Stream) {
         // With TCP the first bytes have usually arrived with the connection.
         let has_data = !stream.is_unix();

@@ -23,7 +23,7 @@ pub(super) struct TakeoverFrame {
     pub(super) socket: Option<OwnedFd>,
 }
 
-/// Maximum length of a body in bytes. A client with a larger state is not handed over.
+/// Maximum length of a body in bytes. If a client has a larger state, the takeover fails.
 pub(super) const BODY_BYTES_MAX: u32 = 64 << 20;
 
 /// Length of a header in bytes: one for the kind and four for the length.
@@ -40,7 +40,7 @@ pub(super) fn send(
     body: &[u8],
     socket: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let too_long = || io::Error::other("a frame is too long");
+    let too_long = || io::Error::other("a message to the other process is too long");
     let bytes = u32::try_from(body.len()).ok().filter(|bytes| *bytes <= BODY_BYTES_MAX);
     let [a, b, c, d] = bytes.ok_or_else(too_long)?.to_be_bytes();
     let header = [kind, a, b, c, d];
@@ -48,7 +48,9 @@ pub(super) fn send(
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let sockets = socket.as_slice();
     if !sockets.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(sockets)) {
-        return Err(io::Error::other("no room for a file descriptor"));
+        return Err(io::Error::other(
+            "a socket does not fit into the message to the other process",
+        ));
     }
     let sent =
         sendmsg(stream.as_fd(), &[IoSlice::new(&header)], &mut ancillary, SendFlags::NOSIGNAL)?;
@@ -82,7 +84,7 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<TakeoverFrame>> 
     let [kind, a, b, c, d] = header;
     let bytes = u32::from_be_bytes([a, b, c, d]);
     if bytes > BODY_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the received message is too long"));
     }
     let mut body = Zeroizing::new(Vec::with_capacity(bytes.min(RESERVED_BYTES_MAX) as usize));
     // The buffer grows with the received bytes, not by the declared length.

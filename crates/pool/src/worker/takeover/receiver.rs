@@ -13,7 +13,6 @@ use howdah_net::{Listener, Stream};
 use super::{format::*, frame, is_same_user, socket_path, unexpected_frame};
 use crate::{
     Permits,
-    auth::Rejection,
     config::Config,
     worker::{
         PoolerStartError,
@@ -42,7 +41,8 @@ impl Successor {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError::Takeover`]: no process is running, or it refused.
+    /// [`PoolerStartError::Takeover`]: no takeover socket is configured, no process listens on it,
+    /// or that process refused or did not reply properly.
     pub(in crate::worker) fn connect(config: &Config) -> Result<Self, PoolerStartError> {
         let nowhere = || {
             "listen.takeover is not set, and there is no unix socket to derive it from".to_owned()
@@ -58,7 +58,7 @@ impl Successor {
 
     fn request_listeners(socket: UnixStream) -> io::Result<Self> {
         if !is_same_user(&socket) {
-            return Err(io::Error::other("the running process has another user"));
+            return Err(io::Error::other("the running process belongs to another user"));
         }
         socket.set_read_timeout(Some(STEP_TIMEOUT))?;
         let hello = [MAGIC, &VERSION.to_be_bytes()].concat();
@@ -92,12 +92,19 @@ impl Successor {
         }
     }
 
-    /// Notifies the old process that this one is ready for its clients.
+    /// Applies the admin states of the old process, and notifies it that this process is ready for
+    /// its clients.
     ///
     /// # Errors
     ///
-    /// The old process is gone or has stopped waiting.
-    pub(in crate::worker) fn ready(self, control: PoolerHandle) -> io::Result<HandoverReceiver> {
+    /// [`PoolerStartError::Takeover`]: the old process is gone or has stopped waiting.
+    pub(in crate::worker) fn ready(
+        self,
+        control: PoolerHandle,
+    ) -> Result<HandoverReceiver, PoolerStartError> {
+        let failed = |error: io::Error| PoolerStartError::Takeover {
+            text: format!("the connection to the running process failed: {error}"),
+        };
         for state in &self.admin_states {
             if let Some(admin_state) = control.shared.directory.admin_state(&state.database) {
                 admin_state.set_paused(state.is_paused);
@@ -108,11 +115,11 @@ impl Successor {
                     .for_each(|user| admin_state.set_paused_for_user(user, true));
             }
         }
-        self.socket.set_read_timeout(None)?;
-        let cancels = self.socket.try_clone()?;
+        self.socket.set_read_timeout(None).map_err(failed)?;
+        let cancels = self.socket.try_clone().map_err(failed)?;
         control.shared.has_foreign_clients.store(true, Ordering::Relaxed);
         *control.shared.predecessor.lock() = Some(cancels);
-        frame::send(&self.socket, READY, b"", None)?;
+        frame::send(&self.socket, READY, b"", None).map_err(failed)?;
         Ok(HandoverReceiver { socket: self.socket, control })
     }
 }
@@ -193,8 +200,8 @@ impl HandoverReceiver {
         let directory = &self.control.shared.directory;
         let take_occupancy =
             |entry: &PoolEntry, _: &_| Ok::<_, Infallible>(Permits::acquire(&entry.occupancy));
-        // The database is not configured here: its clients get an error when they arrive.
-        let Some(Ok((entry, _used))) = directory.admit(&key, take_occupancy) else { return };
+        // Without a pool for them, the clients get an error when they arrive.
+        let Ok(Ok((entry, _used))) = directory.admit(&key, take_occupancy) else { return };
         for part in entry.parts().filter_map(|part| directory.by_id(part)) {
             part.adopt_credentials(keys.as_ref(), looked_up.as_ref());
         }
@@ -209,7 +216,7 @@ impl HandoverReceiver {
             |entry: &PoolEntry, _: &_| Ok::<_, Infallible>(Permits::acquire(&entry.occupancy));
         let pool = |user| {
             let key = PoolKey { database: database.clone(), user, replication: None, part: None };
-            let (entry, _used) = shared.directory.admit(&key, take_occupancy)?.ok()?;
+            let (entry, _used) = shared.directory.admit(&key, take_occupancy).ok()?.ok()?;
             Some(entry.id)
         };
         let pools: Vec<_> = users.into_iter().filter_map(pool).collect();
@@ -219,7 +226,8 @@ impl HandoverReceiver {
         }
     }
 
-    /// Assigns a client to a worker, round-robin.
+    /// Assigns a client to a worker, round-robin. A client that gets no pool is sent an error
+    /// and is disconnected.
     fn adopt_client(&self, snapshot: ClientSnapshot, mut stream: Stream, number: usize) {
         let ClientSnapshot { database, user, from, mut handover, positions, .. } = snapshot;
         if let Some(from) = from {
@@ -227,13 +235,15 @@ impl HandoverReceiver {
         }
         let key = PoolKey { database, user, replication: None, part: None };
         let directory = &self.control.shared.directory;
-        let Some(Ok((entry, permits))) =
-            directory.admit(&key, |_, limits| Ok::<_, Infallible>(limits.acquire()))
-        else {
-            let mut error_response = Vec::new();
-            Rejection::UnknownDatabase(key.database).write(&mut error_response);
-            let _ = stream.send(&error_response);
-            return;
+        let admitted = directory.admit(&key, |_, limits| Ok::<_, Infallible>(limits.acquire()));
+        let (entry, permits) = match admitted {
+            Ok(Ok(admitted)) => admitted,
+            Err(why) => {
+                let mut error_response = Vec::new();
+                why.rejection(key.database).write(&mut error_response);
+                let _ = stream.send(&error_response);
+                return;
+            }
         };
         handover.user = entry.differing_user(&key.user);
         let client = IncomingClient { pool: entry.id, handover, stream, permits, positions };

@@ -80,7 +80,8 @@ const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Interval at which to check whether the pooler has stopped.
 const SHUTDOWN_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Waits for a new process that takes over, until the pooler ends.
+/// Waits for a new process and hands over to it. Returns after a successful handover, when the
+/// pooler ends, or if the takeover socket cannot be created.
 pub(in crate::worker) fn accept_successor(sender: &HandoverSender) {
     let shared = &sender.control.shared;
     let bound = |result: io::Result<_>| {

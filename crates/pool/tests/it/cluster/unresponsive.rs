@@ -62,7 +62,7 @@ fn requests_at_unresponsive_standby_are_aborted() {
     let stopped = StoppedServer::new(&fixture, 1);
     for raw in [&mut hung, &mut idle] {
         let words = read_final_error(raw);
-        assert!(words.contains(" C08006 ") && words.contains("server not responding"), "{words}");
+        assert!(words.contains(" C08006 ") && words.contains("failed health checks"), "{words}");
     }
     // Clients of other servers are not affected.
     assert_eq!(query_value(&mut other, SELECT_PORT), fixture.servers[2].port().to_string());

@@ -17,7 +17,7 @@ use crate::{
     waits::TimeCategory,
 };
 
-/// Class of sessions that report no wait event, so that they are assumed to be on a processor.
+/// The event recorded for sessions without a wait event, which are assumed to be on a processor.
 const RUNNING: &str = "CPU*";
 /// Event of a sleep that a client requested with `pg_sleep`.
 const REQUESTED: &str = "Timeout:PgSleep";

@@ -23,7 +23,7 @@ fn write_operations(
     operations.iter().try_for_each(|counts| rows.row(Some(kind), cells(counts)))
 }
 
-/// Times are rounded to microseconds.
+/// Returns the cells of an operation, with times rounded to microseconds.
 fn cells(counts: &OperationCounts) -> Vec<Cell> {
     let rounded = |ms: f64| (ms * 1000.0).round() / 1000.0;
     vec![

@@ -122,7 +122,7 @@ fn other_unkeyed_statements_are_refused_with_reason() {
         ("select * from orders tablesample bernoulli (10)", "TABLESAMPLE"),
         ("select * from orders for update", "does not give the key"),
         ("select * from orders; select 1", "several statements"),
-        ("explain select * from orders", "explained"),
+        ("explain select * from orders", "EXPLAIN"),
         ("declare c cursor for select * from orders", "cursor"),
         ("copy (select * from orders) to stdout", "COPY"),
         ("select * from orders join logs on true", "not among"),

@@ -65,7 +65,7 @@ impl Namespaces {
     }
 }
 
-/// Approximate bytes of a text batch.
+/// Approximate size of a text batch in bytes.
 const TEXT_BYTES: usize = 1 << 20;
 
 /// Encodes values into batches.
@@ -75,7 +75,7 @@ pub(super) struct GraphiteEncoder<'s> {
     name: String,
     values: u64,
     dialect: StatsdDialect,
-    /// Number of values whose metric has an empty name once sanitised.
+    /// Number of values omitted because their metric's name is empty once sanitised.
     pub(super) nameless: u64,
     sink: BatchSink<'s>,
     /// Time spent in the sink, which is excluded from the calculation time.
@@ -122,8 +122,8 @@ impl<'s> GraphiteEncoder<'s> {
         }
     }
 
-    /// Adds all counters, timers, gauges and sets. `counts` adds the sums of counters to their
-    /// rates.
+    /// Adds all counters, timers, gauges and sets. With `counts`, counters have their sums in
+    /// addition to their rates.
     pub(super) fn metrics(&mut self, snapshot: &FlushSnapshot, spaces: &Namespaces, counts: bool) {
         let time = snapshot.timestamp;
         for counter in &snapshot.counters {
@@ -180,7 +180,7 @@ impl<'s> GraphiteEncoder<'s> {
         }
     }
 
-    /// Adds one value of `<ns>.statsd.graphiteStats.*`.
+    /// Adds one value about this backend, `<global>.<prefix>.graphiteStats.<name>`.
     pub(super) fn graphite_metric(
         &mut self,
         snapshot: &FlushSnapshot,

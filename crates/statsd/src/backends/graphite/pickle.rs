@@ -32,7 +32,8 @@ impl Pickle {
         let _ = write!(self.body, "(S'{name}'\n(L{time}L\nS'{}'\ntta", JsNumber(value));
     }
 
-    /// Returns the pickle with its length prefix, and starts an empty one.
+    /// Returns the pickle with its length prefix, and starts an empty one. Returns nothing if the
+    /// pickle has no values.
     pub(super) fn take_frame(&mut self) -> Vec<u8> {
         if self.body.is_empty() {
             return Vec::new();

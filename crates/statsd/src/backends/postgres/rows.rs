@@ -12,7 +12,7 @@ use crate::{
     settings::PostgresCopyFormat,
 };
 
-/// Approximate bytes of a batch, which is one transaction.
+/// Approximate size in bytes of a batch, which is one transaction.
 const BATCH_BYTES: usize = 2 << 20;
 /// The epoch of PostgreSQL's binary timestamps, 2000-01-01, in seconds since 1970.
 const POSTGRES_EPOCH: i64 = 946_684_800;

@@ -1,5 +1,5 @@
-//! [`SampleTable`]: creates the table, its index and its partitions if they are missing, and drops
-//! expired partitions.
+//! [`SampleTable`]: creates the table with its index, and its partitions, if they are missing, and
+//! drops expired partitions.
 //!
 //! Partitions are named after the table and their start time, `statsd_samples_p20260301` (hourly:
 //! `…_p2026030110`, monthly: `…_p202603`), and only partitions with such names are dropped. A
@@ -61,9 +61,9 @@ impl SampleTable {
         Some(table)
     }
 
-    /// Creates the table, the partition for `time` and the next one, and drops expired partitions.
-    /// Returns the end of the current partition, in seconds since 1970: the time to call this
-    /// again.
+    /// Creates the table, the partition for `time` and the next one if they are missing, and drops
+    /// expired partitions. Returns the end of the current partition, in seconds since 1970: the
+    /// time to call this again.
     pub(super) fn prepare(&self, client: &mut Client, time: i64) -> Result<i64, QueryError> {
         let parent = self.quoted(&self.name);
         // Suppresses the notices "already exists, skipping".

@@ -150,7 +150,7 @@ fn dropped_table_is_recreated_and_mismatch_reported() {
     client.query("drop table samples; create table samples (id int)").unwrap();
     let error = postgres.flush(&snapshot()).unwrap_err();
     let message = crate::backends::chain(&error);
-    assert!(message.contains("sending failed: 28 values dropped: "), "{message}");
+    assert!(message.contains("sending failed: values dropped: 28: "), "{message}");
     assert!(!error.receiver.contains("password"), "{}", error.receiver);
     assert_eq!(postgres.status().get("lost_values"), Some(28.0));
 }

@@ -65,9 +65,10 @@ pub(super) struct FamilyTable {
     observing: Arc<ObserverOptions>,
     ttl: Duration,
     series_max: usize,
-    /// Values dropped because of the series limit or a mapping rule.
+    /// Values dropped because of the series limit, a mapping rule, or a name that another metric
+    /// type uses.
     dropped: u64,
-    /// Keys renamed because their name is used by another metric type.
+    /// Families created with a type suffix, because another metric type uses their name.
     renamed: u64,
 }
 
@@ -158,7 +159,7 @@ impl SeriesSource {
 struct KeyPlacement {
     name: MetricName,
     source: SeriesSource,
-    /// `None` if a mapping rule drops the key.
+    /// `None` if a mapping rule drops the key, or other metric types use its names.
     series: Option<u32>,
     treatment: u32,
 }
@@ -275,7 +276,8 @@ impl FamilyTable {
         })
     }
 
-    /// Applies `change` to the series of a key, which is created if needed.
+    /// Applies `change` to the series of a key, which is created if needed. Counts a value as
+    /// dropped if its key has no series.
     fn update(
         &mut self,
         source: SeriesSource,
@@ -428,7 +430,7 @@ impl FamilyTable {
     }
 
     /// Returns the family named `requested`, created if needed; with a type suffix if that name
-    /// conflicts.
+    /// conflicts, and `None` if both names do.
     fn find_or_add_family(
         &mut self,
         requested: String,

@@ -33,7 +33,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MappingError {
-    /// The file cannot be read.
+    /// The file cannot be read, or is larger than 4 MiB.
     #[error("cannot read the mapping file {path}")]
     Read {
         /// Path of the mapping file.
@@ -43,7 +43,7 @@ pub enum MappingError {
     },
     /// The file has an error.
     #[error("{path}:{line}: {problem}")]
-    Wrong {
+    Invalid {
         /// Path of the mapping file.
         path: PathBuf,
         /// Line number, from 1.
@@ -58,7 +58,7 @@ pub enum MappingError {
 #[non_exhaustive]
 pub enum MappingProblem {
     /// The file is not valid YAML.
-    #[error("{reason}")]
+    #[error("invalid YAML: {reason}")]
     Syntax {
         /// The parser's message.
         reason: String,
@@ -67,7 +67,7 @@ pub enum MappingProblem {
     #[error("aliases are not supported: write the value instead")]
     Alias,
     /// Lists and maps are nested too deeply.
-    #[error("lists and maps are nested in more than 32 levels")]
+    #[error("lists and maps are nested more than 32 levels deep")]
     TooDeep,
     /// A key is a list or a map.
     #[error("a key must be a string")]
@@ -78,12 +78,12 @@ pub enum MappingProblem {
         /// The unknown key, as in the file.
         key: String,
     },
-    /// A value of the wrong type.
+    /// A value that has the wrong type or is not allowed for its key.
     #[error("{key} must be {expected}")]
-    NotA {
-        /// Name of the key with the wrong type.
+    InvalidValue {
+        /// The key, or a description such as `the file` if there is none.
         key: String,
-        /// The expected type.
+        /// A phrase that describes the allowed values.
         expected: &'static str,
     },
     /// A mapping lacks a required key.
@@ -203,7 +203,7 @@ impl NameMapping {
             return Err(unreadable(io::Error::new(io::ErrorKind::FileTooLarge, reason)));
         }
         let text = fs::read_to_string(path).map_err(unreadable)?;
-        Self::parse(&text, settings).map_err(|(line, problem)| MappingError::Wrong {
+        Self::parse(&text, settings).map_err(|(line, problem)| MappingError::Invalid {
             path: path.to_owned(),
             line,
             problem,
@@ -481,13 +481,13 @@ fn unknown(key: &str, node: &YamlNode) -> LineProblem {
 }
 
 fn not_a(key: &str, node: &YamlNode, expected: &'static str) -> LineProblem {
-    (node.line, MappingProblem::NotA { key: key.to_owned(), expected })
+    (node.line, MappingProblem::InvalidValue { key: key.to_owned(), expected })
 }
 
 fn map<'n>(node: &'n YamlNode, key: &str) -> Result<&'n [(String, YamlNode)], LineProblem> {
     match &node.value {
         YamlValue::Map(entries) => Ok(entries),
-        _ => Err(not_a(key, node, "keys with values")),
+        _ => Err(not_a(key, node, "a map")),
     }
 }
 

@@ -70,7 +70,7 @@ fn write_labels<'l>(
 }
 
 impl FamilyType {
-    /// Returns the number in `MetricType`.
+    /// Returns the number of the type in the enumeration `MetricType`.
     fn code(self) -> u64 {
         match self {
             Self::Counter => 0,

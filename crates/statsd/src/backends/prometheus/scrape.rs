@@ -22,7 +22,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PROTOBUF: &str =
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
-/// Serves the values until dropped.
+/// Serves the values until the returned server is dropped.
 pub(super) fn serve(
     address: SocketAddr,
     families: Arc<Mutex<FamilyTable>>,

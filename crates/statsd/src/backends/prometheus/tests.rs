@@ -343,11 +343,11 @@ fn invalid_settings_are_errors() {
     for (invalid, message) in [
         (
             settings::PrometheusSettings { buckets: vec![2.0, 1.0], ..settings() },
-            "buckets: bounds must be",
+            "buckets: must be finite numbers",
         ),
         (
             settings::PrometheusSettings { quantiles: vec![99.0], ..settings() },
-            "quantiles: quantiles must be",
+            "quantiles: must be numbers from 0 to 1",
         ),
         (
             settings::PrometheusSettings { native_bucket_factor: 1.0, ..settings() },

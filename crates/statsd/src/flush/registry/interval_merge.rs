@@ -155,7 +155,8 @@ impl KeyRegistry {
 }
 
 impl MetricTable<CounterState> {
-    /// Returns the activated counter at an index.
+    /// Makes the counter at an index live and returns it. If it was not live, its total restarts,
+    /// unless it was the last flush that deleted it.
     fn sum(&mut self, index: u32, flushes: u32, now_ms: u64) -> &mut MetricEntry<CounterState> {
         let (entry, activated) = self.activate(index);
         if activated {
@@ -191,7 +192,7 @@ impl MetricTable<TimerState> {
 }
 
 impl MetricTable<GaugeState> {
-    /// Returns the activated gauge at an index, with its time to live reset.
+    /// Makes the gauge at an index live, sets its time to live, and returns it.
     fn touch(&mut self, index: u32, ttl: Option<u32>) -> &mut MetricEntry<GaugeState> {
         let (entry, activated) = self.activate(index);
         if activated {
@@ -203,8 +204,8 @@ impl MetricTable<GaugeState> {
 }
 
 impl MetricTable<SetState> {
-    /// Adds the members of a cell to the set at an index; also returns how many samples exceeded
-    /// the limit.
+    /// Adds the members of a cell to the set at an index; also returns how many samples were not
+    /// added because a set was full.
     fn join(
         &mut self,
         index: u32,

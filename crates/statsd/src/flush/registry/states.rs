@@ -47,13 +47,14 @@ impl GaugeState {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SetState {
     pub(crate) members: hashbrown::HashSet<Box<[u8]>>,
-    /// Samples whose member exceeded the limit.
+    /// Samples with a new member that were not added because the set was full.
     pub(crate) refused: u64,
 }
 
 impl TimerState {
-    /// Restarts a deleted timer that has received samples again. If `continues`, its totals are
-    /// retained, because it was the last flush that deleted it; otherwise they start at zero.
+    /// Restarts a timer that is new, or that was deleted and has received samples again. If
+    /// `continues`, its totals are retained, because it was the last flush that deleted it;
+    /// otherwise they start at zero.
     pub(super) fn restart(&mut self, continues: bool, now_ms: u64) {
         self.clear();
         if !continues {

@@ -88,7 +88,8 @@ impl ClientFirst {
         Self { secret: knowledge, binding, bare: format!("n=,r={nonce}"), nonce }
     }
 
-    /// Reuses keys that were computed before, and stores newly computed keys.
+    /// Reuses keys that were computed before, and stores newly computed keys. Has no effect on an
+    /// exchange that was started with [`ClientFirst::from_keys`].
     #[must_use]
     pub fn with_keys(mut self, shared: ClientKeys) -> Self {
         if let ProofSecret::Password(_, keys) = &mut self.secret {
@@ -131,7 +132,7 @@ impl ClientFirst {
     ///
     /// # Errors
     ///
-    /// The errors of [`ClientFirst::receive`].
+    /// The errors of [`ClientFirst::receive`], except [`ScramError::KeyMismatch`].
     pub fn cost(&self, server_first: &[u8]) -> Result<Option<(Vec<u8>, NonZeroU32)>, ScramError> {
         let Challenge { salt, iterations, .. } = self.challenge(server_first)?;
         let is_known = match &self.secret {
@@ -148,9 +149,9 @@ impl ClientFirst {
     ///
     /// # Errors
     ///
-    /// The message is malformed, belongs to another exchange, or requests more iterations than
-    /// [`ITERATIONS_MAX`] (in all three cases the server is at fault), or the keys are not for this
-    /// server.
+    /// The message is malformed, belongs to another exchange, or requests no iterations or more
+    /// than [`ITERATIONS_MAX`] (in all these cases the server is at fault), or the keys are not for
+    /// this server.
     pub fn receive(self, server_first: &[u8]) -> Result<ClientFinal, ScramError> {
         let Challenge { nonce, salt, iterations } = self.challenge(server_first)?;
         let server_first = text(server_first, b'r')?;
@@ -208,8 +209,8 @@ impl ClientFinal {
     ///
     /// # Errors
     ///
-    /// The server refused, or does not know the password itself. In the latter case nothing that it
-    /// sent can be trusted.
+    /// The server refused, its message is malformed, or it does not know the password itself. In
+    /// the last case nothing that it sent can be trusted.
     pub fn verify(self, server_final: &[u8]) -> Result<(), ScramError> {
         let mut rest = text(server_final, b'v')?;
         if rest.starts_with("e=") {

@@ -24,7 +24,7 @@ pub struct ScramVerifier {
     server_key: [u8; 32],
 }
 
-/// The error for a text that is not a [`ScramVerifier`].
+/// A text is not a [`ScramVerifier`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the secret is not of the form SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>"

@@ -52,9 +52,9 @@ impl SplicedQuery {
     }
 }
 
-/// Returns the query string with inserted statements, or `None` if none are needed. `in_block`
-/// tells whether it runs in a transaction block; only there does a SET LOCAL at its end have an
-/// effect.
+/// Returns the query string with inserted statements, or `None` if none are needed or a value to
+/// restore is not printable ASCII. `in_block` tells whether it runs in a transaction block; only
+/// there does a SET LOCAL at its end have an effect.
 ///
 /// If `also` returns a statement for one of the client's statements, that statement is inserted
 /// after it instead.

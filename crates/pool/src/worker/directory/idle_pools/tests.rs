@@ -1,6 +1,9 @@
 use std::path::Path;
 
-use super::{super::PoolKey, *};
+use super::{
+    super::{NoPool, POOLS_MAX, PoolKey},
+    *,
+};
 use crate::{Permits, config::Config, worker::HostResolver};
 
 fn directory(timeouts: &str) -> Directory {
@@ -102,6 +105,19 @@ fn ids_limits_and_admin_states_are_reused_or_dropped() {
     assert_eq!(state.pools.iter().flatten().count(), 0);
     assert!(state.limits.is_empty() && state.admin_states.is_empty() && state.by_key.is_empty());
     assert_eq!(state.reaper.past_totals[&None].queries, 200, "statistics of all are kept");
+}
+
+#[test]
+fn client_without_pool_learns_why() {
+    let refusal = |directory: &Directory, database: &str| {
+        directory.admit(&key(database), |_, limits| limits.try_acquire()).unwrap_err()
+    };
+    let config = Config::read_str("[pool.databases.named]\n", Path::new("test.toml")).unwrap();
+    let directory = Directory::new(config.config, HostResolver::default()).unwrap();
+    assert_eq!(refusal(&directory, "other"), NoPool::UnknownDatabase);
+    directory.state().pools.resize_with(POOLS_MAX, || None);
+    assert_eq!(refusal(&directory, "named"), NoPool::TooManyPools);
+    assert_eq!(refusal(&directory, "other"), NoPool::UnknownDatabase);
 }
 
 /// A report on all databases references their admin states for a moment.
