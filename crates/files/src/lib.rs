@@ -18,7 +18,7 @@ use std::{
 /// Mode of a new file: read and write for its owner.
 pub const FILE_MODE: u32 = 0o600;
 
-/// Mode of a new folder: list and change for its owner.
+/// Mode of a new folder: only its owner may list, change or enter it.
 pub const FOLDER_MODE: u32 = 0o700;
 
 /// Returns options for opening a file. A file that they create gets [`FILE_MODE`].

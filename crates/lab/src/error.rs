@@ -63,7 +63,7 @@ pub enum ClusterError {
     },
 
     /// The server's account cannot enter the cluster's directory or write in it.
-    #[error("the server runs as {os_user}, which cannot enter or write {}", path.display())]
+    #[error("the server runs as {os_user}, which cannot enter or write to the directory {}", path.display())]
     Unreachable {
         /// The cluster's directory; perhaps the account cannot enter one above it.
         path: PathBuf,

@@ -30,7 +30,7 @@ pub(crate) struct SlowCallStacks {
 pub(crate) const NO_STACK: i32 = -1;
 
 impl SlowCallStacks {
-    /// Creates a capture for calls that take at least the threshold.
+    /// Creates the map of stacks for calls that take `least` or longer.
     pub(crate) fn with_threshold(least: Duration) -> Result<Self, BpfError> {
         Ok(Self { stacks: StackMap::new()?, threshold: least })
     }

@@ -71,7 +71,7 @@ impl ReplayFailure {
 /// The state of the socket after [`Link::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PumpResult {
-    /// The socket is drained; the next readiness event continues.
+    /// Nothing more can be read for now: call again after the next readiness event.
     Drained,
     /// More can be read without another readiness event: call again after other connections have
     /// had their turn.

@@ -1,5 +1,5 @@
-//! Draws the results of a benchmark of cache warming: a table for terminals, a page with a chart,
-//! and a document and CSV for programs.
+//! Renders the results of a benchmark of cache warming: a table for terminals, an HTML page with a
+//! chart, and JSON and CSV for programs.
 //!
 //! [`howdah_warm::benchmark`] measures them.
 

@@ -1,4 +1,4 @@
-//! Draws measurements of probes as they arrive: lines for people, or rows for programs.
+//! Renders measurements of probes as they arrive: lines for people, or rows for programs.
 //!
 //! Each printer takes the updates of a probe's loop as its
 //! [`ProbeOutput`](howdah_probe::live::ProbeOutput), draws them to a writer, and draws the totals

@@ -1,5 +1,5 @@
-//! Draws a flight recording of a server: text for people, an SVG chart with everything on one time
-//! axis, and an HTML page with both.
+//! Renders a flight recording of a server: text for people, an SVG chart with everything on one
+//! time axis, and an HTML page with both.
 //!
 //! [`howdah_probe::analysis`] analyses the recording, and also has the document for programs.
 

@@ -22,7 +22,8 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-/// Which requests besides those of this machine are served.
+/// Access rules of a page server. By default, it listens on loopback addresses only, and a request
+/// must name `localhost`, a loopback address or the address that it listens on.
 #[derive(Clone, Debug, Default)]
 pub struct PageAccess {
     /// Whether the server may listen on an address that other machines can reach. All clients that

@@ -27,7 +27,7 @@ use crate::{
 };
 use howdah_log_input::is_stdin;
 
-/// Files in reading order.
+/// The files to read, in reading order, and the inputs that were omitted.
 #[derive(Debug)]
 pub(crate) struct ReadPlan {
     pub(crate) files: Vec<PathBuf>,

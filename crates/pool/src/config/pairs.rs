@@ -4,7 +4,7 @@
 //! value is refused unless it is quoted.
 
 /// The reason why a text is not a valid list of pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PairsError {
     /// A key is empty, contains whitespace, or is not followed by `=`.
     #[error("expected `key=value`")]
@@ -13,8 +13,8 @@ pub(super) enum PairsError {
     #[error("the value's closing quote is missing")]
     Unclosed,
     /// A key has no value: nothing follows `=`.
-    #[error("a value is missing: write an empty value as ''")]
-    NoValue,
+    #[error("{key} has no value: write an empty value as ''")]
+    NoValue { key: String },
 }
 
 /// Parses the pairs, in the order given.
@@ -27,19 +27,19 @@ pub(super) fn parse(text: &str) -> Result<Vec<(&str, String)>, PairsError> {
         if key.is_empty() || key.contains(char::is_whitespace) {
             return Err(PairsError::NoEquals);
         }
-        let (value, after) = value(after.trim_start_matches([' ', '\t']))?;
+        let (value, after) = value(key, after.trim_start_matches([' ', '\t']))?;
         pairs.push((key, value));
         rest = after.trim_start();
     }
     Ok(pairs)
 }
 
-/// Parses the value at the start of `text`, and returns the value and the remaining text.
-fn value(text: &str) -> Result<(String, &str), PairsError> {
+/// Parses the value of `key` at the start of `text`. Returns the value and the remaining text.
+fn value<'t>(key: &str, text: &'t str) -> Result<(String, &'t str), PairsError> {
     let Some(mut rest) = text.strip_prefix('\'') else {
         let (value, rest) = text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()));
         return if value.is_empty() {
-            Err(PairsError::NoValue)
+            Err(PairsError::NoValue { key: key.to_owned() })
         } else {
             Ok((value.to_owned(), rest))
         };
@@ -66,11 +66,15 @@ mod tests {
         parse(text).unwrap()
     }
 
+    fn no_value<T>(key: &str) -> Result<T, PairsError> {
+        Err(PairsError::NoValue { key: key.to_owned() })
+    }
+
     #[test]
     fn values_may_be_quoted() {
         let own = |value: &str| value.to_owned();
         let text = "host=a  port = 5433 dbname='b c' password='it''s \\'x=";
-        assert_eq!(parse(text), Err(PairsError::NoValue), "the last value is missing");
+        assert_eq!(parse(text), no_value("x"));
         let found = pairs("host=a  port = 5433 dbname='b c' password='it''s \\' connect_query=''");
         assert_eq!(found[0], ("host", own("a")));
         assert_eq!(found[1], ("port", own("5433")));
@@ -87,6 +91,6 @@ mod tests {
         assert_eq!(parse("a b=c"), Err(PairsError::NoEquals));
         assert_eq!(parse("a='b"), Err(PairsError::Unclosed));
         assert_eq!(parse("a='b''"), Err(PairsError::Unclosed));
-        assert_eq!(parse("a="), Err(PairsError::NoValue));
+        assert_eq!(parse("a="), no_value("a"));
     }
 }

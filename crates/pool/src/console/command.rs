@@ -79,8 +79,9 @@ pub(crate) struct UnknownCommand {
 }
 
 impl ConsoleCommand {
-    /// Parses a command. Tokens are separated by white space, and names may be in double quotes;
-    /// everything except names is case-insensitive.
+    /// Parses a command. Tokens are separated by white space; a comma is a token by itself. Names
+    /// of databases, users, servers and captures are case-sensitive and may be in double quotes;
+    /// keywords and names of settings are case-insensitive.
     ///
     /// # Errors
     ///

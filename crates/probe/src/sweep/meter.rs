@@ -29,8 +29,8 @@ pub struct SweepRow {
 
 /// Buffers examined per allocation.
 ///
-/// Minimum and maximum are over slices: the samples up to the next one with an allocation. A slice
-/// with several allocations counts with its average.
+/// Minimum and maximum are over slices. A slice ends with the first sample that has an allocation;
+/// one with several allocations counts with its average.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerAllocation {
     /// The smallest value of any slice.

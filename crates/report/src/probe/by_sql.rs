@@ -1,4 +1,4 @@
-//! Draws the probes of [`howdah_probe::by_sql`], which use SQL.
+//! Renders the probes of [`howdah_probe::by_sql`], which use SQL.
 //!
 //! Every row names its source and the limitation of the source. Values that SQL does not provide
 //! are omitted.
@@ -40,7 +40,7 @@ pub trait SqlReport: SqlProbe {
     fn write_totals(&mut self, rows: &mut SqlPrinter<impl Write>) -> io::Result<()>;
 }
 
-/// Draws rows of a fallback source, each with the source's limitation.
+/// Renders rows of a fallback source, each with the source's limitation.
 #[derive(Debug)]
 pub struct SqlPrinter<W> {
     rows: RowWriter<W>,

@@ -1,4 +1,4 @@
-//! Draws the durations of calls.
+//! Renders the durations of calls.
 
 use std::{
     io::{self, Write},
@@ -45,7 +45,7 @@ pub const SUBJECTS_PRINTED: usize = 20;
 const HEAD_EVERY: u64 = 30;
 const HEAD: &str = "     calls        min       mean        p50        p99        max";
 
-/// Draws calls of a metric.
+/// Renders calls of a metric.
 #[derive(Debug)]
 pub struct CallPrinter<W> {
     rows: RowWriter<W>,

@@ -1,4 +1,4 @@
-//! Draws the list of probes.
+//! Renders the list of probes.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use super::rows::{Cell, RowFormat, RowWriter};
 const COLUMNS: &[&str] =
     &["probe", "description", "sources", "points", "cost", "source_here", "cost_here", "missing"];
 
-/// Draws probes with the points where they attach, and which of these a server supports.
+/// Renders probes with the points where they attach, and which of these a server supports.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Draws the phases of checkpoints.
+//! Renders the phases of checkpoints.
 
 use std::io::{self, Write};
 
@@ -28,7 +28,7 @@ pub(super) const COLUMNS: &[&str] = &[
     "limitation",
 ];
 
-/// Draws phases: for people when they start and finish, for programs only when they finish.
+/// Renders phases: for people when they start and finish, for programs only when they finish.
 #[derive(Debug)]
 pub struct PhasePrinter<W> {
     rows: RowWriter<W>,

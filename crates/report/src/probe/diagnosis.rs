@@ -1,4 +1,4 @@
-//! Draws which metrics can be measured on a server.
+//! Renders which metrics can be measured on a server.
 
 use std::fmt::Write as _;
 

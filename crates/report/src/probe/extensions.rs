@@ -1,4 +1,4 @@
-//! Draws waits for relation extension locks.
+//! Renders waits for relation extension locks.
 
 use std::{
     io::{self, Write},
@@ -49,7 +49,7 @@ const HEAD_EVERY: u64 = 30;
 /// Maximum number of relations in the final table.
 const RELATIONS_SHOWN: usize = 20;
 
-/// Draws relation extension locks.
+/// Renders relation extension locks.
 #[derive(Debug)]
 pub struct ExtensionPrinter<W> {
     rows: RowWriter<W>,

@@ -1,4 +1,4 @@
-//! Draws the activity of a flight recorder.
+//! Renders the activity of a flight recorder.
 
 use std::{
     fmt::Write as _,

@@ -1,4 +1,4 @@
-//! Draws the stacks of long events.
+//! Renders the stacks of long events.
 
 use std::io::{self, Write};
 

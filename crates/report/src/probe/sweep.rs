@@ -1,4 +1,4 @@
-//! Draws the clock sweep.
+//! Renders the clock sweep.
 
 use std::{
     io::{self, Write},
@@ -34,7 +34,7 @@ pub(super) const COLUMNS: &[&str] = &[
 /// Number of lines between two headers of the table.
 const HEAD_EVERY: u64 = 30;
 
-/// Draws samples of the clock sweep.
+/// Renders samples of the clock sweep.
 #[derive(Debug)]
 pub struct SweepPrinter<W> {
     rows: RowWriter<W>,

@@ -1,4 +1,4 @@
-//! Draws profiles of waits.
+//! Renders profiles of waits.
 
 use std::{
     io::{self, Write},
@@ -34,7 +34,7 @@ const TOP: usize = 4;
 /// Maximum number of rows in the final table.
 const ROWS_SHOWN: usize = 40;
 
-/// Draws profiles of waits.
+/// Renders profiles of waits.
 #[derive(Debug)]
 pub struct WaitPrinter<W> {
     rows: RowWriter<W>,

@@ -99,8 +99,8 @@ pub enum RelationProblem {
     /// The database does not exist on this server.
     #[error("its database does not exist on this server")]
     NoDatabase,
-    /// The database cannot be connected to, or not by this role.
-    #[error("cannot connect to its database: {0}")]
+    /// The connection to the database, or the query for the relation, failed.
+    #[error("cannot find it in its database: {0}")]
     NoAccess(Arc<QueryFailure>),
     /// The database does not allow connections.
     #[error("its database does not allow connections")]

@@ -1,4 +1,4 @@
-//! Draws the probes that read statistics counters.
+//! Renders the probes that read statistics counters.
 
 use std::{
     io::{self, Write},

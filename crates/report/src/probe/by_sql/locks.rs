@@ -1,4 +1,4 @@
-//! Draws waits for heavyweight locks.
+//! Renders waits for heavyweight locks.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ use crate::probe::{
     rows::{self, Cell},
 };
 
-/// Draws long waits, and returns the durations of all waits that ended.
+/// Renders long waits, and returns the durations of all waits that ended.
 fn write_ended(
     locks: &mut SqlLocks,
     rows: &mut SqlPrinter<impl Write>,

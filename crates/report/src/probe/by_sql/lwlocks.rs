@@ -1,4 +1,4 @@
-//! Draws waits for lightweight locks as samples: how often processes were seen waiting. Samples
+//! Renders waits for lightweight locks as samples: how often processes were seen waiting. Samples
 //! come from SQL, or from memory if BPF programs are not permitted but reading memory is.
 
 use std::io::{self, Write};
