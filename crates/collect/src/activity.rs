@@ -30,8 +30,8 @@ pub struct Activity {
 pub struct BackendActivity {
     /// Process id of the backend.
     pub pid: i32,
-    /// Start time of the process. Together with the pid it identifies a session, because pids are
-    /// reused.
+    /// Start time of the process; 0 if the role may not see it. Together with the pid it identifies
+    /// a session, because pids are reused.
     pub started_us: i64,
     /// Database that the session is connected to.
     pub database: Option<Arc<str>>,
@@ -136,7 +136,7 @@ impl BackendState {
         })
     }
 
-    /// The state's name in `pg_stat_activity`.
+    /// Returns the state's name in `pg_stat_activity`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -182,7 +182,7 @@ impl BackendType {
         }
     }
 
-    /// The backend type's name in `pg_stat_activity`.
+    /// Returns the backend type's name in `pg_stat_activity`.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Client => "client backend",
@@ -201,7 +201,7 @@ impl BackendType {
 }
 
 impl BackendActivity {
-    /// Identifies this session among all sessions of its server: pid and start time.
+    /// Returns the pid and the start time, which identify a session among all of its server.
     pub fn key(&self) -> (i32, i64) {
         (self.pid, self.started_us)
     }
@@ -221,7 +221,8 @@ impl BackendActivity {
         !self.is_readable && self.may_be_client()
     }
 
-    /// Start of the current activity: the running statement, or the idle time.
+    /// Returns the start of the running statement; for a session that runs none, the time at which
+    /// its state last changed.
     pub fn since_us(&self) -> Option<i64> {
         match self.state? {
             BackendState::Active | BackendState::FastPath => self.query_started_us,
@@ -229,13 +230,14 @@ impl BackendActivity {
         }
     }
 
-    /// Seconds since [`Self::since_us`], at `now_us`; `None` if unknown.
+    /// Returns the seconds from [`Self::since_us`] to `now_us`; `None` if unknown.
     pub fn duration(&self, now_us: i64) -> Option<f64> {
         self.since_us().map(|since_us| seconds_between(since_us, now_us))
     }
 
-    /// Seconds that the session has been waiting for a lock, at `now_us`; `None` if it is not
-    /// waiting, or if the start of the wait is unknown.
+    /// Returns the seconds that the session has been waiting for a lock, at `now_us`; `None` if it
+    /// is not waiting. If the start of the wait is unknown, the last change of state is used
+    /// instead.
     pub fn blocked_for(&self, now_us: i64) -> Option<f64> {
         if self.blockers.is_empty() {
             return None;
@@ -244,14 +246,15 @@ impl BackendActivity {
         Some(seconds_between(since_us, now_us))
     }
 
-    /// Time since the transaction began, at `now_us`, in seconds.
+    /// Returns the seconds from the start of the transaction to `now_us`; `None` outside a
+    /// transaction.
     pub fn transaction_age(&self, now_us: i64) -> Option<f64> {
         self.transaction_started_us.map(|since_us| seconds_between(since_us, now_us))
     }
 }
 
-/// Seconds from one time to another; never negative, although the times may be from different
-/// processes.
+/// Returns the seconds from one time to another; never negative, although the times may be from
+/// different processes.
 #[expect(clippy::cast_precision_loss, reason = "a span of less than a century")]
 fn seconds_between(since_us: i64, now_us: i64) -> f64 {
     now_us.saturating_sub(since_us).max(0) as f64 / 1e6

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{Activity, Blocker};
 
-/// Trees of waiting sessions, the largest first.
+/// Trees of sessions that wait for locks, below those that block them; the largest tree first.
 ///
 /// A session that waits for several others is listed once, below the first blocker that leads to a
 /// root; [`BlockingNode::other_blockers`] has the rest. Sessions that wait in a cycle (a deadlock
@@ -12,11 +12,11 @@ use crate::{Activity, Blocker};
 /// root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockingTrees {
-    /// All nodes in depth-first order: each follows the node it waits for.
+    /// All nodes in depth-first order: each tree's root, followed by the nodes that wait for it.
     pub nodes: Vec<BlockingNode>,
 }
 
-/// A session in a blocking tree.
+/// A session or prepared transaction in a blocking tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockingNode {
     /// The session's process, or a prepared transaction.
@@ -25,7 +25,8 @@ pub struct BlockingNode {
     pub backend: Option<usize>,
     /// Number of ancestors in the tree; 0 for a root.
     pub depth: usize,
-    /// Number of sessions that wait for this one, directly or indirectly.
+    /// Number of nodes below this one: sessions that wait for it, directly or indirectly, except
+    /// those listed below another of their blockers.
     pub victims: usize,
     /// Blockers of the session other than the parent node.
     pub other_blockers: Vec<Blocker>,
@@ -81,8 +82,8 @@ struct TreeBuilder<'a> {
 }
 
 impl TreeBuilder<'_> {
-    /// Lowest member of the cycle that is found by following blockers upwards. There must be a
-    /// cycle, because the session is not below any root.
+    /// Returns the lowest member of the cycle that is found by following blockers upwards. There
+    /// must be a cycle, because the session is not below any root.
     fn cycle_root_above(&self, who: Blocker) -> Blocker {
         let above = |who: &Blocker| self.blockers.get(who)?.first().copied();
         let mut way = vec![who];

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, sync::Arc};
 
-/// A value as shown on screens, written to files and tested by rules.
+/// A cell of a view, as shown on screens, written to files and tested by rules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ViewCell {
     /// SQL NULL: the row does not have a value.
@@ -19,7 +19,7 @@ pub enum ViewCell {
 }
 
 impl ViewCell {
-    /// The value as a number, if it is numeric.
+    /// Returns the value as a number, if it is numeric.
     pub fn number(&self) -> Option<f64> {
         match *self {
             #[expect(clippy::cast_precision_loss, reason = "for rates and bars, not for money")]
@@ -29,7 +29,7 @@ impl ViewCell {
         }
     }
 
-    /// The value as text, if it is text.
+    /// Returns the value, if it is text.
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),

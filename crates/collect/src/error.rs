@@ -2,7 +2,7 @@
 
 use howdah_connect::{ConnectError, QueryError};
 
-/// Why a server could not be read.
+/// The reason why a server could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectError {
@@ -51,7 +51,7 @@ impl CollectError {
         }
     }
 
-    /// SQLSTATE of a failed statement, if the server reported one.
+    /// Returns the SQLSTATE of a failed statement, if the server reported one.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Query { source, .. } => source.sqlstate(),

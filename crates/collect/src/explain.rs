@@ -38,7 +38,7 @@ pub struct GenericPlan {
     pub parameters: usize,
 }
 
-/// Reason why a statement was not planned. Nothing was executed.
+/// The reason why a statement was not planned. The statement was not executed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenericPlanError {
@@ -97,7 +97,7 @@ pub enum GenericPlanError {
 }
 
 /// Plans the statement that a session is running, or that it ran last. `target` names the server
-/// and the role to plan as; the session's database replaces its database.
+/// and the role to plan as; its database is ignored in favour of the session's.
 ///
 /// # Errors
 ///
@@ -181,7 +181,8 @@ fn run(client: &mut Client, sql: &str) -> Result<Vec<String>, GenericPlanError> 
     Ok(rows.iter().map(line).collect())
 }
 
-/// Returns the first value, not sanitized.
+/// Runs one statement with the extended protocol and returns the first value, not sanitized; `None`
+/// without rows or for NULL.
 fn first_value(client: &mut Client, sql: &str) -> Result<Option<String>, GenericPlanError> {
     let rows = client.query_with(sql, &[]).map_err(plan_error)?.rows;
     Ok(rows.first().and_then(|row| row.text(0)).map(std::borrow::Cow::into_owned))

@@ -14,7 +14,7 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// The text is not a position in the WAL.
+/// The error for a text that is not a position in the WAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a WAL position: write two hexadecimal numbers, such as 0/16B3748")]
 pub struct ParseLsnError;
@@ -29,8 +29,8 @@ impl FromStr for Lsn {
     }
 }
 
-/// The facts that tell a server from its copies, and its present position in the WAL. Facts that
-/// the role may not read are `None`.
+/// Facts that distinguish a server from its copies, and its present position in the WAL. An
+/// optional fact is `None` if the role may not read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PhysicalIdentity {
     /// `system_identifier` of `pg_control_system()`, which physical copies share.
@@ -41,12 +41,13 @@ pub struct PhysicalIdentity {
     pub postmaster_start_us: Option<i64>,
     /// The last position that was written, or replayed if the server is in recovery.
     pub lsn: Option<Lsn>,
-    /// `now()` at that position, in microseconds since 1970.
+    /// `now()` when the position was read, in microseconds since 1970.
     pub time_us: Option<i64>,
-    /// Whether the server is in recovery: a standby, or a copy before its promotion.
+    /// Whether the server is in recovery: a standby, or a copy before its promotion. False if the
+    /// server refused the query.
     pub is_in_recovery: bool,
-    /// The statement by which a superuser allows the role to read the system identifier, if the
-    /// role may not.
+    /// The statement by which a superuser allows the role to read the system identifier; `None` if
+    /// no grant is missing.
     pub missing_grant: Option<String>,
 }
 
@@ -54,8 +55,8 @@ pub struct PhysicalIdentity {
 /// the query.
 pub type IdentityRow = Result<Vec<String>, String>;
 
-/// Needs no privilege. The timeline of a primary is that of its current WAL file, because the
-/// control file has that of the last checkpoint, which may precede a promotion.
+/// Queries the facts that need no privilege. The timeline of a primary is that of its current WAL
+/// file, because the control file has that of the last checkpoint, which may precede a promotion.
 const POSITION_SQL: &str = "\
 SELECT pg_catalog.pg_is_in_recovery(), \
 CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
@@ -66,10 +67,11 @@ pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8) END, \
 (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint, \
 pg_catalog.quote_ident(current_user), pg_catalog.current_database()";
 
-/// A query of its own, because the privilege to call the function can be revoked.
+/// Queries the system identifier, separately because the privilege to call the function can be
+/// revoked.
 const SYSTEM_IDENTIFIER_SQL: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 
-/// The timeline of a server in recovery.
+/// Queries the timeline of a server in recovery.
 const RECOVERY_TIMELINE_SQL: &str = "\
 SELECT GREATEST(timeline_id, min_recovery_end_timeline) \
 FROM pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery()";

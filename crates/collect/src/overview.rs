@@ -112,8 +112,8 @@ impl Overview {
         })
     }
 
-    /// Growth per second of a counter since `before`; `None` after a reset, if no time passed, or
-    /// if a value is unknown.
+    /// Returns the growth per second of a counter since `before`; `None` after a reset, if no time
+    /// passed, or if a value is unknown.
     pub fn rate(&self, before: &Self, sum: impl Fn(&Self) -> Option<i64>) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "a rate for display")]
         let of = |growth: i64, microseconds: i64| growth as f64 * 1e6 / microseconds as f64;

@@ -39,13 +39,14 @@ pub struct PoolerClient {
     pub state: Arc<str>,
     /// Client address, or `unix`.
     pub address: Arc<str>,
-    /// TCP port of the client.
+    /// TCP port of the client; 0 if the pooler reports none.
     pub port: i32,
     /// `application_name`, if the pooler reports it.
     pub application: Option<Arc<str>>,
     /// Seconds that the client has waited for a server connection; `None` if it is not waiting.
     pub wait_seconds: Option<f64>,
-    /// Server connection that the client is linked to.
+    /// Server connection that the client is linked to; `None` without one, or if only one of the
+    /// two lists names the pair.
     pub backend: Option<PooledBackend>,
 }
 
@@ -59,7 +60,7 @@ pub struct PooledBackend {
 }
 
 impl ConsoleConnection {
-    /// Connects to the console: to the database `pgbouncer`, or to the one that `target` names.
+    /// Connects to the console, which is the database that `target` names, usually `pgbouncer`.
     ///
     /// # Errors
     ///
@@ -143,7 +144,8 @@ fn join(clients: &ResultSet, servers: &ResultSet) -> Option<PoolerClients> {
     Some(PoolerClients { clients: clients.rows.iter().map(client).collect() })
 }
 
-/// Server connections by their `ptr` column, each with the pointer of its linked client.
+/// Returns the linked server connections by their `ptr` column, each with the pointer of its
+/// client; `None` if a required column is missing.
 fn linked_servers(servers: &ResultSet) -> Option<HashMap<String, (String, PooledBackend)>> {
     let columns = ConsoleColumns::from_result(servers)?;
     let (pid, local_port) = (servers.column("remote_pid")?, servers.column("local_port")?);

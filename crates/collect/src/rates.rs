@@ -10,7 +10,8 @@ pub struct RateView {
     /// The sample with its counters unchanged.
     pub sample: ViewSample,
     /// Rows of the sample with each counter replaced by its growth per second. [`ViewCell::Null`]
-    /// if the growth is unknown: for a new row, after a reset, and in the first sample.
+    /// if the growth is unknown: for a new row, after a reset, and in the first sample. A counter
+    /// that the server lacks stays [`ViewCell::Unavailable`].
     pub rows: Vec<Box<[ViewCell]>>,
     /// Seconds between the two samples; zero for the first.
     pub seconds: f64,

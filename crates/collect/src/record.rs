@@ -6,8 +6,8 @@
 
 use std::borrow::Cow;
 
-/// The values of a record, from left to right; `None` is NULL. A text that is not a record has no
-/// values.
+/// An iterator over the values of a record, from left to right; `None` is NULL. A text that is not
+/// in parentheses has no values.
 ///
 /// ```
 /// use howdah_collect::RecordFields;
@@ -29,12 +29,12 @@ impl<'a> RecordFields<'a> {
         Self { rest: record.strip_prefix(b"(").and_then(|rest| rest.strip_suffix(b")")) }
     }
 
-    /// The next value, if it is an integer.
+    /// Advances to the next value and returns it, if it is an integer.
     pub fn integer(&mut self) -> Option<i64> {
         self.value().and_then(|word| parse_integer(&word))
     }
 
-    /// The next value, if it is not NULL.
+    /// Advances to the next value and returns it, if it is not NULL.
     pub fn value(&mut self) -> Option<Cow<'a, [u8]>> {
         self.next().flatten()
     }
@@ -56,7 +56,7 @@ impl<'a> Iterator for RecordFields<'a> {
     }
 }
 
-/// End of the value at the start of `bytes`: the next comma outside quotes, or the end.
+/// Returns the end of the value at the start of `bytes`: the next comma outside quotes, or the end.
 fn value_end(bytes: &[u8]) -> usize {
     let mut is_quoted = false;
     let is_end = |byte: &u8| {

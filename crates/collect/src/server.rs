@@ -94,12 +94,12 @@ impl MonitorConnection {
         })
     }
 
-    /// Properties of the server, read when connecting.
+    /// Returns the properties of the server, read when connecting.
     pub fn info(&self) -> &ServerInfo {
         &self.info
     }
 
-    /// Privileges of the connection's role, read when connecting.
+    /// Returns the privileges of the connection's role, read when connecting.
     pub fn privileges(&self) -> &Privileges {
         &self.privileges
     }
@@ -198,7 +198,8 @@ impl ServerInfo {
     }
 }
 
-/// Version of the server itself: a pooler in between may report another in its startup message.
+/// Returns the version of the server itself: a pooler in between may report another one in its
+/// startup messages.
 fn query_version(client: &mut Client) -> Result<ServerVersion, CollectError> {
     let text = client
         .one_value("SELECT current_setting('server_version_num')")
@@ -238,7 +239,8 @@ fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), Col
 /// only builds a string once.
 const RAISE_MMAP_THRESHOLD: &str = "; SELECT length(repeat(' ', 8388608))";
 
-/// Value of a setting; `None` if the server does not know it or the role may not read it.
+/// Returns the value of a setting; `None` if the server does not know it or the role may not read
+/// it.
 fn setting(client: &mut Client, name: &str) -> Result<Option<String>, CollectError> {
     match client.one_value(&format!("SELECT current_setting('{name}')")) {
         Ok(value) => Ok(value),

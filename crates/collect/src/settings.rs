@@ -8,9 +8,9 @@ use howdah_connect::{Client, QueryError, ResultRow};
 /// A setting of a role, a database, or a role in a database; of all roles if neither is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoleSetting {
-    /// The database; `None` if it applies to all.
+    /// The database; `None` if the setting applies to all.
     pub database: Option<String>,
-    /// The role; `None` if it applies to all.
+    /// The role; `None` if the setting applies to all.
     pub role: Option<String>,
     /// Name of the setting, such as `work_mem`.
     pub name: String,
@@ -41,7 +41,8 @@ pub fn installed(
     Ok(rows.filter_map(pair).collect())
 }
 
-/// Reads which roles and databases have their own values for these settings.
+/// Reads the values of the named settings that are set for roles and databases, ordered by
+/// database, role and name.
 ///
 /// # Errors
 ///
@@ -70,7 +71,7 @@ pub fn role_settings(client: &mut Client, names: &[&str]) -> Result<Vec<RoleSett
     Ok(rows.filter_map(setting).collect())
 }
 
-/// Names of settings as a list of literals. They contain no quotes.
+/// Returns names as a list of SQL literals. The names must not contain quotes.
 fn quoted(names: &[&str]) -> String {
     let names: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
     names.join(", ")

@@ -21,7 +21,7 @@ pub enum SignalAction {
 }
 
 impl SignalAction {
-    /// The verb shown to users.
+    /// Returns the verb shown to users.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cancel => "cancel",
@@ -49,7 +49,8 @@ pub struct SignalTarget {
 }
 
 impl SignalTarget {
-    /// Targets the statement that this session runs.
+    /// Targets the statement that this session runs; the session, regardless of its statement, if
+    /// the statement's start time is unknown.
     pub fn for_statement(backend: &BackendActivity) -> Self {
         Self { query_started_us: backend.query_started_us, ..Self::for_session(backend) }
     }

@@ -23,7 +23,8 @@ pub struct SqlText {
 
 impl SqlText {
     /// Sanitizes the bytes of a `query` column. `encoding` is that of the session's database;
-    /// `bytes_max` is the server's limit, `track_activity_query_size`.
+    /// `bytes_max` is the server's limit, `track_activity_query_size`. If it is unknown, the text
+    /// counts as complete.
     pub fn new(bytes: &[u8], encoding: Option<&str>, bytes_max: Option<usize>) -> Self {
         // The server truncates between characters, of which the longest has four bytes.
         let is_truncated = bytes_max.is_some_and(|max| bytes.len() + 4 >= max);
@@ -45,22 +46,22 @@ impl SqlText {
         Self { text: shown, line, is_truncated, is_exact }
     }
 
-    /// The sanitized text. Its only control characters are line feed and tab.
+    /// Returns the sanitized text. Its only control characters are line feed and tab.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The sanitized text, shared.
+    /// Returns the sanitized text without copying it.
     pub fn to_shared(&self) -> Arc<str> {
         Arc::clone(&self.text)
     }
 
-    /// The text on one line, with each run of white space as a single space.
+    /// Returns the text on one line, with each run of white space as a single space.
     pub fn one_line(&self) -> String {
         self.line.as_ref().to_owned()
     }
 
-    /// The text on one line, shared.
+    /// Returns the text on one line without copying it.
     pub fn to_shared_line(&self) -> Arc<str> {
         Arc::clone(&self.line)
     }
@@ -140,7 +141,7 @@ pub fn sanitized_line(text: &str) -> Cow<'_, str> {
     sanitized(text, LineBreaks::Join)
 }
 
-/// How sanitizing treats line feeds and tabs.
+/// The treatment of line feeds and tabs by [`sanitized`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineBreaks {
     /// Keep line feeds and tabs.

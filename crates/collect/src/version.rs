@@ -7,12 +7,13 @@ use std::fmt;
 pub struct ServerVersion(pub u32);
 
 impl ServerVersion {
-    /// The first release of a major version: `from_major(17)` is 17.0, `from_major(9)` is 9.0.
+    /// Returns the first release of a major version: `from_major(17)` is 17.0, `from_major(9)` is
+    /// 9.0.
     pub const fn from_major(major: u32) -> Self {
         Self(major * 10_000)
     }
 
-    /// The first number of the version: 17 for 17.2, 9 for 9.6.24.
+    /// Returns the first number of the version: 17 for 17.2, 9 for 9.6.24.
     pub const fn major(self) -> u32 {
         self.0 / 10_000
     }

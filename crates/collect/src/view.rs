@@ -9,7 +9,7 @@ use crate::{
     text::{LineBreaks, sanitized},
 };
 
-/// How a column's value behaves over time.
+/// The kind of a column, which determines how its values in two samples are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ColumnKind {
     /// Part of the row's identity, by which rows of two samples are matched.
@@ -24,7 +24,7 @@ pub enum ColumnKind {
 /// empty SQL means that the server does not have the item.
 pub(crate) type VersionedSql = (u32, &'static str);
 
-/// Name, unit and source of a column.
+/// A column of a [`StatsView`], with its SQL for each server version.
 #[derive(Debug)]
 pub struct ViewColumn {
     /// Name of the column in SQL, files and filters.
@@ -33,7 +33,7 @@ pub struct ViewColumn {
     pub title: &'static str,
     /// Unit in which values are stored.
     pub unit: ColumnUnit,
-    /// How the values behave over time.
+    /// Whether the values identify a row, are current, or are sums.
     pub kind: ColumnKind,
     /// SQL expression for the column, by server version.
     pub(crate) sql: &'static [VersionedSql],
@@ -96,7 +96,7 @@ pub struct StatsView {
     pub(crate) extension: Option<&'static str>,
 }
 
-/// Rows of a view at one moment.
+/// A sample of a view: its rows at one moment.
 #[derive(Clone, Debug)]
 pub struct ViewSample {
     /// The sampled view.
@@ -157,7 +157,7 @@ impl StatsView {
     }
 }
 
-/// Selects the SQL for a server version.
+/// Returns the SQL for a server version; `None` if the version does not have the item.
 pub(crate) fn sql_for_version(
     list: &'static [VersionedSql],
     version: ServerVersion,

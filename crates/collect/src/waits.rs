@@ -11,7 +11,7 @@ use crate::{
     view::{VersionedSql, sql_for_version},
 };
 
-/// Number of working sessions per wait event at one moment, each event once.
+/// The number of working sessions in each wait event at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WaitCounts(Vec<WaitCount>);
 
@@ -77,18 +77,18 @@ impl WaitCounts {
         }))
     }
 
-    /// Counts ordered by wait event, running sessions first.
+    /// Returns the counts, ordered by wait event, running sessions first.
     pub fn iter(&self) -> impl Iterator<Item = &WaitCount> {
         self.0.iter()
     }
 
-    /// Total number of working sessions.
+    /// Returns the total number of working sessions.
     pub fn sessions(&self) -> u32 {
         self.0.iter().fold(0, |sum, count| sum.saturating_add(count.sessions))
     }
 
-    /// Number of sessions that wait for another session: for a heavyweight or lightweight lock, or
-    /// for a pinned buffer.
+    /// Returns the number of sessions that wait for another session: for a heavyweight or
+    /// lightweight lock, or for a pinned buffer.
     pub fn waiting_for_others(&self) -> u32 {
         let waits = |count: &&WaitCount| {
             let class = count.wait.as_ref().map(|wait| &*wait.class);

@@ -103,8 +103,8 @@ pub fn compare(
 ///
 /// The variance between runs is measured, so a machine whose load changes makes queries
 /// [`QueryVerdict::Undecided`], not slower. Fewer than four runs in total are too few to measure
-/// that variance: then the first run of each side is compared, with a second run of the base as the
-/// control.
+/// that variance: then the first run of each side is compared, with the second run of the base as
+/// the control if there is one.
 ///
 /// # Panics
 ///
@@ -160,8 +160,8 @@ pub fn compare_runs(base: &[Samples], run: &[Samples], settings: &CompareSetting
     }
 }
 
-/// The verdict on the workload. Undecided queries do not prevent "no change" if they cannot matter
-/// to the total time.
+/// Returns the verdict on the workload. Undecided queries do not prevent "no change" if they cannot
+/// matter to the total time.
 fn overall(
     queries: &[QueryComparison],
     undecided_share: Option<f64>,
@@ -191,14 +191,14 @@ fn undecided_share(queries: &[QueryComparison]) -> Option<f64> {
     Some(added_us?.iter().fold(0.0, |sum, added_us| sum + added_us) / all_us.max(1.0))
 }
 
-/// The shift of the calibration statement between the sides, in logarithms.
+/// Returns the shift of the calibration statement between the sides, in logarithms.
 fn machine_shift(base: &[Samples], run: &[Samples]) -> Option<f64> {
     calibration_shift(base.iter().map(Samples::machine), run.iter().map(Samples::machine))
 }
 
 type Shifts = BTreeMap<Fingerprint, Shift>;
 
-/// The shift of each query that both runs executed often enough, in logarithms.
+/// Returns the shift of each query that both runs executed often enough, in logarithms.
 fn shifts(
     base: &Samples,
     run: &Samples,
@@ -329,7 +329,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Failures by error code, for codes whose count per run differs.
+    /// Returns the failures by error code, for codes whose count per run differs.
     fn errors(&self, (base_runs, run_runs): (usize, usize)) -> Vec<ErrorChange> {
         let mut changes = BTreeMap::new();
         for (query, in_run) in [(self.base, false), (self.run, true)] {

@@ -7,7 +7,7 @@ use crate::{
     CompareSettings, LatencyBins, Overall, QueryText, QueryVerdict, RunInfo, samples::Query,
 };
 
-/// Two runs side by side, query by query.
+/// The result of comparing the runs of one setup with those of another, query by query.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Comparison {
@@ -101,7 +101,8 @@ pub struct QueryComparison {
     /// Distribution of the executions over latencies, if both sides have any.
     pub latencies: Option<LatencyBins>,
     /// Time that the change costs (or saves, if negative) over all executions of the base run, in
-    /// µs.
+    /// µs. If only one side executed the query, this is the total time there, negative if that is
+    /// the base.
     pub impact_us: f64,
     /// Failures by error code, for codes whose count per run differs.
     pub errors: Vec<ErrorChange>,
@@ -268,12 +269,12 @@ impl QueryComparison {
 }
 
 impl Comparison {
-    /// The queries that got slower, the largest loss first.
+    /// Returns the queries that got slower, the largest loss first.
     pub fn slower(&self) -> impl Iterator<Item = &QueryComparison> {
         self.queries.iter().filter(|query| query.verdict.is_slower())
     }
 
-    /// The queries that got faster, the largest gain last.
+    /// Returns the queries that got faster, the largest gain last.
     pub fn faster(&self) -> impl Iterator<Item = &QueryComparison> {
         self.queries.iter().filter(|query| query.verdict.is_faster())
     }

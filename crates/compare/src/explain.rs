@@ -26,7 +26,7 @@ const QUERIES_MAX: usize = 20;
 /// parameter values.
 const GENERIC_PLAN_SINCE: u32 = 160_000;
 
-/// One execution of each changed query, as an example to plan.
+/// Executions of the changed queries, one of each, as examples to plan.
 #[derive(Debug, Default)]
 pub struct Examples(HashMap<Fingerprint, StatementInfo>);
 
@@ -108,7 +108,7 @@ impl Examples {
     }
 }
 
-/// The queries worth explaining, the worst first.
+/// Returns the changed queries to explain, the worst first.
 fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint> {
     let slower = comparison.slower();
     let faster = comparison.faster().collect::<Vec<_>>().into_iter().rev();

@@ -30,8 +30,8 @@ use crate::{
 /// executions, for `1.5x` in both runs. A ratio of times must also be significant: resampled blocks
 /// of time must show with 99 % confidence that the metric increased. (`max` is a single execution,
 /// so this is not tested for it.) With four or more runs in all, the runs must agree on the
-/// increase, too. For errors and calls, a single one is enough; `errors>1x` is violated by any
-/// query with more errors than in the base run, even if the base run had none.
+/// increase, too. For errors and calls, a single execution is enough; `errors>1x` is violated by
+/// any query with more errors than in the base run, even if the base run had none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     metric: Metric,
@@ -321,7 +321,7 @@ impl Metric {
         found.ok_or_else(|| ParseFailOnError::UnknownMetric { metric: text.to_owned() })
     }
 
-    /// The metric's name in conditions and output.
+    /// Returns the metric's name in conditions and output.
     pub fn as_str(self) -> &'static str {
         Self::NAMES[self as usize]
     }

@@ -25,9 +25,9 @@ pub struct MachineLoad {
 impl MachineLoad {
     /// Computes the figures of a whole run from what the replay measured.
     ///
-    /// The calibration is the mean of the logarithms over the buckets, so a machine that is busy
-    /// for half of the run counts as half as busy. It is `None` if the calibration statement
-    /// stopped before the end of the run.
+    /// The time of the calibration statement is the geometric mean over the buckets, so a machine
+    /// that is busy for half of the run counts as half as busy. It is `None` if the statement was
+    /// never executed, or stopped before the end of the run.
     pub fn from_series(series: &MachineSeries) -> Self {
         let summary = series.summary();
         let medians = series.buckets.iter().filter_map(|bucket| bucket.calibration_p50_us);
@@ -44,8 +44,8 @@ impl MachineLoad {
     }
 }
 
-/// By how much the calibration statement was slower in the runs of one side than in those of the
-/// other, as a logarithm; `None` unless it was measured in all runs.
+/// Returns the factor by which the calibration statement was slower in `run` than in `base`, as a
+/// logarithm; `None` unless it was measured in all runs.
 pub(crate) fn calibration_shift<'a>(
     base: impl Iterator<Item = Option<&'a MachineLoad>>,
     run: impl Iterator<Item = Option<&'a MachineLoad>>,

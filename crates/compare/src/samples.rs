@@ -164,7 +164,9 @@ impl Samples {
         merged
     }
 
-    /// Adds an outcome. Outcomes that are not executions of a statement are ignored.
+    /// Adds an outcome. Outcomes that are not executions of a statement are ignored. Executions
+    /// without a fingerprint, or of a query beyond [`Self::QUERIES_MAX`], count as unattributed if
+    /// they were sent.
     pub fn record(&mut self, outcome: &ReplayOutcome) {
         if !outcome.kind.is_execution() {
             return;
@@ -210,12 +212,12 @@ impl Samples {
         Self { machine: Some(machine), ..self }
     }
 
-    /// The state of the machine during the run, if it was measured.
+    /// Returns the state of the machine during the run, if it was measured.
     pub fn machine(&self) -> Option<&MachineLoad> {
         self.machine.as_ref()
     }
 
-    /// The run's description.
+    /// Returns the run's description.
     pub fn info(&self) -> &RunInfo {
         &self.about
     }
@@ -225,12 +227,13 @@ impl Samples {
         self.queries.is_empty() && self.unattributed == 0
     }
 
-    /// Executions without a fingerprint, or beyond [`Self::QUERIES_MAX`] queries.
+    /// Returns the number of sent executions without a fingerprint or beyond [`Self::QUERIES_MAX`]
+    /// queries.
     pub fn unattributed(&self) -> u64 {
         self.unattributed
     }
 
-    /// The text of a query, if known.
+    /// Returns the text of a query, if known.
     pub fn query_text(&self, fingerprint: Fingerprint) -> Option<&QueryText> {
         self.statements.get(&fingerprint)
     }

@@ -28,7 +28,8 @@ pub struct CompareSettings {
     /// The verdict on several runs is "no change" although queries are undecided if these may have
     /// added at most this share to the base's total time. Default 0.1.
     pub undecided_share_max: f64,
-    /// Minimum number of executions of a query in each run. Default 15.
+    /// Minimum number of successful executions of a query on each side, over all its runs. Default
+    /// 15.
     pub executions_min: u64,
     /// Level of the confidence intervals of typical changes. Default 0.95.
     pub confidence: f64,
@@ -94,7 +95,7 @@ impl ChangeFactor {
 impl FromStr for ChangeFactor {
     type Err = ParseChangeFactorError;
 
-    /// Parses `1.25x`, `1.25` or `25%`.
+    /// Parses `1.25x` (also with `X` or `×`), `1.25` or `25%`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |digits: &str| digits.trim().parse::<f64>().ok();
         let factor = match text.trim().strip_suffix('%') {

@@ -19,7 +19,7 @@ pub(crate) mod student;
 /// Enough blocks to estimate the effect of slow periods, each long enough to contain a short one.
 pub(crate) const BLOCKS: usize = 20;
 
-/// Splits `values` into at most `count` runs of neighbours whose lengths differ by at most one.
+/// Splits `values` into at most `count` blocks of neighbours whose lengths differ by at most one.
 pub(crate) fn blocks<T>(values: &[T], count: usize) -> impl ExactSizeIterator<Item = &[T]> {
     let count = count.min(values.len());
     (0..count)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a query changed between two runs, or why that is not known.
+/// The verdict on a query: how it changed between the sides, or why that is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueryVerdict {
@@ -23,7 +23,7 @@ pub enum QueryVerdict {
     OnlyInRun,
 }
 
-/// Which executions of a query changed.
+/// The part of a query's executions that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChangedPart {
     /// The typical executions changed.
@@ -34,7 +34,7 @@ pub enum ChangedPart {
 }
 
 impl QueryVerdict {
-    /// The verdict's name in files and output.
+    /// Returns the verdict's name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower(_) => "slower",
@@ -120,7 +120,7 @@ impl Overall {
         }
     }
 
-    /// The verdict's name in files and output.
+    /// Returns the verdict's name in files and output.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Slower => "slower",

@@ -196,8 +196,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The errors of [`Client::query`]. If `writer` fails, the connection is closed, because the
-    /// remaining data could be long.
+    /// The errors of [`Client::query`], or `sql` is another statement, which was executed. If
+    /// `writer` fails, the connection is closed, because the remaining data could be long.
     pub fn copy_out(&mut self, sql: &str, writer: &mut dyn Write) -> Result<u64, QueryError> {
         let mut copy = CopyOutSink::new(writer);
         self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;
@@ -209,8 +209,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The errors of [`Client::query`]. If `reader` fails, the `COPY` is ended without effect and
-    /// the connection remains usable.
+    /// The errors of [`Client::query`], or `sql` is another statement, which was executed. If
+    /// `reader` fails, the `COPY` is ended without effect and the connection remains usable.
     pub fn copy_in(&mut self, sql: &str, reader: &mut dyn Read) -> Result<u64, QueryError> {
         let mut copy = CopyInSource::new(reader);
         self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;

@@ -17,7 +17,7 @@ use crate::{
     settings::KeywordValues,
 };
 
-/// A captured process environment.
+/// The environment of a process, as far as it affects connections.
 ///
 /// ```
 /// use howdah_connect::{Environment, ConnectTarget, ConnParams};
@@ -49,7 +49,7 @@ const SESSION_VARIABLES: [(&str, &str); 3] =
     [("PGDATESTYLE", "datestyle"), ("PGTZ", "timezone"), ("PGGEQO", "geqo")];
 
 impl Environment {
-    /// Captures the environment of this process.
+    /// Reads the environment of this process.
     ///
     /// The user name is that of the effective user id in `/etc/passwd`; for users defined elsewhere
     /// it is `LOGNAME` or `USER`.

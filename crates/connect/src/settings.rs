@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::{keyword, resolve_error::ResolveError, setting_origin::SettingOrigin};
 
-/// Values by keyword. Does not implement `Debug`, because a value may be a password.
+/// The values of connection keywords, each with its origin. Does not implement `Debug`, because a
+/// value may be a password.
 #[derive(Default)]
 pub(crate) struct KeywordValues(BTreeMap<&'static str, KeywordValue>);
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{ROW_BYTES_MAX, error::WriteError, table::Encode};
 
-/// Rows in memory, until there are enough for a file.
+/// A buffer for the rows of a file, until there are enough of them.
 #[derive(Debug)]
 pub(crate) struct Buffer<R> {
     rows: Vec<R>,

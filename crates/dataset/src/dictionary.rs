@@ -38,7 +38,7 @@ pub(crate) struct StringDictionary {
     /// The two most recent results, because a repeated string is usually one of them.
     recent: [RecentEntry; 2],
     /// Number of strings that a search of `table` did not find, minus eight for each that it found;
-    /// at least 0.
+    /// at least 0. Halved when it reaches [`NEW_STREAK_MAX`].
     new_streak: u32,
     /// Number of further strings to insert without a search.
     unchecked_left: u32,

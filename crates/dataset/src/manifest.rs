@@ -35,9 +35,9 @@ pub struct CaptureOrigin {
     pub server: Option<CapturedServer>,
 }
 
-/// The captured server: which one it is, so that a replay can refuse to run against it, and where
-/// it stood at the start of the capture, so that copies can be restored to that state. Every field
-/// may be unknown.
+/// The captured server: which one it is, so that a replay can refuse to run against it, and its
+/// position in the WAL at the start of the capture, so that copies can be restored to that state.
+/// Every field may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturedServer {
     /// `system_identifier` of `pg_control_system()`.

@@ -61,7 +61,7 @@ pub struct ReplayOutcome {
     pub captured_us: Option<u64>,
 }
 
-/// How the replay of one event ended.
+/// The result of replaying one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// The event was replayed without an error.

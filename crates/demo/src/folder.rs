@@ -22,8 +22,8 @@ const REPLACED: [&str; 3] = [CAPTURE, "runs", "rehearsal.json"];
 pub(crate) struct OutputFolder(PathBuf);
 
 impl OutputFolder {
-    /// Creates the folder if it is missing, and removes the capture of an earlier demo. Refuses a
-    /// folder that has results of another command.
+    /// Creates the folder if it is missing, marks it as written by a demo, and removes the capture
+    /// of an earlier demo. Refuses a folder that has results of another command.
     pub(crate) fn prepare(dir: &Path) -> Result<Self, DemoError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -54,7 +54,7 @@ impl OutputFolder {
         self.0.join(CAPTURE)
     }
 
-    /// The path of production's cache image.
+    /// Returns the path of production's cache image.
     pub(crate) fn cache_image(&self) -> PathBuf {
         self.0.join("production.cache")
     }

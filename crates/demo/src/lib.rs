@@ -9,7 +9,7 @@
 //!
 //! Servers, pooler, capture and [rehearsal](howdah_rehearse) are real; only the data and its
 //! clients are invented. This crate only sets these up and starts them: it does not replay, compare
-//! or draw.
+//! or render reports.
 
 mod dataset;
 mod error;

@@ -52,12 +52,12 @@ impl CapturingPooler {
         Ok(Self { pooler, target })
     }
 
-    /// The pooler, as its clients connect to it.
+    /// Returns the address and role by which clients connect to the pooler.
     pub(crate) fn target(&self) -> &ConnectTarget {
         &self.target
     }
 
-    /// Finishes the capture and stops the pooler.
+    /// Finishes the capture and stops the pooler. Fails if the capture ended early.
     pub(crate) fn finish(self) -> Result<RecorderStatus, DemoError> {
         let status = self.pooler.control().stop_capture()?;
         match status.error {

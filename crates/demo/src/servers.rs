@@ -59,17 +59,17 @@ impl ShopServer {
         Ok(Self(self.0.clone_stopped(Builder::new().name(name))?))
     }
 
-    /// The server's version for display: `PostgreSQL 17.5`.
+    /// Returns the server's version for display: `PostgreSQL 17.5`.
     pub(crate) fn version(&self) -> String {
         format!("PostgreSQL {}", self.0.binaries().version())
     }
 
-    /// The running server.
+    /// Returns the cluster that the server runs on.
     pub(crate) fn cluster(&self) -> &Cluster {
         &self.0
     }
 
-    /// The dataset's database, as the superuser.
+    /// Returns a target that connects to the dataset's database as the superuser.
     pub(crate) fn admin(&self) -> Result<ConnectTarget, DemoError> {
         let conninfo = self.0.socket_uri(DATABASE);
         resolve(&ConnParams::from_conninfo(conninfo)).map(|target| target.with_user(SUPERUSER))

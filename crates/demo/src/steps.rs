@@ -64,8 +64,8 @@ pub struct DemoOutcome {
 }
 
 impl DemoOutcome {
-    /// The query that lost its index, if the rehearsal failed and found this query slower. Other
-    /// queries do not matter.
+    /// Returns the query that lost its index, if the rehearsal failed and found this query slower.
+    /// Other queries do not matter.
     pub fn slower_query(&self) -> Option<&QueryComparison> {
         let planted = howdah_sql::fingerprint(PLANTED_QUERY.as_bytes());
         let is_failed = self.report.verdict == RehearsalVerdict::Failed;

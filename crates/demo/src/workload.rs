@@ -157,7 +157,7 @@ impl WorkloadClient {
 struct Lcg(u64);
 
 impl Lcg {
-    /// A number from 1 to `max`.
+    /// Returns a number from 1 to `max`.
     fn pick(&mut self, max: u32) -> u32 {
         // Knuth's MMIX constants. The low bits of such a generator are poor, so they are dropped.
         self.0 =

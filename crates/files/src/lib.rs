@@ -42,8 +42,8 @@ pub fn create(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 ///
-/// The old file cannot be removed, or the new one cannot be created. A file that appears between
-/// the two calls is also an error, because another process uses the name.
+/// The old file cannot be removed, or the new one cannot be created. A file that appears after the
+/// removal is also an error, because another process uses the name.
 pub fn create_new(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -51,7 +51,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Writes a whole file, which is created if missing.
+/// Replaces the content of a file, which is created with [`FILE_MODE`] if missing.
 ///
 /// # Errors
 ///

@@ -60,7 +60,7 @@ const AFTER_HELP: &str = "\
 Start here: `howdah demo` rehearses a change on throw-away servers, and names what got slower.
 Options can also be set in howdah.toml ([replay] rate = 2) and in the environment (HOWDAH_REPLAY_RATE=2).";
 
-/// Reason for not running a command.
+/// The reason why no command is run.
 #[derive(Debug)]
 pub(crate) enum StartupError {
     /// Invalid arguments, or a request for help or the version.
@@ -111,7 +111,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Cli, StartupError> {
     }
 }
 
-/// The command tree with the file's values as defaults, and notices about the file.
+/// Returns the command tree with the file's values as defaults, and notices about the file.
 fn configured(args: &[OsString]) -> anyhow::Result<(clap::Command, Vec<String>)> {
     let Discovery { file, skipped } = ConfigFile::find(config_argument(args))?;
     let mut notices: Vec<String> = skipped.iter().map(ToString::to_string).collect();
@@ -137,7 +137,7 @@ fn is_top(args: &[OsString]) -> bool {
     args.find(|arg| tree.find_subcommand(arg).is_some()) == Some("top")
 }
 
-/// The command tree, each long option with its environment variable.
+/// Returns the command tree, each long option with its environment variable.
 pub(crate) fn command() -> clap::Command {
     with_environment(Cli::command(), "HOWDAH")
 }
@@ -157,7 +157,7 @@ const OTHER_VARIABLES: [&str; 5] = [
     "HOWDAH_STATE_DIR",
 ];
 
-/// Notices about variables that look like options of a command, but match none.
+/// Returns notices about variables that look like options of a command, but match none.
 fn unknown_variables(command: &clap::Command, names: impl Iterator<Item = String>) -> Vec<String> {
     let known = variables(command);
     let commands: Vec<_> =
@@ -179,13 +179,13 @@ fn unknown_variables(command: &clap::Command, names: impl Iterator<Item = String
         .collect()
 }
 
-/// The environment variables of all options of a command and its subcommands.
+/// Returns the environment variables of all options of a command and its subcommands.
 fn variables(command: &clap::Command) -> Vec<String> {
     let own = command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned));
     own.chain(command.get_subcommands().flat_map(variables)).collect()
 }
 
-/// The variable that a refused value came from, if the option is not on the command line.
+/// Returns the variable that a refused value came from, if the option is not on the command line.
 fn env_variable_for_error(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -204,7 +204,7 @@ fn env_variable_for_error(error: &clap::Error) -> Option<String> {
     }
 }
 
-/// The file named by `--config` or HOWDAH_CONFIG.
+/// Returns the file named by `--config` or HOWDAH_CONFIG.
 ///
 /// The file may supply required values, so it must be known before clap parses the arguments;
 /// this looks for that one option only.

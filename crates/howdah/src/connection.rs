@@ -73,7 +73,7 @@ pub(crate) fn connect(target: &ConnectTarget) -> anyhow::Result<Client> {
     }
 }
 
-/// A hint on what to check, for failures with a known cause.
+/// Returns a hint on what to check, for failures with a known cause.
 fn connect_hint(error: &ConnectError) -> Option<&'static str> {
     let ConnectError::Failed { failures } = error else { return None };
     if let Some(code) = error.sqlstate() {

@@ -18,7 +18,8 @@ use crate::{
     terminal::{Stdout, StdoutLock, StdoutWriter, Terminal},
 };
 
-/// Output streams, signals and metrics, set up according to the global options.
+/// The process around a command: output streams, signals and metrics, set up according to the
+/// global options.
 #[derive(Debug)]
 pub(crate) struct CommandContext {
     terminal: Terminal,
@@ -55,7 +56,7 @@ impl CommandContext {
         self.stdout.lock()
     }
 
-    /// A writer to stdout that locks it only while writing, for output over a long time.
+    /// Returns a writer to stdout that locks it only while writing, for output over a long time.
     pub(crate) fn output(&self) -> StdoutWriter<'_> {
         self.stdout.output()
     }
@@ -73,13 +74,13 @@ impl CommandContext {
         }
     }
 
-    /// A handle for reporting from other threads.
+    /// Returns a handle for reporting from other threads.
     pub(crate) fn messages(&self) -> Messages {
         Messages { bars: self.bars.clone(), quiet: self.quiet }
     }
 
-    /// A progress bar, visible only if stderr is a terminal. Finish it with
-    /// [`ProgressBar::finish_and_clear`].
+    /// Adds a progress bar, visible only if stderr is a terminal and `--quiet` is not given. Finish
+    /// it with [`ProgressBar::finish_and_clear`].
     pub(crate) fn progress(
         &self,
         total: Total,
@@ -88,8 +89,8 @@ impl CommandContext {
         self.bars.add(total, label)
     }
 
-    /// The flag that Ctrl-C and SIGTERM set. A command that calls this must check the flag and
-    /// finish cleanly; a second signal ends the process immediately.
+    /// Returns the flag that Ctrl-C and SIGTERM set. A command that calls this must check the flag
+    /// and finish cleanly; a second signal ends the process immediately.
     pub(crate) fn interrupted(&self) -> Arc<AtomicBool> {
         self.interrupt.flag()
     }
@@ -99,22 +100,22 @@ impl CommandContext {
         self.terminal
     }
 
-    /// The metrics registry, which [`crate::metrics`] serves.
+    /// Returns the metrics registry, which [`crate::metrics`] serves.
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The configuration file named by the user. Its values are already in the options.
+    /// Returns the configuration file named by the user. Its values are already in the options.
     pub(crate) fn config(&self) -> Option<PathBuf> {
         self.config.clone()
     }
 
-    /// The tree of all commands, for commands that describe or check the command line.
+    /// Returns the tree of all commands, for commands that describe or check the command line.
     pub(crate) fn command_tree(&self) -> clap::Command {
         (self.command_tree)()
     }
 
-    /// The progress bars, for writers that print above them.
+    /// Returns the progress bars, for writers that print above them.
     pub(crate) fn bars(&self) -> &Bars {
         &self.bars
     }

@@ -34,13 +34,13 @@ impl<T, E: Into<anyhow::Error>> WithHint<T> for Result<T, E> {
     }
 }
 
-/// An error with advice; see [`WithHint::hint`].
+/// Adds advice to an error; see [`WithHint::hint`].
 pub(crate) fn with_hint(error: anyhow::Error, hint: impl fmt::Display) -> anyhow::Error {
     HintedError { error, hint: hint.to_string() }.into()
 }
 
-/// An error for options that cannot be combined, or for a value that only the command can check.
-/// The exit code is the one for wrong usage.
+/// Creates an error for options that cannot be combined, or for a value that only the command can
+/// check. The exit code is the one for wrong usage.
 pub(crate) fn wrong_usage(message: impl fmt::Display) -> anyhow::Error {
     WrongUsage(message.to_string()).into()
 }
@@ -88,7 +88,7 @@ impl Error for HintedError {
 #[error("{0}")]
 struct WrongUsage(String);
 
-/// Every error of the chain, including those inside [`HintedError`].
+/// Returns every error of the chain, including those inside [`HintedError`].
 fn causes(error: &anyhow::Error) -> Vec<&(dyn Error + 'static)> {
     let mut found = Vec::new();
     for cause in error.chain() {

@@ -112,7 +112,7 @@ pub(crate) fn set_level(level: LevelFilter) {
 }
 
 /// Turns off logging to a terminal, where lines would damage a full-screen display. A log to a file
-/// or to syslog continues.
+/// or to syslog is not affected.
 pub(crate) fn silence_on_terminal(terminal: Terminal) {
     if let Some((_, handle)) = LEVEL.get().filter(|_| terminal.stderr && SYSLOG.get().is_none()) {
         // Fails only if the log is gone.

@@ -42,7 +42,8 @@ pub(crate) struct MetricsGuard {
     readiness: Arc<ReadinessCheck>,
 }
 
-/// Whether a command accepts work, which `/readyz` reports. It does unless a check says otherwise.
+/// The check whether a command accepts work, whose result `/readyz` reports. Without a check, the
+/// command accepts work.
 #[derive(Default)]
 pub(crate) struct ReadinessCheck(OnceLock<Box<dyn Fn() -> bool + Send + Sync>>);
 

@@ -76,7 +76,7 @@ impl Stdout {
         StdoutLock { buffer, flush_lines: self.flush_lines }
     }
 
-    /// A writer that locks stdout for each write.
+    /// Returns a writer that locks stdout for each write.
     pub(crate) fn output(&self) -> StdoutWriter<'_> {
         StdoutWriter(self)
     }
@@ -127,7 +127,8 @@ impl Write for StdoutLock<'_> {
     }
 }
 
-/// Standard output was closed by its reader, as in `howdah … | head`. Not a failure.
+/// The error for standard output that was closed by its reader, as in `howdah … | head`. The
+/// command then counts as successful.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("standard output was closed")]
 pub(crate) struct StdoutClosed;

@@ -28,7 +28,7 @@ pub(crate) fn time_or_zero(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { time(text) }
 }
 
-/// A parser of durations within a range in seconds; see [`time`].
+/// Returns a parser of durations within a range in seconds; see [`time`].
 pub(crate) fn time_in_range(
     seconds: RangeInclusive<f64>,
 ) -> impl Fn(&str) -> Result<Duration, String> + Clone {
@@ -55,8 +55,8 @@ pub(crate) fn listen_address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "write an IP address and a port, such as 127.0.0.1:8080".to_owned())
 }
 
-/// A parser of bytes per second, at most `max`: `500kB`, `64MB`, `1GB`, in powers of 1024. A bare
-/// number is rejected, because it could be meant in megabytes.
+/// Returns a parser of bytes per second, at most `max`: `500kB`, `64MB`, `1GB`, in powers of 1024.
+/// A bare number is rejected, because it could be meant in megabytes.
 pub(crate) fn data_rate(max: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     move |text| {
         let has_unit = text.ends_with('B');

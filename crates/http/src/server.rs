@@ -54,14 +54,15 @@ impl HttpServer {
         Self::serve(name, TcpListener::bind(addresses)?, connections_max, router)
     }
 
-    /// Like [`Self::start`], for pages that browsers read: only GET and HEAD requests whose `Host`
-    /// and `Origin` headers name this server are served, and responses have security headers. A
-    /// response may replace the default `Content-Security-Policy`, which allows nothing.
+    /// Like [`Self::start`], for pages that browsers read: only GET and HEAD requests are served,
+    /// whose `Host` header and `Origin` header, if any, name this server. Requests caused by other
+    /// sites are refused unless they are navigations. Responses have security headers; a response
+    /// may replace the default `Content-Security-Policy`, which allows nothing.
     ///
     /// # Errors
     ///
-    /// Other machines could reach the address although `access` does not allow it, or the address
-    /// cannot be bound.
+    /// Other machines could reach the address although `access` does not allow it, the address
+    /// cannot be bound, or the thread cannot be started.
     pub fn start_pages(
         name: &'static str,
         address: SocketAddr,
@@ -117,7 +118,7 @@ impl HttpServer {
         self.address
     }
 
-    /// Returns the number of open connections, each with a request or its response.
+    /// Returns the number of open connections, including those that have not sent a request yet.
     pub fn open_connections(&self) -> usize {
         self.connections_max.saturating_sub(self.permits.available_permits())
     }

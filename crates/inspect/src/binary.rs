@@ -22,7 +22,8 @@ use crate::{
     usdt::{UsdtProbe, parse_usdt_probes},
 };
 
-/// The binary of a process, and where it is mapped.
+/// The binary of a process: its build id, exported symbols and USDT probes, and the difference
+/// between addresses in the file and in the process.
 #[derive(Clone, Debug)]
 pub struct Binary {
     build_id: Option<BuildId>,

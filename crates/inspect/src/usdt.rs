@@ -38,7 +38,7 @@ pub struct UsdtArgument {
     pub operand: Operand,
 }
 
-/// Where a tracer finds the value of an argument.
+/// Location of an argument's value, or the value itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// A constant, given in the note.
@@ -131,7 +131,8 @@ fn parse_usdt_note(
 }
 
 impl UsdtArgument {
-    /// Parses `-4@40(%rbp)`: size in bytes, negative if signed, and location.
+    /// Parses `-4@40(%rbp)`: size in bytes, negative if signed, and location. A missing or invalid
+    /// size counts as 8.
     fn parse(text: &str) -> Self {
         let (size, place) = text.split_once('@').unwrap_or(("8", text));
         let size = size.parse().unwrap_or(8_i8);

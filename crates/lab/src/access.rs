@@ -72,7 +72,7 @@ impl Access {
     }
 
     /// Updates `pg_hba.conf` of a reused or copied cluster: unless TCP is trusted, replaces `trust`
-    /// in the rules for TCP. All other rules are kept.
+    /// with `scram-sha-256` in the rules for TCP. All other rules are kept.
     pub(crate) fn tighten_rules(self, data: &Path, os_user: &OsUser) -> Result<(), ClusterError> {
         if self == Self::TcpTrusted {
             return Ok(());
@@ -90,8 +90,9 @@ impl Access {
 const HBA_FILE: &str = "pg_hba.conf";
 
 /// Replaces `trust` with `scram-sha-256` in all rules except those for the socket. A continuation
-/// line counts as a rule for TCP. A database or role name that contains `trust` is changed as well;
-/// the rule then matches fewer connections, which is safe.
+/// line counts as a rule for TCP. A database or role name that contains `trust` is changed as well:
+/// connections to it then match a later rule or none, and no later rule for TCP uses `trust`
+/// either.
 fn tightened(rules: &str) -> String {
     let mut text = String::with_capacity(rules.len());
     for line in rules.split_inclusive('\n') {

@@ -16,7 +16,7 @@ pub struct Binaries {
     origin: BinariesOrigin,
 }
 
-/// How binaries were found.
+/// The place where binaries were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BinariesOrigin {

@@ -249,7 +249,8 @@ impl Cluster {
     /// Creates a second cluster with the same data, settings and binaries.
     ///
     /// Stops this cluster for the copy and, if it ran, starts it again. `builder` sets the copy's
-    /// name, directory and additional settings; its choice of binaries is ignored.
+    /// name, directory, port, access by TCP and additional settings; its choice of binaries is
+    /// ignored.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use std::{
 
 use crate::find_error::FindError;
 
-/// Why a cluster could not be created, started, copied or stopped.
+/// The reason why a cluster could not be created, started, copied or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {

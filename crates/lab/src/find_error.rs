@@ -7,10 +7,10 @@ use crate::version::Version;
 /// The directories that [`system_dirs`](crate::binaries::system_dirs) lists, for messages.
 const SYSTEM_DIRS: [&str; 2] = ["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"];
 
-/// Why an archive could not be fetched.
+/// The reason why an archive could not be fetched.
 pub(crate) type FetchSource = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why no binaries were found.
+/// The reason why no binaries were found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FindError {
@@ -55,7 +55,7 @@ pub enum FindError {
     },
 }
 
-/// Why the PostgreSQL binaries in a directory cannot be used.
+/// The reason why the PostgreSQL binaries in a directory cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableBinaries {

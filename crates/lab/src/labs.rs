@@ -45,7 +45,7 @@ pub struct Labs {
 /// Default of [`Labs::grace`].
 const GRACE: Duration = Duration::from_secs(24 * 3600);
 
-/// Why an operation on a lab failed.
+/// The reason why an operation on a lab failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabsError {
@@ -99,7 +99,8 @@ pub enum LabsError {
 
 impl Labs {
     /// The user's labs: `$HOWDAH_STATE_DIR/labs`; for root `/var/lib/howdah/labs`; for others
-    /// `$XDG_STATE_HOME/howdah/labs` or `~/.local/state/howdah/labs`.
+    /// `$XDG_STATE_HOME/howdah/labs` or `~/.local/state/howdah/labs`. Variables with relative paths
+    /// are ignored; without a home directory, the state is in the temporary directory.
     pub fn for_current_user() -> Self {
         let given = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state = given("HOWDAH_STATE_DIR").unwrap_or_else(|| {

@@ -47,15 +47,16 @@ impl BinariesSearch {
     }
 
     /// Sets the directory of fetched archives and initdb templates, instead of the user's cache:
-    /// `$HOWDAH_CACHE_DIR`, else `/var/cache/howdah` for root and `~/.cache/howdah` for others.
+    /// `$HOWDAH_CACHE_DIR`, else `/var/cache/howdah` for root, and `$XDG_CACHE_HOME/howdah` or
+    /// `~/.cache/howdah` for others.
     #[must_use]
     pub fn cache_dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.cache = LabCache::at(dir.into());
         self
     }
 
-    /// Whether binaries may be fetched if none are installed; the default is true. Archives fetched
-    /// earlier are used in either case.
+    /// Sets whether binaries may be fetched if none are installed; the default is true. Archives
+    /// fetched earlier are used in either case.
     #[must_use]
     pub fn fetch(mut self, allowed: bool) -> Self {
         self.fetch = allowed;

@@ -39,7 +39,7 @@ const DEFAULTS: &[(&str, &str)] = &[
 /// server's options `-D`, `-k` and `-p`.
 const RESERVED: &[&str] = &["config_file", "data_directory", "port", "unix_socket_directories"];
 
-/// Names and values, in the order given.
+/// Settings to write to `lab.conf`: names and values, in the order given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerSettings(Vec<(String, String)>);
 

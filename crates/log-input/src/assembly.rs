@@ -5,9 +5,9 @@
 //! fragment of the process's seventh message. Fragments of several processes may be interleaved,
 //! and some may be lost.
 //!
-//! The prefix of such a log usually has neither time nor process id, because syslog adds them. In
-//! this case both are inserted at the front of each line, so that the result is a stderr log with
-//! the prefix [`ADDED_PREFIX`] followed by the server's own.
+//! The prefix of such a log usually has neither time nor process id, because syslog adds them. If
+//! it has no time, both are inserted at the front of each line that does not begin with a tab, so
+//! that the result is a stderr log with the prefix [`ADDED_PREFIX`] followed by the server's own.
 //!
 //! Source: `write_syslog` in `elog.c`; rsyslog manual, `parser.escapeControlCharactersOnReceive`.
 
@@ -61,7 +61,8 @@ struct SyslogMessage {
     is_broken: bool,
     is_closed: bool,
     last_entry: u64,
-    /// Length of the last fragment before unescaping, as the server sent it.
+    /// Length of the last fragment as the server sent it: unescaped, and without a newline at its
+    /// end.
     last_len: usize,
     time: String,
     text: Vec<u8>,
@@ -107,7 +108,7 @@ impl Assembly {
     }
 
     /// Adds the next fragment, and emits the messages that are complete by now. Reports a fragment
-    /// of another program or host.
+    /// of another program, which is skipped, and one of another host, which is added.
     pub(super) fn push_fragment(
         &mut self,
         fragment: &SyslogFragment<'_>,
@@ -156,7 +157,7 @@ impl Assembly {
         is_known
     }
 
-    /// Adds a fragment to its message, or starts one with it.
+    /// Adds a fragment to its message, or starts a message with it.
     fn add_fragment(
         &mut self,
         fragment: &SyslogFragment<'_>,
@@ -239,9 +240,9 @@ enum Continuation {
 }
 
 impl SyslogMessage {
-    /// How a fragment continues this message. The server cuts a line at the last white space within
-    /// 900 bytes, so a fragment that continues a line starts with a word that would not have fit
-    /// into the previous one.
+    /// Returns whether a fragment continues the message's last line or is a new line. The server
+    /// cuts a line at the last white space within 900 bytes, so a fragment that continues a line
+    /// starts with a word that would not have fit into the previous one.
     fn continuation(&self, text: &[u8]) -> Continuation {
         let is_new_line = match text.first() {
             Some(b'\t') | None => true,
@@ -265,7 +266,8 @@ impl SyslogMessage {
         }
     }
 
-    /// Whether a line begins with the same bytes as the message, usually the time of a prefix.
+    /// Whether a line begins with the same [`COMMON_PREFIX_BYTES`] bytes as the message, usually
+    /// the time of a prefix.
     fn shares_prefix(&self, text: &[u8]) -> bool {
         self.text.len() >= COMMON_PREFIX_BYTES
             && text.get(..COMMON_PREFIX_BYTES) == self.text.get(..COMMON_PREFIX_BYTES)

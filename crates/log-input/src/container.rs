@@ -7,9 +7,10 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// The format of Kubernetes container runtimes: `2026-11-20T12:43:19.577123456Z stderr F text`.
+/// Removes the headers that Kubernetes container runtimes put in front of each line:
+/// `2026-11-20T12:43:19.577123456Z stderr F text`.
 ///
-/// `P` in place of `F` marks a partial line, which continues in the next entry of its stream.
+/// `P` in place of `F` marks part of a line; the next entry of its stream contains the next part.
 /// Source: Kubernetes, CRI logging, `kubelet-cri-logging.md`.
 #[derive(Debug)]
 pub(super) struct Cri {
@@ -90,9 +91,9 @@ fn read_cri_line(
     output.log.push(b'\n');
 }
 
-/// Lines with a time in front, `2026-11-20T12:43:19.577Z text`: from `kubectl logs --timestamps`,
-/// `docker logs -t`, a CloudWatch export to S3. A line without a time continues the previous one
-/// and is passed through.
+/// Removes the time in front of each line, `2026-11-20T12:43:19.577Z text`, as written by `kubectl
+/// logs --timestamps`, `docker logs -t`, and a CloudWatch export to S3. A line without a time
+/// belongs to the previous entry and is passed through.
 #[derive(Debug)]
 pub(super) struct TimestampedLines {
     lines: LineSplitter,

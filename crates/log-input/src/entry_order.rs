@@ -37,8 +37,9 @@ const UNDECIDED_ENTRIES_MAX: usize = 1000;
 const REORDER_BYTES_MAX: usize = 64 << 20;
 
 impl EntryOrder {
-    /// Adds the entry with this time, which `out` contains from `start` on. Reports once that the
-    /// entries run backwards, and whether there are too many to reverse.
+    /// Adds the entry at the end of `out`, which begins at `start` and has the time `time`. Returns
+    /// a problem once when the entries are found to run backwards, and once if they then become too
+    /// many to reverse.
     pub(super) fn push(
         &mut self,
         time: &[u8],
@@ -68,7 +69,8 @@ impl EntryOrder {
         }
     }
 
-    /// Releases all entries, reversed if they ran backwards, because the input has ended.
+    /// Releases all entries, reversed if they ran backwards, because the input has ended. Returns a
+    /// problem if only now they are found to run backwards.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) -> Option<InputProblem> {
         let was_unknown = self.direction == EntryDirection::Unknown;
         let is_backwards =

@@ -29,7 +29,7 @@ pub enum Envelope {
     Json,
     /// syslog files and `journalctl`'s own lines.
     Syslog,
-    /// `journalctl -o json`.
+    /// The journal as JSON: `journalctl -o json` and its variants.
     JournalJson,
     /// `journalctl -o export`.
     JournalExport,
@@ -264,7 +264,8 @@ fn detect_in_object(object: &[u8]) -> Option<Envelope> {
     json_envelopes::open_envelope(object, 0, &mut Vec::new()).map(|_| Envelope::Json)
 }
 
-/// Line envelopes are detected by the majority of the first lines, because each line has a header.
+/// Detects an envelope of lines: the journal's export format by the first field, and others by the
+/// majority of the first lines, because each line has a header.
 fn detect_in_lines(sample: &[u8], calendar: Calendar) -> Option<Envelope> {
     let is_export =
         sample.starts_with(b"__CURSOR=") || sample.starts_with(b"__REALTIME_TIMESTAMP=");

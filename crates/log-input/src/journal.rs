@@ -52,7 +52,7 @@ impl JournalFields {
     }
 }
 
-/// Entries as JSON objects, on one line each or spread over several.
+/// Unwraps journal entries written as JSON objects, each on one line or spread over several.
 #[derive(Debug)]
 pub(super) struct JournalJson {
     objects: ObjectSplitter,
@@ -110,8 +110,9 @@ fn parse_byte_array(value: &[u8]) -> Option<Vec<u8>> {
     inner.split(|byte| *byte == b',').map(number).collect()
 }
 
-/// Entries of the export format. A field is either a line `NAME=value`, or `NAME`, a newline, the
-/// length in eight bytes, the value and a newline. An empty line ends an entry.
+/// Unwraps journal entries written in the export format. A field is either a line `NAME=value`, or
+/// `NAME`, a newline, the length in eight bytes (little-endian), the value and a newline. An empty
+/// line ends an entry.
 #[derive(Debug)]
 pub(super) struct JournalExport {
     bytes_max: usize,

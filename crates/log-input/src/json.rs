@@ -187,7 +187,8 @@ impl ObjectSplitter {
 /// Maximum retained capacity; a buffer that one long object made larger is shrunk.
 const RETAINED_BYTES_MAX: usize = 1 << 20;
 
-/// Whether an object begins like a document whose first key holds the entries: `{"events": [`.
+/// Whether an object begins like a document whose first key is that of the array of entries:
+/// `{"events": [`, `{"entries": [` or `{"records": [`.
 fn is_document_head(object: &[u8]) -> bool {
     if object.len() > 64 {
         return false;

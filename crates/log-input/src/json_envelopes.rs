@@ -64,7 +64,7 @@ impl Layer for JsonEnvelopes {
     }
 }
 
-/// State that carries over from one envelope to the next.
+/// Opens envelopes one after another, and keeps what the next ones depend on.
 #[derive(Debug, Default)]
 struct EnvelopeOpener {
     order: EntryOrder,
@@ -118,10 +118,10 @@ impl EnvelopeOpener {
     }
 }
 
-/// Contents of an envelope in a known format.
+/// The kind of contents of an envelope in a known format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EnvelopeContent<'a> {
-    /// Text of the server's log, and the time of the entry.
+    /// Text of the server's log. `time` is the JSON value of the entry's time; empty without one.
     Log { time: &'a [u8] },
     /// Something else, such as an audit entry or output of another program.
     Other,
@@ -196,9 +196,9 @@ pub(super) fn open_envelope<'a>(
     None
 }
 
-/// Appends the record in an entry of Azure Monitor; `None` if it has no message. Entries of Single
-/// Server have the line prefix and the other parts of the record as separate members; those of
-/// Flexible Server have whole lines.
+/// Appends the record in an entry of Azure Monitor; `None` if it has no message, or has a separate
+/// prefix but no level. Entries of Single Server have the line prefix and the other parts of the
+/// record as separate members; those of Flexible Server have whole lines.
 ///
 /// Source: "Logs in Azure Database for PostgreSQL - Single Server", table "Schema".
 fn push_properties(properties: &[u8], out: &mut Vec<u8>) -> Option<()> {
@@ -273,8 +273,9 @@ fn open_payload<'a>(payload: &[u8], time: &'a [u8], out: &mut Vec<u8>) -> Envelo
     }
 }
 
-/// Appends a part of a container's stream. Docker cuts long lines into parts of 16 KiB, of which
-/// only the last has a newline; agents remove the newline from all.
+/// Appends a part of a container's stream, with a newline unless the line continues in the next
+/// part. Docker cuts long lines into parts of 16 KiB, of which only the last has a newline; agents
+/// remove the newline from all.
 fn push_stream(text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(text);
     if !text.ends_with(b"\n") && text.len() < DOCKER_CHUNK_BYTES {

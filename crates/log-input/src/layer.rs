@@ -19,13 +19,14 @@ pub(super) trait Layer: Send + std::fmt::Debug {
     /// Emits or rejects all buffered input, because the input has ended.
     fn finish(&mut self, output: &mut LayerOutput);
 
-    /// The prefix that the layer adds in front of each line, in PostgreSQL's syntax.
+    /// The prefix that the layer adds in front of each line, in the syntax of `log_line_prefix`;
+    /// `None` if it adds none, or does not know yet.
     fn added_prefix(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// Output collected from a layer since the last call.
+/// Output of layers that has not been taken yet.
 #[derive(Debug, Default)]
 pub(super) struct LayerOutput {
     /// Contents of the envelope.
@@ -34,16 +35,18 @@ pub(super) struct LayerOutput {
     pub(super) problems: Vec<Issue>,
 }
 
-/// A problem with an envelope, and how often it occurred.
+/// A problem with an envelope. The first three problems of a kind are separate issues; the third
+/// issue also counts the later ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
     /// The kind of problem.
     pub reason: InputProblem,
     /// Number of occurrences.
     pub count: u64,
-    /// Line of the first occurrence, from 1.
+    /// Line of the first occurrence, from 1; in a replay file of pgreplay, the number of the item;
+    /// 0 for an archive.
     pub line: u64,
-    /// Beginning of the first occurrence.
+    /// The first line of the affected input, or a message about it, shortened.
     pub excerpt: String,
 }
 

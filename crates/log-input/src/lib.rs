@@ -64,7 +64,7 @@ use self::{
     stamp::Calendar,
 };
 
-/// An open file or pipe.
+/// An open file or pipe, from which a plain log is read: unpacked, and without its envelopes.
 #[derive(Debug)]
 pub struct LogInput {
     source: InputSource,
@@ -167,9 +167,9 @@ impl LogInput {
     }
 
     /// Reserves the next part of a plain log file for another thread to read; the next
-    /// [`read`](Self::read) continues after it. Returns `None` for a pipe, for a file that is or
-    /// may be compressed or in an envelope, and if less than a whole chunk was left when the file
-    /// was opened.
+    /// [`read`](Self::read) continues after it. Returns `None` for a pipe and standard input, for a
+    /// file that is or may be compressed or in an envelope, and if less than a whole chunk was left
+    /// when the file was opened.
     pub fn next_range(&mut self) -> Option<FileRange> {
         let InputSource::Plain(file) = &self.source else { return None };
         let (start, len) = (self.read_bytes(), CHUNK_BYTES as u64);

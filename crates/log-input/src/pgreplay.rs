@@ -26,7 +26,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// Converts the items of a replay file.
+/// Converts the items of a replay file to records of a jsonlog.
 #[derive(Debug)]
 pub(super) struct Pgreplay {
     bytes_max: usize,
@@ -46,8 +46,9 @@ struct PgreplaySession {
     statements: HashMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Maximum number of known sessions, and of known statements of a session.
+/// Maximum number of known sessions. When a further one begins, all are removed.
 const SESSIONS_MAX: usize = 65_536;
+/// Maximum number of known statements of a session. Further ones are not stored.
 const STATEMENTS_MAX: usize = 10_000;
 
 impl Pgreplay {
@@ -241,7 +242,7 @@ impl<'a> PgreplayItem<'a> {
 /// 2000-01-01 in seconds since 1970.
 const EPOCH_SECONDS: i64 = 946_684_800;
 
-/// Why an item cannot be parsed.
+/// The reason why an item cannot be parsed.
 enum ItemError {
     /// The item is incomplete.
     Incomplete,

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// Removes syslog headers.
+/// Removes syslog headers, and assembles messages from their fragments.
 #[derive(Debug)]
 pub(super) struct SyslogLayer {
     lines: LineSplitter,
@@ -26,7 +26,8 @@ pub(super) struct SyslogLayer {
 }
 
 impl SyslogLayer {
-    /// `calendar` is the time of the log's last line.
+    /// Creates a layer that rejects lines longer than `bytes_max`. `calendar` is that of the log's
+    /// last line.
     pub(super) fn new(bytes_max: usize, calendar: Calendar) -> Self {
         Self { lines: LineSplitter::new(bytes_max), calendar, assembly: Assembly::new(bytes_max) }
     }

@@ -18,13 +18,13 @@ pub use self::{
 /// Result of a diagnosis.
 #[derive(Clone, Debug)]
 pub struct LoggingDiagnosis {
-    /// Name of the examined logs or server, for display.
+    /// Description of the examined logs or server, for display.
     pub subject: String,
     /// Settings that differ from their recommended values, most important first.
     pub findings: Vec<Finding>,
     /// Remarks that are not about a single setting.
     pub notes: Vec<String>,
-    /// Where the settings are changed.
+    /// The place where the settings are changed.
     pub remedy: Remedy,
     /// The server's major version; `None` if unknown.
     pub major: Option<u32>,
@@ -40,11 +40,12 @@ pub struct Finding {
     /// Estimated bytes that the recommended value adds to the examined log, negative if it makes
     /// the log smaller; `None` without an estimate.
     pub adds_bytes: Option<i64>,
-    /// The role or database that overrides the server-wide value: `role app`, `database shop`.
+    /// The role or database that overrides the server-wide value: `role app`, `database shop`,
+    /// `role app in database shop` or `all roles`; `None` for the server-wide value.
     pub scope: Option<String>,
 }
 
-/// Where settings are changed.
+/// The place where settings are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// postgresql.conf, edited by hand, because only a log was examined.
@@ -66,7 +67,7 @@ impl Finding {
         Self { adds_bytes: Some(bytes), ..self }
     }
 
-    /// How important the setting is for a capture.
+    /// The importance of the setting for a capture.
     pub fn importance(&self) -> Importance {
         self.setting.importance()
     }
@@ -87,7 +88,8 @@ impl LoggingDiagnosis {
         self.major.unwrap_or(u32::MAX)
     }
 
-    /// The settings to change, one line each, in the syntax of the place where they are changed.
+    /// Lines that change the settings, in the syntax of the place where they are changed. They may
+    /// include a command to reload the configuration, and comments.
     pub fn remedy_lines(&self) -> Vec<String> {
         let mut listed = BTreeSet::new();
         let mut lines = Vec::new();

@@ -5,7 +5,7 @@ use crate::{
     server_log_format::ServerLogFormat,
 };
 
-/// How to read a log. [`ImportOptions::default`] detects everything that can be detected.
+/// Options for reading a log. [`ImportOptions::default`] detects everything that can be detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportOptions {
     /// The log's format, or `None` to detect it from the data.
@@ -15,9 +15,10 @@ pub struct ImportOptions {
     /// `log_timezone`: an IANA name such as `Europe/Vienna`, an offset such as `+05:30`, or an
     /// abbreviation such as `CEST`. Resolves abbreviations that several zones share.
     pub timezone: Option<String>,
-    /// When an event is emitted.
+    /// The time at which the event of an action is emitted.
     pub emit: Emit,
-    /// Maximum record size in bytes, at most 512 MiB. Longer records are rejected and counted.
+    /// Maximum record size in bytes; more than 512 MiB counts as 512 MiB. Longer records are
+    /// rejected and counted.
     pub max_record_bytes: usize,
 }
 
@@ -49,7 +50,7 @@ impl ImportOptions {
     }
 }
 
-/// When an event is emitted.
+/// The time at which the event of an action is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emit {
     /// Emit when the action is known, for replay while the log is still being written. The outcome

@@ -132,7 +132,8 @@ pub(crate) trait SessionLookup {
     fn names(&self, session_id: &[u8], pid: Option<u32>) -> SessionNames<'_>;
 }
 
-/// The spans of a line's fields, relative to the start of the line.
+/// A match of a prefix and a label at the front of a line. Offsets count from the start of the
+/// line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Match {
     spans: [(u16, u16); PrefixField::COUNT],

@@ -63,7 +63,7 @@ impl<'a> LogRecord<'a> {
     }
 
     accessors! { fields:
-        /// When the server process started, in seconds since the Unix epoch.
+        /// Start of the server process, in seconds since the Unix epoch.
         session_start: Option<i64>;
         pid: Option<u32>;
         /// Whether the message comes from a parallel worker.

@@ -18,14 +18,15 @@ pub use self::{
 };
 use crate::{prefix::LogLinePrefix, server_log_format::ServerLogFormat};
 
-/// Totals of an import, complete after [`finish`](crate::Importer::finish).
+/// The result of an import, complete after [`finish`](crate::Importer::finish).
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ImportSummary {
     /// Bytes read.
     pub bytes: u64,
     /// Files started.
     pub files: u64,
-    /// The files that were read; only filled by [`read_files`](crate::read_files).
+    /// The files that were read or left out. Empty unless the import is by
+    /// [`read_files`](crate::read_files) or [`visit_files`](crate::visit_files).
     pub inputs: Inputs,
     /// Number of server messages that were parsed.
     pub records: u64,
@@ -73,7 +74,8 @@ impl ImportSummary {
         self.severities[severity as usize]
     }
 
-    /// Number of records and foreign lines that were skipped.
+    /// Number of problems because of which part of the log was skipped: those that [drop a
+    /// record](ProblemReason::drops_record).
     pub fn rejected(&self) -> u64 {
         self.problems.iter().filter(|p| p.reason.drops_record()).map(|p| p.count).sum()
     }

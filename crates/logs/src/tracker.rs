@@ -50,7 +50,7 @@ use crate::{
     summary::{ImportSummary, LogPosition},
 };
 
-/// All sessions of a log.
+/// Derives events from the records of a log, with the state of all its sessions.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     table: SessionTable,

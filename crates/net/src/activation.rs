@@ -16,7 +16,8 @@ use crate::{listener::Listener, sys::adopt_descriptor};
 /// A listening socket passed by the service manager.
 #[derive(Debug)]
 pub struct ActivatedSocket {
-    /// The name in the service manager: `FileDescriptorName=`, or the unit's name.
+    /// The name in the service manager: `FileDescriptorName=`, or the unit's name; `unknown` if the
+    /// service manager passed none.
     pub name: String,
     /// The socket, listening and non-blocking.
     pub listener: Listener,

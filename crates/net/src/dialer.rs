@@ -40,7 +40,7 @@ enum DialAddress {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// The host name has no address.
+    /// The host name could not be resolved, or has no address.
     #[error("no address found for host {host:?}")]
     UnknownHost {
         /// The host name as given.
@@ -84,7 +84,8 @@ impl Dialer {
         Self { address: DialAddress::Tcp(address), tls: None, tcp: None }
     }
 
-    /// Creates a dialer for a unix socket.
+    /// Creates a dialer for a unix socket. A path that starts with `@` is a name in Linux's
+    /// abstract namespace.
     pub fn unix(path: &Path) -> Self {
         Self { address: DialAddress::Unix(path.to_owned()), tls: None, tcp: None }
     }

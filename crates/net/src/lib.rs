@@ -6,8 +6,9 @@
 //!
 //! # Cost
 //!
-//! Registration is edge-triggered in both directions, so a warm exchange costs one `epoll_wait`
-//! shared by all ready sockets, one `read` and one `write` per connection, and no `epoll_ctl`.
+//! Registration is edge-triggered in both directions, so an exchange on a registered connection
+//! costs one `epoll_wait` shared by all ready sockets, one `read` and one `write`, and no
+//! `epoll_ctl`.
 //! A deadline costs one `timerfd_settime` when it differs from the one already armed.
 
 mod activation;

@@ -49,11 +49,11 @@ pub struct Listener {
 #[derive(Debug)]
 enum ListenerAddress {
     Tcp(SocketAddr),
-    /// A unix socket at this path, which [`Listener::remove`] deletes.
+    /// The path of a unix socket, or `@` followed by a name in Linux's abstract namespace.
     Unix(PathBuf),
 }
 
-/// The error for a listener that could not be created.
+/// The error for an address or path that cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {place}")]
 pub struct ListenError {
@@ -130,9 +130,9 @@ impl Listener {
     }
 
     /// Listens on a unix socket with these permissions and group; `None` is the group of the
-    /// process. A socket that a dead process has left is replaced; a socket with a live listener,
-    /// or any other file, is an error. A path that starts with `@` is a name in Linux's abstract
-    /// namespace, which has no permissions.
+    /// process. A socket file that a dead process has left is deleted first; a socket with a live
+    /// listener, or any other file, is an error. A path that starts with `@` is a name in Linux's
+    /// abstract namespace, which has no permissions.
     ///
     /// # Errors
     ///

@@ -164,7 +164,8 @@ impl Stream {
         matches!(self.transport, Transport::Unix(_))
     }
 
-    /// Returns the user id of the peer of a unix socket, as reported by the kernel; `None` for TCP.
+    /// Returns the user id of the peer of a unix socket, as reported by the kernel; `None` for TCP,
+    /// or if the kernel does not report it.
     pub fn peer_uid(&self) -> Option<u32> {
         match &self.transport {
             Transport::Tcp(_) => None,
@@ -212,7 +213,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The connection was refused or lost, the server does not offer TLS, or the handshake failed.
+    /// The connection was refused or lost, the server does not offer the TLS that is required, or
+    /// the handshake failed.
     pub fn open(&mut self) -> io::Result<bool> {
         loop {
             let next = match &mut self.phase {

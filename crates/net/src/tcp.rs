@@ -7,20 +7,20 @@ use rustix::net::sockopt::{
     set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
 };
 
-/// Kernel options of TCP connections; `None` leaves an option at the system's default.
+/// Kernel options of TCP connections. An option that is `None` keeps the system's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
     /// Whether keepalive probes are sent to silent peers. If not, the other keepalive options have
     /// no effect.
     pub keepalive: bool,
-    /// Idle time before the first probe, in whole seconds.
+    /// Idle time before the first probe, rounded up to whole seconds.
     pub keepalive_idle: Option<Duration>,
-    /// Time between probes, in whole seconds.
+    /// Time between probes, rounded up to whole seconds.
     pub keepalive_interval: Option<Duration>,
     /// Number of unanswered probes after which the connection is lost.
     pub keepalive_count: Option<u32>,
-    /// Time after which unacknowledged data closes the connection, in whole milliseconds. Linux:
-    /// `TCP_USER_TIMEOUT`.
+    /// Time after which the kernel closes a connection with unacknowledged data, rounded down to
+    /// whole milliseconds. Linux: `TCP_USER_TIMEOUT`.
     pub user_timeout: Option<Duration>,
     /// Size of the kernel's buffers in bytes, per direction.
     pub buffer_bytes: Option<usize>,

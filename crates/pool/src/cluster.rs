@@ -92,7 +92,8 @@ impl TargetRole {
     }
 }
 
-/// The cluster that serves the clients of one user in one database; part of the owner pool's spec.
+/// A cluster that serves the clients of one user in one database; part of the owner pool's spec.
+/// Each shard of a sharded database has its own.
 #[derive(Clone, Debug)]
 pub struct ClusterSpec {
     /// The members in configured order, 1 to 64.

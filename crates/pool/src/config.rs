@@ -221,8 +221,8 @@ pub struct ListenConfig {
     pub unix_group: Option<String>,
     /// Length of the kernel's queue of connections not yet accepted.
     pub backlog: u32,
-    /// The unix socket through which a new process takes over from this one; in the directory of
-    /// the first unix socket if `None`.
+    /// The unix socket through which a new process takes over from this one. `None` means a socket
+    /// in the first of `unix_directories` that is not in the abstract namespace.
     pub takeover: Option<PathBuf>,
     /// Trusted proxies: networks, and `unix` for unix sockets. Their connections must start with a
     /// header of the PROXY protocol, version 1 or 2; all other connections must not.
@@ -250,7 +250,7 @@ impl Default for ListenConfig {
     }
 }
 
-/// When a client gives its server connection back.
+/// The pooling mode, which determines when a client releases its server connection.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize,
 )]
@@ -319,8 +319,8 @@ impl Default for SizeConfig {
     }
 }
 
-/// Limits on the number of connections and on the length of messages: `[pool.limits]`. `None`,
-/// written 0, means no limit.
+/// Limits on the number of connections and on the length of messages: `[pool.limits]`. For the
+/// optional ones, `None`, written 0, means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LimitConfig {

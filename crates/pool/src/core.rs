@@ -76,8 +76,8 @@ pub use report::{
 ///
 /// The worker reports socket events through the methods below, in any order. With each event it
 /// passes the current time and its [`CoreIo`], through which the core issues commands. It never
-/// blocks, reads no clock and draws no random numbers, so the same calls always produce the same
-/// commands.
+/// blocks, reads no clock and generates no random numbers, so the same calls always produce the
+/// same commands.
 ///
 /// # The worker's duties
 ///
@@ -113,9 +113,10 @@ pub struct Core {
     next_sweep: Time,
     /// Clients taken over from another process, by the cancel key that they got from it.
     takeover_keys: HashMap<CancelKey, ClientId>,
-    /// Number of workers among which each pool is divided.
+    /// Number of workers, among which [`PoolSpec::servers_min`] is divided.
     workers: u32,
-    /// Whether a pool has a [`PoolSpec::servers_min`]: timers must then run even without clients.
+    /// Whether a pool has, or once had, a share of [`PoolSpec::servers_min`] here: timers must then
+    /// run even without clients and servers.
     has_min_pools: bool,
     /// Whether idle servers are closed as soon as no client waits for one: during a takeover.
     closes_idle_servers: bool,
@@ -151,10 +152,9 @@ pub struct Core {
 /// Work that the core runs at the end of a call; see `Core::run_deferred`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DeferredWork {
-    /// A client's fan-out request advances, and its completed transaction is queued for its
-    /// mirrors.
+    /// Advance a client's fan-out request, and queue its completed transaction for its mirrors.
     Client(ClientId),
-    /// A client's queue of transactions for a mirror advances.
+    /// Advance a client's queue of transactions for a mirror.
     MirrorQueue(MirrorQueueId),
 }
 
@@ -220,8 +220,9 @@ impl Core {
         }
     }
 
-    /// Adds a pool, or replaces its settings. New limits apply to connections opened from now on;
-    /// [`Core::pools_changed`] applies them to existing ones.
+    /// Adds a pool with the settings `spec`, or gives an existing pool these settings. New limits
+    /// apply to connections opened from now on; [`Core::pools_changed`] applies them to existing
+    /// ones.
     pub fn set_pool(&mut self, id: PoolId, spec: Arc<PoolSpec>) {
         if self.pools.len() <= id.index() {
             self.pools.resize_with(id.index() + 1, || None);
@@ -263,8 +264,10 @@ impl Core {
     }
 
     /// Sends a new client `auth_messages`, such as AuthenticationOk, then ParameterStatus,
-    /// BackendKeyData and ReadyForQuery. If no server of the pool has logged in yet, the client is
-    /// paused, and all but `auth_messages` are sent after the first server login.
+    /// BackendKeyData and ReadyForQuery. If no server of the pool has logged in yet, or its server
+    /// is down, the client gets only `auth_messages` now and the rest after the next successful
+    /// server login. It is refused at once if the server is down and no login attempt is in
+    /// progress or due.
     pub fn finish_client_login(
         &mut self,
         id: ClientId,
@@ -404,8 +407,8 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Returns the number of connected clients, excluding the internal clients that replay on
-    /// mirrors.
+    /// Returns the number of connected clients, plus the internal clients of their sub-requests.
+    /// The internal clients that replay transactions on mirrors do not count.
     pub fn clients(&self) -> usize {
         self.clients.len() - self.mirror_clients
     }

@@ -31,7 +31,8 @@ use self::{
 
 pub use self::{address::Network, networks::Networks};
 
-/// The contents of `pg_hba.conf` and `pg_ident.conf`: the rules in order, and the user name maps.
+/// The rules of `pg_hba.conf` in order and the user name maps of `pg_ident.conf`, with the networks
+/// and OS users of this machine that they refer to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hba {
     rules: Vec<HbaRule>,
@@ -80,7 +81,7 @@ pub struct ClientCertificate<'a> {
     pub common_name: Option<&'a str>,
 }
 
-/// How a client must authenticate after a rule has matched.
+/// The authentication that a matching rule requires of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredAuth {
     /// The client need not authenticate.

@@ -249,7 +249,8 @@ struct ExportedState {
 const UPDATE_INTERVAL: Duration = Duration::from_secs(2);
 
 impl PoolerHandle {
-    /// Keeps a registry up to date until `stop` receives a message or is closed.
+    /// Updates the pooler's metrics in a registry every 2 s, until `stop` receives a message or is
+    /// closed.
     pub fn export_metrics(&self, registry: &Registry, stop: &Receiver<()>) {
         let mut exported = ExportedState::default();
         loop {

@@ -1,7 +1,7 @@
 //! [`CaptureRecorder`]: the thread that writes a capture from the workers' buffers.
 //!
-//! The bytes are decoded by [`howdah_capture::live`]; the `worker` module starts and stops a
-//! recording on all workers.
+//! The bytes are decoded by [`howdah_capture::live`]; the `worker` module starts and stops captures
+//! on all workers.
 
 mod digest_cache;
 mod event_writer;
@@ -31,10 +31,10 @@ use parking_lot::Mutex;
 
 use self::event_writer::EventWriter;
 
-/// The configuration of a recording.
+/// The settings of a capture that a [`CaptureRecorder`] writes.
 #[derive(Debug)]
 pub struct RecorderSettings {
-    /// The folder for the capture; must not contain one already.
+    /// The folder for the capture; must be empty or not exist.
     pub path: PathBuf,
     /// How rows of COPY are captured.
     pub copy: CopyRows,
@@ -56,7 +56,7 @@ pub struct RecorderSettings {
     pub origin: String,
 }
 
-/// A recording that is running or has ended.
+/// The handle of a thread that writes a capture, or has written one.
 #[derive(Debug)]
 pub struct CaptureRecorder {
     shared: Arc<RecorderShared>,
@@ -71,7 +71,8 @@ struct RecorderShared {
     state: Mutex<RecorderState>,
     /// The captured server, which may be found after the start.
     server: Mutex<Option<CapturedServer>>,
-    /// Whether to stop the recording even if a worker has not ended its buffer.
+    /// Whether the capture is being stopped: the thread then ends after [`STOP_TIMEOUT`] even if a
+    /// worker has not ended its buffer.
     is_stopping: AtomicBool,
 }
 
@@ -83,12 +84,12 @@ struct RecorderState {
     is_finished: bool,
 }
 
-/// The status of a recording at one moment.
+/// The status of a capture. Its counts of events and files are updated every 500 ms.
 #[derive(Clone, Debug)]
 pub struct RecorderStatus {
     /// The folder of the capture.
     pub path: PathBuf,
-    /// Time at which the recording started.
+    /// Time at which the capture started.
     pub started: Timestamp,
     /// Numbers of captured and missing events so far.
     pub tally: RecorderCounts,
@@ -96,17 +97,17 @@ pub struct RecorderStatus {
     pub files: u32,
     /// Bytes queued in all workers' queues.
     pub queued_bytes: usize,
-    /// The error that ended the recording, if any.
+    /// The error that ended the capture, if any.
     pub error: Option<String>,
-    /// Whether the recording has ended.
+    /// Whether the capture has ended and everything is written, or writing has failed.
     pub is_finished: bool,
 }
 
-/// The reason why a recording could not start.
+/// The reason why a capture could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureStartError {
-    /// The folder cannot be used.
+    /// The folder cannot be used, for example because it is not empty.
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The operating system cannot create a thread.
@@ -117,11 +118,12 @@ pub enum CaptureStartError {
 /// Interval at which the status is published.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long stopping a recording waits for workers to end their buffers.
+/// How long stopping a capture waits for workers to end their buffers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl CaptureRecorder {
-    /// Starts a recording; returns it with a buffer for each worker.
+    /// Creates a capture in its folder and starts the thread that writes it. Returns the handle of
+    /// the thread, and a buffer for each worker.
     ///
     /// # Errors
     ///
@@ -190,7 +192,7 @@ impl CaptureRecorder {
         *self.shared.server.lock() = server;
     }
 
-    /// Whether the recording has ended.
+    /// Whether the capture has ended and everything is written, or writing has failed.
     pub fn is_finished(&self) -> bool {
         self.shared.state().is_finished
     }
@@ -200,8 +202,8 @@ impl CaptureRecorder {
         &self.shared.path
     }
 
-    /// Stops the recording and waits until everything is written. The workers should end their
-    /// buffers first; the call waits up to 5 s for workers that have not.
+    /// Stops the capture and waits until everything is written. The workers should end their
+    /// buffers first; the call waits about 5 s for workers that have not.
     pub fn stop(&self) -> RecorderStatus {
         self.shared.is_stopping.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().take();
@@ -231,7 +233,8 @@ struct RecorderThread {
 }
 
 impl RecorderThread {
-    /// Decodes until all buffers have ended, or writing fails.
+    /// Decodes until all buffers have ended, writing fails, or [`STOP_TIMEOUT`] has passed after
+    /// the request to stop.
     fn run(&mut self, chunks: &Receiver<BufferChunk>) {
         let mut open = self.queues.len();
         let mut published = Instant::now();

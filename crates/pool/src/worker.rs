@@ -386,7 +386,7 @@ impl Pooler {
         PoolerHandle { mailboxes: Arc::clone(&self.mailboxes), shared: Arc::clone(&self.shared) }
     }
 
-    /// Returns an object that waits for the end of the pooler; `None` after the first call.
+    /// Returns a handle that waits until all workers have ended; `None` after the first call.
     pub fn shutdown_waiter(&self) -> Option<ShutdownWaiter> {
         self.finished.lock().take().map(ShutdownWaiter)
     }
@@ -437,7 +437,7 @@ impl Drop for Pooler {
     }
 }
 
-/// Waits, on any thread, until a pooler has ended.
+/// A handle that waits, on any thread, until all workers of a pooler have ended.
 #[derive(Debug)]
 pub struct ShutdownWaiter(mpsc::Receiver<()>);
 

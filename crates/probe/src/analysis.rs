@@ -5,7 +5,8 @@
 //! recording ─► window ─► summary ─► report
 //! ```
 //!
-//! The recording is written and read by [`recorder`](crate::recorder). Nothing is drawn here.
+//! The recording is written and read by [`recorder`](crate::recorder). Charts are rendered
+//! elsewhere.
 
 mod report;
 mod summary;

@@ -36,7 +36,8 @@ impl Capabilities {
         self.has(SYS_PTRACE)
     }
 
-    /// The names of the capabilities missing for tracing.
+    /// The names of the capabilities missing for tracing or, if none is missing, the other
+    /// requirements, as text for the user.
     pub fn missing(self) -> String {
         let required = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")];
         let missing: Vec<_> = required

@@ -47,7 +47,7 @@ pub enum ProbeSource {
     Sql,
 }
 
-/// A part of a checkpoint, as nested in the diagram above.
+/// A checkpoint or a part of one, as nested in the diagram above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckpointPhase {
     /// The whole checkpoint.
@@ -103,7 +103,8 @@ pub struct FinishedPhase {
     pub counts: PhaseCounts,
 }
 
-/// Work done by a phase. Fields are `None` if the source does not report them.
+/// Work done by a phase. Fields are `None` if they do not apply to the phase or the source does not
+/// report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseCounts {
     /// Dirty buffers that the phase wrote to files.
@@ -123,7 +124,8 @@ impl CheckpointTracer {
     ///
     /// # Errors
     ///
-    /// The server has no USDT probes, or BPF programs are not permitted.
+    /// The server lacks one of the USDT probes or cannot be inspected, or BPF programs are not
+    /// permitted.
     pub fn from_usdt(server: &RunningServer) -> Result<Self, ProbeError> {
         FromUsdt::attach(server).map(|watch| Self(PhaseSource::Usdt(watch)))
     }
@@ -163,7 +165,8 @@ impl CheckpointTracer {
         }
     }
 
-    /// Number of events lost.
+    /// Number of events lost because the kernel's ring buffer was full or the kernel did not run a
+    /// program; always 0 if the statistics are polled.
     ///
     /// # Errors
     ///

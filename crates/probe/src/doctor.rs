@@ -82,7 +82,8 @@ pub struct MetricDiagnosis {
     pub source: Option<ProbeSource>,
     /// Cost of the metric with that source.
     pub cost: Option<MetricCost>,
-    /// The limitation of the source, or why a better one is not available.
+    /// The limitation of the source, or the reason why a better source, or any source, is not
+    /// available; `None` if nothing is missing.
     pub missing: Option<String>,
 }
 

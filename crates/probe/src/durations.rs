@@ -39,7 +39,7 @@ pub enum ProbeMetric {
     Locks,
     /// Waiting for a lightweight lock.
     LwLocks,
-    /// Reading, writing and extending relation files.
+    /// Reading, writing, extending and syncing files.
     Io,
     /// Flushing WAL to disk.
     Wal,
@@ -74,7 +74,7 @@ pub struct Call {
     pub ended_at: SystemTime,
     /// Time from entry to return.
     pub duration: Duration,
-    /// The stack of the call, if stacks are captured and it took long enough; see
+    /// The stack of the call, if stacks are collected and it took long enough; see
     /// [`CallDurations::addresses`].
     pub stack: Option<StackId>,
 }
@@ -127,7 +127,7 @@ impl CallDurations {
         Self::attach_all(server, metric, hit, None)
     }
 
-    /// Like [`CallDurations::attach`], but captures the stacks of calls that take at least
+    /// Like [`CallDurations::attach`], but collects the stacks of calls that take at least
     /// `stacks_from`. Such a call then takes a few microseconds longer.
     ///
     /// # Errors
@@ -200,8 +200,8 @@ impl CallDurations {
         });
     }
 
-    /// Number of calls that were lost because the ring was full, or because the kernel skipped a
-    /// hit.
+    /// Number of calls lost because the ring or the map of open calls was full or memory could not
+    /// be read, plus the number of hits that the kernel skipped.
     ///
     /// # Errors
     ///

@@ -64,13 +64,13 @@ pub enum BpfError {
     Denied {
         /// The operation that was denied.
         what: &'static str,
-        /// The missing capabilities.
+        /// The missing capabilities or other requirements, as text.
         missing: String,
     },
-    /// A BPF map could not be created or read.
+    /// A BPF map could not be created, or a map or the statistics of a program could not be read.
     #[error("cannot create or read the BPF {what}")]
     Map {
-        /// The kind of map.
+        /// The kind of map, or `program statistics`.
         what: &'static str,
         /// The system error.
         source: io::Error,

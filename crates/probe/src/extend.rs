@@ -72,7 +72,7 @@ pub struct ExtensionLock {
     pub hold: Duration,
     /// Whether the lock was requested only if free, so that there was no wait.
     pub is_conditional: bool,
-    /// The stack of the waiter, if stacks are captured and the wait was long; see
+    /// The stack of the waiter, if stacks are collected and the wait was long; see
     /// [`ExtensionLocks::addresses`].
     pub stack: Option<StackId>,
 }
@@ -106,7 +106,7 @@ impl ExtensionLocks {
         Self::attach_with_stacks(server, None)
     }
 
-    /// Like [`ExtensionLocks::attach`], but captures the stacks of backends that waited at least
+    /// Like [`ExtensionLocks::attach`], but collects the stacks of backends that waited at least
     /// `stacks_from`.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
-//! Measures what a running PostgreSQL server waits for, from inside the server: without a restart,
-//! an extension or SQL.
+//! Measures what a running PostgreSQL server waits for, from inside the server: without a restart
+//! or an extension.
 //!
 //! Each metric has a source. Exact values come from BPF programs attached to the server's code
 //! (uprobes and the USDT probes of `--enable-dtrace`). Where such programs may not run, samples of
-//! the server's memory take their place and are marked as such.
+//! the server's memory or of its statistics views take their place and are marked as such.
 
 pub mod analysis;
 mod basic_block;

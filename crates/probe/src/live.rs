@@ -1,7 +1,7 @@
 //! Loops that run probes: they sample a server at a given pace, pass on the measurements, and end
 //! when the requested time has passed, the user interrupts, or the server stops.
 //!
-//! Measurements go to a [`ProbeOutput`], which may draw them. Totals remain in the probe, or in
+//! Measurements go to a [`ProbeOutput`], which may display them. Totals remain in the probe, or in
 //! the result of the loop.
 
 mod by_sql;
@@ -41,7 +41,7 @@ pub use self::{
 };
 use crate::{ProbeError, SampleError, by_sql::SqlSampleError};
 
-/// How long a probe runs, and how often it reports.
+/// Duration of a probe, and interval of its reports.
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// Time from one report to the next.
@@ -69,7 +69,7 @@ pub trait ProbeOutput<U> {
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// Why a probe cannot continue.
+/// A probe cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LiveError {

@@ -10,8 +10,8 @@
 //!
 //! A [`FlightRecorder`] samples when its caller calls it and never sleeps. The file is written by a
 //! separate thread, so that a stalling disk, which may be the very problem being recorded, does not
-//! delay sampling. All losses are counted in each second's [`LostCounts`]. If the server stops, the
-//! recorder waits for it to return.
+//! delay sampling. Each second's [`LostCounts`] has the events, samples and records lost in it. If
+//! the server stops, the recorder waits for it to return.
 
 mod budget;
 mod bytes;
@@ -65,13 +65,14 @@ use crate::{
 /// Options for recording.
 #[derive(Clone, Copy, Debug)]
 pub struct RecorderOptions {
-    /// Samples per second: 1 to 1000.
+    /// Samples per second; values outside 1 to 1000 are clamped.
     pub rate: u32,
     /// Thresholds that trigger an episode.
     pub thresholds: Thresholds,
     /// Time from the end of an episode until a trigger may fire again.
     pub cool_down: Duration,
-    /// Budget for BPF programs, as a share of all processors' time.
+    /// Budget for BPF programs, as a share of all processors' time. Extension locks and the exact
+    /// probes of an episode each have this budget.
     pub budget: f64,
     /// Maximum size of the file, in bytes. `None`: that of an existing file, or [`MAX_BYTES`].
     pub max_bytes: Option<u64>,
@@ -92,7 +93,7 @@ impl Default for RecorderOptions {
     }
 }
 
-/// Why recording cannot start.
+/// Recording cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderStartError {
@@ -132,7 +133,7 @@ pub struct FlightRecorder {
     summary: RecordingTotals,
 }
 
-/// Whether the server is running.
+/// The probes of the running server or, while it is stopped, the time to look for it again.
 #[derive(Debug)]
 enum ServerPresence {
     There(Box<Sources>),
@@ -228,7 +229,7 @@ impl FlightRecorder {
         &self.metric_sources
     }
 
-    /// When to call [`tick`](Self::tick) next.
+    /// Time at which to call [`tick`](Self::tick) next.
     pub fn next_tick_at(&self) -> Instant {
         match self.server {
             ServerPresence::There(_) => self.schedule.next_tick_at(),
@@ -242,7 +243,7 @@ impl FlightRecorder {
     }
 
     /// Takes one sample, or looks for the server if it has stopped, and returns events to report to
-    /// the user.
+    /// the user. If a second has ended, first records it and evaluates the triggers.
     pub fn tick(&mut self, now: Instant) -> Vec<RecorderEvent> {
         self.second.lost.missed_samples += self.schedule.advance(now);
         if self.at_us(now).div_euclid(SECOND_US) != self.second.at_us.div_euclid(SECOND_US) {
@@ -268,7 +269,7 @@ impl FlightRecorder {
         mem::take(&mut self.events)
     }
 
-    /// Sets the name of a relation reported by [`RecorderEvent::Unnamed`].
+    /// Sets and records the name of a relation reported by [`RecorderEvent::Unnamed`].
     pub fn set_relation_name(&mut self, database: u32, relation: u32, name: String, now: Instant) {
         let at_us = self.at_us(now);
         let named = NamedRelation { database, relation, name };

@@ -136,7 +136,7 @@ impl RelationNamer {
         let _ = self.requests.send(relation);
     }
 
-    /// The names found since the last call.
+    /// The names found since the last call, or the oids as text where the lookup failed.
     pub fn drain_names(&self) -> impl Iterator<Item = (RelationId, String)> {
         self.names.try_iter()
     }

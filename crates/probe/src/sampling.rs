@@ -6,7 +6,7 @@ use std::time::Duration;
 use howdah_inspect::{InspectError, MemoryError, OsProcess, ProcessError, RunState, RunningServer};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Sampling a server cannot continue.
+/// A server cannot be sampled, or sampling cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {

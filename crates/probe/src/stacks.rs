@@ -1,4 +1,5 @@
-//! Resolves stacks captured by the kernel to function names, and checks how far they are reliable.
+//! Resolves stacks collected by the kernel to function names, and checks up to which frame they are
+//! reliable.
 //!
 //! The kernel follows frame pointers. Servers of Debian and PGDG are built with them, and their
 //! stacks are complete, down to `main`. In a build without them, the frame register holds something
@@ -15,11 +16,13 @@ use crate::{
     error::BpfError,
 };
 
-/// Id of a stack, for [`CallDurations::addresses`](crate::durations::CallDurations::addresses).
+/// Id of a stack, valid for the tracer that reported it: see
+/// [`CallDurations::addresses`](crate::durations::CallDurations::addresses) and
+/// [`ExtensionLocks::addresses`](crate::extend::ExtensionLocks::addresses).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(u32);
 
-/// Captures the stacks of calls that exceed a threshold.
+/// Collects the stacks of calls that take at least a threshold.
 #[derive(Debug)]
 pub(crate) struct SlowCallStacks {
     stacks: StackMap,
@@ -35,9 +38,9 @@ impl SlowCallStacks {
         Ok(Self { stacks: StackMap::new()?, threshold: least })
     }
 
-    /// Emits code that captures the stack if at least `threshold` lies between the two times stored
-    /// on the stack at the offsets `times`. Its id is stored at `into`. `context` holds the
-    /// program's context.
+    /// Emits code that stores the stack in the map if at least `threshold` lies between the two
+    /// times stored on the program's stack at the offsets `times`. The id of the stored stack is
+    /// written at `into`. `context` holds the program's context.
     fn capture(&self, program: &mut Assembler, context: Register, times: [i16; 2], into: i16) {
         let [start, end] = times;
         let short = program.label();
@@ -88,7 +91,7 @@ pub struct CallStack {
     pub end: StackEnd,
 }
 
-/// How a stack ends, and why it may be incomplete.
+/// The end of a stack: `main`, or the reason why outer frames are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StackEnd {
     /// The stack ends with `main`, so it is complete.
@@ -99,7 +102,7 @@ pub enum StackEnd {
     /// The stack ends at a number that is not a return address or not in a mapped file, usually
     /// because the code has no frame pointers.
     NoReturnAddress,
-    /// The process has exited, so its code cannot be resolved.
+    /// The process has exited, and the postmaster's code map is not available either.
     ProcessGone,
 }
 
@@ -182,7 +185,7 @@ fn resolve_frames(addresses: &[u64], code: &CodeMap, is_call: impl Fn(u64) -> bo
 }
 
 impl StackEnd {
-    /// Why the stack is incomplete, if it is.
+    /// The reason why the stack is incomplete, as text; `None` if it is complete.
     pub fn explanation(self) -> Option<&'static str> {
         match self {
             Self::Complete => None,

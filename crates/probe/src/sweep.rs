@@ -101,7 +101,7 @@ impl SweepSampler {
         row
     }
 
-    /// Ends the current row, however short it is.
+    /// Ends the current row, however short it is, and returns it.
     pub fn cut(&mut self, now: Instant) -> SweepRow {
         self.meter.finish_current_row(now)
     }

@@ -183,7 +183,7 @@ fn assemble(
     program
 }
 
-/// Marks an argument as unreadable in the event.
+/// Emits code that marks an argument as unreadable in the event.
 fn mark_unreadable(program: &mut Assembler, index: usize) {
     program
         .load(Register::R1, Size::Double, Register::R10, EVENT + UNREADABLE)
@@ -191,7 +191,8 @@ fn mark_unreadable(program: &mut Assembler, index: usize) {
         .store(Size::Double, Register::R10, EVENT + UNREADABLE, Register::R1);
 }
 
-/// Stores an argument on the stack at offset `at`; false if its operand is not supported.
+/// Emits code that stores an argument on the stack at offset `at`. Returns false, and emits
+/// nothing, if the operand is not supported.
 fn read_argument(
     program: &mut Assembler,
     server: &RunningServer,

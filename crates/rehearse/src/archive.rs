@@ -1,4 +1,4 @@
-//! [`RehearsalArchive`]: finds finished rehearsals in a folder and reads their reports.
+//! [`RehearsalArchive`]: finds rehearsals, finished or not, in a folder and reads their reports.
 //!
 //! The folder may come from a build server or a colleague, so its content is not trusted. Folders
 //! are opened one by one, relative to their parent and without following symbolic links, so no path
@@ -30,7 +30,7 @@ use crate::{
 /// Maximum depth of subfolders below the root.
 const DEPTH_MAX: usize = 4;
 
-/// Maximum number of folders and files that a scan looks at.
+/// Maximum number of folder entries that a scan reads.
 const ENTRIES_MAX: usize = 50_000;
 
 /// Maximum number of rehearsals in the list.
@@ -78,7 +78,7 @@ impl ReportFile {
     }
 }
 
-/// Finished rehearsals in a folder and its subfolders. The folder itself may be one.
+/// The rehearsals, finished or not, in a folder and its subfolders. The folder itself may be one.
 #[derive(Debug)]
 pub(crate) struct RehearsalArchive {
     root: PathBuf,

@@ -11,7 +11,7 @@
 //! steps, so a rehearsal that was stopped continues with the run that was interrupted.
 //!
 //! This crate defines the order of the steps and the checks between them. The crates `replay`,
-//! `compare` and `report` do the replaying, comparing and drawing. [`LiveRehearsal`] and
+//! `compare` and `report` replay, compare and render the results. [`LiveRehearsal`] and
 //! [`ReportServer`] serve pages of running and past rehearsals.
 
 mod activity;

@@ -92,8 +92,10 @@ impl LiveRehearsal {
         self.server.address()
     }
 
-    /// Shows the result, or the error that stopped the rehearsal, and ends the server. If a page is
-    /// open, waits a few seconds at most until it has loaded the report, which needs no server.
+    /// Shows the result, or the error that stopped the rehearsal, and ends the server. If a page
+    /// has requested the state recently, first waits, for a few seconds at most, until all
+    /// connections are closed and, unless the rehearsal stopped with an error, a page has loaded
+    /// the report.
     pub fn finish(self, result: Result<&RehearsalReport, &str>) {
         self.shared.change(|state| state.finish(result));
         let polled = *self.shared.polled.lock();

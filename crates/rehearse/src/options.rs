@@ -34,18 +34,18 @@ pub struct RehearsalOptions {
     pub is_single_database: bool,
     /// Number of threads that replay sessions.
     pub workers: usize,
-    /// How the data is restored before each run.
+    /// The way in which the data is restored before each run.
     pub reset: ResetMode,
     /// Whether to vacuum and analyze tables before each run.
     pub vacuum: bool,
     /// A cache image to load before each run.
     pub warm_image: Option<PathBuf>,
-    /// How much captured time is replayed to warm the caches if no image is given.
+    /// How much captured time is replayed to warm the caches if no image is given; zero for none.
     pub warm_up: Duration,
     /// Whether to observe both servers during the runs: wait events, counters, checkpoints.
     pub is_observed: bool,
-    /// Minimum factor of a change; smaller changes are ignored. `None`: the default of the
-    /// comparison, which depends on the number of runs.
+    /// Minimum factor of a change; smaller changes are ignored. `None` stands for the default of
+    /// the comparison, which depends on the number of runs.
     pub change_min: Option<ChangeFactor>,
     /// Conditions under which the rehearsal fails.
     pub fail_on: Vec<FailOn>,
@@ -83,7 +83,7 @@ pub enum ChangeSource {
     },
 }
 
-/// How the data is restored before each run.
+/// The way in which the data is restored before each run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResetMode {
     /// The data is not restored: runs see the changes of earlier runs.

@@ -152,8 +152,8 @@ pub(crate) fn file_response(archive: &RehearsalArchive, path: &Path, file: Repor
     ([content_type, (CONTENT_DISPOSITION, disposition)], bytes).into_response()
 }
 
-/// Returns the name of a downloaded file: the name of the folder, as far as it is harmless, and
-/// that of the file.
+/// Returns the name of a downloaded file: the name of the folder, of which only `A` to `Z`, `a` to
+/// `z`, digits, `-` and `_` remain, at most 100 of them, then the name of the file.
 fn download_name(path: &Path, file: ReportFile) -> String {
     let folder = path.file_name().unwrap_or_default().to_string_lossy();
     let is_plain = |char: &char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');

@@ -40,7 +40,8 @@ pub enum RehearsalStep {
     Import,
     /// Checks both servers.
     Check,
-    /// Resets and vacuums the server of a run, and loads the cache image if there is one.
+    /// Prepares the server of a run: runs a checkpoint and, as far as the options ask for these,
+    /// first resets the data, applies the migration and vacuums, and then loads the cache image.
     Prepare(RunName),
     /// Replays the start of the capture read-only, to warm the caches of a run's server.
     WarmUp(RunName),

@@ -175,7 +175,8 @@ impl Preparation<'_> {
         }))
     }
 
-    /// Runs a reset command and waits until it ends.
+    /// Runs a reset command and waits until it ends. Kills it, with its children, after the time
+    /// limit or if the rehearsal is stopped.
     fn run_hook(
         &self,
         side: RehearsalSide,

@@ -56,23 +56,23 @@ pub(crate) fn find_reasons(
     reasons
 }
 
-/// Where a setting takes effect.
+/// The effect of a setting by which it may explain a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SettingEffect {
-    /// In the plans of queries.
+    /// It changes the plans of queries.
     Plan,
-    /// In the share of pages that are found in the buffer cache.
+    /// It changes the share of pages that are found in the buffer cache.
     Cache,
-    /// In the number of checkpoints.
+    /// It changes the number of checkpoints.
     Checkpoints,
-    /// In the time that a commit takes.
+    /// It changes the time that a commit takes.
     Commit,
-    /// Elsewhere, or in ways that a single query does not show.
+    /// None of these, or one that a single query does not show.
     Other,
 }
 
-/// Returns where a setting takes effect, following the chapter "Server Configuration" of
-/// PostgreSQL's manual.
+/// Returns the effect of a setting, following the chapter "Server Configuration" of PostgreSQL's
+/// manual.
 fn setting_effect(name: &str) -> SettingEffect {
     let is_planning = name.starts_with("enable_")
         || name.starts_with("geqo")
@@ -116,7 +116,8 @@ fn ends_transaction(query: &str) -> bool {
 }
 
 /// Returns the words of a normalized text, quoted words without their quotes. Keywords are
-/// included, which is harmless: a table with the name of a keyword must be quoted.
+/// included, so a table named like a keyword of the query is found even if the query does not use
+/// it.
 fn identifiers(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut chars = text.chars().peekable();

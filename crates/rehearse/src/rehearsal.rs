@@ -155,7 +155,8 @@ impl Rehearsal {
         })
     }
 
-    /// Rehearses, or continues a rehearsal in the same folder, and writes the reports.
+    /// Rehearses, or continues a rehearsal in the same folder without repeating finished runs.
+    /// Writes the reports, then drops the copies of databases.
     ///
     /// # Errors
     ///
@@ -348,7 +349,8 @@ impl Conductor<'_> {
         plan
     }
 
-    /// Carries out a step. The last one is not handled here, because it returns the report.
+    /// Carries out a step. Does nothing for two steps: the import comes before this plan, and the
+    /// comparison, the last step, returns the report.
     fn carry_out(&mut self, step: RehearsalStep) -> Result<(), RehearsalError> {
         match step {
             RehearsalStep::Import | RehearsalStep::Compare => Ok(()),
@@ -397,9 +399,9 @@ impl Conductor<'_> {
         Ok(())
     }
 
-    /// Records where a server stands before its first run, and notes what is unexpected once both
-    /// positions are known. Does nothing if an earlier call recorded it: since then, the server may
-    /// have written the WAL of runs.
+    /// Records the WAL position of a server before its first run, and notes what is unexpected once
+    /// both positions are known. Does nothing if the position was recorded before or the server has
+    /// had a run: since then, it may have written the WAL of runs.
     fn record_position(
         &mut self,
         side: RehearsalSide,

@@ -27,7 +27,7 @@ const FAILURES_MAX: f64 = 0.5;
 /// Maximum length of an example in bytes.
 const EXAMPLE_MAX: usize = 2_000;
 
-/// The samples of all runs, in the order in which they ran.
+/// The samples of all runs, by side and in the order in which they ran.
 pub(crate) struct RunSamples {
     pub(crate) base: Vec<Samples>,
     pub(crate) change: Vec<Samples>,
@@ -101,8 +101,9 @@ pub(crate) fn find_obstacles(comparison: &Comparison, runs: &[RunSummary]) -> Ve
     obstacles
 }
 
-/// Returns the verdict. The comparison already accounts for noise, so a slower query decides even
-/// if there is noise. Failures on only one side make all figures meaningless.
+/// Returns the verdict. A violated condition always fails the rehearsal. So does a slower query,
+/// even if there is noise, because the comparison already accounts for that; but not if failures on
+/// only one side make all figures meaningless.
 pub(crate) fn decide(
     comparison: &Comparison,
     violations: &[Violation],

@@ -214,7 +214,8 @@ impl Replayer<'_> {
     }
 }
 
-/// Returns the machine's figures for the report; `None` if the host could not be measured.
+/// Returns the machine's figures for the report; `None` if the processor time of the host could not
+/// be measured.
 fn machine_summary(summary: &howdah_dataset::MachineSummary) -> Option<RunMachine> {
     Some(RunMachine {
         calibration_p50_us: summary.calibration_p50_us,

@@ -41,9 +41,10 @@ fn settings_sql() -> String {
 
 const EXTENSIONS_SQL: &str = "select extname, extversion from pg_catalog.pg_extension order by 1";
 
-/// `reltuples` is used where the cumulative statistics are empty, as after a crash or a restore. It
-/// is negative if the table was never analyzed (since PostgreSQL 14). Sizes are computed only for
-/// the listed tables, because each size costs system calls.
+/// Returns the query of the largest tables, with their sizes and statistics. `reltuples` is used
+/// where the cumulative statistics are empty, as after a crash or a restore. It is negative if the
+/// table was never analyzed (since PostgreSQL 14). Sizes are computed only for the listed tables,
+/// because each size costs system calls.
 fn tables_sql() -> String {
     format!(
         "with largest as (
@@ -88,8 +89,8 @@ const TRIGGERS_SQL: &str = "\
     join pg_catalog.pg_namespace n on n.oid = t.relnamespace
     where not g.tgisinternal and g.tgenabled <> 'D' order by 1, 2, 3";
 
-/// Views, and the tables that they read directly or through other views: a view depends on them by
-/// its rule.
+/// Selects the views, and the tables that they read directly or through other views: a view depends
+/// on them by its rule.
 const VIEWS_SQL: &str = "\
     with recursive reads as (
         select distinct r.ev_class as view, d.refobjid as read

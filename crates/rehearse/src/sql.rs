@@ -11,7 +11,7 @@ use howdah_report::rehearsal::RehearsalSide;
 
 use crate::error::RehearsalError;
 
-/// How long a server may take to accept connections after a reset restarted it.
+/// Maximum time until a server accepts connections, for example after a reset restarted it.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Time between connection attempts, and between checks of the stop flag.

@@ -27,7 +27,7 @@ struct Pending {
     sent: Instant,
 }
 
-/// A cancel request that was sent or that failed.
+/// A cancel request that is over: the server closed its connection, it failed, or it was abandoned.
 pub(crate) struct FinishedCancel {
     /// The captured event that requested the cancellation, if any.
     pub(crate) item: Option<ScheduledEvent>,
@@ -81,8 +81,8 @@ impl CancelRequests {
         }
     }
 
-    /// Continues the cancel request of `token`, and returns it once it has failed or ended: the
-    /// server closes the connection without a reply.
+    /// Advances the cancel request of `token`. Returns it once the server, which sends no reply,
+    /// has closed the connection, or once the request has failed.
     pub(crate) fn advance(&mut self, token: Token) -> Option<FinishedCancel> {
         let id = token.0 & !CANCEL_BIT;
         let failure = match self.pending.get_mut(&id)?.advance() {

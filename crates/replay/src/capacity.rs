@@ -17,8 +17,8 @@ pub struct Capacity {
     pub in_use: usize,
 }
 
-/// `reserved_connections` exists since PostgreSQL 16. Roles that are not superusers see the rows of
-/// other sessions, but not their `backend_type`.
+/// Selects the fields of a [`Capacity`]. `reserved_connections` exists since PostgreSQL 16. Roles
+/// that are not superusers see the rows of other sessions, but not their `backend_type`.
 const CAPACITY_SQL: &str = "\
 select pg_catalog.current_setting('max_connections'),
        pg_catalog.current_setting('superuser_reserved_connections')::int

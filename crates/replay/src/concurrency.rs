@@ -12,7 +12,7 @@ use howdah_traffic::{Event, Kind, SessionId};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConcurrencyEstimate {
-    /// Sessions by captured role and database; either is empty if not known.
+    /// Number of sessions by captured role and database; either is empty if not known.
     pub sessions: BTreeMap<(String, String), u64>,
     /// Peak number of sessions open at once.
     pub open_max: usize,
@@ -28,9 +28,9 @@ const PAIRS_MAX: usize = 1_000;
 const SESSIONS_MAX: usize = 100_000;
 
 impl ConcurrencyEstimate {
-    /// Reads at least a thousand events, then continues until `timeout` has passed. Stops early at
-    /// an event that cannot be read, which the replay will report, and at a hundred thousand open
-    /// sessions.
+    /// Counts the sessions of the first events: of a thousand, and of those that can be read until
+    /// `timeout` has passed. Stops early at an event that cannot be read, which the replay will
+    /// report, and at a hundred thousand open sessions.
     pub fn from_events<E>(
         events: impl Iterator<Item = Result<Event, E>>,
         timeout: Duration,

@@ -185,7 +185,8 @@ fn replace<'a>(sql: &'a [u8], encoding: &str) -> Cow<'a, [u8]> {
 }
 
 /// Returns the index of the token with the encoding, if the tokens start with a command or call
-/// that sets the client encoding.
+/// that sets the client encoding. `begins` means that they are the start of a statement; elsewhere,
+/// only a call is recognized.
 fn value_position(tokens: &[(usize, SqlToken<'_>)], begins: bool) -> Option<usize> {
     let text = |at: usize| tokens.get(at).map_or(&b""[..], |(_, token)| token.text);
     let is = |at: usize, word: &str| text(at).eq_ignore_ascii_case(word.as_bytes());

@@ -145,7 +145,7 @@ fn counted(sessions: u64) -> String {
     }
 }
 
-/// How a captured server was recognized.
+/// The evidence by which a server was recognized as the captured one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CapturedEvidence {

@@ -23,8 +23,9 @@ pub(crate) struct QueuedEvent {
 }
 
 impl QueuedEvent {
-    /// Returns when an event with due time `due` could have been sent: at `due`, or when the source
-    /// delivered it, if that was later.
+    /// Returns when an event with due time `due` could have been sent as far as the source is
+    /// concerned: at `due`, or when the event was read, if that was later and the dispatcher has
+    /// not waited for room since `due`.
     pub(crate) fn available_at(&self, due: Instant) -> Instant {
         match self.last_blocked {
             Some(held_up) if held_up > due => due,

@@ -86,8 +86,8 @@ const INPUT_LATE: Description = Description::histogram(
     "How long after their due time executions arrived from their source.",
 );
 
-/// Bounds of latencies: five per decade from 10 µs to about one minute, between which percentiles
-/// are interpolated.
+/// Upper bounds of the latency buckets: five per decade from 10 µs to about one minute. Percentiles
+/// are interpolated between them.
 const LATENCY_BOUNDS_US: &[u64] = &[
     10, 16, 25, 40, 63, 100, 160, 250, 400, 630, 1_000, 1_600, 2_500, 4_000, 6_300, 10_000, 16_000,
     25_000, 40_000, 63_000, 100_000, 160_000, 250_000, 400_000, 630_000, 1_000_000, 1_600_000,
@@ -152,7 +152,7 @@ pub struct ProgressReader {
     metrics: Metrics,
 }
 
-/// A snapshot taken by [`ProgressReader`].
+/// The progress of a replay at one moment, as read by a [`ProgressReader`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ReplayProgress {
@@ -162,9 +162,9 @@ pub struct ReplayProgress {
     pub failed: u64,
     /// Connections open to the target.
     pub connections: u64,
-    /// How late the most recent execution was sent.
+    /// How long after its due time the execution that ended last was sent.
     pub lag: Duration,
-    /// Executions that were answered, by latency.
+    /// Executions that were sent and then succeeded or failed, by latency.
     pub latencies: LatencyCounts,
 }
 
@@ -196,7 +196,8 @@ impl LatencyCounts {
         self.0.iter().sum()
     }
 
-    /// Returns the executions since an earlier snapshot.
+    /// Returns the counts of the executions since `earlier`, which are earlier counts of the same
+    /// replay.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut counts = *self;

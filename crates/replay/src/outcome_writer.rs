@@ -40,13 +40,16 @@ pub struct ReplayTotals {
     pub failed_only_when_captured: u64,
     /// Events that were not sent, by reason.
     pub skipped: BTreeMap<String, u64>,
-    /// Time from sending an execution to the end of its reply.
+    /// Time from sending an execution, or from the end of the previous one in its pipeline, to the
+    /// end of its reply.
     pub latency: Percentiles,
-    /// How late executions were sent although their session was free.
+    /// How late executions were sent although their session was free; empty at the highest speed.
     pub schedule_error: Percentiles,
-    /// How long executions were due while their session's previous statement was still running.
+    /// How long executions were due while their session's previous statement or login was still in
+    /// progress; empty at the highest speed.
     pub dependency_lag: Percentiles,
-    /// How late executions arrived from their source, which is a live log or a slow reader.
+    /// How late executions arrived from their source, such as a live log; empty at the highest
+    /// speed.
     pub input_late: Percentiles,
     /// Captured time of the first and the last event that ended, not counting events skipped
     /// because the replay was interrupted.
@@ -54,7 +57,8 @@ pub struct ReplayTotals {
     /// Executions sent with parameter types deduced from values, because the statement needs types
     /// and the capture has none.
     pub types_deduced: u64,
-    /// Statements of these executions, up to [`TYPED_STATEMENTS_MAX`].
+    /// Fingerprints of the statements whose parameter types were deduced, up to
+    /// [`TYPED_STATEMENTS_MAX`].
     pub typed_statements: BTreeSet<Fingerprint>,
     /// Rows returned or changed, summed over all executions.
     pub rows: u64,
@@ -137,7 +141,8 @@ impl OutcomeWriter {
         }
     }
 
-    /// Records outcomes until all workers have finished.
+    /// Records outcomes until all workers have finished. Returns the totals, the writer of the run,
+    /// if there is one, and the first error of that writer.
     pub(crate) fn run(
         mut self,
         finished: &Receiver<Vec<FinishedEvent>>,

@@ -443,7 +443,8 @@ impl Player {
         Vec::new()
     }
 
-    /// Sends the captured rows to a server that waits for COPY data, or fails the COPY.
+    /// Sends the captured rows to a server that waits for COPY data. Fails the COPY if the capture
+    /// does not have them, or if the captured client failed it.
     fn copy_in(&mut self, client: &mut ClientSession) {
         let part = self.in_flight.as_mut().and_then(|flight| flight.parts.last_mut());
         let copy = part.and_then(|part| {
@@ -610,8 +611,8 @@ fn parameters_skip_reason(parameters: Option<&[Parameter]>) -> Option<SkipCause>
     }
 }
 
-/// The failure of an event that the protocol cannot encode. It has no code because no server
-/// reported it.
+/// Returns the failure of an event that the protocol cannot encode. It has no code because no
+/// server reported it.
 fn encode_failure(reason: &EncodeError) -> ReplayFailure {
     ReplayFailure { sqlstate: None, message: Text::from(reason.to_string()) }
 }

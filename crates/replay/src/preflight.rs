@@ -60,8 +60,8 @@ impl RequiredLogin {
     }
 }
 
-/// Tries the logins that sessions will use, according to the estimate and the mapping. Returns
-/// those that are refused permanently: no such role or database, wrong password, a rule in
+/// Tries up to 16 of the logins that sessions will use, according to the estimate and the mapping.
+/// Returns those that are refused permanently: no such role or database, wrong password, a rule in
 /// `pg_hba.conf`. Transient failures, such as a full server, are not returned.
 ///
 /// The target's own login is not tried, because it has succeeded before.

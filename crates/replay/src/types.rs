@@ -55,10 +55,10 @@ type StatementKey = (Arc<str>, Fingerprint, usize);
 /// Maximum number of cached statements; when it is reached, the cache is cleared.
 const STATEMENTS_MAX: usize = 64 << 10;
 
-/// Bytes of texts whose fingerprints are cached.
+/// Maximum total size, in bytes, of the texts whose fingerprints are cached.
 const FINGERPRINTS_BYTES: usize = 8 << 20;
 
-/// How to send a statement, according to what is known so far.
+/// The knowledge about a statement without types, which determines how it is sent.
 #[derive(Clone, Debug)]
 enum TypingState {
     /// The text was analyzed, but no trial was made.
@@ -75,7 +75,7 @@ enum TypingState {
     Untypable,
 }
 
-/// Values of one kind, and the types that work for them.
+/// The shapes of the values of one kind, and the rule that derives working types from them.
 #[derive(Clone, Debug)]
 struct TypeVariant {
     shapes: Vec<ValueShape>,
@@ -87,7 +87,7 @@ const VARIANTS_MAX: usize = 8;
 
 impl TypeVariant {
     /// Returns the types for these values, after widening the variant's shapes to cover them;
-    /// `None` if the values are of another kind.
+    /// `None` if the values are of another kind, `Some(None)` if all types are left to the server.
     fn types_for(&mut self, values: &[Parameter]) -> Option<Option<Arc<[u32]>>> {
         let text = ValueShape::One(Scalar::Text);
         let mut widened = self.shapes.clone();
@@ -104,10 +104,10 @@ impl TypeVariant {
     }
 }
 
-/// How types are derived from shapes.
+/// A rule that derives parameter types from the shapes of values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TypeGuess {
-    /// For each parameter, whether to give it a type; `None` for all.
+    /// For each parameter, whether to give it a type; `None` gives one to all parameters.
     only: Option<Vec<bool>>,
     /// Declare text values as `text` instead of leaving their type to the server.
     names_texts: bool,
@@ -117,7 +117,7 @@ struct TypeGuess {
     numeric_is_float: bool,
 }
 
-/// How to send an execution.
+/// The decision about an execution: send it, or try types first.
 #[derive(Debug)]
 pub(crate) enum Decision {
     /// Send it, with deduced types or none.
@@ -148,7 +148,8 @@ enum TrialStage {
     },
 }
 
-/// The result of a trial: the types of all parameters, or the server's error.
+/// The server's replies to a trial: the types of all parameters, whether the values were bound, and
+/// the first error.
 #[derive(Debug, Default)]
 pub(crate) struct TrialResult {
     pub(crate) types: Vec<u32>,

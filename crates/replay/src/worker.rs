@@ -185,7 +185,7 @@ impl ReplayWorker {
         }
     }
 
-    /// Runs one player until it waits for time or the server.
+    /// Runs one player until it waits for the due time of an event or for the server.
     fn play(&mut self, slot: SlotId) {
         let paced = self.shared.schedule.is_paced();
         loop {
@@ -360,8 +360,9 @@ impl ReplayWorker {
         }
     }
 
-    /// Handles the loss or refusal of a slot's connection. Events in flight on it fail; the other
-    /// events continue.
+    /// Handles the loss or refusal of a slot's connection. Events in flight on it fail. If the
+    /// connection was refused, so does the event that needed it, unless events can wait for the
+    /// target. The session's other events stay queued.
     fn on_connection_lost(&mut self, slot: SlotId, lost: ConnectionLoss, now: Instant) {
         let slot_entry = &mut self.slots[slot.index as usize];
         // The server's last error is more specific than the hangup.

@@ -36,7 +36,7 @@ pub struct ComparisonDocument {
     settings: SettingsDocument,
     /// The factor by which the typical query changed.
     drift: Option<f64>,
-    /// The factor by which the calibration statement was slower.
+    /// The factor by which the calibration statement was slower in the assessed runs.
     machine: Option<f64>,
     undecided_share: Option<f64>,
     caveats: Vec<CaveatDocument>,

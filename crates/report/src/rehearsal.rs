@@ -136,7 +136,7 @@ pub struct DataGrowth {
     pub bytes_after: u64,
 }
 
-/// How the typical query changed from the first to the last run on one server. These runs differ
+/// The change of the typical query from the first to the last run on one server. These runs differ
 /// only in time and in the data that earlier runs left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OrderEffect {
@@ -155,7 +155,7 @@ pub struct RehearsalReport {
     pub started: Timestamp,
     /// When the comparison of the runs was finished.
     pub finished: Timestamp,
-    /// Whether the change passed, or the runs are not comparable.
+    /// The verdict: whether the change passed, failed, or the runs are not comparable.
     pub verdict: RehearsalVerdict,
     /// Why the runs are not comparable; may be set with any verdict.
     pub obstacles: Vec<Obstacle>,

@@ -8,7 +8,7 @@ use howdah_compare::{
 
 use crate::{headline, text};
 
-/// How to fit a comparison to a terminal.
+/// Options that fit a comparison to a terminal.
 #[derive(Clone, Copy, Debug)]
 pub struct TableStyle {
     /// Whether verdicts are coloured with ANSI escapes.

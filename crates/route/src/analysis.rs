@@ -39,7 +39,7 @@ pub(crate) struct Analysis<'a> {
     sql: &'a [u8],
     /// Byte ranges of all constants in `sql`, in order.
     constants: Vec<std::ops::Range<usize>>,
-    /// Number of constants that were extracted from the parameterized text.
+    /// Number of constants that were extracted from `sql` to make the parameterized text.
     extracted: usize,
     keys: Vec<KeySource>,
     /// The parameters that are keys: number from 0, and position in the text.
@@ -256,7 +256,7 @@ impl<'a> Analysis<'a> {
         class
     }
 
-    /// Whether a name in FROM refers to a CTE.
+    /// Whether a name in FROM refers to a CTE. If so, counts the reference.
     fn is_cte_reference(&mut self, relation: &RangeVar) -> AnalysisResult<bool> {
         let is_query = relation.schemaname.is_empty() && self.cte_names.contains(&relation.relname);
         if is_query {

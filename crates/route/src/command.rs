@@ -21,12 +21,12 @@ pub enum RouteCommand {
     SetServerRole(Option<RolePreference>),
     /// `SHOW SERVER ROLE`: returns the role in effect.
     ShowServerRole,
-    /// `SET PRIMARY READS TO 'on'`: whether reads may go to the primary. `None` is `DEFAULT`.
+    /// `SET PRIMARY READS TO 'on'`: sets whether reads may go to the primary. `None` is `DEFAULT`.
     SetPrimaryReads(Option<bool>),
     /// `SHOW PRIMARY READS`: returns `on` or `off`.
     ShowPrimaryReads,
-    /// `SET READ YOUR WRITES TO 'on'`: whether reads must see the client's own writes. `None` is
-    /// `DEFAULT`.
+    /// `SET READ YOUR WRITES TO 'on'`: sets whether reads must see the client's own writes. `None`
+    /// is `DEFAULT`.
     SetReadYourWrites(Option<bool>),
     /// `SHOW READ YOUR WRITES`: returns `on` or `off`.
     ShowReadYourWrites,
@@ -180,14 +180,14 @@ fn switch(parameter: &'static str, value: String) -> Result<Option<bool>, Refusa
     }
 }
 
-/// Returns the text after leading white space, of which there must be some.
+/// Returns the text after leading white space; `None` if there is none.
 fn spaces(text: &[u8]) -> Option<&[u8]> {
     let rest = text.trim_ascii_start();
     (rest.len() < text.len()).then_some(rest)
 }
 
-/// Returns the text after these keywords and the spaces between them. The last keyword must be
-/// followed by a space, a semicolon or the end.
+/// Returns the text after these keywords, which spaces may precede; `None` if the text starts
+/// differently. Each keyword must be followed by a space, a semicolon or the end.
 fn keywords<'a>(mut text: &'a [u8], names: &[&str]) -> Option<&'a [u8]> {
     for name in names {
         let (word, rest) = text.trim_ascii_start().split_at_checked(name.len())?;
@@ -207,7 +207,7 @@ fn is_only_semicolon(text: &[u8]) -> bool {
 }
 
 /// Returns the comma-separated values after `TO` up to the end; `None` if the syntax does not
-/// match.
+/// match, or there are more than [`COLUMNS_MAX`] values.
 fn values(text: &[u8]) -> Option<Vec<String>> {
     let mut values = Vec::new();
     let mut rest = spaces(text)?;

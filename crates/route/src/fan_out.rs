@@ -1,6 +1,6 @@
 //! [`FanOut`]: how the results of several shards are merged.
 
-/// How the results of several shards for one read are merged into one result.
+/// A rule for merging the results of several shards for one read into one result.
 ///
 /// Every shard receives the statement unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum SortColumn {
     Named(Box<str>),
 }
 
-/// How the values of a column, one per shard, are combined.
+/// A rule for combining the values of a column, one per shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Aggregate {
     /// `count`: the counts are added.

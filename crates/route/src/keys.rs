@@ -28,17 +28,17 @@ pub(crate) enum KeyValueSource {
     },
 }
 
-/// Where to find the text of a constant.
+/// The location of a constant's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConstantPosition {
-    /// The index of a constant that was extracted from the parameterized text.
+    /// The index of the constant among those that were extracted from the original text.
     Extracted(usize),
     /// The constant's text, which is part of the parameterized text and therefore the same for all
     /// texts that share the plan.
     Inline(Box<[u8]>),
 }
 
-/// The sources of one key in a statement, one for each column.
+/// A sharding key in a statement, given by the source of each column's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeySource {
     pub(crate) sources: Vec<KeyValueSource>,
@@ -54,7 +54,7 @@ pub(crate) struct KeyValues<'a> {
     pub(crate) constants: &'a [Range<usize>],
     /// The parameter types declared in Parse, and the Bind message; `None` for a Query message.
     pub(crate) bind: Option<(&'a [u32], &'a Bind<'a>)>,
-    /// Whether non-ASCII characters have the same bytes on the server.
+    /// Whether non-ASCII characters have the same bytes on the server as in the client's text.
     pub(crate) same_encoding: bool,
 }
 

@@ -162,8 +162,8 @@ impl Merger {
         }
     }
 
-    /// Handles the loss of a shard's connection. The client gets an error if any request is
-    /// pending.
+    /// Handles the loss of a shard's connection. The client gets an error if a request is pending
+    /// and no error was sent for it yet.
     pub fn on_disconnect(&mut self, shard: usize, out: &mut Vec<u8>) {
         let buffer = &mut self.shards[shard];
         buffer.clear();

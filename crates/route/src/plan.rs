@@ -35,10 +35,11 @@ pub(crate) enum Temporary {
 /// The shards that a text reaches, or how to find them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShardScope {
-    /// Any single shard: the text uses no table.
+    /// Any single shard: the text uses no tables, or only replicated ones and system catalogs.
     Free,
-    /// The default shard: the text uses only unlisted tables. `why` is the reason for a refusal if
-    /// no default shard is configured.
+    /// The default shard: the text uses no sharded table, but unlisted tables or unknown functions,
+    /// or it is of a kind that is not analyzed. `why` is the reason for a refusal if no default
+    /// shard is configured.
     Unlisted { why: NoShardKey, reads: bool },
     /// The shard of the keys; `otherwise` applies if the keys are on several shards or not
     /// supported.
@@ -61,7 +62,7 @@ impl ShardScope {
     }
 }
 
-/// How the results of several shards are merged, or the reason why they cannot be.
+/// The rule for merging the results of several shards, or the reason why they cannot be merged.
 pub(crate) type MergePlan = Result<Arc<FanOut>, NoShardKey>;
 
 impl RoutePlan {

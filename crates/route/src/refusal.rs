@@ -6,8 +6,8 @@ use crate::shard::{NoShard, ShardKeyError};
 ///
 /// The client receives severity ERROR, [`sqlstate`](Self::sqlstate), the text of `Display` and
 /// [`hint`](Self::hint). The client's session is unaffected: nothing was sent to a server, no
-/// setting has changed, and an open transaction block continues. Only a row of a COPY is refused
-/// while the COPY is running, which then fails.
+/// setting has changed, and an open transaction block stays open. The exception is a row of a COPY:
+/// if it is refused, the COPY has already started, and fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -54,7 +54,8 @@ pub enum Refusal {
     /// No shard is configured for the key.
     #[error("{0}")]
     NoShard(#[from] NoShard),
-    /// A command was sent while a server is linked.
+    /// A command that changes routing was sent while a server is linked, or after a BEGIN that is
+    /// not sent to a server yet.
     #[error("{tag} is not possible {}", if *.in_session_mode {
         "any more: in session mode the first statement fixes the server and shard"
     } else {

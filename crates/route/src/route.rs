@@ -37,7 +37,7 @@ pub enum ShardTarget {
     Many {
         /// Numbers of the shards, in ascending order.
         shards: Vec<u32>,
-        /// How the results of the shards are merged.
+        /// The rule for merging the results of the shards.
         fan_out: Arc<FanOut>,
     },
     /// All shards, for a COPY from the client. Each of its rows then goes to the shard of the row's

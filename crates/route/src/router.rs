@@ -14,8 +14,8 @@ use crate::{
     settings::{DefaultShard, RouteSettings},
 };
 
-/// The settings of a database and the plans cached for its statements. Each worker has one router
-/// per database, and its sessions share that.
+/// A worker's router for one database, shared by the worker's sessions. It holds the routing
+/// settings and caches the plans of statements.
 #[derive(Debug)]
 pub struct Router {
     pub(crate) settings: Arc<RouteSettings>,
@@ -34,7 +34,8 @@ impl Router {
         &self.settings
     }
 
-    /// Returns the plan of a text, from the cache if possible.
+    /// Returns the plan of a text, from the cache if possible. A text that is too long, or that
+    /// PostgreSQL may read differently, has a plan without keys that needs the primary.
     pub(crate) fn plan(&mut self, sql: &[u8], dialect: &TextDialect) -> Arc<RoutePlan> {
         if sql.len() > self.settings.text_bytes_max {
             return Arc::new(RoutePlan::unreadable(NoShardKey::Unreadable));

@@ -18,7 +18,7 @@ use crate::{
     settings::{DefaultShard, RouteSettings},
 };
 
-/// How long a server stays linked to a client.
+/// The period for which a server stays linked to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PinScope {
     /// The server stays linked until the end of the transaction.
@@ -48,7 +48,8 @@ pub struct RouteSession {
     default_role: Option<RolePreference>,
     overrides: SessionOverrides,
     link: Option<ShardLink>,
-    /// Whether the last route had an explicit shard. `link` records this for the linked server.
+    /// Whether the client chose the shard of the last route. `link` stores this for the linked
+    /// server. Irrelevant if there is only one shard.
     last_is_explicit: bool,
     /// The role of a BEGIN that was answered but not sent yet.
     deferred_begin: Option<RouteRole>,
@@ -76,7 +77,8 @@ pub struct SessionOverrides {
 #[derive(Clone, Copy, Debug)]
 struct ShardLink {
     shard: u32,
-    /// Whether the client chose the shard explicitly, so that statements are not analyzed.
+    /// Whether the client chose the shard, so that statements are not analyzed for keys. Irrelevant
+    /// if there is only one shard.
     is_explicit: bool,
 }
 
@@ -298,8 +300,8 @@ impl RouteSession {
     ///
     /// # Errors
     ///
-    /// A hint names a shard that does not exist or differs from the linked one, or the location of
-    /// the statement's tables is unknown.
+    /// The shard set by a hint or command does not exist or differs from the linked one, or the
+    /// location of the statement's tables is unknown.
     pub fn parse_or_describe(
         &mut self,
         router: &Router,
@@ -425,7 +427,8 @@ impl RouteSession {
         }
     }
 
-    /// Returns the route of a request that does not depend on its text.
+    /// Returns the route of a request with these hints, if it does not depend on the statement;
+    /// otherwise `None`.
     fn without_plan(&mut self, router: &Router, hints: &Hints) -> Result<Option<Route>, Refusal> {
         let settings = &*router.settings;
         let explicit = self.requested_shard(settings, hints)?;

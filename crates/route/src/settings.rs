@@ -6,7 +6,7 @@ use crate::shard::ShardMap;
 
 use crate::{hint::HintNames, role::RolePreference};
 
-/// How the requests of one database are routed.
+/// The routing settings of one database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSettings {
     /// The role preference of sessions that do not set one.
@@ -190,7 +190,8 @@ pub enum SettingsError {
         "role 'auto' analyzes statements, which this build cannot do (build with --features grammar)"
     )]
     AutoWithoutGrammar,
-    /// Sharded tables are configured, but the build does not include PostgreSQL's grammar.
+    /// Sharded or replicated tables are configured, but the build does not include PostgreSQL's
+    /// grammar.
     #[error(
         "sharding keys are found by analyzing statements, which this build cannot do \
          (build with --features grammar)"

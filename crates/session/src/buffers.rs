@@ -93,7 +93,7 @@ impl TransmitBuffer {
         &self.bytes[self.sent..]
     }
 
-    /// Counts bytes as sent; a larger number counts as all.
+    /// Counts the first `bytes` of [`Self::unsent`], at most all of them, as sent.
     pub(crate) fn advance(&mut self, bytes: usize) {
         self.sent = self.bytes.len().min(self.sent + bytes);
         if self.sent == self.bytes.len() {

@@ -44,10 +44,11 @@ use protocol::{ConnectionState, Protocol};
 ///  startup sent ─ Ok (trust) ──────────────────► awaiting ready
 ///  awaiting Ok ─ Ok ───────────────────────────► awaiting ready
 ///  awaiting ready ─ ReadyForQuery ─────────────► open
-///  open ─ terminate + handle_eof ──────────────► closed
+///  any ─ terminate + handle_eof ───────────────► closed
 ///
-///  any ─ ErrorResponse FATAL or PANIC, or handle_eof ─► closed
-///  any ─ protocol violation, unusable login ─► failed
+///  before open ─ any ErrorResponse ────────────► closed
+///  open ─ ErrorResponse FATAL or PANIC ────────► closed
+///  any ─ protocol violation, unusable login, handle_eof without terminate ─► failed
 /// ```
 ///
 /// # Replies outstanding
@@ -150,7 +151,8 @@ impl ClientSession {
         self.protocol.handle_eof()
     }
 
-    /// Returns the next event from the server, or `None` until more input arrives.
+    /// Returns the next event from the server; `None` if more input is needed, or if the connection
+    /// is closed.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ pub enum SessionError {
         /// The state in which the message arrived, such as `during the login`.
         state: &'static str,
     },
-    /// The server reports too many session parameters.
+    /// The session parameters that the server reports are too long to store.
     #[error("the server reports over {bytes_max} bytes of session parameters")]
     ParametersTooLong {
         /// Maximum number of bytes stored.
@@ -59,7 +59,7 @@ pub enum SessionError {
         /// The version that the server offers.
         offered: ProtocolVersion,
     },
-    /// The login cannot be encoded, because of a zero byte in a name, setting or password.
+    /// The login cannot be encoded, because of a zero byte in a name, parameter or password.
     #[error("the login cannot be sent: {0}")]
     Login(#[from] EncodeError),
 }

@@ -33,7 +33,7 @@ pub enum SessionEvent<'a> {
     PortalSuspended,
     /// A statement run by an Execute or a Query succeeded.
     CommandComplete(CommandTag<'a>),
-    /// The text of an Execute or Query contained no statement.
+    /// The text of a Query, or of the statement that an Execute ran, contained no statement.
     EmptyQuery,
     /// The server waits for COPY data. If an Execute starts the COPY, the server ignores Syncs sent
     /// after it, and they are no longer outstanding: send another one after
@@ -49,7 +49,8 @@ pub enum SessionEvent<'a> {
     CopyDone,
     /// The value of a function call; `None` is SQL NULL.
     FunctionResult(Option<&'a [u8]>),
-    /// A Sync, Query or function call is complete; the server waits for the next.
+    /// A Sync, Query or function call is complete, and leaves the session in this transaction
+    /// status.
     Ready(TransactionStatus),
     /// A request failed, the login was refused, or the server ends the session. In a batch of
     /// extended-protocol requests the server skips all later ones until the next Sync.
@@ -58,11 +59,11 @@ pub enum SessionEvent<'a> {
     Notice(ServerError<'a>),
     /// NOTIFY on a channel that this session listens to.
     Notification(Notification<'a>),
-    /// A session parameter has changed to this value.
+    /// The server reports a session parameter: at login, and whenever its value changes.
     ParameterStatus {
         /// Name of the parameter.
         name: &'a [u8],
-        /// New value of the parameter.
+        /// Current value of the parameter.
         value: &'a [u8],
     },
 }

@@ -22,7 +22,7 @@ pub struct CachedShape {
 /// stored only once.
 ///
 /// Memory is bounded: the cache consists of two generations of half the limit each. When the young
-/// generation is full, the old one is dropped, so a text that is used at least once per generation
+/// generation is full, it replaces the old one, so a text that is used at least once per generation
 /// stays cached.
 ///
 /// ```

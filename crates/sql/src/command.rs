@@ -14,14 +14,16 @@ macro_rules! commands {
         #[non_exhaustive]
         pub enum SqlCommand {
             $($(#[$doc])* $variant,)*
-            /// No keyword: the text consists of white space, comments and semicolons.
+            /// No keyword: the text consists of white space, comments, semicolons and opening
+            /// parentheses.
             Empty,
             /// A keyword that is not in the table of commands.
             Other,
         }
 
         impl SqlCommand {
-            /// Returns the keyword, in upper case.
+            /// Returns the keyword in upper case; the main one if there are several. It is `OTHER`
+            /// for [`Self::Other`] and empty for [`Self::Empty`].
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*

@@ -51,7 +51,8 @@ pub struct StatementEffect {
     /// Names of session objects that the text creates, uses or drops, in order.
     pub names: Vec<NameUse>,
     /// Whether the text can make transactions read-write that `default_transaction_read_only` made
-    /// read-only: `BEGIN READ WRITE`, `SET TRANSACTION READ WRITE`, `set_config` of the setting.
+    /// read-only, as can `BEGIN READ WRITE`, `SET TRANSACTION READ WRITE`, or `SET` or `set_config`
+    /// of the setting.
     pub allows_writes: bool,
 }
 
@@ -107,7 +108,8 @@ pub fn classify(sql: &[u8]) -> StatementEffect {
     }
 }
 
-/// Parses a text with PostgreSQL's grammar; `None` where [`classify`] returns `Unreadable`.
+/// Parses a text with PostgreSQL's grammar; `None` if the grammar rejects the text, or it is nested
+/// too deeply to be parsed.
 ///
 /// Invalid UTF-8 is replaced by U+FFFD first, so positions in the tree are positions in the text
 /// only if the text is UTF-8.
@@ -139,8 +141,9 @@ fn parse(sql: &str) -> Option<ParseResult> {
 /// Classifies texts, and caches the result for each shape.
 ///
 /// Texts of one shape differ in literals, and in the names of savepoints and of statements to
-/// deallocate. These matter only in options of EXPLAIN, in values of settings and in DEALLOCATE, so
-/// texts with one of these are not cached.
+/// deallocate. These matter only in options of EXPLAIN, in values of the read-only settings and in
+/// DEALLOCATE, so texts with one of these are not cached. Nor are texts that the server rejects
+/// although they have the shape of a valid text.
 #[derive(Debug, Default)]
 pub struct EffectClassifier {
     fingerprinter: Fingerprinter,

@@ -368,7 +368,7 @@ impl<'o> NormalFormWriter<'o> {
         list
     }
 
-    /// Removes a row that equals the previous one.
+    /// Removes the row that has just been written if it equals the previous one.
     fn finish_row(&mut self, row: Range<usize>) {
         match self.element().row_before.clone() {
             Some(before) if self.out[before.clone()] == self.out[row.clone()] => {

@@ -14,9 +14,10 @@ use crate::lexer::{Lexer, SqlToken, TokenKind};
 /// of constants and for positions, and the `n`-th constant of one is in the same position in the
 /// tree as the `n`-th constant of the other.
 ///
-/// Constants are extracted only from queries and from statements that write rows, up to the first
-/// semicolon: in `EXPLAIN (ANALYZE 0)`, for example, a constant decides whether the statement is
-/// executed. They are not extracted where `U&"…" UESCAPE '…'` makes a constant part of a name.
+/// Constants are extracted only from statements that begin with SELECT, INSERT, UPDATE, DELETE,
+/// WITH or VALUES, up to the first semicolon: in `EXPLAIN (ANALYZE 0)`, for example, a constant
+/// decides whether the statement is executed. They are not extracted from a text that contains a
+/// name in the form `U&"…"`, because a constant after `UESCAPE` is part of such a name.
 ///
 /// ```
 /// let mut one = howdah_sql::ParameterizedText::default();
@@ -38,7 +39,8 @@ pub struct ParameterizedText {
 const MARK: u8 = 1;
 
 impl ParameterizedText {
-    /// Reads a text. It replaces the previous one, whose memory is reused.
+    /// Extracts the constants of `sql`, and replaces the previous text with the result. Reuses its
+    /// memory.
     pub fn read(&mut self, sql: &[u8]) {
         self.bytes.clear();
         self.constants.clear();
@@ -85,9 +87,9 @@ impl ParameterizedText {
         &self.constants
     }
 
-    /// Whether the text ends outside quotes and comments, and contains nothing that the scanner
-    /// rejects outright, such as a zero byte or a stray control character. No result for an
-    /// incomplete text may be cached.
+    /// Whether the text ends outside quotes and comments, and contains neither a name in the form
+    /// `U&"…"` nor anything that the scanner rejects outright, such as a zero byte or a stray
+    /// control character. No result for an incomplete text may be cached.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }

@@ -5,7 +5,7 @@ use crate::{Lexer, SqlCommand, split_statements};
 /// The effect of a text on the transaction block of its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionBlock {
-    /// A block is open afterwards: `BEGIN`, or `COMMIT AND CHAIN`.
+    /// A block is open afterwards: `BEGIN`, `COMMIT AND CHAIN`, `ROLLBACK AND CHAIN`.
     Opened,
     /// No block is open afterwards: `COMMIT`, `ROLLBACK`, `PREPARE TRANSACTION`.
     Closed,

@@ -7,21 +7,21 @@ use hdrhistogram::Histogram;
 /// Durations above one day count as a day, which bounds memory.
 const MAX_US: u64 = 24 * 3600 * 1_000_000;
 
-/// A distribution of durations, exact to three digits, in bounded memory (at most about 220 kB).
-/// Distributions of several threads or workers can be merged without loss.
+/// A distribution of durations, exact to three significant digits, in bounded memory (at most about
+/// 220 kB). Distributions of several threads or workers can be merged without loss.
 #[derive(Clone, Debug)]
 pub struct Percentiles {
     histogram: Histogram<u64>,
     sum_us: u128,
 }
 
-/// The usual summary statistics, in microseconds.
+/// Summary statistics of a [`Percentiles`] distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct PercentileSummary {
     /// Number of recorded durations.
     pub count: u64,
-    /// Arithmetic mean, exact.
+    /// Arithmetic mean, not rounded to three digits like the percentiles.
     pub mean_us: f64,
     /// Median.
     pub p50_us: u64,
@@ -33,7 +33,7 @@ pub struct PercentileSummary {
     pub p99_us: u64,
     /// 99.9th percentile.
     pub p999_us: u64,
-    /// Longest recorded duration, like the percentiles exact to three digits.
+    /// Longest recorded duration, like the percentiles exact to three significant digits.
     pub max_us: u64,
 }
 

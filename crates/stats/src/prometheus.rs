@@ -8,7 +8,7 @@ use std::fmt::{self, Display, Write as _};
 
 use crate::registry::{MetricFamily, MetricHandle};
 
-/// Metrics in the text format, written one family after another.
+/// A buffer to which metrics are written in the text format, one family after another.
 ///
 /// A [`Registry`](crate::Registry) renders itself; this is for values that are in no registry.
 ///

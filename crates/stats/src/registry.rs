@@ -29,14 +29,14 @@ pub struct MetricFamily {
     series: BTreeMap<Box<[Box<str>]>, MetricHandle>,
 }
 
-/// The value of one series. All series of a family have the kind of its description.
+/// A handle to one series, of the kind that the description of its family states.
 #[derive(Clone, Debug)]
 pub enum MetricHandle {
-    /// The value of a counter.
+    /// A series of a counter.
     Counter(Counter),
-    /// The value of a gauge.
+    /// A series of a gauge.
     Gauge(Gauge),
-    /// The buckets of a histogram.
+    /// A series of a histogram.
     Histogram(Histogram),
 }
 
@@ -145,8 +145,8 @@ impl MetricFamily {
         &self.description
     }
 
-    /// Returns the labels (names and values, in the order of the description) and the value of each
-    /// series, sorted by label values.
+    /// Returns the labels (names and values, in the order of the description) and the handle of
+    /// each series, sorted by label values.
     pub fn series(
         &self,
     ) -> impl Iterator<Item = (impl Iterator<Item = (&str, &str)> + Clone, &MetricHandle)> {

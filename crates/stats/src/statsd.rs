@@ -15,7 +15,7 @@ use crate::registry::{MetricHandle, Registry};
 /// fragmentation.
 pub const PACKET_BYTES_MAX: usize = 1432;
 
-/// Encodes a registry as statsd packets, and remembers which sums were sent.
+/// Encodes a registry as statsd packets, and remembers the counters of the last call.
 ///
 /// ```
 /// use howdah_stats::{Description, Registry, statsd::StatsdEncoder};
@@ -30,13 +30,14 @@ pub const PACKET_BYTES_MAX: usize = 1432;
 /// ```
 #[derive(Debug, Default)]
 pub struct StatsdEncoder {
-    /// Sums at the last call, by name and tags.
+    /// Values of counters, and counts and sums of histograms, at the last call; by name and tags.
     sent: BTreeMap<String, f64>,
 }
 
 impl StatsdEncoder {
-    /// Encodes all finite gauges, and all counters that increased since the last call, in packets
-    /// of at most [`PACKET_BYTES_MAX`] bytes. A longer line is a packet of its own.
+    /// Encodes all finite gauges, and all counters (including those of histograms) that increased
+    /// since the last call, in packets of at most [`PACKET_BYTES_MAX`] bytes. A longer line is a
+    /// packet of its own.
     pub fn encode(&mut self, registry: &Registry) -> Vec<String> {
         let mut packets = vec![String::new()];
         for line in self.lines(registry) {
@@ -96,8 +97,8 @@ impl StatsdEncoder {
     }
 }
 
-/// Returns the lines that set a gauge. A signed number changes the gauge relatively, so a negative
-/// value takes two steps: first zero, then the difference.
+/// Returns the lines that set a gauge; none if `value` is not finite. A signed number changes the
+/// gauge relatively, so a negative value takes two steps: first zero, then the difference.
 fn set(name: &str, value: f64, tags: &impl Display) -> Vec<String> {
     match value {
         _ if !value.is_finite() => Vec::new(),

@@ -27,7 +27,7 @@ use crate::{
 pub use self::registry::{FlushTime, KeyRegistry, ReceiveTotals};
 pub(crate) use self::{registry::DeleteOutcome, table::MetricTable};
 
-/// One interval. All lists are sorted by key, bytewise.
+/// The values of one interval, as passed to backends. All lists are sorted by key, bytewise.
 ///
 /// The four lists hold metrics by sanitised keys, as etsy's server does. Backends that use names
 /// and tags as they were sent read [`counters_as_sent`](Self::counters_as_sent) and its siblings,

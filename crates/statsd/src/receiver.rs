@@ -47,7 +47,8 @@ use crate::{
 /// It runs on the receive path, so it must not block; if it cannot accept a packet, it drops and
 /// counts it.
 pub trait PacketObserver: Send {
-    /// Called for each packet as received from the socket.
+    /// Called for each packet as received from the socket, except for the incomplete last line of a
+    /// truncated packet. From a stream, the complete lines of one read are a packet.
     fn packet(&mut self, bytes: &[u8]);
 
     /// Called after each batch of the reader.
@@ -94,7 +95,8 @@ impl fmt::Debug for PacketHandlers {
     }
 }
 
-/// Open sockets, with a thread for each datagram socket and one for all streams.
+/// Receives packets from open sockets, with a thread for each datagram socket and one for all
+/// streams.
 ///
 /// Dropping it stops the threads like [`stop`](Self::stop), with a timeout of one second.
 #[derive(Debug)]
@@ -106,7 +108,7 @@ pub struct PacketReceiver {
     _files: Vec<SocketFile>,
 }
 
-/// How long a dropped receiver drains its sockets.
+/// Maximum time for which a dropped receiver drains its sockets.
 const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl PacketReceiver {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-/// Counts per bucket, with exact count, sum, minimum and maximum.
+/// A sketch of a distribution: counts per bucket, with exact count, sum, minimum and maximum.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sketch {
     positive: BTreeMap<i32, f64>,
@@ -64,7 +64,8 @@ impl Sketch {
         }
     }
 
-    /// Returns the value at quantile `q` (0 to 1); `None` without samples.
+    /// Estimates the value at quantile `q` (0 to 1), within [`Self::RELATIVE_ERROR`]; `None`
+    /// without samples.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let (lower, upper) = self.range?;
         let mut rank = q * self.count;

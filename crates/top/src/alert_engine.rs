@@ -24,10 +24,10 @@ use crate::{
     webhook::{WebhookEvent, WebhookSender},
 };
 
-/// The conditions to detect, and the outputs that report them.
+/// Configuration of an [`AlertEngine`]: the conditions to detect, and the outputs.
 #[derive(Debug, Default)]
 pub struct AlertConfig {
-    /// Duration from which a statement counts as slow. Each slow statement is reported once.
+    /// Duration above which a statement counts as slow. Each slow statement is reported once.
     pub slow: Option<Duration>,
     /// File that slow statements are appended to.
     pub slow_log: Option<SlowLog>,
@@ -102,7 +102,8 @@ impl AlertEngine {
         }
     }
 
-    /// Whether the slow threshold is so short that complete statement texts must be requested.
+    /// Whether the slow threshold is so short that samplers must read complete texts even of
+    /// statements that have run for less than a second.
     pub(crate) fn needs_full_texts(&self) -> bool {
         SampleRequest::needs_full_texts(self.slow)
     }
@@ -213,7 +214,8 @@ impl ServerMonitor {
     }
 }
 
-/// Logs rules that can no longer be evaluated; `before` are those of the last sample.
+/// Logs the rules that cannot be evaluated (`now`) and are not among those of the previous sample
+/// (`before`).
 fn log_unchecked(before: &[UncheckedRule], now: &[UncheckedRule]) {
     let is_new = |one: &&UncheckedRule| !before.iter().any(|known| known.rule == one.rule);
     for UncheckedRule { server, rule, reason, .. } in now.iter().filter(is_new) {

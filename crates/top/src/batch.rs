@@ -17,7 +17,7 @@ use crate::{
     table::{ScreenKind, TableOptions},
 };
 
-/// The rows that a batch writes, their format, and the interval between samples.
+/// Options of batch mode: what is written, in which format, how often and how many times.
 #[derive(Clone, Debug)]
 pub struct BatchOptions {
     /// Format in which samples are written.
@@ -32,7 +32,7 @@ pub struct BatchOptions {
     pub filter: RowFilter,
     /// Whether to include idle sessions.
     pub with_idle: bool,
-    /// Duration from which a statement is slow.
+    /// Duration above which a statement is slow.
     pub slow: Option<Duration>,
 }
 
@@ -77,7 +77,7 @@ impl BatchOptions {
     }
 }
 
-/// Progress of one server: the numbers of samples taken and written.
+/// Progress of a batch on one server, with the numbers of samples taken and written.
 #[derive(Clone, Debug, Default)]
 struct ServerProgress {
     sampled: u64,
@@ -96,12 +96,13 @@ pub struct UnsampledServer {
     pub reason: String,
 }
 
-/// The servers and alerts that determine the exit code.
+/// The outcome of a batch, from which the exit code is derived.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchOutcome {
     /// Servers that were not sampled as often as requested.
     pub unsampled: Vec<UnsampledServer>,
-    /// Alerts that were firing at the last sample of their server.
+    /// Alerts that were firing at the last written sample of their server, or when it was last
+    /// found unreachable.
     pub alerts: Vec<Alert>,
     /// Rules that could not be evaluated at the last sample of their server.
     pub unchecked: Vec<UncheckedRule>,

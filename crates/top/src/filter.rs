@@ -25,7 +25,7 @@ pub enum ParseFilterError {
         /// The text found instead of a number.
         text: String,
     },
-    /// The value after the operator is missing.
+    /// A term has no value: nothing follows its operator or `!`.
     #[error("{term:?} has no value: write one after it, as in user=app or time>5s")]
     Empty {
         /// The incomplete term.
@@ -35,7 +35,7 @@ pub enum ParseFilterError {
 
 #[derive(Clone, Debug, PartialEq)]
 struct FilterTerm {
-    /// A column's name or a prefix of it.
+    /// A column's name or a prefix of it; `None` stands for any column.
     column: Option<String>,
     condition: FilterCondition,
     is_negated: bool,

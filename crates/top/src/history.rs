@@ -42,7 +42,7 @@ use crate::ServerHealth;
 /// Limits on the age and size of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
-    /// Maximum age of a sample.
+    /// Maximum age of a sample. It is exceeded slightly, because samples are dropped in groups.
     pub age: Duration,
     /// Maximum size in bytes: of memory for all servers together, or of a file.
     pub bytes: u64,
@@ -167,7 +167,7 @@ impl SnapshotHistory {
     }
 
     /// Returns the time of the sample `by` samples after `from_us`, or before it if `by` is
-    /// negative.
+    /// negative; clamped to the first and last sample.
     pub fn step(&self, server: usize, from_us: i64, by: isize) -> Option<i64> {
         self.server(server)?.history.step(from_us, by)
     }

@@ -131,7 +131,7 @@ pub(crate) struct ServerMetrics {
     last: Option<Overview>,
 }
 
-/// Reads a counter from an overview.
+/// A function that reads a counter from an overview; `None` if the counter is unreadable.
 type CounterSource = fn(&Overview) -> Option<i64>;
 
 impl ServerMetrics {

@@ -37,7 +37,7 @@ use crate::{
 pub struct TopSettings {
     /// Interval between samples.
     pub interval: Duration,
-    /// Duration from which a statement is slow.
+    /// Duration above which a statement is slow.
     pub slow: Option<Duration>,
     /// Whether signals are disabled.
     pub is_read_only: bool,

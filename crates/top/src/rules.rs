@@ -146,7 +146,7 @@ impl Measure {
     }
 }
 
-/// A condition on which to alert, and when the alert ends.
+/// An alert rule: a condition that starts an alert, and the value at which the alert ends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlertRule {
     /// Quantity that is compared with the threshold.

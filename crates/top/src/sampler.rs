@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use self::state::SamplerState;
 use crate::{PooledClients, Poolers, host::HostFigures, waits::WaitHistory};
 
-/// The data that one sample has read from a server.
+/// A sample of one server, with figures of its host and the clients of its poolers.
 #[derive(Clone, Debug)]
 pub struct ServerSnapshot {
     /// Properties of the server, read when connecting.
@@ -109,11 +109,11 @@ impl ServerHealth {
     }
 }
 
-/// The data that a sample must include, and the interval.
+/// A request to a sampler: the data that each sample must include, and the interval.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleRequest {
-    /// Time from the start of one sample to the start of the next; at least [`INTERVAL_MIN`], and
-    /// ten times as long as a sample takes.
+    /// Time from the start of one sample to the start of the next. The actual time is at least
+    /// [`INTERVAL_MIN`], and at least ten times the duration of a sample.
     pub interval: Duration,
     /// Whether to read the last statements of idle sessions.
     pub idle_texts: bool,

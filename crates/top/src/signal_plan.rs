@@ -9,7 +9,7 @@ use crate::{ServerSnapshot, table::RowId, units::format_duration};
 /// would end ordinary work.
 pub const KILL_THRESHOLD_MIN: f64 = 30.0;
 
-/// Signals that wait for confirmation.
+/// A plan to signal sessions, which the user must confirm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignalPlan {
     /// The action to take on each target.
@@ -68,8 +68,9 @@ impl SignalPlan {
     }
 
     /// Plans signals for all sessions whose statement has run, or which have been idle in
-    /// transaction, for longer than `seconds`, at least [`KILL_THRESHOLD_MIN`]. An idle transaction
-    /// cannot be cancelled, so it is included only if sessions are terminated.
+    /// transaction, for longer than both `seconds` and [`KILL_THRESHOLD_MIN`]. An idle transaction
+    /// cannot be cancelled, so it is included only if sessions are terminated. Parallel workers are
+    /// omitted, because they end with their leader.
     pub fn for_slow(
         snapshot: &ServerSnapshot,
         seconds: f64,

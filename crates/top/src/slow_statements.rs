@@ -138,7 +138,7 @@ impl SlowLog {
         howdah_files::options().append(true).create(true).open(path)
     }
 
-    /// Returns the current reason why the log cannot be written, if any.
+    /// Returns the reason why the file could not be opened, in one sentence; `None` if it is open.
     pub fn problem(&self) -> Option<String> {
         let error = self.file.as_ref().err()?;
         Some(format!("cannot write slow statements to {}: {error}", self.path.display()))
@@ -148,7 +148,7 @@ impl SlowLog {
     ///
     /// # Errors
     ///
-    /// The file cannot be written. The statement is lost.
+    /// The file cannot be opened or written. The statement is lost.
     pub fn write(&mut self, slow: &SlowStatement) -> Result<(), SlowLogError> {
         let line = match self.format {
             SlowLogFormat::Pgtop => pgtop_line(slow, &self.zone),

@@ -226,13 +226,13 @@ pub struct TableOptions {
     pub order: Option<&'static str>,
     /// Whether to sort in ascending order.
     pub is_ascending: bool,
-    /// Run time from which a statement is marked as slow, in seconds.
+    /// Run time above which a statement is marked as slow, in seconds.
     pub slow_seconds: Option<f64>,
 }
 
 impl ScreenTable {
     /// Builds the table of a screen. `None` if the snapshot lacks its data: it was not requested,
-    /// or the server does not have it.
+    /// the server does not have it, or it could not be read.
     pub fn new(
         screen: ScreenKind,
         snapshot: &ServerSnapshot,

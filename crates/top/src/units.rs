@@ -59,7 +59,7 @@ pub fn format_duration(seconds: f64) -> String {
     }
 }
 
-/// Parses a duration such as `500ms`, `5s`, `2m`, `1h`, `3d` or `5`, in seconds.
+/// Parses a duration such as `500ms`, `5s`, `2m`, `5min`, `1h`, `3d` or `5`. Returns seconds.
 pub fn parse_duration(text: &str) -> Option<f64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number: f64 = text[..digits].parse().ok()?;
@@ -74,7 +74,8 @@ pub fn parse_duration(text: &str) -> Option<f64> {
     Some(number * factor)
 }
 
-/// Parses a size such as `500kB`, `64MB`, `1GB` or a number of bytes.
+/// Parses a size in `B`, `kB`, `MB`, `GB` or `TB`, such as `64MB`, or a number of bytes. Units are
+/// powers of 1,024.
 pub fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;

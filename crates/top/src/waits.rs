@@ -83,7 +83,8 @@ impl WaitHistory {
         }
     }
 
-    /// Appends a second; ignored unless it is later than the last.
+    /// Appends a second, and drops the oldest one if there are more than 3,600. A second that is
+    /// not later than the last is ignored.
     pub fn push(&mut self, second: WaitSecond) {
         if self.seconds.back().is_some_and(|last| last.second >= second.second) {
             return;

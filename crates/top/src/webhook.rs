@@ -1,15 +1,16 @@
 //! Webhooks: sends events over HTTP, without ever delaying the samplers.
 //!
 //! ```text
-//! samplers ──► queue (bounded) ──► sender thread: everything queued becomes one message
+//! samplers ──► queue (bounded) ──► sender thread: queued events become one message
 //!                                     │ refused: given up and reported
 //!                                     └ temporary failure: retried with growing delays
 //! ```
 //!
-//! Producers put events into a queue and continue. A thread combines queued events into one
-//! message, and retries until it is accepted, refused or outdated. While a receiver is unreachable
-//! the queue fills up to a limit; further events are counted, and the next message includes that
-//! number. A webhook URL is often a secret, so only its scheme, host and port are ever shown.
+//! Samplers put events into a queue and do not wait. A thread combines up to 200 queued events into
+//! one message, and retries until it is accepted, refused or outdated. While a receiver is
+//! unreachable, the queue fills up to a limit; further events are dropped and counted, and the next
+//! message includes that number. A webhook URL is often a secret, so only its scheme, host and port
+//! are ever shown.
 
 mod payload;
 mod sender;

@@ -123,7 +123,7 @@ pub enum CopyDirection {
 pub struct CapturedOutcome {
     /// Execution time on the server, in microseconds.
     pub duration_us: Option<u64>,
-    /// The SQLSTATE if the action failed and the log contains the code.
+    /// The SQLSTATE if the action failed and the capture contains the code.
     pub sqlstate: Option<SqlState>,
     /// The server's primary error message if the action failed.
     pub error: Option<Text>,
@@ -226,8 +226,8 @@ named_enum! {
 }
 
 impl Kind {
-    /// Whether events of this kind make the server run a statement, so that they count as
-    /// executions.
+    /// Whether events of this kind make the server execute statements or a function, so that they
+    /// count as executions.
     pub fn is_execution(self) -> bool {
         matches!(self, Self::Simple | Self::Copy | Self::Execute | Self::Fetch | Self::Call)
     }

@@ -33,6 +33,7 @@ use crate::{
 ///        | text:   XXH3-64 (the bytes)
 ///        | list:   XXH3-64 (its entries, 8 bytes each, little-endian)
 ///          entry:  0 (NULL) | XXH3-64 (a value) | the complement of that (a value that was cut)
+///                  | the number (in a list of numbers)
 /// ```
 ///
 /// All XXH3 hashes use seed 0. The tags are those of [`HashField`].

@@ -72,7 +72,7 @@ pub enum HashField {
     Arguments = 30,
 }
 
-/// The sum over some of an event's fields.
+/// The sum over some or all of an event's fields, from which its hash is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FieldSum(u128);
 

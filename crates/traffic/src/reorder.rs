@@ -11,10 +11,10 @@ use crate::{Event, Timestamp};
 /// A sorting buffer between a reader and a consumer that needs events in order of time.
 ///
 /// A backend sets the time of a log line before a pipe determines the order of lines, and a
-/// statement that is logged at its end follows statements that started later. The buffer holds
-/// events until the reader has seen `window` more of captured time, or until it holds `count_max`
-/// events. Events that arrive even later are returned late, immediately; events with equal time
-/// keep their order of arrival.
+/// statement that is logged at its end follows statements that started later. The buffer holds an
+/// event until the reader has seen `window` more of captured time, or until it holds more than
+/// `count_max` events. An event that arrives after later ones have been returned is returned next,
+/// out of order; events with equal time keep their order of arrival.
 #[derive(Debug)]
 pub struct ReorderBuffer {
     heap: BinaryHeap<Reverse<ReorderEntry>>,
@@ -30,8 +30,8 @@ struct ReorderEntry {
 }
 
 impl ReorderBuffer {
-    /// Creates a buffer that waits for `window` of captured time and holds at most `count_max`
-    /// events.
+    /// Creates a buffer that retains events for `window` of captured time, unless it holds more
+    /// than `count_max` of them.
     pub fn new(window: Duration, count_max: usize) -> Self {
         Self { heap: BinaryHeap::new(), window, count_max, arrivals: 0 }
     }
@@ -47,8 +47,8 @@ impl ReorderBuffer {
         self.arrivals += 1;
     }
 
-    /// Removes the earliest event, if no earlier one is expected or the buffer is full. `watermark`
-    /// is the newest captured time that the reader has seen.
+    /// Removes the earliest event, if no earlier one is expected or the buffer holds more than its
+    /// maximum. `watermark` is the newest captured time that the reader has seen.
     pub fn pop(&mut self, watermark: Timestamp) -> Option<Event> {
         let Reverse(earliest) = self.heap.peek()?;
         let is_settled = earliest.event.time + self.window <= watermark;

@@ -17,8 +17,8 @@ use std::{
 #[derive(Clone)]
 pub struct Text(TextBytes);
 
-/// Short texts are stored inline, since most values and names are short, and there are millions of
-/// them.
+/// The bytes of a [`Text`]. Short ones are stored inline, since most values and names are short,
+/// and there are millions of them.
 #[derive(Clone)]
 enum TextBytes {
     Short { len: u8, bytes: [u8; SHORT_BYTES] },

@@ -48,7 +48,8 @@ pub struct EventIdentity<'a> {
     digest: IdentityDigest,
 }
 
-/// The contribution of session, user, database and application to the hash of an event.
+/// The hash of a session's name, and the contribution of session, user, database and application to
+/// the hash of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityDigest {
     session: u64,
@@ -157,7 +158,7 @@ pub enum ParameterRef<'a> {
 pub struct OutcomeRef<'a> {
     /// Execution time on the server, in microseconds.
     pub duration_us: Option<u64>,
-    /// The SQLSTATE if the action failed and the log contains the code.
+    /// The SQLSTATE if the action failed and the capture contains the code.
     pub sqlstate: Option<SqlState>,
     /// The server's primary error message if the action failed.
     pub error: Option<&'a [u8]>,

@@ -25,7 +25,7 @@ pub use memory_info::{HugePages, MemoryInfo};
 /// Findings about a server's cache.
 #[derive(Debug)]
 pub struct CacheAdvice {
-    /// The image that the other fields are computed from, and what is missing from it.
+    /// The image of the cache, and what is missing from it.
     pub dumped: DumpResult,
     /// Memory settings and statistics of the server.
     pub memory_info: MemoryInfo,
@@ -43,7 +43,7 @@ pub struct CacheAdvice {
     pub memory: MemoryCost,
 }
 
-/// Pages of one relation in the cache, over all forks.
+/// The cached pages of one relation. Counts include all forks, except for `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationUsage {
     /// Index of the relation in [`CacheImage::relations`].
@@ -63,7 +63,8 @@ pub struct RelationUsage {
 pub struct CacheCandidate {
     /// Name of the relation, which is in the database of the connection.
     pub name: RelationName,
-    /// Length in pages: actual if some are cached, otherwise as of the last `VACUUM` or `ANALYZE`.
+    /// Length in pages: actual if some are cached and the relation was not locked, otherwise as of
+    /// the last `VACUUM` or `ANALYZE`.
     pub length: u64,
     /// Number of the relation's pages in the cache.
     pub cached: u64,

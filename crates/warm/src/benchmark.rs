@@ -11,7 +11,7 @@
 //!
 //! The server is a temporary one, or an existing one that the caller can restart. All measurements
 //! are made by our own client; no other program is needed. Taking and loading images is implemented
-//! in [`crate::dump`] and [`crate::load()`]. Results are drawn elsewhere.
+//! in [`crate::dump`] and [`crate::load()`]. The caller presents the results.
 
 mod data;
 mod error;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::image::{CacheImage, Fork, Relation, RelationFile, RelationName};
 
-/// Numbers of one relation's pages that were removed, kept and added.
+/// The difference between two images in one relation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelationChange {
-    /// The relation's database; `None` for the shared catalogs.
+    /// The relation's database; `None` for the shared catalogs, or if the image does not name it.
     pub database: Option<String>,
     /// The relation's name, or its file if its name is not known.
     pub relation: RelationIdentity,

@@ -23,7 +23,7 @@ use crate::image::{
 use catalog_names::CatalogRelation;
 pub use from_memory::{NotLocal, local_server};
 
-/// Where cached pages are read from.
+/// The source from which cached pages are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DumpSource {
     /// The server's memory if possible, otherwise `pg_buffercache`.
@@ -43,12 +43,13 @@ pub struct DumpResult {
     /// Why the server's memory was not read, if that was attempted first.
     pub not_from_memory: Option<NotLocal>,
     /// Databases whose catalogs could not be queried, and why: their relations have no names.
+    /// Databases that do not allow connections are not listed.
     pub unnamed: Vec<(String, QueryFailure)>,
     /// Buffers omitted because they were being replaced.
     pub in_transition: u32,
 }
 
-/// Why an image could not be taken.
+/// The reason why an image could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
@@ -109,8 +110,9 @@ impl QueryFailure {
 ///
 /// # Errors
 ///
-/// The server cannot be queried, or its buffers can be read neither from memory nor by SQL. A
-/// database whose catalogs cannot be queried is not an error: its relations have no names then.
+/// The server cannot be queried or stops meanwhile, or its buffers cannot be read from the source
+/// that `choice` allows. A database whose catalogs cannot be queried is not an error: its relations
+/// have no names then.
 pub fn dump(target: &ConnectTarget, choice: DumpSource) -> Result<DumpResult, DumpError> {
     dump_with(target, choice, || {})
 }
@@ -263,7 +265,7 @@ impl BufferSource {
     }
 }
 
-/// The pages of each fork, in no particular order.
+/// The contents of the buffers: the pages of each fork, in no particular order.
 #[derive(Debug, Default)]
 pub(crate) struct BufferContents {
     pub(crate) forks: BTreeMap<(RelationFile, Fork), Vec<CachedPage>>,

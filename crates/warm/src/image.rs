@@ -62,7 +62,7 @@ pub struct Relation {
     pub file: RelationFile,
     /// Name of the relation, if the catalogs could be queried.
     pub name: Option<RelationName>,
-    /// Whether the relation is WAL-logged, so that its pages survive a crash.
+    /// Whether the relation is WAL-logged, so that its pages survive a crash; true if unknown.
     pub is_logged: bool,
     /// Forks of the relation with pages in the cache.
     pub forks: Vec<CachedFork>,
@@ -152,7 +152,8 @@ impl CacheImage {
         Self { origin: self.origin.clone(), databases: self.databases.clone(), relations }
     }
 
-    /// The name of a database; `None` for the shared catalogs and dropped databases.
+    /// The name of a database; `None` for the shared catalogs, dropped databases, and those that
+    /// the image does not name.
     pub fn database_name(&self, oid: u32) -> Option<&str> {
         self.databases.get(&oid).map(String::as_str)
     }

@@ -47,7 +47,7 @@ pub use report::{
 
 use attempt::{Attempt, AttemptResult};
 
-/// How to load an image, and the limits of the load.
+/// The options of a load, including its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
     /// Number of connections, 1 to [`MAX_JOBS`].
@@ -56,8 +56,8 @@ pub struct LoadOptions {
     pub bytes_per_second: Option<u64>,
     /// Latency of a small query above which loading slows down.
     pub max_latency: Option<Duration>,
-    /// Whether a load may evict other pages from the cache. If not, loading stops when no buffer is
-    /// free.
+    /// Whether a load may evict other pages from the cache. If not, pages are skipped once no
+    /// buffer is free.
     pub evict: bool,
     /// Load only this many pages, the hottest; the others are treated as if they were not in the
     /// image.
@@ -96,8 +96,8 @@ impl Default for LoadOptions {
 
 /// Observes a load. Its methods are called from several threads, and should return quickly.
 pub trait LoadObserver: Sync {
-    /// Called when the load is planned: `pages` will be loaded. Called again when the load starts
-    /// over.
+    /// Called when the load is planned: `pages` will be loaded, or would be in a dry run. Called
+    /// again when the load starts over.
     fn planned(&self, pages: u64) {
         let _ = pages;
     }

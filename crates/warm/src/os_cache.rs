@@ -18,15 +18,16 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
-/// How much the kernel was asked to read ahead.
+/// The result of [`read_ahead`]: how much the kernel was asked to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAhead {
     /// Bytes that the kernel was asked to read.
     pub bytes: u64,
-    /// Number of files that existed and were read.
+    /// Number of files that were opened to be read ahead. A file with both hot and cold pages
+    /// counts twice.
     pub files: u64,
-    /// Files of the image that no longer exist or cannot be opened, because they were dropped or
-    /// rewritten.
+    /// Files of the image that could not be opened, for example because they were dropped or
+    /// rewritten. A file with both hot and cold pages counts twice.
     pub missing: u64,
 }
 

@@ -36,7 +36,7 @@ use crate::{
     load::{self, LoadError, LoadObserver, LoadOptions},
 };
 
-/// When to stop warming.
+/// The conditions under which warming stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadyTimeouts {
     /// Deadline at which traffic starts, warm or not.

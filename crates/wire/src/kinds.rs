@@ -7,8 +7,9 @@ use crate::Tag;
 
 /// Maximum body length of a message whose size does not depend on data.
 const SHORT: u32 = 64 * 1024;
-/// Maximum body length of a message that carries SQL, values or rows: PostgreSQL's values are
-/// smaller than a gigabyte (`MaxAllocSize`), and it refuses messages that would need more.
+/// Maximum body length of a message that carries SQL, values, COPY data, descriptions of columns or
+/// parameters, errors, notices or notifications: PostgreSQL's values are smaller than a gigabyte
+/// (`MaxAllocSize`), and it refuses messages that would need more.
 const LONG: u32 = 0x3fff_ffff;
 
 macro_rules! kinds {
@@ -44,8 +45,8 @@ macro_rules! kinds {
             }
 
             /// Returns the maximum body length that a reader without stricter limits should accept:
-            /// 1 GiB less a byte for messages that carry SQL, values or rows, 64 KiB for the
-            /// others.
+            /// 1 GiB less a byte for messages that carry SQL, values, COPY data, descriptions of
+            /// columns or parameters, errors, notices or notifications; 64 KiB for the others.
             pub const fn body_bytes_max(self) -> u32 {
                 match self { $(Self::$variant => $limit,)* }
             }

@@ -11,7 +11,8 @@ use crate::{
     writer::{self, EncodeError},
 };
 
-/// Maximum length of a startup packet that a server accepts, in bytes, including its length field.
+/// Maximum length of a startup packet, in bytes, including its length field. PostgreSQL's own limit
+/// has the same value but excludes that field.
 ///
 /// Source: `MAX_STARTUP_PACKET_LENGTH` in `pqcomm.h`.
 pub const PACKET_BYTES_MAX: u32 = 10_000;
@@ -119,8 +120,8 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     ///
-    /// The packet is longer than `bytes_max` (PostgreSQL's limit is [`PACKET_BYTES_MAX`]) or
-    /// malformed; nothing that follows can be trusted.
+    /// The packet is longer than `bytes_max` (usually [`PACKET_BYTES_MAX`]) or malformed; nothing
+    /// that follows can be trusted.
     pub fn split(
         buf: &'a [u8],
         bytes_max: u32,

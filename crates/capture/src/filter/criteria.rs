@@ -11,13 +11,13 @@ pub struct Filter {
     pub from: Option<Timestamp>,
     /// Events at or after this time are excluded.
     pub until: Option<Timestamp>,
-    /// Names of roles that sessions logged in as.
+    /// Names of the roles whose sessions are kept.
     pub users: Vec<String>,
-    /// Names of databases that sessions are connected to.
+    /// Names of the databases whose sessions are kept.
     pub databases: Vec<String>,
-    /// Names of sessions in the capture.
+    /// Names of the sessions that are kept.
     pub sessions: Vec<String>,
-    /// Values of `application_name`.
+    /// Values of `application_name` with which events are kept.
     pub applications: Vec<String>,
     /// Whether to keep only statements that PostgreSQL's grammar shows to be read-only.
     #[cfg(feature = "grammar")]
@@ -32,7 +32,7 @@ macro_rules! reasons {
         pub enum ExclusionReason { $($(#[$doc])* $variant,)* }
 
         impl ExclusionReason {
-            /// All reasons, in the order in which they are checked.
+            /// All reasons, in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// Returns a phrase for people that follows a count.
@@ -66,7 +66,7 @@ reasons! {
     AllowsWrites, "not read-only: let transactions write, such as BEGIN READ WRITE";
     /// The statement calls a function that is not known to be free of side effects.
     UnknownFunction, "not known to be read-only: call functions that may have side effects";
-    /// The statement uses a name whose creation is missing from the log, or was excluded.
+    /// The statement uses a name whose creation is missing from the capture, or was excluded.
     UnknownName, "not known to be read-only: use a statement or cursor whose creation was excluded";
     /// The grammar does not accept the statement, or it is nested too deeply.
     Unreadable, "not known to be read-only: PostgreSQL's grammar does not accept them";

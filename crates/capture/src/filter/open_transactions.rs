@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use howdah_sql::TransactionBlock;
 use howdah_traffic::{EventRef, Kind};
 
-/// Finds the sessions whose transaction block is still open at the end of a capture.
+/// Counts the sessions whose transaction block is still open at the end of a capture.
 ///
 /// A replay closes such sessions when it reaches the end of the capture, which rolls their
-/// transactions back. Only blocks whose `BEGIN` is in the capture are detected. Uses eight bytes
-/// per session with an open block, for at most 1,048,576 sessions.
+/// transactions back. Only blocks whose `BEGIN` is in the capture are detected, in at most
+/// 1,048,576 sessions at a time. Of each such session, a hash of eight bytes is stored.
 #[derive(Debug, Default)]
 pub struct OpenTransactions {
     /// Hashes of the sessions' names.

@@ -40,7 +40,8 @@ pub(crate) fn is_preamble(action: &Action) -> bool {
     }
 }
 
-/// Whether a text is a `SET` or `RESET` that outlasts its transaction, unlike `SET LOCAL`.
+/// Whether a text is a `SET` or `RESET` that outlasts its transaction, unlike `SET LOCAL`, `SET
+/// TRANSACTION` and `SET CONSTRAINTS`.
 fn is_setting(sql: &Text) -> bool {
     let sql = sql.as_bytes();
     if !matches!(SqlCommand::from_sql(sql), SqlCommand::Set | SqlCommand::Reset) {
@@ -56,8 +57,8 @@ fn is_setting(sql: &Text) -> bool {
 }
 
 impl<Tag> SessionPreambles<Tag> {
-    /// Stores an event if later statements may depend on it and there is room. A disconnect removes
-    /// the session's preamble.
+    /// Stores an event if later statements may depend on it and there is room. A login or a
+    /// disconnect first removes the session's preamble.
     pub(crate) fn record(&mut self, event: &Event, tag: Tag) {
         if matches!(event.action, Action::Disconnect) {
             self.remove(&event.session);
@@ -116,8 +117,8 @@ fn size(event: &Event) -> usize {
     EVENT_BYTES + event.action.sql().map_or(0, Text::len)
 }
 
-/// Returns an event repeated at the time of a later one. It is marked as inferred, because the log
-/// does not have it at that time.
+/// Returns an event repeated at the time of a later one. It is marked as inferred, because the
+/// client did not send it at that time, and has no outcome.
 pub(crate) fn repeat_at(mut event: Event, at: &Event) -> Event {
     event.time = at.time;
     event.source = howdah_traffic::Source::Inferred;

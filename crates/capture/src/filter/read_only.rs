@@ -10,7 +10,8 @@ use howdah_traffic::{Action, Event, SessionId, Text};
 
 use crate::filter::criteria::ExclusionReason;
 
-/// Names in each session that refer to read-only statements.
+/// Finds the events that are not known to be read-only. Stores the names of each session's
+/// read-only prepared statements and cursors, because later events refer to them.
 #[derive(Debug, Default)]
 pub(crate) struct ReadOnlyNames {
     classifier: EffectClassifier,
@@ -21,7 +22,8 @@ pub(crate) struct ReadOnlyNames {
 const NAMES_MAX: usize = 10_000;
 
 impl ReadOnlyNames {
-    /// Returns the reason why an event is not known to be read-only, if there is one.
+    /// Returns the reason why an event is not known to be read-only, if there is one. Otherwise,
+    /// stores or removes the names that the event creates or drops.
     pub(crate) fn exclusion_reason(&mut self, event: &Event) -> Option<ExclusionReason> {
         match &event.action {
             Action::Connect | Action::Disconnect | Action::Cancel => None,

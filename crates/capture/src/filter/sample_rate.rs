@@ -7,8 +7,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// A share of all sessions, selected by a hash of their names.
 ///
 /// The hash is XXH3-64 (seed 0) of the session's name, as a fraction of 2⁶⁴. So a session belongs
-/// to the same share on every machine, a larger sample contains every smaller one, and `n` workers
-/// that each take one part together process every session once.
+/// to the same share on every machine, a larger parsed sample contains every smaller one, and `n`
+/// workers that each take one [`part`](Self::part) together process every session once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleRate {
     /// The first hash in the share, and the first one beyond it, which is up to 2⁶⁴.

@@ -24,8 +24,8 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Creates slices of `length`, the first of which starts with the first event. A length below a
-    /// microsecond counts as one.
+    /// Creates a splitter into slices of `length`, the first of which starts with the first event.
+    /// A length below a microsecond counts as one microsecond.
     pub fn new(length: Duration) -> Self {
         Self {
             length: length.max(Duration::from_micros(1)),

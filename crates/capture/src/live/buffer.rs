@@ -3,10 +3,11 @@
 //! # Cost
 //!
 //! Bytes from a client are copied once, in one record per read, with a header of 17 bytes. Of the
-//! server's replies, only the ends of statements, errors and ReadyForQuery are recorded, about 20
-//! bytes each. The copy goes to the worker's own memory. A full chunk is handed over with one
-//! atomic addition and one message to the recorder's thread; if too much is queued there, the chunk
-//! is dropped and counted as missing. Recording therefore never blocks the worker.
+//! server's replies, only the ends of statements, the starts of COPYs, errors and ReadyForQuery are
+//! recorded, with a header of 20 bytes each. The copy goes to the worker's own memory. A full chunk
+//! is handed over with one atomic addition and one message to the recorder's thread; if too much is
+//! queued there, the chunk is dropped and counted as missing. Recording therefore never blocks the
+//! worker.
 
 use std::{
     collections::HashSet,
@@ -64,9 +65,10 @@ pub struct BufferQueue {
     queued_max: usize,
     /// Whether the recorder has stopped reading.
     closed: AtomicBool,
-    /// Number of dropped bytes: buffered records, and bytes of clients that could not be recorded.
+    /// Number of lost bytes: those of dropped chunks, and those that clients sent before recording
+    /// them could start or resume.
     lost_bytes: AtomicU64,
-    /// Number of gaps.
+    /// Number of dropped chunks.
     gaps: AtomicU64,
     spare: Mutex<Vec<Vec<u8>>>,
 }
@@ -79,7 +81,7 @@ pub struct BufferChunk {
     is_last: bool,
 }
 
-/// The state of a client that is or was recorded.
+/// The state of recording one client. The default is that of a client that was never recorded.
 #[derive(Clone, Debug, Default)]
 pub struct ClientMark {
     capture: u32,
@@ -92,11 +94,12 @@ pub struct ClientMark {
     /// The bytes of an incomplete message header.
     header_prefix: [u8; Header::BYTES],
     header_prefix_bytes: u8,
-    /// Number of requests of the extended protocol completed since the last backend record.
+    /// Number of replies since the last backend record that complete a request of the extended
+    /// protocol, including RowDescriptions of a simple Query.
     completed_requests: u16,
 }
 
-/// The state of a session when recording starts.
+/// The state of a session when its recording starts or resumes.
 #[derive(Debug)]
 pub struct SessionStart<'a, Settings, Statements> {
     /// Whether the client has just logged in; false for a session that was already open.
@@ -113,8 +116,8 @@ pub struct SessionStart<'a, Settings, Statements> {
 }
 
 impl BufferQueue {
-    /// Creates the queue of the worker with this number. When more than `queued_max` bytes wait to
-    /// be read, chunks are dropped.
+    /// Creates the queue of the worker with this number. While `queued_max` bytes or more are
+    /// queued, the worker drops its chunks.
     pub fn new(number: usize, queued_max: usize) -> Arc<Self> {
         Arc::new(Self {
             number,
@@ -127,12 +130,12 @@ impl BufferQueue {
         })
     }
 
-    /// Makes the worker stop recording.
+    /// Marks the recorder as stopped, which the worker sees by [`CaptureBuffer::is_closed`].
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes waiting to be read.
+    /// Returns the number of bytes in chunks that were handed over and not yet recycled.
     pub fn queued_bytes(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
@@ -142,8 +145,8 @@ impl BufferQueue {
         self.gaps.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of dropped bytes: records of gaps, and bytes of clients that could not be
-    /// recorded.
+    /// Returns the number of lost bytes: those of dropped chunks, and those that clients sent
+    /// before recording them could start or resume.
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes.load(Ordering::Relaxed)
     }
@@ -240,15 +243,16 @@ impl CaptureBuffer {
         has_room
     }
 
-    /// Counts bytes of a client that are not recorded because the client is inside a transaction.
+    /// Adds `bytes`, which a client has sent inside a transaction and before its recording can
+    /// resume, to the lost bytes. Does nothing for a client that this capture has never recorded.
     pub fn count_skipped(&self, client: &ClientMark, bytes: usize) {
         if client.capture == self.capture && client.session != 0 {
             self.queue.lost_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
 
-    /// Starts recording a client. The client must be between two transactions and have no
-    /// outstanding requests.
+    /// Starts or resumes recording a client. The client must be between two transactions and have
+    /// no outstanding requests.
     pub fn start_session<'e>(
         &mut self,
         client: &mut ClientMark,
@@ -294,8 +298,9 @@ impl CaptureBuffer {
         self.flush_if_full();
     }
 
-    /// Records bytes from a client, in pieces of any size. Omits passwords, and rows of COPY unless
-    /// they are to be captured.
+    /// Records bytes from a client, in pieces of any size. Omits the bodies of authentication
+    /// messages, of unknown messages and, unless rows of COPY are to be captured, of CopyData.
+    /// Stops recording the client at an invalid header.
     pub fn record_frontend(&mut self, client: &mut ClientMark, bytes: &[u8], now: u64) {
         let (mut from, mut at) = (0, 0);
         while at < bytes.len() {
@@ -412,7 +417,7 @@ impl CaptureBuffer {
         }
     }
 
-    /// Hands over the buffered records and closes the buffer.
+    /// Hands over the buffered records as the last chunk, even if the queue is full.
     pub fn finish(mut self) {
         self.send(true);
     }
@@ -485,7 +490,8 @@ impl CaptureBuffer {
         }
     }
 
-    /// Drops the buffered records, which makes a gap.
+    /// Replaces the buffered records with a gap, and stops recording all clients until their
+    /// sessions are started again.
     fn drop_chunk(&mut self) {
         let dropped = self.bytes.len() as u64;
         self.queue.lost_bytes.fetch_add(dropped, Ordering::Relaxed);

@@ -5,7 +5,8 @@ use std::mem;
 use hashbrown::HashMap;
 use howdah_traffic::Text;
 
-/// Values by name. Most clients use only the unnamed one, which is found without hashing.
+/// A map from names to values. Most clients use only the empty name, whose value is found without
+/// hashing.
 #[derive(Debug)]
 pub(crate) struct ByName<T> {
     unnamed: Option<T>,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// The counts of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecorderCounts {
-    /// Number of events written.
+    /// Number of events written to the capture.
     pub events: u64,
     /// Number of sessions recorded.
     pub sessions: u64,
@@ -15,18 +15,22 @@ pub struct RecorderCounts {
     pub entered_open: u64,
     /// Number of gaps: chunks of a worker's buffer that were dropped.
     pub gaps: u64,
-    /// Number of dropped bytes: records of gaps, and bytes of clients that could not be recorded.
+    /// Number of lost bytes: those of dropped chunks, and those that clients sent before recording
+    /// them could start or resume.
     pub lost_bytes: u64,
-    /// Number of statements that were pending at a gap, so that their end is unknown.
+    /// Number of events that awaited their reply at a gap, so that their outcome is unknown.
     pub cut_short: u64,
-    /// Number of executions of statements that were prepared before recording started and are
-    /// unknown.
+    /// Number of Bind messages for an unknown statement, plus Execute messages for an unknown named
+    /// portal. A name is unknown if the message that created it was sent before recording started,
+    /// or was too long to be recorded, or if no message created it.
     pub unknown_statements: u64,
-    /// Number of messages that were too long to be recorded.
+    /// Number of Query, Parse, Bind and FunctionCall messages that were too long to be recorded,
+    /// plus pipelines that sent more than 64 KiB of other messages between two events, plus events
+    /// that were too large to be written.
     pub too_long: u64,
-    /// Number of COPYs whose rows were not recorded.
+    /// Number of messages with a `COPY … FROM STDIN` whose rows were not recorded.
     pub copies_without_rows: u64,
-    /// Number of function calls whose arguments were not recorded.
+    /// Number of function calls that were written without their arguments, which redaction removes.
     pub calls: u64,
     /// Number of messages that the server skipped because an earlier one in their pipeline failed.
     pub skipped_by_server: u64,
@@ -35,7 +39,7 @@ pub struct RecorderCounts {
 }
 
 impl RecorderCounts {
-    /// Whether everything that clients sent was recorded.
+    /// Whether the counts show no missing data. [`Self::lost_bytes`] alone does not count.
     pub fn is_complete(&self) -> bool {
         self.completeness().is_empty()
     }
@@ -61,7 +65,7 @@ impl RecorderCounts {
             (
                 "unknown-statements",
                 self.unknown_statements,
-                "executions used statements prepared before the capture started",
+                "executions used statements whose preparation was not captured",
                 "they are not in the capture",
                 "start the capture before the clients, or pool by transaction",
             ),

@@ -183,12 +183,13 @@ impl TrafficDecoder {
         Some(())
     }
 
-    /// Returns the counts of the records decoded so far. Counts of queues and files are 0.
+    /// Returns the counts of the records decoded so far. The counts of the queues (`gaps`,
+    /// `lost_bytes`) and of the written events (`events`, `calls`) are 0.
     pub fn counts(&self) -> RecorderCounts {
         self.tally
     }
 
-    /// Ends decoding, and emits the events of pending requests without an outcome.
+    /// Ends decoding, and emits the events of pending requests, whose outcome stays unknown.
     pub fn finish(&mut self, emit: &mut dyn FnMut(&Event)) {
         let mut tally = self.tally;
         for session in self.workers.iter_mut().flat_map(|worker| worker.sessions.values_mut()) {

@@ -1,4 +1,4 @@
-//! The records of a capture buffer, each about one client.
+//! The records of a capture buffer. All but StatementText and Gap are about one client.
 //!
 //! ```text
 //! record = kind: u8, session: u32, time: u64 (nanoseconds of the worker's clock), then by kind
@@ -31,7 +31,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Recording of a session starts.
+    /// Recording of a session starts, or resumes after a gap.
     SessionStart = 1,
     /// The text of a prepared statement that session starts refer to.
     StatementText = 2,
@@ -105,7 +105,8 @@ impl<'a> RecordReader<'a> {
     }
 }
 
-/// Appends bytes, preceded by their length. They come from a single read, so the length fits.
+/// Appends bytes, preceded by their length. Bytes beyond the range of the length, 4 GiB, are cut
+/// off.
 #[inline]
 pub(crate) fn write_bytes(buf: &mut Vec<u8>, bytes: &[u8]) {
     let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);

@@ -82,8 +82,9 @@ fn redact_constant(constant: &[u8]) -> Vec<u8> {
     without_user_info(&without_passwords(constant))
 }
 
-/// Replaces `password=…` in a connection string: up to white space, `&` or the constant's end, or
-/// between quotes, which are doubled within the constant.
+/// Replaces the value after each `password=` in a connection string with [`PLACEHOLDER`]. The value
+/// ends at white space, `&` or the constant's end. If it is quoted, it is replaced with its quotes,
+/// which are doubled within the constant.
 fn without_passwords(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -112,7 +113,7 @@ fn without_passwords(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Replaces the password in `scheme://user:password@host`.
+/// Replaces the password in `scheme://user:password@host` with [`PLACEHOLDER`].
 fn without_user_info(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -46,7 +46,7 @@ pub(crate) struct SessionState {
     pub(crate) statements: ByName<Arc<ParsedStatement>>,
 }
 
-/// How the rows of `COPY … FROM STDIN` are captured.
+/// The part of the rows of `COPY … FROM STDIN` that a capture contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyRows {
     /// The rows, except those of a COPY that exceeds the limit.
@@ -60,7 +60,7 @@ pub enum CopyRows {
     Off,
 }
 
-/// The parts of the rows of COPY that are captured.
+/// The limits by which the decoder applies [`CopyRows`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyRowLimits {
     /// Whether the size of the rows in bytes is recorded.
@@ -166,7 +166,7 @@ enum AwaitedReply {
     Sync,
 }
 
-/// The rows of a message's COPYs.
+/// The state of the `COPY … FROM STDIN` statements in the first pending request.
 #[derive(Debug, Default)]
 struct CopyInProgress {
     copy: CopyInData,
@@ -200,7 +200,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Starts recording the session.
+    /// Starts the session with its state, and emits its Connect event. Unless the client `is_new`,
+    /// the event is inferred.
     pub(crate) fn start(
         &mut self,
         state: SessionState,
@@ -298,14 +299,14 @@ impl SessionDecoder {
         self.server_assigned = now;
     }
 
-    /// Handles a request to cancel the session's statement.
+    /// Emits the event of a request to cancel the session's statement.
     pub(crate) fn on_cancel(&mut self, now: u64, context: &mut DecodeContext<'_>) {
         let event =
             self.event(Action::Cancel, Source::Wire, WireDetail::default(), context.at(now));
         (context.emit)(&event);
     }
 
-    /// Handles the end of the session.
+    /// Emits the events of pending requests, whose outcome stays unknown, and the Disconnect event.
     pub(crate) fn on_disconnect(&mut self, now: u64, context: &mut DecodeContext<'_>) {
         self.emit_held(context);
         for request in std::mem::take(&mut self.pending) {

@@ -6,7 +6,8 @@ use ring::{
 };
 use zeroize::Zeroizing;
 
-/// A secret key. With the key, a guessed value can be compared with a replacement.
+/// The secret key of a [`Redactor`](crate::Redactor). It must stay secret: with the key, a guessed
+/// value can be checked against a replacement.
 #[derive(Clone, Debug)]
 pub struct RedactionKey(pub(super) hmac::Key);
 
@@ -14,10 +15,10 @@ pub struct RedactionKey(pub(super) hmac::Key);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The key is short enough to be guessed.
+    /// The secret has fewer than 16 bytes.
     #[error("the redaction key is too short: {bytes} of at least {BYTES_MIN} bytes")]
     TooShort {
-        /// Length of the key.
+        /// Length of the secret in bytes, without a line break at the end.
         bytes: usize,
     },
     /// The operating system provides no random bytes.

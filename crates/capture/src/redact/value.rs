@@ -19,7 +19,7 @@ impl ValueRedactor {
         Self { key: key.0.clone() }
     }
 
-    /// Returns a number derived from a value.
+    /// Returns a number derived from the key and a value, to be shown instead of the value.
     pub(super) fn token(&self, value: &[u8]) -> u32 {
         (self.stream(value).next() >> 32) as u32
     }
@@ -118,9 +118,9 @@ fn date_len(value: &[u8]) -> usize {
         .map_or(0, <[u8]>::len)
 }
 
-/// Preserves an exponent of up to three digits, as in `1e308` or `1e-324`. A longer one is not
-/// valid for any type, so its digits may be a user's value: zeros replace them, which keeps the
-/// text a valid number.
+/// Replaces the digits of an exponent with zeros if there are more than three. Such an exponent is
+/// not valid for any type, so its digits may be a user's value; with zeros, the text stays a valid
+/// number. A shorter exponent, as in `1e308` or `1e-324`, is preserved.
 pub(super) fn hide_exponent(digits: &mut [u8]) {
     if digits.len() > EXPONENT_DIGITS_MAX {
         digits.iter_mut().filter(|byte| byte.is_ascii_digit()).for_each(|byte| *byte = b'0');
@@ -160,7 +160,8 @@ impl KeyedStream {
         }
     }
 
-    /// Writes a valid date, in a year that all servers support.
+    /// Writes a valid date, in a year that all servers support, and a time of day if `out` has room
+    /// for it.
     fn date(&mut self, out: &mut [u8]) {
         let parts = [(1970, 2037), (1, 12), (1, 28), (0, 23), (0, 59), (0, 59)];
         let mut at = 0;
@@ -174,8 +175,8 @@ impl KeyedStream {
     }
 
     /// Redacts text that is neither hexadecimal nor a date: each run of digits as a number, and
-    /// each alphabetic character. If `json`, preserves exponents, escapes, and `true`, `false` and
-    /// `null`.
+    /// each alphabetic character. If `json`, preserves exponents, escapes (except the digits of
+    /// `\u`), and `true`, `false` and `null`.
     fn text(&mut self, out: &mut [u8], json: bool) {
         let mut at = 0;
         let mut exponent_end = None;

@@ -43,7 +43,8 @@ pub(crate) struct ActivityReader {
     cursor: DeltaCursor,
     /// Whether the last sample included texts of idle sessions.
     had_idle_texts: bool,
-    /// The most common `application_name` of the last sample, which is sent as NULL.
+    /// An `application_name` of the last sample, usually the most common, which the server sends as
+    /// NULL in the next.
     common_application: Option<Arc<str>>,
     strings: InternedStrings,
 }
@@ -169,8 +170,9 @@ impl ActivityReader {
         Ok(backends)
     }
 
-    /// Decodes a session that is active or newly idle. `now` and `text` are the row's columns,
-    /// `previous` is the same process in the last sample, and times are relative to `since_us`.
+    /// Decodes a session of which the server sent more than the process id. `now` and `text` are
+    /// the row's columns, `previous` is the same process in the last sample, and times are relative
+    /// to `since_us`.
     fn decode_session(
         &mut self,
         now: &[u8],
@@ -304,8 +306,8 @@ fn state(word: &[u8]) -> Option<BackendState> {
     }
 }
 
-/// The `application_name` of more than half of the sessions, or an arbitrary one without such a
-/// majority.
+/// Returns the `application_name` that more than half of the sessions have, or an arbitrary one
+/// without such a majority; `None` if all are empty.
 fn most_common_application(backends: &[BackendActivity]) -> Option<Arc<str>> {
     // Boyer-Moore majority vote.
     let (mut name, mut votes) = (None, 0_usize);

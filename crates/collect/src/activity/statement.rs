@@ -51,7 +51,7 @@ macro_rules! waits_for_lock {
     };
 }
 
-/// Fields of a session that is active or newly idle.
+/// Fields of a session that is sent with more than its process id, in order.
 const FIELDS: &[&[VersionedSql]] = &[
     &[(9, "a.pid")],
     &[(9, "NULLIF(coalesce(a.application_name, ''), $7::text)")],

@@ -86,8 +86,8 @@ fn is_beyond(interval: Interval, large: f64) -> bool {
     interval.low.ln() >= large || interval.high.ln() <= -large
 }
 
-/// Returns the change of the mean with its confidence interval, or `None` if the change is too
-/// small to examine.
+/// Returns the change of the mean with its confidence interval; `None` if there are too few
+/// executions, or if the change is too small to examine.
 fn tail_change(base: &Query, run: &Query, floor_us: f64, seed: u64) -> Option<Interval> {
     let estimate = run.mean_us() / base.mean_us().max(f64::MIN_POSITIVE);
     let moved_us = (run.mean_us() - base.mean_us()).abs();

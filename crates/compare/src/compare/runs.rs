@@ -107,7 +107,7 @@ impl ShiftsBetweenRuns {
         Self { queries, machine }
     }
 
-    /// The shifts, in logarithms.
+    /// Returns the shifts, in logarithms.
     pub(super) fn estimates(&self) -> impl Iterator<Item = f64> {
         self.queries.values().map(|query| query.shift.absolute.estimate)
     }
@@ -176,7 +176,8 @@ impl ShiftsBetweenRuns {
         ((shift.estimate - beyond).exp(), (shift.estimate + beyond).exp())
     }
 
-    /// The change of the mean, if it is certain and large enough.
+    /// Returns the change of the mean, if it is certain and large enough and there are enough
+    /// executions.
     fn tail_change(
         &self,
         base: &Query,

@@ -13,7 +13,7 @@ pub(super) struct PlanNode<'a> {
     value: &'a Value,
 }
 
-/// How a relation is scanned.
+/// The scan of a relation: its method, direction and indexes, with estimated rows and cost.
 #[derive(Clone, Debug)]
 pub(super) struct Scan {
     pub(super) alias: String,

@@ -1,10 +1,10 @@
-//! Draws a plan as text, without values.
+//! Renders a plan as text, without values.
 
 use serde_json::Value;
 
 use super::node::PlanNode;
 
-/// Properties of a node that are shown below it if present: how EXPLAIN names them in JSON.
+/// Properties of a node that are shown below it if present, by their names in EXPLAIN's JSON.
 /// Constants in them are replaced.
 const CONDITIONS: [&str; 9] = [
     "Index Cond",

@@ -123,12 +123,12 @@ impl Query {
         self.reservoir.append(&other.reservoir);
     }
 
-    /// Executions sent to the server, successful or not.
+    /// Returns the number of executions sent to the server, successful or not.
     pub(crate) fn calls(&self) -> u64 {
         self.done + self.failed
     }
 
-    /// Executions whose duration is known.
+    /// Returns the number of executions whose duration is known.
     pub(crate) fn timed(&self) -> u64 {
         self.timed
     }
@@ -156,12 +156,12 @@ impl Query {
         shares.map(|share| sorted.get(rank(share) as usize - 1).copied().unwrap_or(0).into())
     }
 
-    /// Returns how many executions took how long.
+    /// Returns the histogram of the durations.
     pub(crate) fn histogram(&self) -> &PercentileHistogram {
         &self.histogram
     }
 
-    /// A sample of the durations in microseconds, in order of time.
+    /// Returns a sample of the durations in microseconds, in order of time.
     pub(crate) fn durations_us(&self) -> Vec<f64> {
         self.reservoir.in_time_order()
     }
@@ -187,7 +187,7 @@ impl Query {
         RunLevel { level: mean.ln(), variance: variance_of_mean(&blocks) }
     }
 
-    /// Rows per execution, where the server reported them.
+    /// Returns the mean number of rows per execution, over those for which the server reported it.
     pub(crate) fn rows_mean(&self) -> Option<f64> {
         (self.rows_known > 0).then(|| self.rows as f64 / self.rows_known as f64)
     }

@@ -81,14 +81,14 @@ impl Reservoir {
         self.recorded == self.samples.len() as u64
     }
 
-    /// The stored durations in microseconds, in order of time.
+    /// Returns the stored durations in microseconds, in order of time.
     pub(crate) fn in_time_order(&self) -> Vec<f64> {
         let mut samples = self.samples.clone();
         samples.sort_by_key(|sample| sample.at_ms);
         samples.into_iter().map(|sample| f64::from(sample.service_us)).collect()
     }
 
-    /// The stored durations in microseconds, smallest first.
+    /// Returns the stored durations in microseconds, smallest first.
     pub(crate) fn sorted(&self) -> Vec<u32> {
         let mut durations: Vec<u32> = self.samples.iter().map(|sample| sample.service_us).collect();
         durations.sort_unstable();

@@ -14,15 +14,14 @@
 //!                         × (variance of effect + variance of rest[i])
 //! ```
 //!
-//! `effect` is what a run does to all queries alike (a busy host), estimated as the median over
-//! the queries of their deviations from the level. Its variance has only *runs − 2* degrees of
-//! freedom, however many queries there are, so it is kept apart. It is drawn towards what is
-//! usual on a machine without other load ([`EFFECT_USUAL`]). `rest` is independent between
-//! queries; its variance is estimated per query and moderated: drawn towards the value that is
-//! typical of all queries, as far as their variances agree. A query whose variance is
-//! exceptionally large keeps it, and does not influence the others. The variance is at least the
-//! one that the executions within the runs imply. The degrees of freedom of the sum are
-//! Satterthwaite's.
+//! `effect` is what a run does to all queries alike (a busy host), estimated as the median over the
+//! queries of their deviations from the level. Its variance has only *runs − 2* degrees of freedom,
+//! however many queries there are, so it is kept apart. It is shrunk towards what is usual on a
+//! machine without other load ([`EFFECT_USUAL`]). `rest` is independent between queries; its
+//! variance is estimated per query and moderated: shrunk towards the value that is typical of all
+//! queries, as far as their variances agree. A query whose variance is exceptionally large keeps
+//! it, and does not influence the others. The variance is at least the one that the executions
+//! within the runs imply. The degrees of freedom of the sum are Satterthwaite's.
 //!
 //! Sources: Smyth 2004, Linear models and empirical Bayes methods (moderated variance, formulas of
 //! section 6.2); Phipson, Lee, Majewski, Alexander and Smyth 2016, Robust hyperparameter estimation
@@ -103,12 +102,12 @@ impl ShiftLimits {
 }
 
 impl RunShift {
-    /// p-value of no shift at all.
+    /// Returns the p-value of no shift at all.
     pub(crate) fn p(&self) -> f64 {
         self.absolute.p_beyond(0.0)
     }
 
-    /// p-value of a shift that does not exceed the limits; 1 if the estimate does not.
+    /// Returns the p-value of a shift that does not exceed the limits; 1 if the estimate does not.
     ///
     /// This is the smaller of the absolute and the relative p-value, doubled because there are two
     /// (Bonferroni).
@@ -136,7 +135,7 @@ impl ShiftEstimate {
         student::critical(1.0 - confidence, self.df) * self.standard_error
     }
 
-    /// Two-sided p-value of a shift within `margin` of zero.
+    /// Returns the two-sided p-value of a shift within `margin` of zero.
     fn p_beyond(&self, margin: f64) -> f64 {
         let beyond = self.estimate.abs() - margin;
         if beyond <= 0.0 && margin > 0.0 {
@@ -277,7 +276,7 @@ impl RunEffects {
     }
 }
 
-/// Returns the variance of a sum of squares with `df` degrees of freedom, drawn towards
+/// Returns the variance of a sum of squares with `df` degrees of freedom, shrunk towards
 /// [`EFFECT_USUAL`], and its degrees of freedom. An exceptionally large variance is not moderated.
 fn with_usual_effect(squares: f64, df: f64) -> (f64, f64) {
     let ratio = squares / df / (EFFECT_USUAL * EFFECT_USUAL);

@@ -5,8 +5,8 @@ use crate::statistics::{BLOCKS, blocks, random::SeededRandom};
 /// Resamples per interval: enough for its ends at 99 %.
 const ROUNDS: usize = 400;
 
-/// The interval that contains the share `confidence` of the ratios `metric(run) / metric(base)`
-/// when blocks of neighbours in time are drawn with replacement.
+/// Returns the interval that contains the share `confidence` of the ratios `metric(run) /
+/// metric(base)` when blocks of neighbours in time are drawn with replacement.
 ///
 /// Values are in order of time and at least one on each side; `metric` may reorder its argument. An
 /// outlier that happened once is in one block, which is absent from a third of the resamples, so it

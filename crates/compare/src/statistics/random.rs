@@ -19,7 +19,7 @@ impl SeededRandom {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which must not be 0. The bias is below 2⁻⁶⁴ × `bound`.
+    /// Returns a number below `bound`, which must not be 0. The bias is below 2⁻⁶⁴ × `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.next_u64()) * u128::from(bound);
         (wide >> 64) as u64

@@ -19,7 +19,7 @@ pub(crate) struct Shift {
     pub(crate) p_beyond_margin: f64,
 }
 
-/// The shift of `run` against `base`, both in order of time and not empty.
+/// Returns the shift of `run` against `base`, both in order of time and not empty.
 ///
 /// `margin` is the largest shift, in either direction, that does not matter.
 ///
@@ -60,7 +60,7 @@ pub(crate) fn pseudo_median(values: &[f64]) -> f64 {
     Differences::new(&negative, values).median() / 2.0
 }
 
-/// Standard error of θ at the given shift, and its degrees of freedom.
+/// Returns the standard error of θ at the given shift, and its degrees of freedom.
 fn standard_error(base: &[f64], run: &[f64], shift: f64, sorted: &Differences) -> (f64, f64) {
     let parts = [placements(base, &sorted.run, shift), placements(run, &sorted.base, -shift)];
     let [(base_var, base_df), (run_var, run_df)] = parts.map(|part| clustered_variance(&part));
@@ -173,7 +173,7 @@ impl Differences {
         high
     }
 
-    /// The number of differences that are at most `limit`.
+    /// Returns the number of differences that are at most `limit`.
     fn count_at_most(&self, limit: f64) -> usize {
         let mut half_width = 0;
         let count_for = |base: &f64| {

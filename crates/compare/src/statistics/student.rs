@@ -1,7 +1,7 @@
 //! Student's t distribution.
 
-/// The two-sided p-value of `t` with `df` degrees of freedom: the probability of a value at least
-/// as far from zero.
+/// Returns the two-sided p-value of `t` with `df` degrees of freedom: the probability of a value at
+/// least as far from zero.
 pub(crate) fn p_two_sided(t: f64, df: f64) -> f64 {
     if !t.is_finite() {
         return 0.0;
@@ -9,8 +9,8 @@ pub(crate) fn p_two_sided(t: f64, df: f64) -> f64 {
     incomplete_beta(df / 2.0, 0.5, df / (df + t * t)).clamp(0.0, 1.0)
 }
 
-/// The probability that a ratio of two variances with `df` and `other_df` degrees of freedom
-/// exceeds `ratio`, if the variances are equal (Fisher's F distribution).
+/// Returns the probability that a ratio of two variances with `df` and `other_df` degrees of
+/// freedom exceeds `ratio`, if the variances are equal (Fisher's F distribution).
 pub(crate) fn p_variance_ratio(ratio: f64, df: f64, other_df: f64) -> f64 {
     incomplete_beta(other_df / 2.0, df / 2.0, other_df / (other_df + df * ratio)).clamp(0.0, 1.0)
 }
@@ -32,8 +32,8 @@ pub(crate) fn critical(p: f64, df: f64) -> f64 {
     high
 }
 
-/// The regularised incomplete beta function I_x(a, b), by the continued fraction of DLMF 8.17.22,
-/// evaluated with Lentz's method.
+/// Returns the regularised incomplete beta function I_x(a, b), by the continued fraction of DLMF
+/// 8.17.22, evaluated with Lentz's method.
 fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
@@ -66,7 +66,8 @@ fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     front * fraction / a
 }
 
-/// The logarithm of Γ, by Stirling's series (DLMF 5.11.1) after moving the argument above 10.
+/// Returns the logarithm of Γ, by Stirling's series (DLMF 5.11.1) after moving the argument above
+/// 10.
 fn ln_gamma(x: f64) -> f64 {
     let mut shifted = x;
     let mut product = 1.0;

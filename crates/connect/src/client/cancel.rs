@@ -48,7 +48,7 @@ impl CancelHandle {
     ///
     /// # Errors
     ///
-    /// The request could not be delivered within the connection's timeout.
+    /// The request could not be delivered within the `connect_timeout` of the session's target.
     pub fn cancel(&self) -> Result<(), CancelError> {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let mut socket = Socket::connect(&self.address, self.keepalive, deadline)

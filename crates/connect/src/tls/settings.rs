@@ -27,7 +27,7 @@ choice! {
 }
 
 choice! {
-    /// How TLS begins (`sslnegotiation`).
+    /// The way in which TLS begins (`sslnegotiation`).
     pub enum SslNegotiation {
         /// The client sends an SSLRequest first.
         Postgres = "postgres",

@@ -405,8 +405,8 @@ fn encode_number_lists(
     }
 }
 
-/// Session, user, database and application of the rows. All four are looked up at once, by their
-/// addresses.
+/// The session, user, database and application of each row. All four are looked up at once, by
+/// their addresses.
 #[derive(Default)]
 struct SessionIdentities {
     /// For each row, an index into `entries`.

@@ -87,8 +87,8 @@ impl MergedCaptures {
         Ok(())
     }
 
-    /// Combines the captured servers. One that not all captures have is dropped; the position is
-    /// that of the capture that starts first.
+    /// Combines the captured servers: retains the server if all captures are of the same one, with
+    /// the position of the capture that starts first.
     fn add_server(&mut self, capture: &Capture) {
         let manifest = capture.manifest();
         let server = manifest.origin.server.clone();

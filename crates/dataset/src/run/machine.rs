@@ -58,7 +58,7 @@ pub struct MachineSeries {
     pub buckets: Vec<MachineBucket>,
 }
 
-/// How the target's speed was measured: by executing a fixed statement at regular intervals.
+/// The measurement of the target's speed: a fixed statement is executed at regular intervals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibrationInfo {
     /// Time from the start of one execution to that of the next, in microseconds.
@@ -67,14 +67,15 @@ pub struct CalibrationInfo {
     pub end: Option<CalibrationEnd>,
 }
 
-/// Why the calibration statement was not executed, or not until the end of the run.
+/// The reason why the calibration statement was not executed, or not until the end of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibrationEnd {
     /// The cause, for programs.
     pub reason: CalibrationEndReason,
     /// The cause as a message for people.
     pub message: String,
-    /// When executions stopped, in microseconds since the start; `None` if there were none.
+    /// When executions stopped, in microseconds since the start of the run; `None` if there were
+    /// none.
     pub at_us: Option<u64>,
 }
 

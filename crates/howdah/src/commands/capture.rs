@@ -85,7 +85,7 @@ pub(crate) struct EncodingArgs {
 }
 
 impl EncodingArgs {
-    /// Encodings by captured database; the empty name stands for all others.
+    /// Returns the encodings by captured database; the empty name stands for all others.
     pub(crate) fn by_database(&self) -> BTreeMap<String, String> {
         let pairs = self.encoding.iter().cloned();
         pairs.map(|DatabaseEncoding { database, encoding }| (database, encoding)).collect()
@@ -93,7 +93,7 @@ impl EncodingArgs {
 }
 
 impl LogArgs {
-    /// The importer's options; omitted ones are detected from the data.
+    /// Returns the importer's options; omitted ones are detected from the data.
     ///
     /// # Errors
     ///
@@ -139,8 +139,9 @@ pub(crate) fn has_no_dataset(dir: &Path) -> bool {
         && matches!(Capture::open(dir), Err(ReadError::NotADataset { .. }))
 }
 
-/// The parts of a capture's report that also apply to a capture derived from it: gaps in the log,
-/// redaction and merging, but neither counts, which differ in the new capture, nor samples.
+/// Returns the parts of a capture's report that also apply to a capture derived from it: gaps in
+/// the log, redaction and merging, but neither counts, which differ in the new capture, nor
+/// samples.
 fn inherited_report(manifest: &CaptureManifest) -> Value {
     let report = &manifest.report;
     let mut inherited = serde_json::json!({});

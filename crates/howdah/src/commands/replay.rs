@@ -83,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MIB", default_value_t = 256,
           value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     backlog: u32,
-    /// Do not measure the target's speed by a statement of a millisecond, four times a second
+    /// Do not run the statement of about 1 ms that measures the target's speed four times a second
     #[arg(long)]
     no_calibration: bool,
     /// Output format
@@ -495,7 +495,7 @@ impl ReplaySource {
         }
     }
 
-    /// The encodings of the captured databases.
+    /// Returns the encodings of the captured databases.
     fn encodings(&self) -> BTreeMap<String, String> {
         match self {
             Self::Capture { encodings, .. } => encodings.clone(),
@@ -503,7 +503,7 @@ impl ReplaySource {
         }
     }
 
-    /// The captured server, if the capture has it.
+    /// Returns the captured server, if the capture has it.
     fn captured_server(&self) -> Option<&CapturedServer> {
         match self {
             Self::Capture { server, .. } => server.as_ref(),
@@ -519,7 +519,7 @@ impl ReplaySource {
         }
     }
 
-    /// The total number of events, if known.
+    /// Returns the total number of events, if known.
     fn total(&self) -> Option<u64> {
         match self {
             Self::Capture { total, .. } => *total,
@@ -527,7 +527,7 @@ impl ReplaySource {
         }
     }
 
-    /// Counts of events excluded by the filter.
+    /// Returns a handle to the counts of events excluded by the filter.
     fn exclusions(&self) -> Exclusions {
         match self {
             Self::Capture { left, .. } | Self::Log { left, .. } => left.clone(),

@@ -54,7 +54,7 @@ impl SettingsCheck {
         Ok(())
     }
 
-    /// `Done` if the settings can be used, otherwise `CheckFailed`.
+    /// Returns `Done` if the settings can be used, otherwise `CheckFailed`.
     pub(super) fn outcome(&self) -> CommandOutcome {
         if self.errors.is_empty() { CommandOutcome::Done } else { CommandOutcome::CheckFailed }
     }

@@ -147,7 +147,7 @@ fn with_overrides(args: &Args, mut read: settings::ParsedSettings) -> settings::
     read
 }
 
-/// This machine's host name, for settings that refer to it.
+/// Returns this machine's host name, for settings that refer to it.
 fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

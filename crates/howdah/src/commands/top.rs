@@ -321,7 +321,7 @@ impl Args {
         Ok(CommandOutcome::Done)
     }
 
-    /// The servers to monitor, with names that do not contain passwords.
+    /// Returns the servers to monitor, with names that do not contain passwords.
     fn targets(&self) -> anyhow::Result<Vec<WatchTarget>> {
         let conninfos: Vec<Option<&str>> = match self.servers.as_slice() {
             [] => vec![None],
@@ -343,7 +343,7 @@ impl Args {
         conninfos.into_iter().map(watch).collect()
     }
 
-    /// The consoles of poolers. The other connection options do not apply to them.
+    /// Returns the consoles of poolers. The other connection options do not apply to them.
     fn poolers(&self, environment: &Environment) -> anyhow::Result<Poolers> {
         let console = |uri: &String| -> anyhow::Result<_> {
             let target = ConnectTarget::resolve(&ConnParams::from_conninfo(uri), environment)
@@ -354,7 +354,7 @@ impl Args {
         Ok(Poolers::start(consoles)?)
     }
 
-    /// The engine that evaluates alert rules and slow statements.
+    /// Returns the engine that evaluates alert rules and slow statements.
     fn alert_engine(&self, ctx: &CommandContext) -> anyhow::Result<AlertEngine> {
         let by_keymap = (self.keymap == KeymapName::Pgtop).then(|| PathBuf::from("pgtop.log"));
         self.notify.alert_engine(by_keymap, self.metrics.is_enabled(), ctx)

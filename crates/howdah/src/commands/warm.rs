@@ -96,7 +96,8 @@ fn summary(image: &CacheImage) -> String {
     format!("{}, {taken}, by {}", image_size(image), image.origin.source.name())
 }
 
-/// Maximum number of rows to show: `given`, or else `default`. A given 0 stands for all rows.
+/// Returns the maximum number of rows to show: `given`, or else `default`. A given 0 stands for all
+/// rows.
 fn limit(given: Option<usize>, default: usize) -> usize {
     match given {
         Some(0) => usize::MAX,

@@ -18,7 +18,7 @@ use rustix::{fs::OFlags, process::geteuid};
 use super::ConfigFile;
 use crate::errors;
 
-/// How a configuration file was chosen.
+/// The way in which a configuration file was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigSource {
     /// Named by `--config`, `HOWDAH_CONFIG`, or the argument of a command.
@@ -77,7 +77,7 @@ impl fmt::Display for SkippedFile {
     }
 }
 
-/// Why a file is not used.
+/// The reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SkipReason {
     #[error(
@@ -94,7 +94,7 @@ pub(super) enum SkipReason {
     Open(io::Error),
 }
 
-/// The default locations, in the order they are tried.
+/// Returns the default locations, in the order in which they are tried.
 pub(super) fn default_locations() -> Vec<(PathBuf, ConfigSource)> {
     let user_folder = std::env::var_os("XDG_CONFIG_HOME")
         .filter(|path| !path.is_empty())

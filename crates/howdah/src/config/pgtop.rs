@@ -17,7 +17,7 @@ use clap::{Arg, Command};
 
 use super::{ConfigFile, ConfigProblem, ConfigProblems, setting, validate};
 
-/// How a key of pgtop is handled.
+/// The meaning of a key of pgtop for `howdah top`.
 enum PgtopKey {
     /// An option of `howdah top`.
     Option(&'static str),
@@ -206,7 +206,8 @@ impl PgtopFile {
     }
 }
 
-/// The word in a pattern without metacharacters, and whether it is anchored at both ends.
+/// Returns whether a pattern is anchored at both ends, and the word in it; `None` if it has
+/// metacharacters.
 fn literal_pattern(pattern: &str) -> Option<(bool, &str)> {
     let anchored = pattern.strip_prefix('^').and_then(|rest| rest.strip_suffix('$'));
     let word = anchored.unwrap_or(pattern);

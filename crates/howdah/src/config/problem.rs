@@ -69,7 +69,7 @@ impl ConfigProblems {
         Self { path: path.to_owned(), found }
     }
 
-    /// One line per problem, `file:line: key: why`, each followed by its hint.
+    /// Returns one line per problem, `file:line: key: why`, each followed by its hint.
     pub(crate) fn lines(&self) -> impl Iterator<Item = String> {
         self.found.iter().map(|(line, problem)| {
             let hint = problem.hint.iter().map(|hint| format!(" ({hint})"));
@@ -77,7 +77,7 @@ impl ConfigProblems {
         })
     }
 
-    /// An error with the first problem, its hint, and how to list the others.
+    /// Returns an error with the first problem, its hint, and how to list the others.
     pub(crate) fn into_error(self) -> anyhow::Error {
         let first = self.found.first().and_then(|(_, problem)| problem.hint.clone());
         let others = self.found.len().saturating_sub(1);

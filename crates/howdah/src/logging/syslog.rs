@@ -31,13 +31,13 @@ impl Syslog {
         Ok(Self { socket, tag: format!("{application}[{}]", std::process::id()) })
     }
 
-    /// A writer for one line.
+    /// Returns a writer for one line.
     pub(super) fn line(&self, level: Level) -> SyslogLine<'_> {
         SyslogLine { syslog: self, priority: FACILITY * 8 + severity(level) }
     }
 }
 
-/// Severity of a level, by RFC 3164, table 2.
+/// Returns the severity of a level, by RFC 3164, table 2.
 fn severity(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

@@ -36,7 +36,7 @@ pub struct HttpEndpoint {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// The URL is not `http://host[:port]/path` or the same with https.
+    /// The URL is not `http[s]://host[:port][/path][?query]`.
     #[error(
         "{url:?} is not a valid endpoint URL: write http://host:port/path, without user or password"
     )]
@@ -113,7 +113,8 @@ impl HttpEndpoint {
     ///
     /// # Errors
     ///
-    /// The request was refused, or not confirmed by the deadline. It may have arrived nevertheless.
+    /// The connection failed, the status is not 2xx, or there was no valid reply by the deadline.
+    /// The request may have arrived nevertheless.
     pub fn post(&self, body: &[u8], deadline: Instant) -> Result<Vec<u8>, PostError> {
         self.post_with(&Headers::new(), body, deadline)
     }
@@ -143,8 +144,8 @@ fn is_secure(uri: &Uri) -> bool {
     uri.scheme_str() == Some("https")
 }
 
-/// Parses `http://host[:port][/path]` or the same with https. Returns the host without brackets,
-/// and the port.
+/// Parses `http[s]://host[:port][/path][?query]`. Returns the URI, the host without brackets, and
+/// the port; `None` if the text is anything else.
 fn parse_url(url: &str) -> Option<(Uri, String, u16)> {
     let uri: Uri = url.parse().ok()?;
     let default_port = match uri.scheme_str()? {

@@ -28,7 +28,7 @@ pub enum PostError {
     /// The reply is not valid HTTP, or ends within its head.
     #[error("the response is not valid HTTP")]
     NotHttp,
-    /// The receiver replied with an error status.
+    /// The receiver replied with a status other than 2xx. Redirects are not followed.
     #[error("HTTP status {code}{}{quote}", if quote.is_empty() { "" } else { ": " })]
     Status {
         /// The HTTP status code.

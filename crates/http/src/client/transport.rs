@@ -53,7 +53,7 @@ pub(super) struct TlsParameters {
     pub(super) server_name: ServerName<'static>,
 }
 
-/// Connects to the addresses of an endpoint's host, in turn.
+/// Connects to the first address of an endpoint's host that accepts the connection.
 #[derive(Debug)]
 pub(super) struct EndpointConnector {
     pub(super) tls: Option<TlsParameters>,

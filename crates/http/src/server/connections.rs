@@ -30,7 +30,8 @@ struct ConnectionTimeouts {
 const TIMEOUTS: ConnectionTimeouts =
     ConnectionTimeouts { idle: Duration::from_secs(10), request: Duration::from_secs(30) };
 
-/// Accepts connections that fail after a timeout, and a limited number of them at a time.
+/// Accepts TCP connections whose reads and writes fail after a timeout. A connection for which no
+/// permit is left is closed.
 pub(super) struct LimitedListener {
     name: &'static str,
     listener: TcpListener,
@@ -39,7 +40,7 @@ pub(super) struct LimitedListener {
 }
 
 impl LimitedListener {
-    /// Creates a listener; `name` appears in logs. A connection holds one of the permits.
+    /// Creates a listener; `name` appears in logs. Each open connection holds one of `permits`.
     pub(super) fn new(name: &'static str, listener: TcpListener, permits: Arc<Semaphore>) -> Self {
         Self { name, listener, permits, timeouts: TIMEOUTS }
     }
@@ -66,7 +67,7 @@ impl Listener for LimitedListener {
     }
 }
 
-/// A connection with one request and one response.
+/// A TCP connection whose reads and writes fail after a timeout. Dropping it releases its permit.
 pub(super) struct LimitedStream {
     stream: TcpStream,
     idle_timeout: Duration,
@@ -87,7 +88,8 @@ impl LimitedStream {
         }
     }
 
-    /// Returns the result of a read or write, or `TimedOut` if it is pending after the deadline.
+    /// Returns the result of a read or write, or `TimedOut` if it is pending after the deadline. A
+    /// completed one moves the deadline to the idle timeout from now, at most to `deadline_max`.
     fn or_timed_out<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -2,9 +2,9 @@
 //!
 //! Any web page that a browser shows can send requests to ports of its machine. Three checks keep
 //! such pages out. The `Host` header must name this server: under DNS rebinding, a foreign host
-//! name resolves to this machine, and only this header tells. The `Origin` header, which browsers
-//! add to requests from scripts, must be this server's own. A request that another site caused must
-//! be a navigation, that is, one whose result only the user sees.
+//! name resolves to this machine, and only this header reveals it. The `Origin` header, which
+//! browsers add to requests from scripts, must be this server's own. A request that another site
+//! caused must be a navigation, that is, one whose result only the user sees.
 //!
 //! Requests other than GET and HEAD are refused, so nothing can be changed.
 
@@ -22,18 +22,19 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-/// Access rules of a page server. By default, it listens on loopback addresses only, and a request
-/// must name `localhost`, a loopback address or the address that it listens on.
+/// Access rules of a page server. By default, the server listens on loopback addresses only, and a
+/// request must name `localhost`, `127.0.0.1`, `::1` or the server's address, with its port.
 #[derive(Clone, Debug, Default)]
 pub struct PageAccess {
     /// Whether the server may listen on an address that other machines can reach. All clients that
-    /// can connect can read the pages, without authentication.
+    /// can connect can read the pages, without authentication. Requests may then name the server by
+    /// any IP address.
     pub allow_remote: bool,
-    /// Host names by which browsers may address the server, besides `localhost` and addresses.
+    /// Host names by which browsers may address the server, besides `localhost` and IP addresses.
     pub host_names: Vec<String>,
 }
 
-/// The reason why a server of pages did not start.
+/// The reason why a page server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageServerError {
@@ -168,7 +169,7 @@ impl AllowedHosts {
     }
 }
 
-/// Splits `name:port`; without a port, it is that of HTTP. An invalid port is `None`.
+/// Splits `name[:port]`. The default port is 80; an invalid port is `None`.
 fn split_port(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => {
@@ -186,7 +187,7 @@ fn only_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     values.next().is_none().then_some(value)
 }
 
-/// Adds headers that a response does not set itself.
+/// Adds the security headers that the response does not set itself.
 fn add_security_headers(headers: &mut HeaderMap) {
     const HEADERS: [(HeaderName, &str); 7] = [
         (

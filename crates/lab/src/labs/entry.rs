@@ -13,7 +13,7 @@ use crate::{
     version::Version,
 };
 
-/// A named cluster that outlives the process that started it.
+/// A named cluster that can outlive the process that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Lab {
@@ -28,7 +28,7 @@ pub struct Lab {
     /// Whether the server listens on 127.0.0.1.
     #[serde(default)]
     pub is_on_tcp: bool,
-    /// The file with the password for TCP, in the format of `~/.pgpass`.
+    /// The file with the password for TCP, in the format of `~/.pgpass`; see [`Cluster::passfile`].
     #[serde(default)]
     pub passfile: Option<PathBuf>,
     /// The directory of the lab's files. The socket is elsewhere if its path would be too long.

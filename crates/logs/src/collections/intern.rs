@@ -4,8 +4,8 @@ use howdah_traffic::{Hashed, Text};
 
 use super::hashing::Map;
 
-/// Returns shared memory for equal texts, up to a limit, for callers that store [borrowed
-/// events](howdah_traffic::EventRef::to_event).
+/// A cache of texts, with which equal texts share memory, for callers that store [borrowed
+/// events](howdah_traffic::EventRef::to_event). It is cleared when it exceeds 32 MiB.
 #[derive(Debug, Default)]
 pub struct Interner {
     texts: Map<u64, Text>,

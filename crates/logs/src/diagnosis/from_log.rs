@@ -26,20 +26,21 @@ struct LogEventCounts {
     connects: u64,
     disconnects: u64,
     query_ids: u64,
-    /// Durations of statements that were logged at their start.
+    /// Executions that were logged at their start and whose duration is known.
     durations: u64,
     /// Reads and transaction control commands that were logged at their start.
     others_than_writes: u64,
-    /// Failed executions with placeholders whose values are unknown.
+    /// Failed binds and executions with placeholders whose values are unknown.
     failed_without_values: u64,
 }
 
-/// Infers the information that logs lack, and the settings that would add it; `progress` can stop
-/// reading.
+/// Reads logs, and infers the information that they lack and the settings that would add it.
+/// `progress` can stop reading.
 ///
 /// # Errors
 ///
-/// The logs cannot be read. If a setting makes a log impossible to parse, the diagnosis says so.
+/// The logs cannot be read, or `progress` stopped reading. If a setting makes a log impossible to
+/// parse, that is not an error: the diagnosis says so.
 pub fn diagnose_logs(
     logs: &[PathBuf],
     options: ImportOptions,
@@ -136,7 +137,7 @@ impl LogEventCounts {
     }
 }
 
-/// Whether `log_statement = mod` or `ddl` logs a statement. Commands missing from the table of
+/// Whether `log_statement = mod` or `ddl` may log a statement. Commands missing from the table of
 /// commands, such as GRANT and COMMENT, count as logged.
 fn is_write(command: SqlCommand) -> bool {
     use SqlCommand::{

@@ -1,6 +1,6 @@
 //! The settings that affect a capture: a table of recommended values and the reasons for them.
 
-/// How important a setting is for a capture.
+/// The importance of a setting for a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Importance {
     /// Without the recommended value, a replay differs from what clients did.
@@ -40,7 +40,7 @@ macro_rules! settings {
                 match self { $(Self::$variant => $since,)* }
             }
 
-            /// How important the setting is for a capture.
+            /// The importance of the setting for a capture.
             pub const fn importance(self) -> Importance {
                 match self { $(Self::$variant => Importance::$need,)* }
             }
@@ -50,7 +50,7 @@ macro_rules! settings {
                 match self { $(Self::$variant => $want,)* }
             }
 
-            /// The information that the log lacks without the recommended value.
+            /// The consequences of other values than the recommended one, as a phrase for display.
             pub const fn consequence(self) -> &'static str {
                 match self { $(Self::$variant => $loses,)* }
             }

@@ -16,7 +16,7 @@ use crate::{
 };
 use howdah_log_input::{InputState, LineLabel, shorten, stamp_len};
 
-/// The validated options for detection.
+/// Detects the format of an input, as far as the options do not determine it.
 #[derive(Debug)]
 pub(crate) struct FormatDetector {
     pub(crate) format: Option<ServerLogFormat>,
@@ -46,7 +46,7 @@ impl FormatDetector {
     ///
     /// # Errors
     ///
-    /// The input is long enough, but in none of the allowed formats.
+    /// The input is long enough or has ended, but is in none of the allowed formats.
     pub(crate) fn reader(
         &self,
         input: &[u8],

@@ -151,7 +151,7 @@ impl Json {
         self.scanned = 0;
     }
 
-    /// Finds the keys of an object.
+    /// Finds the values of an object's known keys; `None` if the line is not an object.
     fn parse(&mut self, line: &[u8], scratch: &mut Vec<u8>) -> Option<()> {
         self.keys = NO_KEYS;
         parse(line, 0, &mut self.keys, scratch)
@@ -176,7 +176,8 @@ impl Json {
     }
 }
 
-/// Finds the keys of the object that starts at `at` and ends with `line`.
+/// Finds the values of the known keys of the object that starts at `at` and ends with `line`;
+/// `None` if the text from `at` on is not an object.
 fn parse(line: &[u8], at: usize, keys: &mut KeySpans, scratch: &mut Vec<u8>) -> Option<()> {
     let mut parser = ObjectParser { line, at, keys, scratch };
     parser.object(0)?;

@@ -5,7 +5,7 @@ use crate::record::{
     spans::{FieldSpan, short_eq},
 };
 
-/// Session fields read recently in the chunk that is being framed.
+/// A cache of the session fields that were read recently in the chunk that is being framed.
 #[derive(Clone, Debug)]
 pub(crate) struct RecentSessions<const TAILS: usize> {
     slots: Vec<RecentSession<TAILS>>,

@@ -84,7 +84,8 @@ impl LineGroup {
     }
 }
 
-/// Lines from which the prefix was guessed, kept for guessing again if a later line does not match.
+/// The first lines that matched a guessed prefix, kept for guessing again if a later line does not
+/// match.
 #[derive(Debug, Default)]
 struct GuessSample {
     lines: Vec<Vec<u8>>,

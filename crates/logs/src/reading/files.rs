@@ -25,13 +25,13 @@ use crate::{
 /// Progress of [`read_files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadProgress {
-    /// Bytes read so far.
+    /// Bytes read from the files so far, before unpacking.
     pub bytes: u64,
     /// Total size of all files; `None` if one of them is a pipe.
     pub bytes_total: Option<u64>,
 }
 
-/// Why [`read_files`] stopped.
+/// The reason why [`read_files`] failed or was stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadFilesError<E> {
@@ -51,12 +51,13 @@ pub enum ReadFilesError<E> {
         /// The first of the files.
         path: PathBuf,
     },
-    /// Reading a file failed. The events before the failure were passed to the sink.
+    /// Reading a file failed, or all files are empty and one is a damaged archive. The events
+    /// before the failure were passed to the sink.
     #[error("cannot read {}", path.display())]
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// The system's error, or the decoder's.
         source: io::Error,
     },
     /// `progress` requested a stop. The events before it were passed to the sink.

@@ -62,7 +62,7 @@ struct FramingQueueState {
     is_closed: bool,
 }
 
-/// A chunk and its frames.
+/// A chunk to frame, and its frames once that is done.
 #[derive(Debug, Default)]
 struct FramingJob {
     number: u64,
@@ -98,13 +98,14 @@ impl ThreadFramer {
 }
 
 impl FramingThreads {
-    /// Uses one thread for each processor except the caller's, but at most [`THREADS_MAX`].
+    /// Like [`with_threads`](Self::with_threads), with one thread for each processor except the
+    /// caller's, but at most [`THREADS_MAX`].
     pub(crate) fn new() -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         Self::with_threads((processors - 1).min(THREADS_MAX))
     }
 
-    /// Uses up to `threads` threads, which start with the first chunk.
+    /// Creates an instance with up to `threads` threads, which start with the first chunk.
     pub(crate) fn with_threads(threads: usize) -> Self {
         Self {
             threads_max: threads,
@@ -120,6 +121,7 @@ impl FramingThreads {
     }
 
     /// Whether threads frame the chunks that follow, in which case they can also read file ranges.
+    /// Starts the threads if the importer has a framer.
     pub(crate) fn is_active(&mut self, importer: &Importer) -> bool {
         self.threads_max > 0 && importer.framer().is_some() && self.start_threads()
     }
@@ -155,7 +157,8 @@ impl FramingThreads {
         self.limit_in_flight(importer, sink)
     }
 
-    /// Submits bytes for framing, and passes chunks that are already framed to the importer.
+    /// Submits bytes for framing. If too many chunks are then in flight, waits for the oldest and
+    /// feeds them to the importer.
     ///
     /// # Errors
     ///

@@ -27,7 +27,8 @@ use crate::{
 };
 use howdah_log_input::is_stdin;
 
-/// The files to read, in reading order, and the inputs that were omitted.
+/// A plan for reading: the files to read, in reading order, and the decisions to report to the
+/// user.
 #[derive(Debug)]
 pub(crate) struct ReadPlan {
     pub(crate) files: Vec<PathBuf>,

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 use super::ImportSummary;
 
-/// Everything known to be missing or uncertain, most harmful first.
+/// The gaps of a capture: everything known to be missing or uncertain, most harmful first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Completeness {

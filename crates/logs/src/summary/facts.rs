@@ -4,12 +4,13 @@ use serde::Serialize;
 
 use crate::language::Language;
 
-/// Evidence in the log of the settings it was written with. Counts are of records.
+/// Evidence in the log of the settings it was written with, mostly as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LogFacts {
-    /// Statements logged at their start (`log_statement`).
+    /// Statements, executions, fetches and function calls logged at their start (`log_statement`).
     pub statement_form: u64,
-    /// Statements logged at their end, with text (`log_min_duration_statement`).
+    /// Statements, executions, fetches and function calls logged at their end, with text
+    /// (`log_min_duration_statement`).
     pub duration_form: u64,
     /// Durations without a text (`log_duration`, or a text that was logged before).
     pub bare_durations: u64,

@@ -3,7 +3,7 @@
 use howdah_log_input::{Compression, Envelope};
 use serde::Serialize;
 
-/// The files that were read, and their order.
+/// The inputs of an import: the files that were read, in order, and those that were left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inputs {
     /// The rule that ordered the files.
@@ -106,7 +106,7 @@ pub struct OmittedInput {
     /// Path, as given or as found in a directory.
     pub name: String,
     /// Path of the file that was read instead: the same file if it was given twice, the same log in
-    /// another format, or a longer copy of it.
+    /// another format, or an equal or longer copy of it.
     pub instead: String,
 }
 

@@ -19,7 +19,7 @@ pub struct ImportProblem {
 pub struct ProblemSample {
     /// Name of the file, as given.
     pub file: String,
-    /// Line number, from 1.
+    /// Line number, from 1; in a replay file of pgreplay, the number of the item; 0 for an archive.
     pub line: u64,
     /// The beginning of the line, shortened.
     pub excerpt: String,
@@ -27,7 +27,8 @@ pub struct ProblemSample {
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident, $loses:literal, $text:literal;)*) => {
-        /// Why a record was rejected, or what was wrong with one that was read.
+        /// A kind of problem with the input: the reason why some of it was skipped, or a doubt
+        /// about something that was read.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -37,8 +38,8 @@ macro_rules! reasons {
             /// Every reason, in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Whether a part of the server's log was lost. False for lines of other programs,
-            /// although they are skipped.
+            /// Whether input was skipped that may be part of the server's log. False for lines of
+            /// other programs in a shared log, although they are skipped.
             pub const fn drops_record(self) -> bool {
                 match self { $(Self::$variant => $loses,)* }
             }
@@ -75,13 +76,13 @@ reasons! {
     BadParameters, false, "parameter lists that could not be read";
     /// A truncated or damaged archive or pgreplay file.
     Damaged, true, "files that are cut short or damaged; the part before the damage was read";
-    /// A line or object without the envelope that its neighbours have.
+    /// A line or object without the envelope that its neighbours have, or with an invalid one.
     BadEnvelope, true, "lines or objects without the envelope of the others";
     /// Syslog lost part of a message, so the message was skipped.
     LostParts, true, "messages that syslog lost a part of";
     /// Entries run from new to old and were reversed.
     Backwards, false, "files whose entries run from new to old, read in reverse";
-    /// Entries run from new to old, and are too many to reverse.
+    /// Entries run from new to old, and are too many to reverse, so they were read in that order.
     BackwardsTooLong, false, "files whose entries run from new to old, too large to reverse: export them oldest first (gcloud logging read --order=asc)";
     /// Messages of several hosts are mixed in one log.
     SeveralServers, false, "messages of a different host than the first: pass the log of one server";

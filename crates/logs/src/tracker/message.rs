@@ -46,7 +46,8 @@ pub(crate) enum LogMessage<'a> {
     Other,
 }
 
-/// A protocol step. The texts of parse, bind and execute still contain name and SQL.
+/// A logged step of the protocol. The texts of parse, bind, execute and fetch still contain name
+/// and SQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProtocolStep<'a> {
     Statement(Hashed<'a>),

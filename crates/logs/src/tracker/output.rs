@@ -134,7 +134,7 @@ impl EventOutput<'_> {
         self.finish_action(session, OutcomeRef::default());
     }
 
-    /// Emits an action that is completely known.
+    /// Emits an action that is completely known, after finishing the open one without an outcome.
     pub(super) fn emit_complete(&mut self, session: &mut TrackedSession, draft: &EventDraft<'_>) {
         self.abandon_action(session);
         self.count_unknown_syncs(draft);

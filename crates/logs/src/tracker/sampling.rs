@@ -9,7 +9,7 @@ use howdah_sql::{Lexer, SqlCommand, TokenKind};
 
 use crate::record::spans::parse_u64;
 
-/// The state of a session that is compared with its next statement to detect inconsistencies.
+/// Detects inconsistencies between successive statements of a session.
 #[derive(Debug, Default)]
 pub(super) struct SamplingDetector {
     /// Whether the session is inside a transaction block; `None` if that is not known.

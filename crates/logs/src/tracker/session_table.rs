@@ -222,7 +222,7 @@ impl SessionTable {
         Some(session)
     }
 
-    /// Replaces the session in a slot, if any, by a new one.
+    /// Replaces the session in a slot, if any, with a new one.
     pub(super) fn replace(
         &mut self,
         slot: Option<usize>,
@@ -274,7 +274,8 @@ impl SessionTable {
         }
     }
 
-    /// Removes a session whose end was not logged.
+    /// Removes a session whose end was not logged, and emits an inferred Disconnect if it is
+    /// connected.
     pub(super) fn remove(&mut self, slot: usize, time: Timestamp, output: &mut EventOutput<'_>) {
         let Some(mut session) = self.take(slot) else { return };
         self.last_removed = Some((session.key.clone(), session.id()));

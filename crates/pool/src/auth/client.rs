@@ -128,7 +128,7 @@ pub struct AuthenticatedClient {
     /// The negotiated protocol version, 3.0 or 3.2.
     pub version: ProtocolVersion,
     /// Whether the client runs as the OS user of this process, and uses the console as user
-    /// `howdah` or `pgbouncer`.
+    /// `howdah`, `pgbouncer` or `pgcat`.
     pub is_owner: bool,
     /// The kind of replication that the connection is for, if any.
     pub replication: Replication,
@@ -272,8 +272,8 @@ impl ClientHandshake {
         }
     }
 
-    /// Ends the handshake for a reason that only the driver can know: [`Rejection::Timeout`] or
-    /// [`Rejection::TooMany`].
+    /// Ends the handshake for a reason that only the driver can know, such as
+    /// [`Rejection::Timeout`] or [`Rejection::TooMany`].
     pub fn refuse(&mut self, why: Rejection) -> ClientStep {
         self.reject(why)
     }
@@ -392,8 +392,8 @@ impl ClientHandshake {
         !self.is_unix() && self.rules.config.tls.client_mode() != SslMode::Disable
     }
 
-    /// Starts the configured authentication. If the user has no configured secret and an auth query
-    /// is configured, that query runs first.
+    /// Starts the configured authentication. If an auth query is configured and the user has no
+    /// configured secret, or an empty one, that query runs first.
     fn start_auth(&mut self, mut request: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
         request.is_owner = self.rules.is_owner(&request, self.origin);
         let requirement = self.rules.auth_requirement(&request, self.origin, self.tls.as_ref())?;

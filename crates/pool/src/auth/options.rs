@@ -4,8 +4,8 @@
 //! -c name=value  -cname=value  --name=value
 //! ```
 //!
-//! Arguments are separated by whitespace; a backslash escapes the next character. In `--name=value`
-//! a `-` in the name stands for `_`. Source: `pg_split_opts` in `postinit.c`, `ParseLongOption` in
+//! Arguments are separated by whitespace; a backslash escapes the next character. A `-` in a name
+//! stands for `_`. Source: `pg_split_opts` in `postinit.c`, `ParseLongOption` in
 //! `guc.c`.
 
 use crate::SessionParameter;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::hba::Network;
 
-/// Peers whose PROXY headers are trusted.
+/// Peers whose PROXY headers are trusted: those on unix sockets, or those in one network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxySource {
     /// Connections over a Unix socket.

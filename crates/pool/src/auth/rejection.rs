@@ -171,8 +171,11 @@ pub enum Rejection {
         &'static str,
     ),
     /// The client needs a new pool, and the maximum number of pools is reached.
-    #[error("too many pools")]
-    TooManyPools,
+    #[error("no more pools allowed: the pooler can have {0}")]
+    TooManyPools(
+        /// The maximum.
+        usize,
+    ),
     /// The pooler is shutting down: only its console still accepts connections.
     #[error("the database system is shutting down")]
     ShuttingDown,
@@ -181,7 +184,7 @@ pub enum Rejection {
     NoRandomness,
 }
 
-/// The reasons for refused logins, as counted in the metrics and the log.
+/// The reason for a refused login, under which it is counted in the metrics and logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
     /// A wrong password, an unknown user, or failed SCRAM channel binding.
@@ -198,11 +201,11 @@ pub enum RefusalReason {
     Database,
     /// The user has no access to the console.
     Console,
-    /// A startup parameter that is not supported.
+    /// A startup parameter that is not supported, or whose value is invalid.
     Parameter,
     /// TLS is required, the handshake failed, or direct TLS came without ALPN.
     Tls,
-    /// A limit on connections is reached.
+    /// A limit on connections or pools is reached.
     Limit,
     /// The login timed out.
     Timeout,
@@ -275,7 +278,7 @@ impl Rejection {
             | Self::Replication(_)
             | Self::SessionAttributes(_) => RefusalReason::Parameter,
             Self::TlsRequired | Self::NoAlpn => RefusalReason::Tls,
-            Self::TooMany(_) | Self::TooManyPools => RefusalReason::Limit,
+            Self::TooMany(_) | Self::TooManyPools(_) => RefusalReason::Limit,
             Self::Timeout => RefusalReason::Timeout,
             Self::ShuttingDown => RefusalReason::Shutdown,
             Self::NoRandomness => RefusalReason::System,
@@ -307,7 +310,7 @@ impl Rejection {
             Self::NoRandomness => b"58000",
             Self::Password(_) => b"28P01",
             Self::UnknownDatabase(_) => b"3D000",
-            Self::TooMany(_) | Self::TooManyPools => b"53300",
+            Self::TooMany(_) | Self::TooManyPools(_) => b"53300",
             Self::Timeout => b"57014",
             Self::NotStartupPacket
             | Self::ProxyHeader(_)

@@ -77,7 +77,7 @@ pub struct ServerIntent {
     pub protection: ServerProtection,
 }
 
-/// How a connection to a server is protected.
+/// The protection of a connection to a server against eavesdropping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerProtection {
     /// No encryption: the connection can be eavesdropped on.

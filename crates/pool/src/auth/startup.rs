@@ -27,8 +27,9 @@ pub(super) struct StartupRequest {
     pub(super) is_owner: bool,
     /// The user's secret from an auth query.
     pub(super) secret: Option<StoredSecret>,
-    /// Unknown protocol options; `is_newer` is whether the requested version is too new.
+    /// Names of the requested protocol options (`_pq_.…`), none of which is supported.
     unknown_options: Vec<Vec<u8>>,
+    /// Whether the requested version is newer than 3.2.
     is_newer: bool,
 }
 

@@ -1,8 +1,8 @@
 //! [`MemberHealth`]: the shared state of one server.
 //!
 //! The monitor thread, workers whose connections fail, and administrators update the state under a
-//! lock, never while a query is being routed. To route, workers read only a few bits, without the
-//! lock.
+//! lock. To route a query, workers read only a few bits, without the lock; they take it only to
+//! lift all bans if no server is eligible.
 
 use std::{
     sync::{
@@ -22,8 +22,8 @@ use crate::{config::ConfiguredRole, core::time::Time};
 pub(super) const PRIMARY: u8 = 1;
 pub(super) const REPLICA: u8 = 2;
 pub(super) const ANY: u8 = 4;
-/// The server is a primary on an older timeline or with another system identifier: clients must not
-/// stay connected to it.
+/// The server is [`ServerStatus::Stale`] or [`ServerStatus::Foreign`], a primary that is not the
+/// accepted one: clients must not stay connected to it.
 const FENCED: u8 = 8;
 /// The server has failed checks for so long that requests running on it are aborted.
 const UNRESPONSIVE: u8 = 16;
@@ -221,8 +221,9 @@ impl MemberHealth {
         self.suspect();
     }
 
-    /// Records that the server closed a connection unexpectedly. Unless it is configured as the
-    /// primary, it gets no writes until the next successful check.
+    /// Records that the server may have restarted or been replaced, for example because it closed a
+    /// connection unexpectedly. Unless it is configured as the primary, it gets no writes until the
+    /// next successful check.
     pub(crate) fn suspect(&self) {
         let mut inner = self.lock();
         inner.suspicions += 1;

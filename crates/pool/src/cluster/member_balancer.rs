@@ -39,7 +39,7 @@ use crate::core::{
     time::Time,
 };
 
-/// A worker's choice among the members of a cluster.
+/// A worker's load balancer, which chooses among the members of a cluster.
 #[derive(Debug)]
 pub(crate) struct MemberBalancer {
     pub(crate) cluster: Arc<ClusterSpec>,
@@ -237,7 +237,8 @@ impl MemberBalancer {
         self.cluster.members.get(at).map(|member| member.pool)
     }
 
-    /// Chooses the member for the next client; `None` if none is suitable. `load` returns the
+    /// Chooses the member for the next client; `None` if none is suitable. If none is suitable for
+    /// a role other than `primary`, all bans are lifted before the choice. `load` returns the
     /// number of requests that a member has in progress in this worker.
     #[inline]
     pub(crate) fn choose(

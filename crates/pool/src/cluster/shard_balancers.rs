@@ -15,7 +15,7 @@ use crate::core::{
     time::Time,
 };
 
-/// A worker's choice among the members of all shards of a database.
+/// A worker's load balancers for a database, one per shard.
 #[derive(Debug)]
 pub(crate) struct ShardBalancers {
     shards: Box<[MemberBalancer]>,
@@ -139,7 +139,8 @@ impl ShardBalancers {
     }
 
     /// Chooses the pool for the next client. `load` returns the number of requests that a pool has
-    /// in progress in this worker.
+    /// in progress in this worker. For [`MemberChoice::AwaitReplay`], checks of the standbys are
+    /// requested.
     pub(crate) fn choose(
         &mut self,
         request: &MemberRequest<'_>,

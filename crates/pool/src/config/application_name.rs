@@ -8,9 +8,9 @@ use std::{fmt, net::SocketAddr, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A template for the name. `%a` is the client's own `application_name` (`app` if it has none),
-/// `%h` and `%p` are its address and port (`unix` and empty for a unix socket), `%u` its user, `%d`
-/// its database, `%%` a percent sign.
+/// A template for the `application_name` that servers see. `%a` is the client's own
+/// `application_name` (`app` if it has none), `%h` and `%p` are its address and port (`unix` and
+/// empty for a unix socket), `%u` its user, `%d` its database, `%%` a percent sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApplicationName(Vec<TemplatePart>);
 

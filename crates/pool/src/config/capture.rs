@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// How clients' traffic is captured: `[pool.capture]`. Changes do not affect a running capture.
+/// Settings for capturing clients' traffic: `[pool.capture]`. Changes do not affect a running
+/// capture.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CaptureConfig {
@@ -16,7 +17,8 @@ pub struct CaptureConfig {
     pub start: bool,
     /// How the rows that clients send for COPY are captured.
     pub copy: CopyCapture,
-    /// Maximum bytes of COPY rows captured per message, from 0 to 128 MiB.
+    /// Maximum bytes of COPY rows captured per message, from 0 to 128 MiB. A COPY beyond the limit
+    /// is captured without its rows.
     pub copy_bytes_max: u32,
     /// Whether captured values are replaced by other values of the same shape.
     pub redact: bool,
@@ -50,11 +52,11 @@ impl Default for CaptureConfig {
     }
 }
 
-/// How the rows that clients send for COPY are captured.
+/// The captured part of the rows that clients send for COPY: `capture.copy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyCapture {
-    /// The complete rows.
+    /// The complete rows, unless a COPY exceeds `copy_bytes_max`.
     #[default]
     Full,
     /// Only the rows' length in bytes.

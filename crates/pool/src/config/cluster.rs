@@ -46,7 +46,7 @@ impl ServerEntry {
     }
 }
 
-/// How one of the eligible servers is selected for a request.
+/// A load-balancing strategy: the method of selecting one of the eligible servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Strategy {

@@ -13,22 +13,23 @@ use super::{
 /// PostgreSQL's default port.
 pub(super) const DEFAULT_PORT: u16 = 5432;
 
-/// A database by the name that clients use: `[pool.databases.NAME]`. `None` means the value of
-/// `[pool]`, unless the field says otherwise.
+/// The settings of a database, `[pool.databases.NAME]`, where NAME is the name that clients use.
+/// `None` means the value of `[pool]`, unless the field says otherwise.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DatabaseConfig {
     /// Hosts of the database's server: names, addresses or directories of unix sockets, optionally
     /// with `:port`, which overrides `port`. If empty, the server is reached by its unix socket in
-    /// the first of `listen.unix-directories`.
+    /// the first of `listen.unix-directories`, or in `/tmp` if that list is empty too.
     pub hosts: Vec<String>,
     /// Default port of the database's servers.
     pub port: u16,
     /// Name of the database on the server; the name that the client requests if `None`.
     pub dbname: Option<String>,
-    /// The forced user: all clients log in to the server as this role.
+    /// The forced user: the role that the pooler logs in to servers as for all clients. If `None`,
+    /// each client's own user name.
     pub user: Option<String>,
-    /// The forced user's secret; the one of the user list if `None`.
+    /// The forced user's secret; if `None`, the user's secret in `[pool.users]` or the user list.
     #[serde(serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
     /// Whether cleartext passwords may be sent to the database's servers over connections that are
@@ -36,7 +37,7 @@ pub struct DatabaseConfig {
     pub allow_cleartext_password: Option<bool>,
     /// When a client releases its server connection.
     pub mode: Option<PoolMode>,
-    /// Maximum number of server connections per user.
+    /// Maximum number of server connections per user, without the reserve; 0 means no limit.
     pub pool_size: Option<u32>,
     /// Number of server connections kept open per user.
     pub min_size: Option<u32>,
@@ -58,11 +59,13 @@ pub struct DatabaseConfig {
     pub query_wait_timeout: Option<Option<Duration>>,
     /// The order in which `hosts` are used.
     pub load_balance_hosts: LoadBalanceHosts,
-    /// Query run on each new server connection before its first use.
+    /// Query run on each new server connection before its first use, and again after each reset of
+    /// the connection; `None` means no query.
     pub connect_query: Option<String>,
     /// The role that queries servers for the secrets of this database's users.
     pub auth_user: Option<String>,
-    /// The database to query for secrets, by the name that clients use.
+    /// The database to query for secrets, by the name that clients use. If `auth.dbname` is unset
+    /// as well, secrets are queried in the database that the client requests.
     pub auth_dbname: Option<String>,
     /// The SQL query for a user's secret; `$1` is the user.
     pub auth_query: Option<String>,
@@ -149,8 +152,9 @@ impl DatabaseConfig {
     }
 }
 
-/// Parses `name`, `name:port`, `address`, `[address]:port`, `/directory`, `/directory:port` or
-/// `@abstract`.
+/// Parses a host, optionally followed by `:port`: a name, an IPv4 address, an IPv6 address in
+/// brackets, a `/directory` or an `@abstract` socket. An IPv6 address without a port needs no
+/// brackets. `port` is used for a text without a port.
 pub(super) fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
     let (host, port) = host_and_port(text, port)?;
     Ok(if host.starts_with(['/', '@']) {

@@ -30,9 +30,9 @@ use crate::hba::Hba;
 pub struct ConfigChange {
     /// The key's path below `[pool]`.
     pub key: String,
-    /// The value before the change; `None` if the key is new.
+    /// The value before the change; `None` if the key is an entry that was added.
     pub before: Option<String>,
-    /// The value after the change; `None` if the key was removed.
+    /// The value after the change, empty for an added entry; `None` if the entry was removed.
     pub now: Option<String>,
     /// Whether the change takes effect only at the next start.
     pub needs_restart: bool,

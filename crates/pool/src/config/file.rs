@@ -13,7 +13,8 @@ use super::{
     toml::PoolDocument, userlist,
 };
 
-/// Maximum size of a configuration file or user list, in bytes: enough for a million users.
+/// Maximum size of a configuration file, user list or HBA file, in bytes: enough for a million
+/// users.
 pub(super) const FILE_BYTES_MAX: u64 = 256 << 20;
 
 /// A configuration file that was read without errors.
@@ -23,13 +24,14 @@ pub struct ParsedConfig {
     pub config: Config,
     /// The detected format of the file.
     pub format: FileFormat,
-    /// Settings that are recognized but have no effect.
+    /// Warnings, such as those about settings that are recognized but have no effect.
     pub warnings: Vec<Diagnostic>,
     locations: KeyLocations,
 }
 
 impl ParsedConfig {
-    /// Creates a diagnostic for a key, with its file and line.
+    /// Creates a diagnostic for a key, with the file and line of the key or of its nearest parent
+    /// that is set.
     pub fn diagnostic(&self, key: &str, text: impl Into<String>) -> Diagnostic {
         self.locations.diagnostic(key, text.into())
     }
@@ -67,8 +69,8 @@ fn is_same_or_child(key: &str, other: &str) -> bool {
     key.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Whether a violated rule about `key` may merely follow from the invalid key `invalid`: one of
-/// them is in the section of the other.
+/// Whether a violated rule about `key` may merely follow from the invalid key `invalid`: `key` is
+/// in the section of `invalid`, or contains that section.
 fn may_be_caused_by(key: &str, invalid: &str) -> bool {
     let section = invalid.rsplit_once('.').map_or(invalid, |(section, _)| section);
     is_same_or_child(key, section) || is_same_or_child(section, key)
@@ -177,7 +179,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// A file cannot be read, or has unknown keys or invalid values.
+    /// A file cannot be read or has unknown keys or invalid values, or the settings violate a rule.
     pub fn read(path: &Path) -> Result<ParsedConfig, ConfigReadError> {
         let text = read_text(path)
             .map_err(|source| ConfigReadError::Unreadable { path: path.to_owned(), source })?;
@@ -188,8 +190,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The text has unknown keys or invalid values, or a file that it names has errors or cannot be
-    /// read.
+    /// The text has unknown keys or invalid values, the settings violate a rule, or a file that the
+    /// text names has errors or cannot be read.
     pub fn read_str(text: &str, path: &Path) -> Result<ParsedConfig, ConfigErrors> {
         let format = FileFormat::detect(text);
         let FileContents { mut config, mut warnings, mut errors, invalid_keys, locations } =
@@ -328,8 +330,8 @@ impl Config {
         violations.into_iter()
     }
 
-    /// Checks that each database in which secrets are queried exists in the configuration, and that
-    /// neither the query nor its role is empty.
+    /// Checks that each `auth-dbname` and `auth.dbname` exists in the configuration, and that
+    /// neither `auth.query` nor `auth.user` is empty.
     fn check_auth_queries(&self, rule: &mut impl FnMut(bool, &str, &str)) {
         let entries = self.databases.iter();
         let own = entries.map(|(name, entry)| {
@@ -372,7 +374,8 @@ pub(super) enum LoadUsersError {
     Line(Diagnostic),
 }
 
-/// The contents of a configuration file of either format, without the keys that could not be read.
+/// A configuration file of either format as parsed, before the user list is loaded and the rules
+/// are checked. The settings lack keys that could not be read.
 #[derive(Debug)]
 pub(super) struct FileContents {
     pub(super) config: Config,

@@ -27,7 +27,8 @@ impl Files for Disk {
 }
 
 impl AuthConfig {
-    /// Reads `hba_file` and `ident_file`, if configured. Returns the errors found in them.
+    /// Reads `hba_file`, if configured, and its `ident_file` into `hba`. Returns the errors found
+    /// in the files; if there are any, `hba` is `None`.
     pub(super) fn load_rules(&mut self) -> Vec<Diagnostic> {
         self.hba = None;
         let Some(rules) = &self.hba_file else { return Vec::new() };

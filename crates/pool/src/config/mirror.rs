@@ -26,7 +26,7 @@ pub struct MirrorEntry {
     pub dbname: Option<String>,
     /// The role at the mirror; the role at the database's own servers if `None`.
     pub user: Option<String>,
-    /// The role's secret; if `None`, that of the user list.
+    /// The secret of `user`; if `None`, the user's secret in `[pool.users]` or the user list.
     #[serde(default, serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,
     /// The share of clients whose transactions are mirrored, from 0 to 1.

@@ -68,13 +68,14 @@ pub struct ServerIdentity {
     pub secret: Option<StoredSecret>,
     /// Additional startup parameters: names and values.
     pub parameters: Vec<(String, String)>,
-    /// Query run on the connection before its first use.
+    /// Query run on the connection before its first use, and again after each reset.
     pub connect_query: Option<String>,
 }
 
 impl Config {
-    /// Resolves the settings of `user` in the database that clients call `database`; `None` if it
-    /// is not configured. Whether the user exists is checked at login.
+    /// Resolves the settings of `user` in the database that clients call `database`. Whether the
+    /// user exists is checked at login. Returns `None` if no entry matches the database, or if the
+    /// entry has an invalid host, which [`Config::read`] would have refused.
     pub fn pool(&self, database: &str, user: &str) -> Option<PoolSettings> {
         let entry = self.database(database)?;
         let login = self.server_login(entry, database, user);
@@ -110,7 +111,7 @@ impl Config {
         })
     }
 
-    /// Returns the maximum number of clients of a user in all databases.
+    /// Returns the maximum number of clients of a user in all databases; `None` means no limit.
     pub(crate) fn max_clients(&self, user: &str) -> Option<NonZeroU32> {
         let own = self.users.get(user).and_then(|user| user.max_clients);
         own.map_or(self.limits.clients_per_user, NonZeroU32::new)

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DatabaseConfig, ServerEntry};
 
-/// How requests are routed to servers: `[pool.databases.NAME.routing]`.
+/// Settings for routing requests to servers: `[pool.databases.NAME.routing]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RoutingConfig {
@@ -59,7 +59,7 @@ impl Default for HintConfig {
     }
 }
 
-/// How rows are distributed over the shards: `[pool.databases.NAME.sharding]`.
+/// The distribution of rows over the shards: `[pool.databases.NAME.sharding]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ShardingConfig {

@@ -106,7 +106,8 @@ impl Config {
         self.rule_violations().next()
     }
 
-    /// Returns the key of `[pool]` for a name, which may be PgBouncer's name or the key itself.
+    /// Returns the key of `[pool]` for a name, which may be PgBouncer's name or the key itself;
+    /// `None` if PgBouncer has no corresponding key.
     pub(crate) fn find_key(name: &str) -> Option<&'static str> {
         KEYS.iter().find_map(|key| match key.effect {
             KeyEffect::Sets(ours, _) if key.name == name || ours == name => Some(ours),
@@ -114,7 +115,8 @@ impl Config {
         })
     }
 
-    /// Returns the path that a key is set to; `None` if the key is unset or does not hold a path.
+    /// Returns the path that a key is set to; `None` if the key is unset or is not one of the paths
+    /// that SET can change.
     pub(crate) fn file_key_mut(&mut self, key: &str) -> Option<&mut PathBuf> {
         let (client, server) = (&mut self.tls.client, &mut self.tls.server);
         match key {

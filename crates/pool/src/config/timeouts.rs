@@ -23,22 +23,26 @@ pub struct TimeoutConfig {
     /// How long a client may wait for a server connection.
     #[serde(with = "durations::timeout")]
     pub query_wait: Option<Duration>,
-    /// How long a client waits for a server connection before it gets a notice.
+    /// How long a client waits for a server connection before it gets a notice; `None` means that
+    /// it gets none.
     #[serde(with = "durations::timeout")]
     pub query_wait_notify: Option<Duration>,
     /// How long a request may run on a server before its client is disconnected.
     #[serde(with = "durations::timeout")]
     pub query: Option<Duration>,
-    /// How long a transaction may take before its client is disconnected.
+    /// How long a transaction, or a request outside one, may take before its client is
+    /// disconnected.
     #[serde(with = "durations::timeout")]
     pub transaction: Option<Duration>,
     /// Maximum idle time of a client in a transaction.
     #[serde(with = "durations::timeout")]
     pub idle_transaction: Option<Duration>,
-    /// How long a cancel request may wait for a server connection.
+    /// Maximum time to connect to a server for a cancel request, to send it, and to wait until the
+    /// server closes the connection.
     #[serde(with = "durations::timeout")]
     pub cancel_wait: Option<Duration>,
-    /// How long a client waits before the pool may use its reserve.
+    /// How long a client waits before the pool may use its reserve; `None` means that the reserve
+    /// is not used.
     #[serde(with = "durations::timeout")]
     pub reserve_wait: Option<Duration>,
     /// Maximum time to connect and log in to a server.
@@ -58,17 +62,20 @@ pub struct TimeoutConfig {
     /// zero, it is always run.
     #[serde(with = "durations::duration")]
     pub server_check_delay: Duration,
-    /// How long new clients are accepted after SIGTERM, while `/readyz` fails.
+    /// How long new clients are accepted after SIGTERM or SIGINT, while `/readyz` fails.
     #[serde(with = "durations::timeout")]
     pub shutdown_delay: Option<Duration>,
-    /// How long clients are served after SIGTERM before the pooler exits anyway; counted from the
-    /// end of `shutdown_delay`.
+    /// How long clients are served after SIGTERM or SIGINT before the pooler exits anyway; counted
+    /// from the end of `shutdown_delay`. In a takeover, how long the old process serves clients
+    /// that cannot be handed over.
     #[serde(with = "durations::timeout")]
     pub shutdown: Option<Duration>,
-    /// How long a pool without clients and servers is retained.
+    /// How long a pool without clients and servers is retained. A pool with a minimum size is never
+    /// removed.
     #[serde(with = "durations::timeout")]
     pub pool_idle: Option<Duration>,
-    /// How long an unused pool of a database that only matches the entry `"*"` is retained.
+    /// How long an unused pool of a database that only matches the entry `"*"` is retained, unless
+    /// `pool_idle` is shorter.
     #[serde(with = "durations::timeout")]
     pub autodb_idle: Option<Duration>,
     /// Interval between DNS lookups of a server's name. Connections to an address that is gone are

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{PoolMode, StoredSecret, secret, toml};
 
-/// Secret, limits and timeouts of a user: `[pool.users.NAME]`. `None` means the value of the
-/// database or of `[pool]`.
+/// The settings of a user, `[pool.users.NAME]`: secret, limits and timeouts. `None` means the value
+/// of the database or of `[pool]`, unless the field says otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct UserConfig {
@@ -22,7 +22,8 @@ pub struct UserConfig {
     pub secret_is_listed: bool,
     /// When a client of this user releases its server connection.
     pub mode: Option<PoolMode>,
-    /// Maximum number of server connections of this user in one database.
+    /// Maximum number of server connections of this user in one database, without the reserve; 0
+    /// means no limit.
     pub pool_size: Option<u32>,
     /// Additional server connections in one database, allowed once a client has waited for
     /// `timeouts.reserve-wait`.
@@ -37,7 +38,8 @@ pub struct UserConfig {
     /// How long a client may wait for a server connection.
     #[serde(with = "toml::optional_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
-    /// How long a transaction may take before its client is disconnected.
+    /// How long a transaction, or a request outside one, may take before its client is
+    /// disconnected.
     #[serde(with = "toml::optional_timeout")]
     pub transaction_timeout: Option<Option<Duration>>,
     /// Maximum idle time of a client in a transaction.

@@ -25,7 +25,7 @@ pub struct UserlistError {
 /// The kinds of errors in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UserlistErrorKind {
-    /// The line does not start with a quote.
+    /// The line does not start with a quote, or the name in quotes is empty.
     #[error("expected a user in double quotes: \"user\" \"secret\"")]
     NoUser,
     /// The second quoted text is missing.

@@ -7,7 +7,7 @@ use tracing::level_filters::LevelFilter;
 /// The control of the log level, if the program has provided one: the log belongs to the process.
 static LOG_LEVEL: OnceLock<LogLevelControl> = OnceLock::new();
 
-/// Changes the log level of the process.
+/// The function that changes the log level of the process, as provided by the program.
 #[derive(Debug)]
 struct LogLevelControl {
     /// The level at process start.

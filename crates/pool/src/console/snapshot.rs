@@ -98,7 +98,8 @@ pub struct PoolView {
     pub user: String,
     /// The pool mode, which determines when a client releases its server connection.
     pub mode: PoolingMode,
-    /// Whether new clients use another pool: the database was removed or its mode has changed.
+    /// Whether the pool gets no new clients, because its database was removed or new settings
+    /// require another pool.
     pub is_retired: bool,
     /// Index of the owner pool in [`PoolerSnapshot::pools`], if this is the pool of one of several
     /// servers. The owner pool has the clients, and its counts include those of this pool.
@@ -128,11 +129,12 @@ impl PoolView {
 pub struct MirrorView {
     /// The database's name in the settings.
     pub database: String,
-    /// The mirror's name: its endpoint, and the database's name if that differs at the mirror.
+    /// The mirror's name: its endpoint, followed by `/` and `dbname` if that is configured.
     pub name: String,
     /// Address and port, or socket path, of the mirror.
     pub endpoint: Endpoint,
-    /// The database's name at the mirror, if it differs from that at the database's servers.
+    /// The database's name at the mirror, if configured; otherwise it is the name at the database's
+    /// own servers.
     pub dbname: Option<String>,
     /// The share of clients that are mirrored, from 0 to 1.
     pub sample_rate: f64,

@@ -79,8 +79,8 @@ impl Core {
         }
     }
 
-    /// Disconnects all clients of a pool, in whatever state they are, and closes its servers
-    /// (KILL).
+    /// Disconnects all clients of a pool, in whatever state they are, and closes its servers,
+    /// except those that are still being opened (KILL).
     pub fn kill_pool(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for index in 0..self.clients.slots() {

@@ -109,7 +109,8 @@ impl Core {
         self.update_pause(PeerId::Client(id), io);
     }
 
-    /// Sends a CancelRequest for a server connection, if it has outstanding requests.
+    /// Sends a CancelRequest for a server connection, if it has outstanding requests and the server
+    /// sent a cancel key.
     pub(super) fn request_cancel(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.outstanding.is_empty() {
@@ -121,8 +122,8 @@ impl Core {
         }
     }
 
-    /// Handles the end of a CancelRequest. If the server's release waited for it, its cleaning
-    /// continues.
+    /// Handles the end of a CancelRequest. If it was the last one in flight to a server that is
+    /// being cleaned, takes the next step of cleaning.
     pub(super) fn finish_cancel(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         server.cancels_in_flight = server.cancels_in_flight.saturating_sub(1);

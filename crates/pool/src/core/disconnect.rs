@@ -29,8 +29,8 @@ use crate::{
 };
 
 impl Core {
-    /// Called when a client has disconnected: cancels its running request, and cleans and releases
-    /// its server.
+    /// Removes a client that has disconnected: ends its LISTEN and its sub-requests, cancels its
+    /// running request, and starts cleaning its server.
     pub(super) fn handle_client_disconnect(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.remove_client(id) else { return };
         if client.channels.is_some() {
@@ -91,8 +91,8 @@ impl Core {
         self.continue_cleaning(id, io);
     }
 
-    /// Takes the next step of cleaning. The steps are: end a COPY, end the batch, roll back, reset
-    /// session state, return the server to its pool.
+    /// Takes the next step of cleaning a server. The steps are: end a COPY, end the batch, wait for
+    /// outstanding replies, roll back, reset session state, return the server to its pool.
     pub(super) fn continue_cleaning(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let skips_reset = self.injects(InjectedFault::DirtyReuse);
         let Some(server) = self.servers.get_mut(id) else { return };
@@ -188,7 +188,8 @@ impl Core {
         self.handle_server_disconnect(id, io);
     }
 
-    /// Disconnects a client with an error, and reports the error for the log.
+    /// Disconnects a client with an error, and reports the error for the log. The client does not
+    /// get the error if it has received only part of a message.
     pub(super) fn refuse(&mut self, id: ClientId, refusal: &ClientRefusal, io: &mut dyn CoreIo) {
         // A client gets only the first error of its sub-requests.
         let sub_request = self.clients.get(id).and_then(ClientConnection::sub_request);

@@ -111,7 +111,7 @@ pub trait CoreIo {
     fn hand_over(&mut self, server: ServerId, to: WorkerId, transfer: Box<Transfer>);
 }
 
-/// Whether bytes remain unsent after [`CoreIo::send`].
+/// The state of a peer's send buffer after [`CoreIo::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "while bytes are unsent, the peer's counterpart must be paused"]
 pub enum Backlog {

@@ -13,8 +13,8 @@
 //!
 //! A request for a server that arrives too late has no effect, or moves a server to a worker that
 //! no longer needs it, where it stays idle. A message that is never read, because its worker has
-//! ended, drops its contents: permits are released and the socket is closed. So no stronger memory
-//! ordering is needed; a test with threads exercises this.
+//! ended, drops its contents: permits are released and the socket is closed. So relaxed memory
+//! ordering is sufficient for the limits; a test with threads exercises this.
 
 use std::sync::Arc;
 
@@ -231,8 +231,10 @@ impl Core {
         }
     }
 
-    /// Releases a server from its client, except in session mode, if all requests are answered and
-    /// no transaction is open. For a server that is being cleaned, takes the next step.
+    /// Does nothing while a server has unanswered requests or an open transaction or batch.
+    /// Otherwise releases the server from its client, unless it is in session mode or the client's
+    /// last message is incomplete; if the database was removed, disconnects the client instead. For
+    /// a server that is being cleaned, takes the next step.
     pub(super) fn release_if_quiescent(&mut self, server_id: ServerId, io: &mut dyn CoreIo) {
         let ignores_replies = self.injects(InjectedFault::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };

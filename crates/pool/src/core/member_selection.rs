@@ -2,8 +2,8 @@
 //!
 //! A waiting client is in the queue of exactly one pool: the pool of the member selected for it or,
 //! while no member is suitable, its owner pool, which has no servers. It moves to another queue
-//! when the cluster's state changes or another member has an idle server; its waiting time
-//! continues.
+//! when the cluster's state changes or another member has an idle server; its waiting time includes
+//! that in earlier queues.
 
 use std::time::Duration;
 
@@ -329,10 +329,10 @@ impl Core {
         is_suitable && !has_better
     }
 
-    /// Closes connections to replaced primaries and disconnects their clients: anything written
-    /// there would be lost. Does the same for unresponsive members: as with any lost connection, it
-    /// is unknown whether the last requests were executed, so the clients get an error and nothing
-    /// is sent again.
+    /// Closes connections to fenced primaries (replaced, or with another system identifier) and
+    /// disconnects their clients: anything written there would be lost. Does the same for
+    /// unresponsive members: as with any lost connection, it is unknown whether the last
+    /// requests were executed, so the clients get an error and nothing is sent again.
     fn fence_members(&mut self, owner: PoolId, io: &mut dyn CoreIo) {
         let keeps_fenced = self.injects(InjectedFault::Unfenced);
         let keeps_unresponsive = self.injects(InjectedFault::UnresponsiveKept);

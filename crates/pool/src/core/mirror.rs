@@ -35,8 +35,8 @@ use crate::core::{
 /// size of its data structures.
 const TRANSACTION_OVERHEAD_BYTES: usize = 256;
 
-/// Bytes counted against the buffer for each prepared statement in a snapshot, in addition to its
-/// name. The text is shared, so it does not count.
+/// Bytes counted against the buffer for each named prepared statement that is copied with a
+/// transaction, in addition to its name. The text is shared, so it does not count.
 const STATEMENT_OVERHEAD_BYTES: usize = 64;
 
 /// Whether both lists contain the same mirrors with the same settings.
@@ -358,7 +358,7 @@ fn is_idle(client: &ClientConnection) -> bool {
     client.state == ClientState::Idle && !client.has_unprocessed_input()
 }
 
-/// Returns the number of bytes counted against the buffer for a snapshot of a client's prepared
+/// Returns the number of bytes counted against the buffer for a copy of a client's prepared
 /// statements.
 fn snapshot_bytes(statements: &ClientStatements) -> usize {
     let names = statements.named.keys();

@@ -122,7 +122,8 @@ impl Core {
     }
 }
 
-/// Whether a client is outside a transaction and has no unsent or partly sent output.
+/// Whether a client can receive notifications now: it has no server and no request on several
+/// shards, and no unsent or partly sent output.
 fn can_notify(client: &ClientConnection) -> bool {
     let is_free = matches!(client.state, ClientState::Idle | ClientState::Waiting);
     is_free && !client.is_backlogged && !client.has_partial_message

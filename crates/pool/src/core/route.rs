@@ -33,7 +33,7 @@ pub(super) struct RoutingContext<'a> {
     pub(super) seed: u64,
 }
 
-/// Where a request is processed.
+/// The routing decision for a request: where it is processed.
 pub(super) enum Dispatch {
     /// On a server; the required shard and role are now stored in the client.
     Server,

@@ -66,7 +66,7 @@ pub(crate) struct ClientRouting {
 /// The text of a statement, and its analysis.
 pub(crate) type NamedStatement = (Box<[u8]>, Parsed);
 
-/// Which side answers a batch.
+/// The side that answers a batch: servers or the pooler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchOwner {
     /// One server, or servers of several shards.
@@ -205,7 +205,7 @@ impl From<TargetRole> for RolePreference {
     }
 }
 
-/// The routers of a worker: one for each database, shared by the pools of all its users. They are
+/// The routers of a worker, one for each database, and the routing settings of its pools. They are
 /// stored separately from the pools so that the router of a client and the pool of its server can
 /// be borrowed at the same time.
 #[derive(Debug, Default)]

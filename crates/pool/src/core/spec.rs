@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// How long a client keeps its server.
+/// The pooling mode, which determines when a client releases its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PoolingMode {
     /// Until the client disconnects.
@@ -172,8 +172,8 @@ impl PoolSpec {
     }
 }
 
-/// Timeouts of a pool; `None` means unlimited. They are checked every 100 ms, so they are enforced
-/// up to that much late, but never early.
+/// Timeouts of a pool, and its delays between failed server logins. They are checked every 100 ms,
+/// so they take effect up to that much late, but never early. `None` turns a timeout off.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolTimeouts {
     /// How long a client may wait for a server before it is disconnected with an error.
@@ -193,8 +193,7 @@ pub struct PoolTimeouts {
     pub client_idle: Option<Duration>,
     /// How long a server beyond [`PoolSpec::servers_min`] may be idle before it is closed.
     pub server_idle: Option<Duration>,
-    /// The age at which a server is closed, if it is idle; otherwise, it is closed when a later
-    /// check finds it idle.
+    /// The age from which a server is closed by the first check that finds it idle.
     pub server_lifetime: Option<Duration>,
     /// How long a server may take to finish or cancel the requests of a disconnected client, roll
     /// back and reset its session, or answer a check query, before it is closed.

@@ -4,7 +4,7 @@ use regex_lite::{Regex, RegexBuilder};
 
 use super::tokenizer::HbaToken;
 
-/// A regular expression; two of them are equal if their texts are.
+/// A regular expression for names. Two patterns are equal if their texts are.
 #[derive(Clone, Debug)]
 pub(super) struct NamePattern(pub(super) Regex);
 

@@ -18,7 +18,7 @@ pub(super) struct EventWriter {
     digests: DigestCache,
     events: u64,
     too_long: u64,
-    /// Number of function calls, which are captured without their arguments.
+    /// Number of function calls that were captured without their arguments.
     calls: u64,
     error: Option<WriteError>,
 }

@@ -135,7 +135,7 @@ fn not_banned(server: &str, why: BanError) -> ConsoleError {
     }
 }
 
-/// Executes console commands.
+/// The [`ConsoleBackend`] of a running pooler.
 struct PoolerConsole {
     control: PoolerHandle,
 }

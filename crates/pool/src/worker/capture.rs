@@ -31,7 +31,7 @@ pub(super) struct Captures(Mutex<CaptureState>);
 struct CaptureState {
     /// The recorder of the running capture, or of the last one.
     recorder: Option<Arc<CaptureRecorder>>,
-    /// Number of captures that this process has started.
+    /// Number of captures that this process has tried to start. It numbers the last one.
     started: u32,
 }
 

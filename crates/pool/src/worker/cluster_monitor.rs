@@ -67,7 +67,8 @@ struct LoggedStatus {
     is_only_primary: bool,
 }
 
-/// A cluster whose servers are checked.
+/// The monitor of a cluster: the results of its servers' health checks, and the means to wake the
+/// threads that run them.
 #[derive(Debug)]
 pub(super) struct ClusterMonitor {
     /// The database's name in the settings.

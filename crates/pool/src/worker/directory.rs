@@ -64,7 +64,7 @@ pub(super) enum NoPool {
     #[error("the database is not configured")]
     UnknownDatabase,
     /// [`POOLS_MAX`] is reached.
-    #[error("too many pools")]
+    #[error("no more pools allowed: the pooler can have {POOLS_MAX}")]
     TooManyPools,
 }
 
@@ -73,7 +73,7 @@ impl NoPool {
     pub(super) fn rejection(self, database: String) -> Rejection {
         match self {
             Self::UnknownDatabase => Rejection::UnknownDatabase(database),
-            Self::TooManyPools => Rejection::TooManyPools,
+            Self::TooManyPools => Rejection::TooManyPools(POOLS_MAX),
         }
     }
 }
@@ -153,6 +153,8 @@ enum LimitKey {
 }
 
 impl Directory {
+    /// Creates a directory without pools.
+    ///
     /// # Errors
     ///
     /// The TLS files for connections to servers cannot be used.
@@ -201,7 +203,8 @@ impl Directory {
     }
 
     /// Returns a pool whose login can be used to check a cluster member: the pool of the configured
-    /// check user, or else of a user of the database, a different one at each attempt.
+    /// check user, which is created if needed, or else of a user of the database, a different one
+    /// at each attempt.
     pub(super) fn health_check_pool(
         &self,
         monitor: &ClusterMonitor,

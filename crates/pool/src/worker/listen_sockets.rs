@@ -61,7 +61,7 @@ impl ListenSockets {
     }
 }
 
-/// Opens one listener per address and worker.
+/// Opens one listener per address and worker, except where there is an inherited one.
 fn listen_tcp(
     config: &Config,
     inherited: &mut Vec<Listener>,
@@ -115,7 +115,7 @@ pub(super) fn resolve_address(text: &str, port: u16) -> Result<Vec<SocketAddr>, 
     if found.is_empty() { Err(wrong()) } else { Ok(found) }
 }
 
-/// Opens one listener per directory, polled by all workers.
+/// Opens one listener per directory, or uses an inherited one. All workers poll each of them.
 fn listen_unix(
     config: &Config,
     inherited: &mut Vec<Listener>,

@@ -7,9 +7,10 @@
 //!
 //! The connection logs in as one of the users whose clients listen. In a cluster it connects to the
 //! primary, since a standby does not accept LISTEN. When it is lost, or the primary moves, it is
-//! opened again with growing delays and listens to all channels again. Then every listening client
-//! is warned that it may have missed notifications. From that point on, the client receives all
-//! notifications, so it is up to date once it has reread its data from the database.
+//! opened again, with growing delays after failed attempts, and listens to all channels again. Then
+//! every listening client is warned that it may have missed notifications. From that point on, the
+//! client receives all notifications, so it is up to date once it has reread its data from the
+//! database.
 
 mod channel_table;
 mod event_loop;
@@ -80,7 +81,7 @@ pub(super) enum ListenRequest {
     StartHandover(Sender<Outgoing>),
     /// The successor listens to the channels of this round.
     ConfirmRound(u32),
-    /// The takeover by a successor has ended or failed.
+    /// The takeover by a successor has failed.
     CancelHandover,
     /// Listens to these channels before another process hands over the clients of these pools.
     PinChannels { pools: Vec<PoolId>, round: u32, marker: Channel, channels: Vec<Channel> },
@@ -103,9 +104,9 @@ pub struct MultiplexerReport {
     pub channels: usize,
     /// Number of listening clients.
     pub clients: usize,
-    /// Number of notifications received.
+    /// Number of notifications received on all connections so far.
     pub received: u64,
-    /// Number of connections lost.
+    /// Number of connections that were lost, or closed in order to open them again.
     pub lost: u64,
     /// The reason why the connection is not open, if known.
     pub error: Option<String>,
@@ -186,7 +187,7 @@ impl ListenMultiplexers {
         }
     }
 
-    /// Ends a takeover, successful or not.
+    /// Ends a takeover that has failed.
     pub(super) fn cancel_handover(&self) {
         *self.outgoing.lock() = None;
         self.send_to_running(|| ListenRequest::CancelHandover);

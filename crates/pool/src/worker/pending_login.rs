@@ -40,9 +40,10 @@ pub(super) struct PendingLogin {
     /// Whether the last read emptied the socket: another read before the next event is useless.
     pub(super) drained: bool,
     pub(super) kind: PendingKind,
-    /// Time at which the login times out.
+    /// Time at which the login times out; until a client's startup packet has arrived, the time at
+    /// which its startup times out.
     pub(super) deadline: Option<Instant>,
-    /// Time at which a client's login times out, once its startup packet has arrived.
+    /// The value of `deadline` for a client whose startup packet has arrived.
     login_deadline: Option<Instant>,
     /// A client's entry among the connections that have not logged in.
     startup: Option<StartupGuard>,

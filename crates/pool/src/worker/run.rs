@@ -58,9 +58,10 @@ pub(super) struct PoolWorker {
     listeners: Vec<Listener>,
     timers: Timers<(usize, u32)>,
     accept_retry_at: Option<Instant>,
-    /// Maximum number of connections to accept from a ready listener, and the last iteration in
-    /// which that many were accepted (`accepted_iteration`).
+    /// Maximum number of connections to accept from a ready listener before other sockets are
+    /// served.
     accept_batch: usize,
+    /// The last iteration in which `accept_batch` connections were accepted.
     accepted_iteration: u64,
     iteration: u64,
     buffer: Box<[u8]>,
@@ -353,7 +354,8 @@ impl PoolWorker {
         }
     }
 
-    /// Adds a pool to the core, unless it is already there.
+    /// Adds a pool to the core, unless it is already there. If the pool has a minimum size, makes
+    /// every worker open its share of it.
     fn ensure_pool(&mut self, pool: PoolId) {
         if !self.core.has_pool(pool)
             && let Some(entry) = self.shared.directory.by_id(pool)

@@ -56,10 +56,11 @@ pub(super) struct SharedState {
     accept_settings: RwLock<Arc<AcceptSettings>>,
     /// Connections that have not logged in.
     pub(super) startups: Arc<Startups>,
-    /// The seed of the authentication requests sent to unknown users; constant for the life of the
-    /// process.
+    /// The secret from which SCRAM salts are derived for unknown users and for plain passwords;
+    /// constant for the life of the process.
     mock_secret: [u8; 32],
-    /// SCRAM keys of the passwords for server logins.
+    /// A cache of the SCRAM keys of plain passwords, for logins of clients and for logins to
+    /// servers.
     pub(super) server_keys: ClientKeys,
     /// Prepared statements, by text and parameter types.
     pub(super) statements: Arc<StatementRegistry>,

@@ -50,8 +50,9 @@ pub(super) use self::{
 use super::shared_state::SharedState;
 use crate::config::Config;
 
-/// Returns the path of the takeover socket: `listen.takeover`, or a path next to the first unix
-/// socket; `None` if neither is configured.
+/// Returns the path of the takeover socket: `listen.takeover`, or else a name derived from
+/// `listen.port` in the first unix directory outside the abstract namespace. Without
+/// `listen.takeover`, returns `None` if no directory qualifies, or if the port is 0.
 pub(super) fn socket_path(config: &Config) -> Option<PathBuf> {
     let listen = &config.listen;
     if listen.takeover.is_some() || listen.port == 0 {

@@ -29,7 +29,7 @@ pub struct RecordingReport {
     pub format: &'static str,
     /// Version of the format: [`VERSION`].
     pub version: u32,
-    /// The most important finding, in one line.
+    /// The most expensive finding in one line, or that nothing stands out.
     pub summary: String,
     findings: Vec<FindingDocument>,
     remarks: Vec<String>,
@@ -45,7 +45,7 @@ pub struct RecordingReport {
     lost: LostEventsDocument,
     cpu_us: u64,
     file_bytes_max: u64,
-    /// Why the recording ended, if it ended properly.
+    /// The reason for the end of the recording; `None` if it did not end properly.
     end: Option<String>,
 }
 

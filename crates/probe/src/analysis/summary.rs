@@ -32,10 +32,13 @@
 //! [`sessions`]): a **stall** is two seconds or more in which sessions wait and none is on a
 //! processor; a **surge** is an event with three times the sessions of its median second, and at
 //! least one, for two seconds or more; an event **dominates** if it takes at least 30 % of database
-//! time.
+//! time, was sampled [`SAMPLES_MIN`] times, and has at least 0.2 sessions on average. Stalls and
+//! surges need a recording of at least ten seconds.
 //!
-//! Findings are ordered by their cost: the seconds that sessions waited inside, in excess of the
-//! rate outside. Findings report coincidence, not causation.
+//! Findings are ordered by their cost: the seconds that sessions waited in excess of the usual,
+//! which is the rate outside, or that of the median second. Slow seconds cost the waits of those
+//! outside of checkpoints; clock sweeps and dominant events cost nothing. Findings report
+//! coincidence, not causation.
 
 mod sessions;
 
@@ -85,7 +88,8 @@ pub struct RecordingFinding {
     pub text: String,
     /// The figures that support it.
     pub evidence: String,
-    /// Session seconds spent waiting, in excess of the usual.
+    /// Session seconds spent waiting in excess of the usual, as defined in the module
+    /// documentation; 0 for findings without a cost.
     pub cost_s: f64,
 }
 
@@ -98,7 +102,7 @@ struct SecondsGroup {
     spans: Vec<TimeSpan>,
     /// 99th percentiles of extension waits, for seconds that have any.
     p99s: Vec<Duration>,
-    /// Per event: number of samples, and number of seconds that have a sample.
+    /// Per event of client sessions: number of samples, and number of seconds that have a sample.
     events: BTreeMap<String, (u64, usize)>,
 }
 
@@ -198,7 +202,7 @@ impl SecondsGroup {
 }
 
 impl RecordingSummary {
-    /// Whether a finding already covers this event.
+    /// Whether the text of a finding already contains `event`.
     fn mentions(&self, event: &str) -> bool {
         self.findings.iter().any(|finding| finding.text.contains(event))
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use howdah_traffic::Timestamp;
 
-/// Formats a duration to two or three digits: `35 µs`, `4.2 ms`, `1.50 s`, `95.0 s`.
+/// Formats a duration briefly, with its unit: `35 µs`, `4.2 ms`, `1.50 s`, `95.0 s`.
 pub fn duration(duration: Duration) -> String {
     match duration.as_secs_f64() {
         0.0 => "0".to_owned(),

@@ -20,7 +20,7 @@ pub struct TimeSpan {
     pub to_us: i64,
 }
 
-/// Everything recorded in a time span.
+/// The part of a recording that lies in a time span.
 #[derive(Clone, Debug, Default)]
 pub struct RecordingWindow {
     /// The recorded seconds, in time order.
@@ -33,15 +33,15 @@ pub struct RecordingWindow {
     pub traced_calls: Vec<TracedCalls>,
     /// Events of the recording itself, such as a restart of the server.
     pub notes: Vec<RecordingNote>,
-    /// The servers that were recorded, without repetitions.
+    /// Starts and resumptions of the whole recording, without repetitions.
     pub started: Vec<RecordingStarted>,
-    /// Why the recording ended, if it ended properly.
+    /// Time and reason of the end of the recording; `None` if it did not end properly in this span.
     pub ended: Option<RecordingEnded>,
     /// Events and samples that the recorder missed.
     pub lost: LostCounts,
     /// Maximum size of the file, in bytes.
     pub max_bytes: u64,
-    /// Number of records that could not be decoded or are implausible.
+    /// Number of records of the whole recording that could not be decoded or are implausible.
     pub unreadable: u64,
     names: HashMap<(u32, u32), String>,
     episodes: Vec<TimeSpan>,
@@ -56,7 +56,7 @@ pub struct PhaseSpan {
     pub depth: u32,
     /// Time span of the phase, up to the last recorded second if it is open.
     pub span: TimeSpan,
-    /// Whether the end is missing, because the recording or the server ended first.
+    /// Whether the phase had not ended when the window ended.
     pub is_open: bool,
     /// Buffers written, if they were counted.
     pub buffers: Option<u64>,
@@ -202,7 +202,7 @@ impl RecordingWindow {
         known.cloned().unwrap_or_else(|| format!("{}/{}", relation.database, relation.relation))
     }
 
-    /// Subject of a traced call, with oids replaced by names.
+    /// Subject of a traced call, with a relation's oids replaced by its name if that is known.
     pub fn subject_name(&self, subject: &str) -> String {
         let (front, last) = subject.rsplit_once(' ').unwrap_or(("", subject));
         let name = last.split_once('/').and_then(|(database, relation)| {

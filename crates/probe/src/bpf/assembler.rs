@@ -253,7 +253,7 @@ impl Assembler {
     ///
     /// # Panics
     ///
-    /// A jump target was never bound.
+    /// A jump target was never bound, or is too far away for a 16-bit offset.
     pub(crate) fn finish(mut self) -> Vec<BpfInstruction> {
         for (at, label) in self.jumps {
             let target = self.labels[label.0].expect("every jump target is bound");

@@ -96,8 +96,9 @@ impl StackMap {
         map.map(Self).map_err(|source| BpfError::map("stack map", source))
     }
 
-    /// Emits a capture of the process's user stack. Its id is stored on the program's stack at
-    /// `into`, negative if it could not be stored. `context` holds the program's context.
+    /// Emits code that stores the process's user stack in the map. The stack's id is stored on the
+    /// program's stack at `into`, negative if it could not be stored. `context` holds the program's
+    /// context.
     pub(crate) fn capture(&self, program: &mut Assembler, context: Register, into: i16) {
         program
             .copy(Register::R1, context)

@@ -19,7 +19,8 @@ use parking_lot::Mutex;
 /// frequent; shorter waits may be missed.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Samples kept per process: waits are reported at most a second after their end.
+/// Maximum number of samples kept per process. They cover some six seconds; waits are reported at
+/// most a second after their end.
 const SAMPLES_PER_PROCESS_MAX: usize = 32;
 
 /// Recent samples of waiting processes and their blockers.
@@ -57,7 +58,7 @@ impl BlockerSamples {
     }
 }
 
-/// Polls in a separate session, until finished or dropped.
+/// Samples the blockers of waiting processes in a separate session, until finished or dropped.
 #[derive(Debug)]
 pub(crate) struct BlockerMonitor {
     samples: Arc<Mutex<BlockerSamples>>,
@@ -84,7 +85,8 @@ impl BlockerMonitor {
         Self { samples, stop, thread }
     }
 
-    /// The process ids that were seen blocking a wait.
+    /// The ids of the processes last seen blocking `pid` during a wait with this end and duration,
+    /// as in `pg_blocking_pids()`.
     pub(crate) fn blocked_by(
         &self,
         pid: u32,

@@ -13,9 +13,11 @@ pub struct OperationCounts {
     pub operation: &'static str,
     /// Number of calls; `None` if the server does not count them.
     pub calls: Option<u64>,
-    /// Time of one call on average, in milliseconds; `None` if it was not measured.
+    /// Time of one call on average, in milliseconds; `None` if times or calls were not measured, or
+    /// there were no calls.
     pub mean_ms: Option<f64>,
-    /// Time of all calls, in milliseconds; `None` if it was not measured.
+    /// Time of all calls, in milliseconds; `None` if the server does not report it, or if it is
+    /// zero, which usually means that it was not measured.
     pub total_ms: Option<f64>,
 }
 
@@ -33,7 +35,7 @@ impl OperationCounts {
     }
 }
 
-/// Reads and writes of relations.
+/// Counts reads, writes, extensions and syncs of relation files.
 #[derive(Debug, Default)]
 pub struct SqlIo(CounterGrowth);
 
@@ -69,7 +71,7 @@ impl SqlProbe for SqlIo {
     }
 }
 
-/// Writes and syncs of WAL.
+/// Counts writes and syncs of WAL.
 #[derive(Debug, Default)]
 pub struct SqlWal(CounterGrowth);
 
@@ -135,7 +137,7 @@ impl SqlProbe for SqlSweep {
 #[derive(Debug, Default)]
 pub struct SqlCheckpoints {
     growth: CounterGrowth,
-    /// Buffers written, at the last sample, by a checkpoint that may still be running.
+    /// Buffers written by the current checkpoint, as of the last call of [`Self::drain_completed`].
     written: f64,
     until_checkpoint: bool,
     has_completed: bool,
@@ -207,7 +209,7 @@ fn operations(
 /// Counter values at one time, by area and name.
 type CounterValues = HashMap<(String, String), f64>;
 
-/// Counter values at the last sample, at the last report and at the start.
+/// Computes the growth of counters since the start and in the current interval.
 #[derive(Debug, Default)]
 struct CounterGrowth {
     first: Option<CounterValues>,
@@ -272,8 +274,8 @@ fn counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleErro
     Ok(counts)
 }
 
-/// Counters of reads and writes of relations. PostgreSQL before 16 lacks `pg_stat_io`, so they are
-/// derived from other views there.
+/// I/O counters of relations. PostgreSQL before 16 lacks `pg_stat_io`, so they are derived from
+/// other views there.
 fn io_counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleError> {
     let Some(reading) = read(server, "io", "the I/O statistics")? else {
         let mut counts = counts(server)?;

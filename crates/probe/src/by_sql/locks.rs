@@ -14,7 +14,8 @@ use howdah_collect::{MonitorConnection, VIEWS};
 use super::{SAMPLE_INTERVAL, SqlProbe, SqlSampleError};
 use crate::Distribution;
 
-/// All waits for heavyweight locks.
+/// Samples waits for heavyweight locks, and aggregates their durations by lock and by blocking
+/// processes.
 #[derive(Debug, Default)]
 pub struct SqlLocks {
     snapshots: LockSnapshots,
@@ -38,7 +39,7 @@ pub struct EndedLockWait {
     pub blocked_by: String,
 }
 
-/// Maximum number of locks and blockers to keep: there may be very many relations.
+/// Maximum number of locks, of blockers and of relations to keep: there may be very many relations.
 const SUBJECTS_MAX: usize = 10_000;
 
 impl SqlLocks {
@@ -104,7 +105,7 @@ impl SqlProbe for SqlLocks {
     }
 }
 
-/// Waits for the lock to extend a relation.
+/// Samples waits for the lock to extend a relation, and aggregates their durations by relation.
 #[derive(Debug, Default)]
 pub struct SqlExtensions {
     snapshots: LockSnapshots,

@@ -55,7 +55,7 @@ impl SqlWaits {
         Ok(Self { server, names, texts, sampled_at: None, unreadable: 0 })
     }
 
-    /// Maximum number of sessions at a time that the role may not see.
+    /// The largest number of sessions in one sample that the role may not see.
     pub fn unreadable(&self) -> usize {
         self.unreadable
     }

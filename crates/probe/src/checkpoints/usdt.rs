@@ -20,7 +20,7 @@ enum Edge {
     EndBoth(CheckpointPhase, CheckpointPhase),
 }
 
-/// The USDT probes of checkpoints, as named in `probes.d`.
+/// The USDT probes of checkpoints except [`TWO_PHASE`], as named in `probes.d`.
 const PROBES: [(&str, Edge); 13] = [
     ("checkpoint__start", Edge::Begin(CheckpointPhase::Checkpoint)),
     ("checkpoint__done", Edge::End(CheckpointPhase::Checkpoint)),
@@ -90,7 +90,7 @@ impl FromUsdt {
     }
 }
 
-/// The names of all probes.
+/// The names of all USDT probes of checkpoints.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     edges().map(|(name, _)| name)
 }

@@ -40,7 +40,7 @@ const OPEN_MAX: u32 = 1 << 16;
 const RING_BYTES: u32 = 8 << 20;
 
 impl CallMaps {
-    /// Creates the maps. Calls that take at least `stacks_from` get their stacks captured.
+    /// Creates the maps. Calls that take at least `stacks_from` have their stacks collected.
     pub(super) fn new(stacks_from: Option<Duration>) -> Result<Self, BpfError> {
         Ok(Self {
             open: LruHashMap::new(OPEN_BYTES, OPEN_MAX)?,

@@ -24,7 +24,7 @@ use crate::{
     traced_server::TracedServer,
 };
 
-/// The points where a lock is requested with a wait, acquired and released.
+/// The points where a lock is requested unconditionally, acquired and released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttachPoints {
     pub(super) request: Point,
@@ -81,7 +81,8 @@ fn find_call(code: &[u8], target: i64) -> Option<u64> {
     instructions(code).find(|found| calls(found.kind)).map(|found| found.at as u64)
 }
 
-/// Offsets of the call of `target` and of the first emulated instruction after it.
+/// Offsets of the call of `target` and of the jump after it; `None` if the first emulated
+/// instruction after the call is not a jump.
 fn find_call_and_jump(code: &[u8], target: i64) -> Option<[u64; 2]> {
     let call = find_call(code, target)?;
     let mut following = instructions(code).filter(|found| found.at as u64 > call);

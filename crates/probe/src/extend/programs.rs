@@ -46,7 +46,7 @@ const LOST: u32 = 0;
 const NO_START: u32 = 1;
 
 impl ExtensionMaps {
-    /// Creates the maps. Backends that waited at least `stacks_from` get their stacks captured.
+    /// Creates the maps. Backends that waited at least `stacks_from` have their stacks collected.
     pub(super) fn new(stacks_from: Option<Duration>) -> Result<Self, BpfError> {
         Ok(Self {
             open: LruHashMap::new(OPEN_BYTES, OPEN_MAX)?,

@@ -9,7 +9,7 @@ use crate::by_sql::SqlProbe;
 
 /// Polls until the duration has passed, the user interrupts, the event that the probe waits for has
 /// happened, or the server no longer responds. Each update passes the probe itself to the output,
-/// which drains the data of the interval. Returns the error if the server no longer responded.
+/// which drains the data of the interval. Returns the error if a later sample failed.
 ///
 /// # Errors
 ///

@@ -32,7 +32,7 @@ pub struct CallMonitor {
     /// Whether intervals are also summarised by subject.
     is_by_subject: bool,
     calls: u64,
-    /// Calls above the threshold, not drained yet.
+    /// Calls that took at least the threshold, not drained yet.
     long: Vec<Call>,
     interval: BTreeMap<SubjectKey, Distribution>,
     all: BTreeMap<&'static str, Distribution>,
@@ -54,13 +54,14 @@ pub struct LongCall {
     pub operation: &'static str,
     /// The lock, wait event or relation file of the call, if it has one.
     pub subject: Option<String>,
-    /// The ids of the processes that were seen blocking the call.
+    /// The ids of the processes that were seen blocking a wait for a heavyweight lock; `None` if
+    /// unknown.
     pub blocked_by: Option<String>,
     /// Time of the return, by the clock of this host.
     pub ended_at: SystemTime,
     /// Time from the start of the call to its return.
     pub duration: Duration,
-    /// The functions that the call came from, if stacks are captured.
+    /// The functions that the call came from, if stacks are collected.
     pub stack: Option<CallStack>,
 }
 
@@ -85,17 +86,20 @@ pub struct CallTotals {
     pub lost: u64,
     /// Durations of all calls, by operation.
     pub operations: Vec<OperationStats>,
-    /// Durations by operation and subject, longest total first.
+    /// Durations by operation and subject, longest total first, limited as requested in
+    /// [`CallMonitor::finish`].
     pub subjects: Vec<OperationStats>,
     /// Durations of waits by the blocking processes, longest total first.
     pub blockers: Vec<(String, DurationStats)>,
-    /// Why blocking processes could not be determined.
+    /// The error that ended the polling for blocking processes, if one did.
     pub blockers_error: Option<CollectError>,
 }
 
 impl CallMonitor {
     /// Starts aggregating the calls. Those of at least `threshold` are also passed on as
-    /// [`LongCall`]s. Lightweight locks are summarised by tranche in each interval.
+    /// [`LongCall`]s. Lightweight locks are summarised by tranche in each interval. For heavyweight
+    /// locks, also starts a session that polls for blocking processes, if `names` has a server to
+    /// connect to.
     pub fn new(
         (metric, durations): (ProbeMetric, CallDurations),
         server: &RunningServer,
@@ -163,7 +167,7 @@ impl CallMonitor {
         })
     }
 
-    /// Stops tracing. At most `subjects_max` subjects are named, because each name is a query.
+    /// Stops tracing. At most `subjects_max` subjects are returned, because each name is a query.
     ///
     /// # Errors
     ///

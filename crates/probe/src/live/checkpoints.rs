@@ -7,7 +7,7 @@ use howdah_inspect::RunningServer;
 use super::{LiveError, Pace, ProbeOutput, ServerLiveness, ticks::Ticks};
 use crate::checkpoints::{CheckpointPhase, CheckpointTracer, FinishedPhase, PhaseUpdate};
 
-/// How long a running server may be without a checkpointer.
+/// Time that a running server may be without a checkpointer before tracing ends.
 const CHECKPOINTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time between polls.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The permitted cost of tracing, and the number of events at the last check.
+/// Compares the cost of tracing with the permitted cost, about once per second.
 #[derive(Debug)]
 pub(super) struct CpuBudget {
     /// The allowed cost, as a share of all CPUs.

@@ -24,7 +24,7 @@ pub struct ExtensionMonitor {
     symbolizer: Symbolizer,
     /// Number of locks released so far.
     count: u64,
-    /// Locks above the threshold, not drained yet.
+    /// Locks waited for or held for at least the threshold, not drained yet.
     long: Vec<ExtensionLock>,
     interval: ExtensionSummary,
     all: ExtensionSummary,
@@ -37,13 +37,14 @@ pub struct LongExtensionLock {
     pub pid: u32,
     /// The relation as `database.schema.name`, or its oids if the name is unknown.
     pub relation: String,
-    /// How long the process waited for the lock.
+    /// Time that the process waited for the lock; zero for a conditional request.
     pub wait: Duration,
-    /// How long the process held the lock.
+    /// Time that the process held the lock.
     pub hold: Duration,
     /// Time at which the process released the lock.
     pub released_at: SystemTime,
-    /// The functions that it was requested from, if stacks are captured.
+    /// The functions that the lock was requested from, if stacks are collected and the wait was
+    /// long.
     pub stack: Option<CallStack>,
 }
 
@@ -52,7 +53,7 @@ pub struct LongExtensionLock {
 pub struct ExtensionInterval {
     /// Summary of the released locks.
     pub summary: ExtensionSummary,
-    /// The relation with the longest total wait.
+    /// The relation with the longest total wait; `None` if no lock was released.
     pub most_waited: Option<String>,
 }
 

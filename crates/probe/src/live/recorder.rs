@@ -26,7 +26,7 @@ pub struct RecordingLimits {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Why recording ended.
+/// The reason for the end of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordingStop {
     /// The stop flag was set.

@@ -27,7 +27,8 @@ pub struct ServerLiveness {
 pub struct ServerUnavailable {
     /// The error of the sample, or of the check that the server still runs.
     pub source: SampleError,
-    /// The postmaster of the server that runs in the same data directory now.
+    /// Process id of the postmaster that runs in the same data directory now, if the server was
+    /// restarted.
     pub restarted_as: Option<u32>,
 }
 
@@ -69,6 +70,7 @@ impl ServerLiveness {
     }
 
     /// Determines the cause of an error: whether the server has stopped, and whether it runs again.
+    /// May wait up to a second for a server that is stopping.
     pub fn explain(&self, error: SampleError) -> ServerUnavailable {
         let source = match error {
             // A stopping server releases its shared memory shortly before it exits.

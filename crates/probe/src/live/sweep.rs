@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// Samples until the duration has passed, the user interrupts, or the server stops; the totals are
-/// in [`SweepSampler::summary`]. Returns the error if the server stopped.
+/// in [`SweepSampler::summary`]. Returns the error if the server stopped or reinitialised its
+/// memory.
 ///
 /// # Errors
 ///

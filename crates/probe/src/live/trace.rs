@@ -21,7 +21,7 @@ pub trait TracedProbe {
 
     /// Reads events from the kernel. Returns the number of events since the start.
     fn poll(&mut self) -> u64;
-    /// Drains the events above the threshold.
+    /// Drains the events that took at least the threshold.
     fn drain_long_events(&mut self) -> Vec<Self::LongEvent>;
     /// Returns the events since the last call, aggregated, and starts over.
     fn drain_interval(&mut self) -> Self::Interval;
@@ -32,13 +32,13 @@ pub trait TracedProbe {
 /// An update of a tracing probe.
 #[derive(Debug)]
 pub enum TraceUpdate<L, I> {
-    /// An event above the threshold.
+    /// An event that took at least the threshold.
     LongEvent(L),
     /// The aggregated events of an interval that has ended.
     Interval(I),
 }
 
-/// How tracing ended, and what it cost.
+/// The result of [`trace()`]: the cost, and the reason for the end.
 #[derive(Debug)]
 pub struct TraceEnd {
     /// Cost since the start, as a share of all CPUs.

@@ -23,7 +23,7 @@ pub trait WaitSource {
     fn query(&self, id: QueryId) -> Option<&str>;
 }
 
-/// An update: the waits since the previous report.
+/// An update of [`profile_waits`]: the waits since the previous report, and their source.
 pub struct WaitInterval<'s> {
     /// Waits since the previous report.
     pub report: WaitReport,

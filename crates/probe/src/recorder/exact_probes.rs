@@ -39,7 +39,7 @@ pub(super) enum TraceReport {
     Second(Duration, TracedCalls),
     /// A message: a metric is not available, or its probes were detached early.
     Note(String),
-    /// Number of lost calls.
+    /// Number of calls of a metric lost since its programs were attached.
     Lost(u64),
 }
 
@@ -57,7 +57,8 @@ const SUBJECTS_MAX: usize = 4096;
 const REPORTED_SUBJECTS_MAX: usize = 3;
 
 impl ExactProbes {
-    /// Starts the probes. `hit` is the cost of a hit on this machine.
+    /// Starts the probes. `hit` is the cost of a hit on this machine; `budget` is the allowed share
+    /// of all processors' time.
     pub(super) fn attach(
         server: RunningServer,
         hit: HitCost,

@@ -1,7 +1,9 @@
 //! The records of a recording, and their encoding.
 //!
-//! All times are microseconds since 1970 by one clock: the kernel's `CLOCK_MONOTONIC`, with an
-//! offset to the wall clock that is measured once, when the recorder starts.
+//! All times are microseconds since 1970, from the kernel's `CLOCK_MONOTONIC` and an offset to the
+//! wall clock that is measured when the recorder starts (for checkpoint phases: when their probes
+//! are attached). Only the times of checkpoint phases polled from the server's memory are those
+//! that the server itself read from the wall clock.
 
 use howdah_codec::{ByteReader, ByteWriter as _};
 
@@ -38,7 +40,7 @@ pub enum FlightRecord {
     Ended(RecordingEnded),
 }
 
-/// The recorded server, and the options.
+/// The start of a recording, or its resumption with a restarted server: the server and the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingStarted {
     /// Time of the event, in microseconds since 1970.
@@ -141,7 +143,7 @@ pub struct WaitSamples {
     pub rows: Vec<WaitRow>,
 }
 
-/// Number of times that processes of one kind were sampled in one event.
+/// Samples of processes of one kind in one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitRow {
     /// Whether the time is database time, background work or idle time.

@@ -40,7 +40,7 @@ pub enum RecordingReadError {
     },
 }
 
-/// The contents of a recording, oldest first.
+/// A recording as read from its file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlightRecording {
     /// The records, without repetitions, in the order in which they were written.

@@ -152,8 +152,8 @@ impl SlotRing {
         }
     }
 
-    /// Writes the records of an episode to its own slot, replacing the oldest episode. Records that
-    /// do not fit are omitted from the end; returns their number.
+    /// Writes the records of an episode to a slot of its own: a free one, or that of the oldest
+    /// episode. Records that do not fit are omitted from the end; returns their number.
     pub(super) fn write_episode(&mut self, bodies: &[impl AsRef<[u8]>]) -> io::Result<usize> {
         let slots = 0..EPISODE_SLOTS;
         let slot = slots.min_by_key(|slot| self.sequences[*slot as usize]).unwrap_or(0);

@@ -34,10 +34,10 @@ pub(super) struct Sources {
     /// The cost of a lock to the backend that takes it.
     cost_of_lock: Duration,
     budget: TraceBudget,
-    /// When to attach again after the budget was exceeded.
+    /// Time at which to attach again after the budget was exceeded.
     extension_due: Option<Instant>,
     checkpoints: Option<CheckpointTracer>,
-    /// When to poll again after the checkpointer was not found.
+    /// Time at which to poll again after a poll failed, usually because there was no checkpointer.
     checkpoints_due: Option<Instant>,
     totals: SecondTotals,
     reported: ReportedLosses,

@@ -21,7 +21,7 @@ pub enum RecorderEvent {
     },
 }
 
-/// Totals of a recording run.
+/// Totals since the recorder was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordingTotals {
     /// Time from start to end.
@@ -42,7 +42,7 @@ pub struct RecordingTotals {
     pub cpu: Duration,
     /// Number of records omitted from episodes because their slot was full.
     pub omitted: u64,
-    /// Why the last records could not be written, if so.
+    /// The error of the last write to the file, if it failed.
     pub trouble: Option<String>,
     /// Maximum size of the file, in bytes.
     pub max_bytes: u64,

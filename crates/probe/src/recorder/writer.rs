@@ -24,14 +24,15 @@ pub(super) struct RecordingWriter {
     max_bytes: u64,
 }
 
-/// Records that are missing from the file, and the reason.
+/// Losses of the writer since the file was opened, and its current error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WriterStatus {
-    /// Number of records that were not written.
+    /// Number of records that were not written; an episode that the queue had no room for counts as
+    /// one.
     pub(super) lost: u64,
-    /// Error for the last record, if it was not written.
+    /// Error of the last request, if it failed.
     pub(super) trouble: Option<String>,
-    /// Number of records omitted from an episode because its slot was full.
+    /// Number of records omitted from episodes because their slots were full.
     pub(super) omitted: u64,
 }
 
@@ -45,7 +46,7 @@ enum WriteRequest {
     Episode(Vec<RecordBody>),
 }
 
-/// Maximum number of queued records, enough for some minutes. Further ones are lost and counted.
+/// Maximum number of queued requests, enough for some minutes. Further ones are lost and counted.
 const QUEUE_DEPTH: usize = 1024;
 
 impl RecordingWriter {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use howdah_inspect::SweepState;
 
-/// The sweep during one row.
+/// Movement of the clock hand, and buffer allocations, during one row, an interval of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepRow {
     /// End of the row, since the start of sampling.
@@ -41,7 +41,7 @@ pub struct PerAllocation {
     pub max: f64,
 }
 
-/// The sweep since the start of sampling.
+/// Totals of the clock sweep since the start of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepSummary {
     /// Time that the samples cover.
@@ -54,7 +54,8 @@ pub struct SweepSummary {
     pub examined: u64,
     /// Buffers allocated.
     pub allocations: u64,
-    /// Number of these allocations that found the list of free buffers empty, which took a sweep.
+    /// Number of these allocations that took a sweep, because the list of free buffers was empty at
+    /// the sample before them.
     pub swept: u64,
     /// Number of resets of the allocation counter.
     pub resets: u64,
@@ -130,7 +131,7 @@ impl SweepSummary {
 }
 
 impl SweepMeter {
-    /// When the current row is complete.
+    /// Time at which the current row is complete.
     pub(super) fn row_full_at(&self) -> Option<Instant> {
         self.row_started_at.checked_add(self.row_length)
     }

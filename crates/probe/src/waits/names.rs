@@ -117,7 +117,8 @@ impl WaitEventNames {
     }
 
     /// The event with these names, as in `wait_event_type` and `wait_event` of `pg_stat_activity`.
-    /// An event missing from the tables keeps the name given by the server.
+    /// An event of a known class that is missing from the tables keeps the name given by the
+    /// server.
     pub fn lookup(&self, class: &str, event: &str) -> WaitEvent {
         let unknown = WaitEvent { raw: u32::MAX, name: EventName::Missing };
         let Some(class) = Class::WITH_EVENTS.into_iter().find(|found| found.name() == class) else {
@@ -149,7 +150,8 @@ impl WaitEventNames {
 }
 
 impl WaitEvent {
-    /// The four bytes of wait information, as read from the backend.
+    /// The four bytes of wait information, as read from the backend. Events from
+    /// [`WaitEventNames::lookup`] that are not in the tables have a placeholder.
     pub fn raw(self) -> u32 {
         self.raw
     }
@@ -164,7 +166,7 @@ impl WaitEvent {
     }
 
     /// The event's name, as in `pg_stat_activity.wait_event`; a number for events named by
-    /// extensions at run time; the four bytes for unknown events.
+    /// extensions at run time; the four bytes for unknown events; empty for no wait.
     pub fn name(self) -> String {
         match (self.raw, self.name) {
             (0, _) => String::new(),

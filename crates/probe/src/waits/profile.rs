@@ -13,7 +13,8 @@ use super::{
     sampler::{NoWaitStates, Observation, SampleRound},
 };
 
-/// Observations since the start, and since the last interval report.
+/// Sums observations by kind of process, event and statement, since the start and since the last
+/// interval report.
 #[derive(Debug, Default)]
 pub struct Profile {
     cells: HashMap<ProfileKey, ProfileCell>,
@@ -38,8 +39,7 @@ pub struct WaitReport {
     pub uncounted: u64,
 }
 
-/// Number of times that processes of one kind were sampled in one event, and the time this
-/// represents.
+/// Samples of processes of one kind in one event and statement, and the time that they represent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProfileRow {
     /// The category of time that the row belongs to.
@@ -138,7 +138,7 @@ impl Profile {
         self.report(&self.whole, |cell| cell.whole)
     }
 
-    /// Observations since the last call, or since the start.
+    /// Returns the observations since the last call, or since the start, and begins a new interval.
     pub fn take_interval(&mut self) -> WaitReport {
         let report = self.report(&self.interval, |cell| cell.interval);
         self.interval = ProfileTotals::default();

@@ -9,11 +9,11 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use howdah_inspect::ProcessMemory;
 
-/// Id of a statement's text, valid for one [`WaitSampler`](super::WaitSampler).
+/// Id of a statement's text, valid for the [`QueryTexts`] or the sampler that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueryId(u32);
 
-/// How statements are read. See [`SamplerOptions::queries`](super::SamplerOptions::queries).
+/// Options for reading statements. See [`SamplerOptions::queries`](super::SamplerOptions::queries).
 pub struct QueryOptions {
     /// Maximum bytes read of a text.
     pub text_bytes: usize,

@@ -113,7 +113,7 @@ pub struct NoWaitStates {
 pub struct SamplingCost {
     /// Number of sampling rounds.
     pub rounds: u64,
-    /// Number of these rounds that also listed processes.
+    /// Number of times that the processes were listed.
     pub listings: u64,
     /// Processor time that the sampling thread spent in these rounds.
     pub cpu: Duration,

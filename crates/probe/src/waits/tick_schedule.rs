@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The next tick, and the number of missed ones. Reads no clock and does not sleep:
+/// A schedule of periodic ticks, which counts missed ones. It reads no clock and does not sleep:
 ///
 /// ```no_run
 /// # use std::{thread, time::{Duration, Instant}};
@@ -32,7 +32,7 @@ impl TickSchedule {
         Self { period: period.max(Duration::from_nanos(1)), next_tick_at: start, missed: 0 }
     }
 
-    /// When the next tick is due.
+    /// Time at which the next tick is due.
     pub fn next_tick_at(&self) -> Instant {
         self.next_tick_at
     }

@@ -21,10 +21,12 @@ const TEMP_BYTES_MIN: f64 = 256.0 * 1024.0;
 /// Minimum factor between the sides to report, except for the share of cache hits.
 const FACTOR_MIN: f64 = 1.5;
 
-/// Classes of wait events that say nothing about the server: it waits for the client.
+/// Classes of wait events that say nothing about the speed of the server: in `Client`, it waits for
+/// the client; in `Activity`, a background process has nothing to do.
 const IGNORED_CLASSES: &[&str] = &["Client", "Activity"];
 
-/// The activity in each run, in the order of the report. `None` if a run was not observed.
+/// The activity of the servers during a rehearsal: one series for each run, in the order of the
+/// report. A series is `None` if the run was not observed or its file cannot be read.
 pub(crate) struct Activities {
     runs: Vec<(RehearsalSide, Option<ActivitySeries>)>,
 }

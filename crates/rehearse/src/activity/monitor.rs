@@ -38,7 +38,7 @@ pub(crate) struct ActivityMonitor {
 }
 
 impl ActivityMonitor {
-    /// Removes the files of an earlier run from the folder of a run.
+    /// Removes the recording and the series of an earlier attempt from `dir`, the folder of a run.
     pub(crate) fn remove_files(dir: &Path) -> io::Result<()> {
         for name in [RECORDING, series::FILE_NAME] {
             match fs::remove_file(dir.join(name)) {

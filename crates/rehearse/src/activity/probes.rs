@@ -21,8 +21,8 @@ const RATE: u32 = 20;
 /// Maximum difference between the start times of a server that SQL and its lock file report.
 const START_TOLERANCE_S: i64 = 2;
 
-/// Starts to record the server with this data directory if it runs on this host. `Err` is the
-/// reason why it cannot be recorded, for the report.
+/// Starts to record the server described by `info` into the file `path`, if the server runs on this
+/// host. `Err` is the reason why it cannot be recorded, for the report.
 pub(super) fn start(info: &ServerInfo, path: &Path) -> Result<FlightRecorder, String> {
     let unavailable = |reason: &str| format!("checkpoints and buffers were not observed: {reason}");
     let Some(data_dir) = &info.data_directory else {

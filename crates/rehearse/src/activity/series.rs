@@ -35,7 +35,8 @@ pub(crate) struct ActivitySeries {
     pub(crate) notes: Vec<String>,
 }
 
-/// The activity in one second. A figure that was not measured is `None`.
+/// The activity in one second. Counters and figures of probes are `None` if they were not measured;
+/// `running` and `waiting` are meaningful only if there are samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ActivityBucket {
     /// Number of samples of wait events.
@@ -69,17 +70,18 @@ pub(crate) struct ObservedCheckpoint {
     pub(crate) ended_us: i64,
 }
 
-/// Means over a whole run, or over all runs on one side.
+/// Means of the activity over all seconds of the runs on one side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ActivityMeans {
     /// Sessions that executed a statement and waited, on average, by class of the wait event;
     /// `None` if they were not sampled.
     pub(crate) waiting: Option<BTreeMap<String, f64>>,
-    /// Share of page requests that found the page in the buffer cache; `None` without requests.
+    /// Share of page requests that found the page in the buffer cache; `None` if there were no
+    /// requests, or they were not counted.
     pub(crate) hit_share: Option<f64>,
     /// Bytes per second written to temporary files.
     pub(crate) temp_bytes: Option<f64>,
-    /// Number of checkpoints per run; `None` if there was no recording.
+    /// Number of checkpoints per recorded run; `None` if no run was recorded by probes.
     pub(crate) checkpoints: Option<f64>,
 }
 

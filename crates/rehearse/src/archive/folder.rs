@@ -27,7 +27,7 @@ pub(super) struct FileStamp {
     size: i64,
 }
 
-/// Names of subfolders, sorted.
+/// The subfolders of a folder, sorted by name, as far as the folder was read.
 #[derive(Debug, Default)]
 pub(super) struct FolderListing {
     pub(super) names: Vec<OsString>,
@@ -51,7 +51,8 @@ impl ArchiveFolder {
         Ok(Self(rustix::fs::openat(&self.0, name, flags, Mode::empty())?))
     }
 
-    /// Returns the names of subfolders. Reads at most `entries_max` entries.
+    /// Lists the subfolders. Reads at most `entries_max` entries of any type. On file systems that
+    /// do not report types, other entries are listed, too.
     pub(super) fn subfolders(&self, entries_max: usize) -> io::Result<FolderListing> {
         let mut listing = FolderListing::default();
         for entry in Dir::read_from(&self.0)? {

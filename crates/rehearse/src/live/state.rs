@@ -328,8 +328,8 @@ impl RunProgress {
         Some(LivePoint(run, self.bucket, values.map(|value| value.map(rounded))))
     }
 
-    /// Returns the point of the last, incomplete bucket; `None` for a warm-up, or if the bucket is
-    /// too short for figures.
+    /// Returns the point of the last, incomplete bucket; `None` for a warm-up, before the first
+    /// report, or if less than half of the bucket has passed and it is not the first of the run.
     fn last_point(&self, bucket_time: Duration) -> Option<LivePoint> {
         let (start, newest) = (self.bucket_start?, self.newest?);
         let length = newest.0.duration_since(start.0);

@@ -14,8 +14,9 @@ use super::{CLOSE_TIMEOUT, SharedBuckets, bucket_index, control::CalibrationCont
 /// The `application_name` of the connection.
 const APPLICATION_NAME: &str = "howdah-calibration";
 
-/// Takes about a millisecond of one processor. It reads no table and, unlike a function in `FROM`,
-/// materializes no rows, so it does not depend on the buffer cache or `work_mem`.
+/// The calibration statement, which takes about a millisecond of one processor. It reads no table
+/// and, unlike a function in `FROM`, materializes no rows, so it does not depend on the buffer
+/// cache or `work_mem`.
 const CALIBRATION_SQL: &str = "\
 select pg_catalog.count(*) from (select pg_catalog.generate_series(1, 10000)) as numbers";
 
@@ -79,7 +80,8 @@ impl Calibration {
         Ok(())
     }
 
-    /// Waits until `deadline`; returns false if the calibration must end.
+    /// Waits until `deadline`; returns false if the calibration must end. Ends it if the
+    /// connections of the replay leave no room for it.
     fn wait_until(&self, deadline: Instant) -> bool {
         if !self.control.wait_until(deadline) {
             return false;

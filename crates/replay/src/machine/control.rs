@@ -10,15 +10,17 @@ use parking_lot::{Condvar, Mutex};
 use super::CLOSE_TIMEOUT;
 use crate::capacity::Capacity;
 
-/// Whether the calibration statement is executed. It is a fixed statement that touches no table,
-/// and its duration, on a connection of its own, shows how fast the target is at the moment.
+/// The decision whether a replay executes the calibration statement: a fixed statement that reads
+/// no table, whose duration, on a connection of its own, shows how fast the target is at the
+/// moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalibrationPlan {
     /// The statement is executed as long as few enough captured sessions are open.
     Run {
         /// Time from the start of one execution to that of the next.
         interval: Duration,
-        /// Maximum number of captured sessions that may be open at once.
+        /// Maximum number of captured sessions that may be open at once while the statement is
+        /// executed; when there are more, the calibration ends.
         sessions_max: usize,
     },
     /// The statement is not executed.
@@ -87,7 +89,7 @@ select pg_catalog.pg_backend_pid(),
         where datname = pg_catalog.current_database())";
 
 /// Returns why the calibration must not use a connection like this one: it goes through a pooler,
-/// or its role or database has a connection limit.
+/// its role or database has a connection limit, or the query for these fails.
 fn find_obstacle(client: &mut Client) -> Option<(CalibrationEndReason, String)> {
     let results = match client.query(SESSION_SQL) {
         Ok(results) => results,

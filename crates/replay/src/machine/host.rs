@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::micros;
 
 /// Maximum bytes read of each file. The relevant lines come first; a processor's line has at most
-/// 120.
+/// 120 bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Length of a clock tick in microseconds: `USER_HZ` is 100 on every Linux architecture that
@@ -78,7 +78,7 @@ impl HostSampler {
         self.before = Some((Instant::now(), self.counters()));
     }
 
-    /// Writes the differences since the previous call into a bucket.
+    /// Writes the differences since the previous call, or since [`Self::start`], into a bucket.
     pub(super) fn sample(&mut self, bucket: &mut MachineBucket) {
         let (now, counters) = (Instant::now(), self.counters());
         if let Some((at, before)) = self.before.replace((now, counters)) {

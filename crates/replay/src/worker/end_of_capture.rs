@@ -19,8 +19,9 @@ use super::{HOUSEKEEPING_INTERVAL, ReplayWorker, SlotId, admission::STALL_TIMEOU
 use crate::player::LinkState;
 
 impl ReplayWorker {
-    /// Continues after the last event was popped; `last` is the captured time of the latest event
-    /// of all workers. Returns true when there is nothing left to do.
+    /// Closes sessions that have no further events, when it is time to. Called once all events have
+    /// been popped; `last` is the captured time of the latest event of all workers. Returns true
+    /// when there is nothing left to do.
     pub(super) fn finish_sessions(&mut self, last: Timestamp, now: Instant) -> bool {
         let schedule = self.shared.schedule;
         // When paced, a session stays open until the capture ends, even if this worker has nothing

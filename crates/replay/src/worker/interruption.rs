@@ -65,8 +65,8 @@ impl ReplayWorker {
         }
     }
 
-    /// Continues the interruption, and returns the deadline of the next call; `None` when all
-    /// statements have ended or the time is up.
+    /// Sends the cancel requests that are due, and returns the deadline of the next call; `None`
+    /// when all statements have ended or the time is up.
     pub(super) fn wind_down(&mut self, now: Instant) -> Option<Instant> {
         let ending = self.interruption.as_mut()?;
         if self.stats.in_flight == 0 || now >= ending.deadline {

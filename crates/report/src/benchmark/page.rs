@@ -150,7 +150,8 @@ fn notes(results: &BenchmarkResults) -> Vec<String> {
     notes
 }
 
-/// Grey, orange and blue also differ in lightness, for colour-blind readers.
+/// The styles of the page. Its grey, orange and blue also differ in lightness, for colour-blind
+/// readers.
 const PAGE_STYLE: &str = "
 :root { --grid: var(--line); --nothing: #8a94a6; --autoprewarm: #e08a1e; --howdah: #1463c4; }
 @media (prefers-color-scheme: dark) {

@@ -20,19 +20,19 @@ use serde_json::{Value, json};
 
 use super::rows::{self, Cell, RowFormat, RowWriter};
 
-/// A probe that uses SQL and can be drawn.
+/// A probe that uses SQL and whose measurements can be rendered.
 pub trait SqlReport: SqlProbe {
     /// Columns of the rows.
     const COLUMNS: &'static [&'static str];
 
-    /// Draws the data since the last report.
+    /// Writes the data since the last report.
     ///
     /// # Errors
     ///
     /// The writer fails.
     fn write_interval(&mut self, rows: &mut SqlPrinter<impl Write>) -> io::Result<()>;
 
-    /// Draws the totals at the end.
+    /// Writes the totals at the end.
     ///
     /// # Errors
     ///

@@ -104,7 +104,7 @@ impl<W: Write> CallPrinter<W> {
         Ok(())
     }
 
-    /// Draws the totals, and returns remarks. `overhead` is a share of all CPUs, 0 to 1.
+    /// Writes the totals, and returns remarks. `overhead` is a share of all CPUs, 0 to 1.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ pub struct PhasePrinter<W> {
 }
 
 impl<W: Write> PhasePrinter<W> {
-    /// Creates a printer that draws phases of a source to a writer.
+    /// Creates a printer that writes the phases of a source to `out` in `format`.
     pub fn new(out: W, format: RowFormat, source: ProbeSource) -> Self {
         Self { rows: RowWriter::new(out, format, COLUMNS), source }
     }

@@ -1,4 +1,4 @@
-//! Renders which metrics can be measured on a server.
+//! Renders a diagnosis: which metrics can be measured on a server.
 
 use std::fmt::Write as _;
 

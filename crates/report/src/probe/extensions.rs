@@ -57,7 +57,7 @@ pub struct ExtensionPrinter<W> {
 }
 
 impl<W: Write> ExtensionPrinter<W> {
-    /// Creates a printer that draws to a writer.
+    /// Creates a printer that writes to `out` in `format`.
     pub fn new(out: W, format: RowFormat) -> Self {
         Self { rows: RowWriter::new(out, format, COLUMNS), lines: 0 }
     }
@@ -116,7 +116,7 @@ impl<W: Write> ExtensionPrinter<W> {
         )
     }
 
-    /// Draws the totals, and returns remarks. `overhead` is a share of all CPUs, 0 to 1.
+    /// Writes the totals, and returns remarks. `overhead` is a share of all CPUs, 0 to 1.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ use howdah_probe::{
 
 use super::rows;
 
-/// Renders the output file, the triggers, and the source of each metric.
+/// Renders the output file, the thresholds, and the source of each metric.
 pub fn started(output: &Path, thresholds: &Thresholds, metrics: &[RecordedSource]) -> String {
     let triggers: Vec<_> = thresholds.settings().map(|setting| setting.to_string()).collect();
     let triggers = if triggers.is_empty() { "none".to_owned() } else { triggers.join(", ") };

@@ -8,7 +8,7 @@ use std::{
 use howdah_traffic::Timestamp;
 use serde_json::{Map, Value};
 
-/// How a probe draws its measurements.
+/// The format of a probe's measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RowFormat {
     /// A table for people.

@@ -42,7 +42,7 @@ pub struct SweepPrinter<W> {
 }
 
 impl<W: Write> SweepPrinter<W> {
-    /// Creates a printer that draws to a writer.
+    /// Creates a printer that writes to `out` in `format`.
     pub fn new(out: W, format: RowFormat) -> Self {
         Self { rows: RowWriter::new(out, format, COLUMNS), lines: 0 }
     }
@@ -72,7 +72,7 @@ impl<W: Write> SweepPrinter<W> {
         )
     }
 
-    /// Draws the totals of the whole measurement.
+    /// Writes the totals of the whole measurement.
     ///
     /// # Errors
     ///

@@ -44,7 +44,7 @@ pub struct WaitPrinter<W> {
 }
 
 impl<W: Write> WaitPrinter<W> {
-    /// Creates a printer that draws waits of a source to a writer. With `has_all`, it also draws
+    /// Creates a printer that writes the waits of a source to `out`. With `has_all`, it also writes
     /// those of the server's own processes and of idle connections.
     pub fn new(
         out: W,
@@ -66,7 +66,7 @@ impl<W: Write> WaitPrinter<W> {
         writeln!(self.rows.out, "{time}  {busy:>6.2} active  {}", top.join(", "))
     }
 
-    /// Draws the totals of the whole measurement.
+    /// Writes the totals of the whole measurement.
     ///
     /// # Errors
     ///

@@ -234,7 +234,8 @@ fn hover_columns(
     }
 }
 
-/// Colours also differ in lightness, so that colour-blind readers can distinguish them.
+/// The styles of the chart. Its colours also differ in lightness, so that colour-blind readers can
+/// distinguish them.
 pub(super) const CHART_STYLE: &str = "
 svg { --ink: #1c2330; --soft: #647084; --grid: #e4e8ee; --page: #fff; --wait: #1463c4; --band: #a9c8ef; --sweep: #7a4fb5;
   --write: #f3c77a; --sync: #d9634f; --phase: #c9d2de; --trigger: #b3261e;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::text;
 
-/// Database, schema and name of a table.
+/// The name of a table or view, with its schema and database.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TableName {
     /// Name of the database; `None` for the one that was named for the server.
@@ -194,9 +194,9 @@ impl ActivityFigure {
     }
 }
 
-/// How a table on the server with the change differs from that on the base. Triggers are identified
-/// by name; an index is new or dropped only if the other server has neither its name nor its
-/// definition.
+/// A way in which a table on the server with the change differs from that on the base. Triggers are
+/// identified by name; an index is new or dropped only if the other server has neither its name nor
+/// its definition.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum TableDifference {

@@ -86,7 +86,7 @@ impl RecoveryTarget {
         lines
     }
 
-    /// Returns a sentence for storage snapshots.
+    /// Returns a sentence on how to restore copies from storage snapshots.
     fn snapshot(&self) -> String {
         let moment = match self.time {
             Some(time) => format!("{} UTC", utc(time)),
@@ -112,7 +112,7 @@ impl fmt::Display for RecoveryTarget {
     }
 }
 
-/// Where a server stood before its first run, compared with the start of the capture.
+/// The WAL position of a server before its first run, relative to the start of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartPosition {

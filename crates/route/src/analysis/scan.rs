@@ -13,7 +13,7 @@ pub(super) struct StatementScan {
     /// Number of references to sharded tables.
     pub(super) sharded: usize,
     pub(super) first_sharded: Option<Box<str>>,
-    /// Number of references to unlisted tables or to CTEs.
+    /// Number of references to unlisted tables, to temporary tables, and to CTEs.
     pub(super) unlisted: usize,
     pub(super) first_unlisted: Option<Box<str>>,
     /// Whether the statement names a table that is replicated to every shard.

@@ -332,8 +332,9 @@ impl<'a, 'o> Scope<'a, 'o> {
         }
     }
 
-    /// Adds the keys of all tables of the level to `analysis`, one for each combination of the
-    /// columns' values.
+    /// Adds the keys of all sharded tables of the level to `analysis`: for each table, one for each
+    /// combination of its key columns' values. Fails if a column's values are unknown, or there are
+    /// more than [`ROWS_MAX`] keys.
     pub(super) fn keys(&self, analysis: &mut Analysis<'a>) -> AnalysisResult {
         for instance in &self.instances {
             let mut rows = vec![Vec::new()];

@@ -78,12 +78,13 @@ impl CopyRowSplitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the next complete row, with its line end. `same_encoding` says whether the server
-    /// stores text with the same bytes.
+    /// Returns the next row, with its line end; `None` if no complete row has arrived.
+    /// `same_encoding` says whether the server stores text with the same bytes.
     ///
     /// # Errors
     ///
-    /// The row has no usable key or is too long: the COPY must fail.
+    /// The row has no usable key, is too long, or follows the end-of-data line of a CSV file: the
+    /// COPY must fail.
     pub fn next(
         &mut self,
         map: &ShardMap,
@@ -142,8 +143,9 @@ impl CopyRowSplitter {
         Ok(Some((RowTarget::Shard(map.shard(&key)?), row)))
     }
 
-    /// Skips everything after the end-of-data line. In CSV, PostgreSQL 18 reads that line as a row,
-    /// older servers read it as the end, and psql before 18 sends it as the last line.
+    /// Skips everything after the end-of-data line, but refuses it in CSV: PostgreSQL 18 reads that
+    /// line as a row there, and older servers read it as the end. As the last line it is accepted,
+    /// because psql before 18 sends it.
     fn skip_after_end(&mut self) -> Result<(), Refusal> {
         let is_csv = matches!(self.copy.format, CopyRowFormat::Csv { .. });
         if is_csv && self.start < self.buffer.len() {

@@ -13,7 +13,7 @@ use crate::fan_out::Aggregate;
 /// A cell of the combined row; `None` (NULL) as long as all shards returned NULL.
 type AggregateCell = Option<Vec<u8>>;
 
-/// The running combination of rows of aggregates.
+/// The combination of the rows of aggregates added so far, into one row.
 #[derive(Debug)]
 pub(super) struct AggregateRow {
     cells: Vec<AggregateCell>,

@@ -11,9 +11,9 @@ const BYTES_HIGH: usize = 256 << 10;
 pub(super) struct ReplyBuffer {
     bytes: Vec<u8>,
     start: usize,
-    /// Length of the message at the front, once it is complete.
+    /// Length in bytes of the message at the front; 0 until [`Self::peek`] finds it complete.
     front: usize,
-    /// Whether the connection is gone, so that no more bytes will arrive.
+    /// Whether further bytes are ignored, because the connection is gone or sent an invalid header.
     pub(super) is_lost: bool,
 }
 

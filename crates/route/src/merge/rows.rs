@@ -11,10 +11,10 @@ use super::{
 };
 use crate::fan_out::{Aggregate, FanOut};
 
-/// The state of the merge of a result's rows.
+/// A merge in progress: combines the shards' rows into one result.
 #[derive(Debug)]
 pub(super) struct MergedRows {
-    /// For each shard, whether it has sent all its rows.
+    /// For each shard, whether it has sent all its rows, or was lost before the merge.
     pub(super) is_finished: Vec<bool>,
     /// Number of rows forwarded, or combined into the aggregate row.
     count: u64,

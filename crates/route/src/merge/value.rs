@@ -152,8 +152,8 @@ impl TrimEnd for [u8] {
 const DAY: i64 = 86_400_000_000;
 
 /// Parses a date or a timestamp with or without time zone, in the format of `DateStyle = ISO`. The
-/// result counts from 1 March of the year 0, in units of which a day has `day`: 1 for a date,
-/// [`DAY`] for a timestamp.
+/// result counts from 1 March of the year 0; `day` is the number of its units per day: 1 for a
+/// date, [`DAY`] for a timestamp.
 fn moment(text: &str, day: i64) -> Option<i64> {
     match text {
         "infinity" => return Some(i64::MAX),

@@ -148,7 +148,7 @@ impl ShardMap {
     ///
     /// # Errors
     ///
-    /// A shard number is out of range, or a key has the wrong type.
+    /// The number of shards or a shard number is out of range, or a key has the wrong type.
     pub fn list(
         shards: u32,
         column: KeyType,
@@ -163,8 +163,8 @@ impl ShardMap {
     ///
     /// # Errors
     ///
-    /// A shard number is out of range, a bound has the wrong type, a range is empty, or two
-    /// overlap.
+    /// The number of shards or a shard number is out of range, a bound has the wrong type, a range
+    /// is empty, or two overlap.
     pub fn ranges(shards: u32, column: KeyType, mut ranges: Vec<Range>) -> Result<Self, MapError> {
         // `None`, the lowest bound, sorts first.
         ranges.sort_by(|a, b| a.from.cmp(&b.from));

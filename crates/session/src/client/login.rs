@@ -26,8 +26,8 @@ pub struct Login {
     pub password: Option<Secret>,
     /// Additional startup parameters: `application_name`, `client_encoding`, `options`, …
     pub parameters: Vec<(String, String)>,
-    /// The hash of the server's certificate that `tls-server-end-point` prescribes (RFC 5929), over
-    /// TLS. With it, SCRAM detects a man in the middle.
+    /// Hash of the server's certificate for the channel binding `tls-server-end-point` (RFC 5929),
+    /// by which SCRAM detects a man in the middle; `None` without channel binding.
     pub channel_binding: Option<Vec<u8>>,
 }
 

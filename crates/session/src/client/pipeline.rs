@@ -10,7 +10,7 @@ use crate::SessionError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(u64);
 
-/// Kinds of requests that the server answers.
+/// A kind of request that the server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Request {
@@ -75,7 +75,7 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    /// Records a request as sent.
+    /// Assigns an id to a sent request, and queues it unless the server will skip or ignore it.
     pub(super) fn sent(&mut self, request: Request) -> RequestId {
         let id = RequestId(self.next);
         self.next += 1;
@@ -125,11 +125,12 @@ impl Pipeline {
         self.outstanding.iter().copied()
     }
 
-    /// Handles a message as part of the reply to the oldest request, which it may complete.
+    /// Handles a message as part of the reply to the oldest request, which it may complete. Returns
+    /// that request; `None` for an error that arrives while no request is outstanding.
     ///
     /// # Errors
     ///
-    /// The message does not answer any request.
+    /// The message is not a valid reply to the oldest request.
     pub(super) fn handle_reply(
         &mut self,
         message: Backend,

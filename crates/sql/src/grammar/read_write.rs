@@ -56,7 +56,8 @@ fn is_read_write_mode(option: &Value) -> bool {
     option["defname"] == SETTINGS[0] && !is_on(&option["arg"])
 }
 
-/// Whether a statement is `SET` or `RESET` of one of the settings, and not to a read-only value.
+/// Whether a statement is `SET` or `RESET` of one of the settings, unless its new value certainly
+/// is on or the value set at login.
 fn sets_read_write(set: &Value) -> bool {
     // Values of `VariableSetKind`.
     const VALUE: u64 = 1;

@@ -23,7 +23,7 @@ pub(super) enum Element {
     Mixed,
 }
 
-/// An open bracket, and the element being written in it.
+/// The state of an open pair of brackets, or of the statement itself.
 ///
 /// Positions are byte offsets in the output. Those of an outer list are never greater than those of
 /// an inner one, so folding in the innermost list leaves all others valid.

@@ -15,7 +15,7 @@ pub(super) const AGENT: &str = "howdah-statsd";
 /// Maximum duration of a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(10);
 
-/// An endpoint with its outbox.
+/// Sends batches to an HTTP endpoint, and spools them while it is unreachable.
 pub(super) struct HttpSender {
     endpoint: HttpEndpoint,
     outbox: Outbox,

@@ -108,9 +108,9 @@ impl PacketRepeater {
         })
     }
 
-    /// Returns the status: packets `sent`, `overflow` (dropped because a queue was full) and
-    /// `failed` (could not be sent), over all receivers. Except for queued packets, the three add
-    /// up to the number of received packets times the number of receivers.
+    /// Returns the status: packets `sent`, `overflow` (dropped because a queue was full or their
+    /// batch too large) and `failed` (could not be sent), over all receivers. Except for queued
+    /// packets, the three add up to the number of received packets times the number of receivers.
     pub fn status(&self) -> BackendStatus {
         let sum = |count: fn(&RepeaterCounts) -> &AtomicU64| {
             self.queues.iter().map(|queue| count(&queue.counts).load(Relaxed)).sum::<u64>() as f64

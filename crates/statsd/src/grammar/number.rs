@@ -34,8 +34,9 @@ pub(super) fn addend(text: &[u8]) -> Result<f64, RejectReason> {
     }
 }
 
-/// Parses `[+-]digits[.digits]` of at most 15 digits; `None` for any other text. Both the digits
-/// and the power of ten are exact in a double, so one division gives the correctly rounded result.
+/// Parses a decimal of at most 15 digits with optional sign and point, such as `7`, `-1.5`, `.5` or
+/// `1.`; `None` for any other text. Both the digits and the power of ten are exact in a double, so
+/// one division gives the correctly rounded result.
 fn short_decimal(text: &[u8]) -> Option<f64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),

@@ -26,7 +26,7 @@ pub enum JsValue {
     Object(Vec<(Box<str>, JsValue)>),
 }
 
-/// How [`inspect`] prints nested values.
+/// Options of [`inspect`]: how deep and in which style it prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InspectOptions {
     /// Nested levels to print; deeper ones are printed as `[Object]` or `[Array]`.

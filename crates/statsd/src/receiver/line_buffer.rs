@@ -5,13 +5,13 @@
 
 use memchr::{memchr, memrchr};
 
-/// The incomplete last line of a connection.
+/// Splits the bytes of one connection into lines. Stores its incomplete last line between reads.
 #[derive(Debug, Default)]
 pub(crate) struct LineBuffer {
     tail: Vec<u8>,
     /// Whether the current line was too long, so that the rest of it is discarded.
     skipping: bool,
-    /// Lines discarded because they were too long.
+    /// Lines discarded because they were too long, since the last [`Self::take_overlong`].
     overlong: u64,
 }
 

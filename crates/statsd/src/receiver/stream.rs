@@ -132,8 +132,9 @@ impl StreamReader {
         }
     }
 
-    /// Accepts one connection; returns whether one was waiting. If more are waiting, the next poll
-    /// reports the listener again.
+    /// Accepts one connection, or closes it if there are too many. Returns false if none was
+    /// waiting or it could not be accepted. If more are waiting, the next poll reports the listener
+    /// again.
     fn accept(&mut self, index: usize) -> bool {
         let listener = &mut self.listeners[index];
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

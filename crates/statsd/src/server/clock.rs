@@ -32,14 +32,16 @@ impl FlushClock {
         clock
     }
 
-    /// Returns the time until the next flush.
+    /// Returns the time until the next flush, at most two intervals.
     pub(super) fn time_until_flush(&self, now: SystemTime) -> Duration {
         // If the clock is set back by hours, flushes must not stop for hours.
         let wait = self.next_flush_ms.saturating_sub(milliseconds(now)).min(2 * self.interval_ms);
         Duration::from_millis(wait)
     }
 
-    /// If a flush is due, returns how late it is and schedules the next one.
+    /// Returns the delay of a flush that is due, and schedules the next one. A flush is also due,
+    /// with no delay, if the clock was set back so far that the next one is over two intervals
+    /// ahead.
     pub(super) fn poll_flush(&mut self, now: SystemTime) -> Option<Duration> {
         let now_ms = milliseconds(now);
         let set_back = self.next_flush_ms > now_ms + 2 * self.interval_ms;

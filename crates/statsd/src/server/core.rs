@@ -86,7 +86,7 @@ impl ServerCore {
         registry
     }
 
-    /// Finishes the interval.
+    /// Finishes the interval and returns its snapshot, with the current status of the backends.
     pub(crate) fn flush(&self, time: FlushTime, account: LossAccount) -> Arc<FlushSnapshot> {
         let mut snapshot = self.registry().flush(time, account);
         snapshot.self_metrics.backends = self.backend_accounts();

@@ -32,7 +32,8 @@ use crate::{
 /// Maximum number of intervals that a backend has at once: one in progress and two waiting.
 const INTERVALS_MAX: usize = 3;
 /// Maximum number of metrics in these intervals, because an interval of a million keys takes about
-/// 100 MB. A single interval is always accepted.
+/// 100 MB. An idle backend accepts an interval of any size, and a busy backend that joins intervals
+/// lets one of any size wait.
 const METRICS_MAX: u64 = 1_000_000;
 
 /// A running backend.

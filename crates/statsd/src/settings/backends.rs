@@ -127,7 +127,7 @@ pub struct RepeaterSettings {
     pub protocol: RepeaterProtocol,
 }
 
-/// How the repeater sends packets to its receiver.
+/// The protocol by which the repeater sends packets to its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RepeaterProtocol {
@@ -186,7 +186,7 @@ impl Default for PrometheusSettings {
     }
 }
 
-/// How a timer is exposed to Prometheus.
+/// The Prometheus metric type of timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ObserverType {
@@ -304,7 +304,7 @@ pub enum Partition {
     Month,
 }
 
-/// How rows are encoded for COPY.
+/// The format in which rows are copied with COPY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PostgresCopyFormat {

@@ -19,8 +19,8 @@ use crate::pooler::PooledClients;
 const CLIENTS_MAX: usize = 100_000;
 const PROBLEMS_MAX: usize = 64;
 
-/// User, database, state, address, port, application, microseconds waited, and process and port of
-/// the linked server connection. New fields are appended.
+/// The fields of a client: user, database, state, address, port, application, microseconds waited,
+/// and process and port of the linked server connection. New fields are appended.
 pub(super) type ClientFields = [DeltaField; 9];
 
 /// Encodes the poolers' clients and problems. `rows` are those of the last frame with poolers, and

@@ -53,10 +53,10 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 /// A recording that is appended to frame by frame. After a kill, all frames but the last are
 /// intact; after a power failure, all but those of the last ten seconds and the next sample.
 ///
-/// Only one process writes to a recording. When the file exceeds its maximum size, or its oldest
-/// segment exceeds the maximum age by an eighth, the frames to keep are copied to `FILE.tmp`, which
-/// then replaces the file. Frames up to three quarters of the maximum size are kept, so that this
-/// happens rarely.
+/// Only one process writes to a recording. If the file exceeds its maximum size at the start of a
+/// segment, or its first frame exceeds the maximum age by an eighth, the frames to keep are copied
+/// to `FILE.tmp`, which then replaces the file. Frames up to three quarters of the maximum size are
+/// kept, so that this happens rarely.
 #[derive(Debug)]
 pub struct HistoryRecorder {
     path: PathBuf,
@@ -73,7 +73,7 @@ pub struct HistoryRecorder {
     is_finished: bool,
 }
 
-/// Position of a frame in the file.
+/// A frame in the file: its position, server, time and kind.
 #[derive(Clone, Copy, Debug)]
 struct RecordedFrame {
     offset: u64,
@@ -84,11 +84,12 @@ struct RecordedFrame {
 }
 
 impl HistoryRecorder {
-    /// Opens a recording at its end, or creates one.
+    /// Opens a recording for appending, or creates one, and locks the file.
     ///
     /// # Errors
     ///
-    /// The file cannot be opened, is used by another process, or is not a recording.
+    /// The file cannot be opened, is used by another process, or is not a recording in the current
+    /// format.
     pub fn open(path: &Path, limits: HistoryLimits) -> Result<Self, RecorderError> {
         let io = |source| RecorderError::Io { path: path.to_owned(), source };
         let mut file = open_locked(path)?;
@@ -154,8 +155,9 @@ impl HistoryRecorder {
         self.file = File::options().read(true).write(true).open("/dev/full").expect("there is one");
     }
 
-    /// Appends a frame of the server called `name`. Frames of a segment that this process has not
-    /// started are dropped.
+    /// Appends a frame of the server called `name`. The first frame of a segment may compact the
+    /// file before. Frames of a segment whose first frame this process has not written, or that
+    /// arrive after [`Self::finish`], are dropped.
     pub(super) fn append_frame(
         &mut self,
         name: &str,
@@ -255,8 +257,8 @@ impl HistoryRecorder {
         })
     }
 
-    /// Selects the frames to keep: for each server the latest complete segments, and wait events of
-    /// the same age.
+    /// Selects the frames to keep: the latest ones that are not older than `oldest_us` and fit into
+    /// three quarters of the maximum size, except those whose segment's first frame is dropped.
     fn frames_to_keep(&self, oldest_us: i64) -> Vec<RecordedFrame> {
         let bytes_max = self.limits.bytes / 4 * 3;
         let mut bytes = FILE_HEADER.len() as u64;

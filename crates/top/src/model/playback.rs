@@ -169,7 +169,8 @@ impl Model {
         is_past
     }
 
-    /// Advances a replay by the elapsed time.
+    /// Advances a running replay by `elapsed` times its speed, and pauses it at the end of the
+    /// recording.
     pub fn advance_replay(&mut self, elapsed: Duration) {
         let (Some(replay), Some(past)) = (&self.replay, &self.past) else { return };
         if !replay.is_playing {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{ServerHealth, units::format_duration};
 
-/// A value that has exceeded a rule's threshold for long enough.
+/// An alert of a rule, started by a value that exceeded the threshold for the rule's hold time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alert {
     /// Name of the server that the rule was evaluated for.
@@ -100,7 +100,7 @@ impl fmt::Display for UncheckedRule {
 pub enum AlertChange {
     /// The threshold has been exceeded for the rule's hold time.
     Started(Alert),
-    /// The alert ended, after this duration.
+    /// The alert ended. The duration is the time since the value first exceeded the threshold.
     Ended(Alert, Duration),
 }
 

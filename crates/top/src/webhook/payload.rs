@@ -50,8 +50,9 @@ impl WebhookMessage {
         document.to_string().into_bytes()
     }
 
-    /// Returns the headers of a request that is sent at a time in seconds since 1970. The signature
-    /// covers the time, a dot and the body, so that a captured message cannot be replayed later.
+    /// Returns the headers of a request that is sent at `seconds` since 1970. If there is a key,
+    /// the signature covers the time, a dot and the body, so that receivers can reject a message
+    /// that was intercepted and is sent again later.
     pub(super) fn headers(&self, format: &WebhookFormat, seconds: i64, body: &[u8]) -> Headers {
         let mut headers = vec![("Idempotency-Key", self.id.clone())];
         if let WebhookFormat::Document { key: Some(key) } = format {

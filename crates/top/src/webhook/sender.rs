@@ -22,16 +22,18 @@ const MESSAGE_EVENTS_MAX: usize = 200;
 /// Upper limit for a receiver's `Retry-After`.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
-/// How long to wait between attempts and between messages.
+/// Delays and time limits of the delivery of messages to a webhook.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Delay between the first and the second attempt; doubled after each further attempt.
+    /// Delay between the first and the second attempt; doubled after each further attempt. The
+    /// actual delays are random, between half and all of this.
     pub initial_delay: Duration,
-    /// Maximum delay between two attempts.
+    /// Maximum delay between two attempts, unless the receiver's `Retry-After` is longer.
     pub max_delay: Duration,
-    /// Minimum time between messages. Slack accepts one per second.
+    /// Time from the end of one delivery to the next message, except during shutdown. Slack accepts
+    /// one message per second.
     pub message_interval: Duration,
-    /// Time after which a message is discarded because it is outdated.
+    /// Time since the first attempt after which a message is discarded if an attempt fails.
     pub give_up_after: Duration,
 }
 
@@ -46,8 +48,8 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Sends events to one receiver, from its own thread. Dropping it discards the queue: see
-/// [`WebhookSender::finish`].
+/// Sends events to one receiver, from its own thread. Dropping it discards the queue;
+/// [`WebhookSender::finish`] sends the queue first.
 #[derive(Debug)]
 pub struct WebhookSender {
     shared: Arc<SenderShared>,
@@ -64,7 +66,7 @@ struct SenderQueue {
     queued: VecDeque<WebhookEvent>,
     dropped: u64,
     is_sending: bool,
-    /// Reason why messages cannot be delivered, in one sentence.
+    /// Description of the last failed attempt, in one sentence; `None` once a message is accepted.
     problem: Option<String>,
     /// Set on shutdown: the thread ends once the queue is empty, and at this time at the latest.
     deadline: Option<Instant>,
@@ -96,7 +98,7 @@ impl WebhookSender {
         self.shared.changed.notify_all();
     }
 
-    /// Returns the reason why messages cannot be delivered, if they cannot.
+    /// Returns a description of the last failed attempt; `None` if a message was accepted since.
     pub fn problem(&self) -> Option<String> {
         self.shared.state().problem.clone()
     }

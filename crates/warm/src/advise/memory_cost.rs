@@ -35,7 +35,8 @@ pub struct MemoryCost {
     /// Page tables of `max_connections` sessions, if each has touched all of shared memory, in
     /// bytes.
     pub table_bytes_max: u64,
-    /// Measured page tables of all processes of the server, in bytes, if it runs on this host.
+    /// Measured page tables of all processes of the server, in bytes; `None` if the server does not
+    /// run on this host or cannot be inspected.
     pub table_bytes_measured: Option<u64>,
 }
 

@@ -34,13 +34,13 @@ pub struct MemoryInfo {
 pub struct HugePages {
     /// `huge_pages`: `on`, `off` or `try`.
     pub setting: String,
-    /// `huge_pages_status`: `on`, `off` or `unknown` (17 and later). In older versions, the status
-    /// is known only if the setting is unambiguous.
+    /// `huge_pages_status`: `on`, `off` or `unknown`; `None` before version 17.
     pub status: Option<String>,
 }
 
 impl HugePages {
-    /// Whether huge pages are in use, if that is known.
+    /// Whether huge pages are in use: by the status or, before version 17, by the setting. `None`
+    /// if the status is `unknown`, or the setting without a status is `try`.
     pub fn in_use(&self) -> Option<bool> {
         match (self.status.as_deref(), &*self.setting) {
             (Some("on"), _) | (None, "on") => Some(true),

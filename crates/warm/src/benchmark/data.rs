@@ -28,7 +28,7 @@ CREATE TABLE howdah_benchmark.pgbench_branches
 CREATE TABLE howdah_benchmark.pgbench_accounts
     (aid int NOT NULL, bid int, abalance int, filler char(84)) WITH (fillfactor = 100)";
 
-/// Creates the tables of the benchmark and fills them.
+/// Creates the schema, replacing an existing one of this name, and its tables, and fills them.
 pub(crate) fn create(client: &mut Client, scale: u32) -> Result<(), BenchmarkError> {
     client.query(TABLES).step("create the tables")?;
     let rows = u64::from(scale) * ROWS_PER_SCALE;
@@ -59,8 +59,8 @@ pub(crate) fn create(client: &mut Client, scale: u32) -> Result<(), BenchmarkErr
     Ok(())
 }
 
-/// Reads all pages of the table and its index into the cache without an extension: a TID range scan
-/// uses no ring buffer, and an index-only scan reads every leaf.
+/// Reads all pages of the table and all leaves of its index into the cache without an extension: a
+/// TID range scan uses no ring buffer, and an index-only scan reads every leaf.
 pub(crate) fn warm(client: &mut Client) -> Result<(), BenchmarkError> {
     let sql = format!(
         "SET enable_seqscan = off; SET max_parallel_workers_per_gather = 0; SET jit = off;

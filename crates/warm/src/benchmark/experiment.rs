@@ -50,7 +50,7 @@ pub struct Benchmark {
     pub stop: Arc<AtomicBool>,
 }
 
-/// How to make the operating system's cache cold.
+/// The part of the operating system's cache that is made cold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DropCaches {
     /// Drop the server's data files; other processes on the host keep theirs cached.
@@ -62,7 +62,7 @@ pub enum DropCaches {
     Nothing,
 }
 
-/// How the cache is warmed.
+/// A method of warming the cache after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WarmMethod {
     /// Only the client's reads fill the cache.
@@ -89,8 +89,8 @@ pub struct BenchmarkResults {
     /// Number of pages in the warm cache, and bytes per page.
     pub pages: (u64, u32),
     /// Reads per second with a warm cache: the median of the rate before the restarts and of those
-    /// in the second halves of the warmed runs, so that a host that became slower does not look
-    /// like a cold cache.
+    /// in the second halves of the runs whose warming finished, so that a host that became slower
+    /// does not look like a cold cache.
     pub steady: f64,
     /// 99th percentile of the latency before the restarts, in microseconds.
     pub steady_p99_us: u64,
@@ -130,11 +130,13 @@ pub struct WarmingCost {
     pub server_cpu: Option<Duration>,
     /// CPU time of our own threads except the client's.
     pub own_cpu: Duration,
-    /// Bytes read from disk by the same processes as in `server_cpu`.
+    /// Bytes read from disk by the same processes as in `server_cpu`. Processes whose
+    /// `/proc/PID/io` cannot be read count as 0.
     pub read_bytes: Option<u64>,
     /// Share of the image that is resident at the end, 0 to 1, if it was measured.
     pub resident_share: Option<f64>,
-    /// Time until a tenth of the pages was loaded, if it is known.
+    /// Time until a tenth of the planned pages was loaded or skipped; `None` for autoprewarm, or if
+    /// that was not reached.
     pub tenth_at: Option<Duration>,
 }
 
@@ -160,7 +162,8 @@ impl BenchmarkResults {
 }
 
 impl BenchmarkRun {
-    /// The rate in the step after a tenth of the pages was loaded, as a share of `steady`.
+    /// The rate in the first whole step after `tenth_at`, as a share of `steady`; `None` if that
+    /// time is unknown or the steps end before.
     pub fn share_after_a_tenth(&self, steady: f64, step: Duration) -> Option<f64> {
         let at = self.warming?.tenth_at?;
         let step_seconds = step.as_secs_f64();

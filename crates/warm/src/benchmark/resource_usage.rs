@@ -1,7 +1,7 @@
 //! Measures CPU time and bytes read from disk, for the server's processes and for this process.
 //!
-//! Sources: proc_pid_stat(5), proc_pid_io(5), sched-stats.rst. Both files count a process that has
-//! exited and been waited for as part of its parent, the postmaster.
+//! Sources: proc_pid_stat(5), proc_pid_io(5), sched-stats.rst. `/proc/PID/stat` and `/proc/PID/io`
+//! count a process that has exited and been waited for as part of its parent, the postmaster.
 
 use std::{fs, io, time::Duration};
 
@@ -11,7 +11,8 @@ use howdah_inspect::OsProcess;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResourceUsage {
     pub(crate) cpu: Duration,
-    /// Bytes read from a disk, not from the operating system's cache.
+    /// Bytes read from a disk, not from the operating system's cache; 0 if `/proc/PID/io` cannot be
+    /// read.
     pub(crate) read_bytes: u64,
 }
 

@@ -37,8 +37,10 @@ pub struct TemporaryServer {
     pub shared_buffers: Option<String>,
 }
 
-/// A server that exists already. A schema `howdah_benchmark` is created in the database, and
-/// dropped at the end. The extension `pg_prewarm` is created if it can be measured, and stays.
+/// A server that exists already. The benchmark creates a schema `howdah_benchmark` in the database,
+/// replacing an existing one of this name, and drops it at the end. If autoprewarm can be measured,
+/// the benchmark also creates the extension `pg_prewarm`, which stays, and changes
+/// `pg_prewarm.autoprewarm` by `ALTER SYSTEM`, which it undoes at the end.
 #[derive(Clone, Debug)]
 pub struct ExistingServer {
     /// Address of the server.
@@ -53,7 +55,7 @@ pub(crate) struct ServerUnderTest {
     control: ServerControl,
 }
 
-/// How the server is restarted.
+/// Control over the server: what is needed to restart it, and to undo changes at the end.
 enum ServerControl {
     Temporary(Box<Cluster>),
     Existing {
@@ -133,7 +135,8 @@ impl ServerUnderTest {
         }
     }
 
-    /// Makes autoprewarm write its file. Returns a reason if autoprewarm cannot be measured.
+    /// Creates the extension `pg_prewarm` and makes autoprewarm write its file. Returns a reason,
+    /// without doing either, if autoprewarm cannot be measured.
     pub(crate) fn prepare_autoprewarm(
         &mut self,
         client: &mut Client,

@@ -24,17 +24,18 @@ use crate::daemon::{
     shutdown::ShutdownSignal,
 };
 
-/// Which servers to keep warm, how often, and how.
+/// The settings of [`follow`]: which servers to keep warm, how often, and how.
 #[derive(Clone, Debug)]
 pub struct FollowSettings {
     /// The servers, in any order: the primary is determined in each round.
     pub servers: Vec<ConnectTarget>,
-    /// Time from the start of one round to the start of the next.
+    /// Time from the start of one round to the start of the next, unless a round takes longer.
+    /// Without a primary, the next round starts after five seconds if that is sooner.
     pub interval: Duration,
     /// Where the primary's cached pages are read from.
     pub source: DumpSource,
-    /// How a standby is loaded. A standby's cache is full of the pages it replays, so a load evicts
-    /// some of them: see [`LoadOptions::evict`].
+    /// How a standby is loaded. A standby's cache is full of the pages it replays, so a load must
+    /// evict some of them: see [`LoadOptions::evict`].
     pub load: LoadOptions,
     /// Maximum share of a standby's cache for the primary's hottest pages, 0 to 1.
     pub share: f64,
@@ -57,11 +58,11 @@ struct FollowedServer {
 }
 
 /// Maximum time to wait for a server's reply, and to connect to it unless `connect_timeout` is set.
-/// Also the retry interval while no server is the primary.
+/// Also the maximum retry interval while no server, or more than one, is a primary.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Keeps standbys warm until `stop` fires. Failures of one server are logged, and the others
-/// continue.
+/// Keeps standbys warm until `stop` fires. Failures are logged; those of one standby do not affect
+/// the others.
 pub fn follow(settings: &FollowSettings, stop: &ShutdownSignal, registry: &Registry) {
     let mut nodes: Vec<_> =
         settings.servers.iter().map(|target| FollowedServer::new(target, registry)).collect();

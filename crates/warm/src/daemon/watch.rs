@@ -49,15 +49,16 @@ use crate::daemon::{
 use postmaster::{HostEvent, LocalPostmaster, PostmasterStatus};
 use reachable_server::{CacheColdSince, ReachableServer, ServerAccessError};
 
-/// Which server to watch, where to store images, and how to take and load them.
+/// The settings of [`watch`]: the server, the folder for images, and how to take and load them.
 #[derive(Clone, Debug)]
 pub struct WatchSettings {
     /// Address of the server to watch.
     pub target: ConnectTarget,
-    /// Folder for the images: `newest.cache`, and older ones as `newest.cache.1` and so on.
+    /// Folder for the images: `newest.cache`, older ones as `newest.cache.1` and so on, and
+    /// `aside.cache` after an incomplete load.
     pub folder: PathBuf,
-    /// Time between images. `None` takes one only at shutdown, which requires reading the server's
-    /// memory.
+    /// Time between images. `None` takes one only at shutdown, and one at the start if there is
+    /// none yet; this requires reading the server's memory.
     pub interval: Option<Duration>,
     /// Number of older images to retain.
     pub keep: Generations,
@@ -66,7 +67,8 @@ pub struct WatchSettings {
     /// How the newest image is loaded.
     pub load: LoadOptions,
     /// The server's data directory, to read its files ahead while it cannot be queried. By default,
-    /// the directory found while the server could still be queried.
+    /// the directory found through the server's Unix socket, or while the server could still be
+    /// queried.
     pub data_dir: Option<PathBuf>,
 }
 
@@ -116,7 +118,8 @@ const LOAD_ATTEMPTS_MAX: u32 = 5;
 /// # Errors
 ///
 /// The folder cannot be used, or images only at shutdown are requested and the server's memory
-/// cannot be read. Later failures are logged, and watching continues.
+/// cannot be read. The latter is checked at each connection. Other failures are logged, and
+/// watching continues.
 pub fn watch(
     settings: &WatchSettings,
     stop: &ShutdownSignal,
@@ -178,7 +181,7 @@ struct UnreachablePeriod {
     logged_at: Instant,
 }
 
-/// Reason why the daemon stops serving a start of the server.
+/// The reason why [`WatchDaemon::serve`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServeEnd {
     Shutdown,
@@ -297,7 +300,8 @@ impl WatchDaemon<'_> {
     }
 
     /// Evaluates a load of the newest image. If too little of the image is in the cache afterwards,
-    /// saves the image as `aside.cache`, because later images will replace it.
+    /// saves the image as `aside.cache`, because later images will replace it; but an `aside.cache`
+    /// with more pages stays.
     fn evaluate_load(&mut self, result: Result<f64, LoadFailure>, attempts: u32) {
         let share = match result {
             Ok(share) => share,
@@ -322,7 +326,8 @@ impl WatchDaemon<'_> {
         self.aside = Some(image.clone());
     }
 
-    /// Removes `aside.cache` once `image` shows that the cache is as full as it was.
+    /// Removes `aside.cache` if `image` shows that the cache is as full as it was, at least to
+    /// [`WARM_SHARE_MIN`].
     fn remove_aside_if_warm(&mut self, image: &CacheImage) {
         let Some(aside) = &self.aside else { return };
         // The server may have fewer buffers than before.

@@ -146,7 +146,8 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Renames the image at `path` to `path.1`, that one to `path.2`, and so on; the oldest is dropped.
+/// Renames `path.1` to `path.2` and so on, which drops the oldest, and links the image at `path` as
+/// `path.1`.
 fn rotate_generations(path: &Path, generations: Generations) -> Result<(), FileError> {
     let name = |generation: u32| match generation {
         0 => path.to_path_buf(),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::image::{CacheImage, CachedFork, Fork, RelationFile};
 
-/// The chunks to load, in order.
+/// A plan of a load: the chunks to load, in order, and the blocks that were requested.
 #[derive(Debug)]
 pub(super) struct LoadPlan {
     pub(super) chunks: Vec<LoadChunk>,
@@ -182,7 +182,7 @@ pub(super) fn plan(
     LoadPlan { chunks, resident, requested }
 }
 
-/// A fork, and its pages that are missing from the cache.
+/// The requested pages of a fork: those missing from the cache, and those resident.
 struct MissingPages {
     relation: usize,
     file: RelationFile,

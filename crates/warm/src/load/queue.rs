@@ -6,9 +6,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::plan::LoadChunk;
 
-/// Chunks by class, and within a class by database: a connection stays with its database as long as
-/// that database has chunks of the class, and no class is started before all chunks of the class
-/// above have been handed out.
+/// A queue of chunks by class, and within a class by database: a connection stays with its database
+/// as long as that database has chunks of the class, and no class is started before all chunks of
+/// the class above have been handed out.
 ///
 /// Chunks of a class and database are in disk order, and each connection has its own range of them,
 /// so that it reads its files sequentially and the operating system can read ahead. A connection

@@ -44,8 +44,8 @@ pub struct RelationOutcome {
     pub relation: RelationIdentity,
     /// Numbers of the relation's pages, by outcome.
     pub pages: PageCounts,
-    /// Whether the relation's file differs from the image, so that blocks were scaled to its
-    /// length.
+    /// Whether the relation was rewritten since the image was taken, or belongs to another cluster.
+    /// If so, blocks were scaled to its length.
     pub is_rewritten: bool,
     /// The current name, if the relation was found by its file and has another name than in the
     /// image.
@@ -88,7 +88,8 @@ pub struct PageCounts {
     pub loaded: u64,
     /// Pages omitted because the cache has no room for them.
     pub no_room: u64,
-    /// Pages not loaded for another reason: see [`RelationOutcome::problem`].
+    /// Pages not loaded for another reason: see [`RelationOutcome::problem`], or because the load
+    /// was stopped or was a dry run.
     pub failed: u64,
 }
 
@@ -138,7 +139,7 @@ pub enum RelationProblem {
     ConnectionLost(Arc<QueryFailure>),
 }
 
-/// How much of an image is in the cache.
+/// The result of the scan after a load: how much of the image is in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residency {
     /// Pages of the plan: requested, and with room for them.

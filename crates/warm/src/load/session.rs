@@ -27,7 +27,7 @@ pub(super) struct LoadSession {
     names: BTreeMap<u32, String>,
 }
 
-/// How a chunk ended, which decides whether it is retried.
+/// The result of an attempt to load a chunk, which decides whether it is retried.
 pub(super) enum ChunkResult {
     Loaded(LoadMethod),
     /// The chunk is blocked by another session, or on a standby by recovery, and must be retried.

@@ -152,7 +152,7 @@ pub fn table(
 
 type FamilyMember = (QualifiedName, Result<LocatedRelation, RelationProblem>);
 
-/// The relations to warm, in the order in which they were found.
+/// Finds the relations to warm, keyed by the index of the pattern and a position among its matches.
 fn find_members(
     client: &mut Client,
     target: &ConnectTarget,

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-/// Returns `password` after SASLprep. A password that is not UTF-8, or that contains characters
-/// which SASLprep forbids, is returned unchanged, as in PostgreSQL's server and libpq.
+/// Returns `password` after SASLprep. A password that is not UTF-8, contains characters that
+/// SASLprep forbids, or would become empty is returned unchanged, as in PostgreSQL's server and
+/// libpq.
 ///
 /// Source: RFC 4013; `pg_saslprep` and its callers in `saslprep.c`, `fe-auth-scram.c`.
 pub(super) fn saslprep(password: &[u8]) -> Cow<'_, [u8]> {

@@ -45,7 +45,7 @@ const BINDING_TYPE: &str = "tls-server-end-point";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScramError {
-    /// The peer's message lacks a required attribute, or has an unexpected one.
+    /// The peer's message is not UTF-8, lacks a required attribute, or has an invalid one.
     #[error("SCRAM message has no valid attribute '{}'", char::from(*attribute))]
     Malformed {
         /// Name of the attribute.

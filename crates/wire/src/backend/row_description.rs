@@ -30,7 +30,7 @@ pub struct FieldDescription<'a> {
     pub type_oid: u32,
     /// Length of the type's values in bytes; negative for types of varying length.
     pub type_bytes: i16,
-    /// Type modifier, such as that of the length in `varchar(20)`; -1 for none.
+    /// Type modifier, which encodes for example the length in `varchar(20)`; -1 for none.
     pub type_modifier: i32,
     /// Format of the values. In the description of a statement the formats are not known yet, and
     /// this is text.

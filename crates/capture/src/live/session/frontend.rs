@@ -125,7 +125,7 @@ impl SessionDecoder {
         self.pending.push_back(PendingRequest { kind, event, arrived: now, messages: None });
     }
 
-    /// Handles a message whose body was omitted, or of whose body only the start was recorded.
+    /// Handles a message whose body was not recorded, or only its start, `front`.
     fn handle_omitted_message(
         &mut self,
         tag: Tag,

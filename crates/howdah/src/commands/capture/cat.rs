@@ -111,8 +111,8 @@ fn cells(event: &Event) -> [String; 7] {
     ]
 }
 
-/// The SQL text and values on one line, and the protocol messages if the event's kind does not
-/// imply them.
+/// Returns the SQL text and values on one line, and the protocol messages if the event's kind does
+/// not imply them.
 fn summary(event: &Event) -> String {
     let text = match &event.action {
         Action::Call { function } => function.to_str_lossy(),
@@ -151,7 +151,7 @@ fn arguments(event: &Event) -> Option<&[Option<Text>]> {
     event.wire.as_ref()?.arguments.as_deref()
 }
 
-/// The protocol messages of an event, as text.
+/// Returns the protocol messages of an event, as text.
 fn messages(event: &Event) -> Option<Vec<String>> {
     let messages = event.wire.as_ref()?.messages.as_ref()?;
     let own = match event.action.kind() {
@@ -362,7 +362,7 @@ fn value(parameter: &Parameter) -> Option<LossyText<'_>> {
     }
 }
 
-/// Positions, from 1, of the truncated values; `None` if there are none.
+/// Returns the positions, from 1, of the truncated values; `None` if there are none.
 fn truncated(parameters: &[Parameter]) -> Option<Vec<usize>> {
     let cut = |(number, parameter): (usize, &Parameter)| {
         matches!(parameter, Parameter::Truncated(_)).then_some(number)

@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{context::CommandContext, errors::WithHint as _};
 
-/// Accepts events in time order and writes those that pass the filter.
+/// Accepts events in time order, filters, redacts and counts them, and writes those that pass to a
+/// capture, if there is one.
 #[derive(Debug)]
 pub(super) struct CaptureOutput {
     filter: EventFilter,
@@ -32,7 +33,7 @@ pub(super) struct CaptureOutput {
     interner: Interner,
 }
 
-/// Where events that passed the filter go.
+/// The destination of events that passed the filter.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of these in a process")]
 enum CaptureSink {
@@ -43,7 +44,7 @@ enum CaptureSink {
     Capture { dir: Box<Path>, settings: CaptureSettings, writer: Option<CaptureWriter> },
 }
 
-/// Counts of the events that passed the filter.
+/// Counts, hash and sessions of the events that passed the filter.
 #[derive(Debug, Default)]
 pub(super) struct OutputTally {
     /// Hash over all fields of all events.
@@ -86,12 +87,12 @@ impl OutputTally {
         }
     }
 
-    /// The line about transactions still open at the last event, if any.
+    /// Returns the line about transactions still open at the last event, if any.
     pub(super) fn open_transactions(&self) -> Option<String> {
         report::open_transactions(self.open_transactions.count())
     }
 
-    /// Number of sessions with events that passed the filter, at most [`SESSIONS_MAX`].
+    /// Returns the number of sessions with events that passed the filter, at most [`SESSIONS_MAX`].
     pub(super) fn sessions(&self) -> usize {
         self.sessions.len()
     }
@@ -165,7 +166,7 @@ impl CaptureOutput {
         Ok(())
     }
 
-    /// Saves the events received so far, if the last save is long enough ago. Call this while the
+    /// Saves the events written so far, if the last save is long enough ago. Call this while the
     /// input is idle.
     pub(super) fn on_idle(&mut self) -> Result<(), WriteError> {
         match &mut self.sink {
@@ -174,12 +175,12 @@ impl CaptureOutput {
         }
     }
 
-    /// Counts of the events that passed the filter.
+    /// Returns the counts of the events that passed the filter.
     pub(super) fn tally(&self) -> &OutputTally {
         &self.tally
     }
 
-    /// Lines of text about events that were excluded and texts that were withheld.
+    /// Returns lines of text about events that were excluded and texts that were withheld.
     pub(super) fn excluded_lines(&self) -> Vec<String> {
         let mut lines = selection::lines(self.filter.excluded());
         lines.extend(self.input_span.line());
@@ -209,7 +210,8 @@ impl CaptureOutput {
         writer.finish(report).map(Some)
     }
 
-    /// Saves the events before an error, if there were any.
+    /// Saves the events that were written before an error, with the error in the report. Returns
+    /// the manifest, or `None` if there were no events or they are only counted.
     pub(super) fn stop(self, error: &anyhow::Error) -> Result<Option<CaptureManifest>, WriteError> {
         let report = self.report(report::from_failure(error));
         match self.sink {
@@ -218,7 +220,7 @@ impl CaptureOutput {
         }
     }
 
-    /// The report on the source, with the counts of the output added.
+    /// Returns the report on the source, with the counts of the output added.
     fn report(&self, mut report: Value) -> Value {
         if report.is_null() {
             report = json!({});

@@ -5,7 +5,7 @@
 use howdah_logs::{ImportProblem, ImportSummary};
 use serde_json::{Value, json};
 
-/// The report of an import. `too_large` counts events that are too large for a capture.
+/// Returns the report of an import. `too_large` counts events that are too large for a capture.
 pub(super) fn from_summary(summary: &ImportSummary, too_large: u64) -> Value {
     let problem = |problem: &ImportProblem| {
         json!({
@@ -28,7 +28,7 @@ pub(super) fn from_summary(summary: &ImportSummary, too_large: u64) -> Value {
     })
 }
 
-/// The report of an import that failed.
+/// Returns the report of an import that failed.
 pub(super) fn from_failure(error: &anyhow::Error) -> Value {
     json!({ "error": format!("{error:#}") })
 }
@@ -60,7 +60,7 @@ pub(super) fn add_open_transactions(report: &mut Value, count: usize) {
     }
 }
 
-/// The line about open transactions, if any.
+/// Returns the line about open transactions, if any.
 pub(super) fn open_transactions(count: usize) -> Option<String> {
     let line = || format!("{OPEN_TRANSACTIONS_TEXT}: {count}\n  {OPEN_TRANSACTIONS_MEANING}");
     (count > 0).then(line)
@@ -75,7 +75,7 @@ pub(super) fn hide_values(report: &mut Value) {
     }
 }
 
-/// The report as lines of text. Missing parts are omitted.
+/// Returns the report as lines of text. Missing parts are omitted.
 pub(super) fn lines(report: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(error) = report["error"].as_str() {

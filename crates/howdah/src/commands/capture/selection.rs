@@ -39,7 +39,7 @@ pub(crate) struct SelectArgs {
 }
 
 impl SelectArgs {
-    /// The filter that the options describe.
+    /// Returns the filter that the options describe.
     pub(crate) fn filter(&self) -> EventFilter {
         self.filter_with_sample(None)
     }
@@ -55,7 +55,7 @@ impl SelectArgs {
         self.from.is_some()
     }
 
-    /// The filter, restricted to a sample of the sessions.
+    /// Returns the filter, restricted to a sample of the sessions.
     pub(super) fn filter_with_sample(&self, sample: Option<SampleRate>) -> EventFilter {
         let filter = Filter {
             from: self.from.map(|time| time.0),
@@ -115,7 +115,7 @@ impl RedactArgs {
         self.redact
     }
 
-    /// The redactor, if values are redacted.
+    /// Returns the redactor, if values are redacted.
     pub(super) fn redactor(&self) -> anyhow::Result<Option<Redactor>> {
         if !self.redact {
             return Ok(None);
@@ -152,8 +152,8 @@ impl InputSpan {
         self.has_passed = true;
     }
 
-    /// If no event passed, a line with the time span of the input, in case the filter names the
-    /// wrong day.
+    /// Returns a line with the time span of the input if no event passed, in case the filter names
+    /// the wrong day.
     pub(super) fn line(&self) -> Option<String> {
         let (first, last) = self.span.filter(|_| !self.has_passed)?;
         Some(format!("no events selected: the input covers {first} to {last}"))
@@ -197,7 +197,7 @@ impl<I> FilteredEvents<I> {
         self.filter.keeps_everything()
     }
 
-    /// A handle to the counts of excluded events.
+    /// Returns a handle to the counts of excluded events.
     pub(crate) fn exclusions(&self) -> Exclusions {
         self.left.clone()
     }
@@ -226,7 +226,7 @@ impl<I: Iterator<Item = Result<Event, E>>, E> Iterator for FilteredEvents<I> {
     }
 }
 
-/// Lines about excluded events by reason.
+/// Returns lines about excluded events by reason.
 pub(super) fn lines(left: &ExcludedCounts) -> Vec<String> {
     left.iter()
         .filter(|(_, count)| **count > 0)
@@ -234,7 +234,7 @@ pub(super) fn lines(left: &ExcludedCounts) -> Vec<String> {
         .collect()
 }
 
-/// Excluded events by reason, for a manifest.
+/// Returns the excluded events by reason, for a manifest.
 pub(super) fn document(left: &ExcludedCounts) -> Value {
     let counted = left.iter().filter(|(_, count)| **count > 0);
     counted.map(|(reason, count)| json!({ "text": reason.as_str(), "count": count })).collect()

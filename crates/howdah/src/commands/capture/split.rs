@@ -185,7 +185,7 @@ impl SplitRule {
     }
 }
 
-/// A safe folder name for a database.
+/// Returns a safe folder name for a database.
 fn folder_name(database: &str, number: usize) -> String {
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_');
     if database.is_empty() {

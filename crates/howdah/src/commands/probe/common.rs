@@ -64,7 +64,7 @@ pub(super) enum OpenedProbe<T> {
 }
 
 impl WatchArgs {
-    /// How long the probe runs, and how often it reports.
+    /// Returns how long the probe runs, how often it reports, and the flag that stops it.
     pub(super) fn pace(&self, ctx: &CommandContext) -> Pace {
         Pace { interval: self.interval, duration: self.duration, stop: ctx.interrupted() }
     }
@@ -127,12 +127,12 @@ pub(super) struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// Minimum duration of events whose stacks are recorded.
+    /// Returns the minimum duration of events whose stacks are recorded; `None` if no stacks are.
     pub(super) fn stacks_from(&self) -> Option<Duration> {
         self.threshold.filter(|_| self.stacks)
     }
 
-    /// The allowed cost, as a share of all CPUs.
+    /// Returns the allowed cost, as a share of all CPUs.
     pub(super) fn budget(&self) -> f64 {
         self.budget / 100.0
     }
@@ -154,7 +154,7 @@ pub(super) fn report_attached(server: &RunningServer, ctx: &CommandContext) {
     ctx.report(format_args!("attached to the server with postmaster {pid}"));
 }
 
-/// The outcome of a probe: `ended` is the error, if the probe ended because of one.
+/// Returns the outcome of a probe: `ended` is the error, if the probe ended because of one.
 pub(super) fn outcome(ended: Option<LiveError>) -> anyhow::Result<CommandOutcome> {
     ended.map_or(Ok(CommandOutcome::Done), |error| Err(live_error(error)))
 }

@@ -71,7 +71,7 @@ pub(super) fn run(
     common::outcome(end.stopped.map(Into::into))
 }
 
-/// How lightweight locks are measured.
+/// The result of opening the source for lightweight locks.
 enum LwLockTracing {
     Attached(Box<CallDurations>, Box<LocalServer>),
     /// Lightweight locks were already measured, by samples of memory or by SQL.

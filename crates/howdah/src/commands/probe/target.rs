@@ -40,7 +40,7 @@ pub(super) struct LocalServer {
     pub(super) session: Option<(ConnectTarget, Client)>,
 }
 
-/// How a server can be accessed.
+/// A server, and the way in which a probe can access it.
 #[derive(Debug)]
 pub(super) enum ServerAccess {
     /// The server's processes are accessible.

@@ -60,7 +60,7 @@ impl HistoryArgs {
         Ok(HistoryWriter::new(history, self.record.as_ref().map(record).transpose()?))
     }
 
-    /// The time range of rows to show from a recording.
+    /// Returns the time range, in microseconds since 1970, of rows to show from a recording.
     pub(super) fn time_range_us(&self) -> RangeInclusive<i64> {
         let from_us = self.from.map_or(i64::MIN, Timestamp::as_micros);
         from_us..=self.until.map_or(i64::MAX, Timestamp::as_micros)

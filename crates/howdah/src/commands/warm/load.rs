@@ -176,7 +176,7 @@ struct LoadProgress {
     bar: ProgressBar,
     page_bytes: u64,
     messages: Messages,
-    /// Whether the user has been told that loading waits for the server.
+    /// Whether it was reported that loading waits for the server.
     waits: AtomicBool,
     interrupted: Arc<AtomicBool>,
 }

@@ -104,7 +104,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     Ok(CommandOutcome::Done)
 }
 
-/// Load options of `warm watch` and `warm follow`.
+/// Returns the load options of `warm watch` and `warm follow`.
 pub(super) fn load_options(jobs: u16, bytes_per_second: Option<u64>) -> LoadOptions {
     LoadOptions {
         jobs: jobs.into(),
@@ -115,8 +115,8 @@ pub(super) fn load_options(jobs: u16, bytes_per_second: Option<u64>) -> LoadOpti
     }
 }
 
-/// A shutdown signal triggered by SIGTERM and Ctrl-C. A second such signal stops the process
-/// immediately.
+/// Returns a shutdown signal triggered by SIGTERM and Ctrl-C. A second such signal stops the
+/// process immediately.
 pub(super) fn shutdown_signal(ctx: &CommandContext) -> anyhow::Result<ShutdownSignal> {
     let _ = ctx.interrupted();
     let (reader, writer) = UnixStream::pair()?;

@@ -123,8 +123,9 @@ impl OpenRecord {
             (true, true, false, false);
     }
 
-    /// Appends a further line to the open record. Returns false if no record is open, or the line
-    /// does not begin with the same bytes as the record's first line up to the label.
+    /// Appends a further line to the open record. Returns false if no record is open, if the line
+    /// does not begin with the same bytes as the record's first line up to the label, or if its
+    /// label is not that of a further field.
     #[inline]
     pub(super) fn append_repeated(
         &mut self,

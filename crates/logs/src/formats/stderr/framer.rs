@@ -44,7 +44,7 @@ pub(crate) struct StderrFramer {
     pub(super) prefix_session: SessionFields,
 }
 
-/// A line: its start and end, and the number of newlines before it in the chunk.
+/// A line of a chunk, as the structural index shows it, with the number of newlines before it.
 #[derive(Clone, Copy)]
 pub(super) struct StderrLine {
     pub(super) start: usize,

@@ -6,12 +6,13 @@
 
 use super::LineHead;
 
-/// Which tokens of similar heads are padded, and which spaces between them are the padding.
+/// The padding in similar heads: that of each token, and the spaces between tokens that are literal
+/// text.
 pub(super) struct Padding {
     tokens: Vec<PaddingKind>,
 }
 
-/// How a token is padded.
+/// The padding of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PaddingKind {
     /// Not padded. Literal text keeps its spaces.

@@ -13,9 +13,9 @@ pub(super) fn is_pattern(path: &Path) -> bool {
     path.as_os_str().as_bytes().iter().any(|byte| b"*?[".contains(byte))
 }
 
-/// Returns the paths that match a pattern, sorted by name. Components match as in a shell: `*` and
-/// `?` stand for any characters but `/`, `[a-z]` for one of a set, and none of them for a leading
-/// dot.
+/// Returns the paths that match a pattern, sorted by name. Components match as in a shell: `*`
+/// stands for any number of characters but `/`, `?` for one, `[a-z]` for one of a set, `[!a-z]` and
+/// `[^a-z]` for one that is not in the set, and none of them for a leading dot.
 ///
 /// # Errors
 ///

@@ -28,7 +28,7 @@ pub(super) struct ScramContext {
     pub(super) nonce: [u8; 18],
 }
 
-/// An authentication request that was sent to a client.
+/// An authentication request to a client, with the data to check the response.
 #[derive(Debug)]
 pub(super) enum AuthRequest {
     /// Requests a cleartext password, to be compared with this secret. `None` never matches.

@@ -7,7 +7,7 @@ use crate::{
     hba::{ClientCertificate, ClientOrigin, ConnectionInfo, Hba, HbaRefusal, RequiredAuth},
 };
 
-/// How a client must authenticate.
+/// The authentication required of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AuthRequirement {
     /// No authentication, or it was already done (by certificate, for example).
@@ -23,9 +23,9 @@ pub(super) enum AuthRequirement {
 }
 
 impl ClientRules {
-    /// Whether the client is the OS user of this process and uses the console as user `howdah` or
-    /// `pgbouncer`. Such a client needs no password, because it has full access to the process
-    /// anyway. PgBouncer does the same.
+    /// Whether the client is the OS user of this process and uses the console as user `howdah`,
+    /// `pgbouncer` or `pgcat`. Such a client needs no password, because it has full access to the
+    /// process anyway. PgBouncer does the same for its user `pgbouncer`.
     pub(super) fn is_owner(&self, request: &StartupRequest, from: ClientOrigin) -> bool {
         let is_named = |name: &String| CONSOLE_DATABASES.contains(&name.as_str());
         let ClientOrigin::Unix { uid: Some(uid) } = from else { return false };

@@ -115,7 +115,8 @@ pub(super) fn columns(which: StatColumns) -> Vec<ShowColumn> {
     columns
 }
 
-/// Sums of the counts of several pools, in total and over the last complete period.
+/// Sums of the counts of several pools, in total and over the last complete period, with the length
+/// of that period.
 #[derive(Default)]
 struct StatTotals {
     all: PoolStats,

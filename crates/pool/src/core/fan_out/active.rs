@@ -46,7 +46,7 @@ pub(crate) struct FanOutRequest {
     pub(crate) has_byte_collation: bool,
 }
 
-/// How the rows of a COPY are assigned to shards.
+/// The COPY statement and shard map by which rows are assigned to shards.
 #[derive(Debug)]
 pub(crate) struct CopyRowRouting {
     pub(crate) statement: Arc<CopyFrom>,

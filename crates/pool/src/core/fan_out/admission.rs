@@ -60,7 +60,7 @@ impl Core {
     }
 
     /// Called when a fan-out request has been admitted or has ended: lets the next waiting request
-    /// of the database try again. If that one is admitted, it calls this in turn.
+    /// of the database try again. Its admission in turn wakes the one after it.
     pub(super) fn wake_next_fan_out(&mut self, owner: PoolId) {
         let first = self.first_awaiting_fan_out(owner);
         self.deferred.extend(first.map(DeferredWork::Client));
@@ -80,8 +80,9 @@ impl Core {
         self.awaiting_fan_out.iter().find(|is_waiting| is_waiting.0 == owner).map(|(_, id)| *id)
     }
 
-    /// Retries waiting requests, since other workers or databases may have released connections,
-    /// and disconnects clients that have waited longer than `query_wait`.
+    /// Lets the first waiting request of each database try again, since requests in other workers
+    /// or databases may have ended. Disconnects clients that have waited for at least `query_wait`,
+    /// unless the database is paused.
     pub(in crate::core) fn sweep_awaiting_fan_outs(&mut self, io: &mut dyn CoreIo) {
         for (owner, id) in Vec::from_iter(self.awaiting_fan_out.iter().copied()) {
             let Some(client) = self.clients.get(id) else { continue };

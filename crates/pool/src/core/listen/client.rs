@@ -10,7 +10,8 @@ use crate::core::listen::channels::{Channel, ListenAction, MissedNotifications, 
 /// Maximum number of channels of one client.
 pub(crate) const CHANNELS_MAX: usize = 65_536;
 
-/// The channels that a client listens to.
+/// The LISTEN state of a client: its channels, and the notifications and warnings that wait to be
+/// sent to it.
 #[derive(Debug, Default)]
 pub(crate) struct ClientChannels {
     /// For each channel, whether a transaction has committed its LISTEN. If not, only the dedicated
@@ -157,7 +158,8 @@ impl ClientChannels {
         !self.queue.is_empty() || self.dropped > 0
     }
 
-    /// Queues a notification, as the server sent it, unless the buffer is full.
+    /// Queues a notification, as the server sent it, if the client listens to the channel. Drops it
+    /// if the buffer is full, or if others were dropped since the client was last warned.
     pub(crate) fn offer(
         &mut self,
         channel: &Channel,
@@ -217,7 +219,7 @@ pub(crate) fn write_warning(to: &mut Vec<u8>, warning: &MissedNotifications) {
     encode::notice_response(to, fields).expect("the texts contain no zero byte");
 }
 
-/// The LISTEN and UNLISTEN statements in a server's current transaction.
+/// The state of the LISTEN and UNLISTEN statements in a server's current transaction.
 #[derive(Debug, Default)]
 pub(crate) struct PendingActions {
     /// The statements in order of execution; the index is the number of the marker channel.

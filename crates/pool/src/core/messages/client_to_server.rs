@@ -366,7 +366,7 @@ fn header_error(input: &[u8], at: usize, body_bytes_max: u32) -> StopReason {
 /// Maximum body length, in bytes, of messages that are always held until they are complete.
 const SHORT_BYTES_MAX: u32 = 4096;
 
-/// Handles the messages of a client that has no server, up to the first one that needs a server.
+/// The handler for the messages of a client that has no server, up to the first one that needs one.
 struct UnlinkedHandler<'a> {
     client: &'a mut ClientConnection,
     to_client: &'a mut GatherBuffer,

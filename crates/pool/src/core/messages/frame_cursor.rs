@@ -6,7 +6,7 @@
 
 use howdah_wire::{Header, HeaderError};
 
-/// How to handle the rest of a body whose start has been processed.
+/// The treatment of the rest of a message body whose start has been processed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum BodyHandling {
     #[default]

@@ -26,7 +26,7 @@ use crate::core::{
     state::client::ClientConnection,
 };
 
-/// Replies to the messages of a batch that the pooler answers.
+/// The handler for the messages of a batch that the pooler answers or has refused.
 pub(in crate::core) struct LocalBatchHandler<'a, 'r> {
     pub(in crate::core) client: &'a mut ClientConnection,
     pub(in crate::core) routing: &'a mut RoutingContext<'r>,

@@ -105,9 +105,10 @@ impl Core {
         }
     }
 
-    /// Pauses or resumes reading from a peer. A client is paused while it waits, while it does not
-    /// read its replies, and while its server does not accept more bytes. A server is paused while
-    /// its client does not accept more bytes.
+    /// Pauses or resumes reading from a peer. A client is paused while its input must be buffered
+    /// (during a fan-out request, only once 64 KiB are buffered), while it does not read its
+    /// replies, and while its server, or one of a fan-out request, does not accept more bytes. A
+    /// server is paused while its client does not accept more bytes.
     pub(in crate::core) fn update_pause(&mut self, peer: PeerId, io: &mut dyn CoreIo) {
         let (paused, pause) = match peer {
             PeerId::Client(id) => {

@@ -156,7 +156,8 @@ pub(crate) enum ReplyTarget {
     /// an error of the client's next request or, in a batch of the pooler's own, disconnects client
     /// and server.
     ParseSettings,
-    /// The pooler, which resets the session: an error closes the server connection.
+    /// The pooler, which resets or checks a server without a client, or has withdrawn the request
+    /// there: an error closes the server connection.
     Cleaning,
 }
 

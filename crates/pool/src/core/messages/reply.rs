@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// How to handle a server's message.
+/// The action to take on a server's message.
 #[derive(Debug)]
 pub(in crate::core) enum ReplyAction {
     /// Forward it to the client.
@@ -64,7 +64,7 @@ fn needs_body(kind: Backend, body_bytes: u32) -> bool {
 /// Maximum length, in bytes, of an ErrorResponse body that is examined.
 const ERROR_BYTES_MAX: u32 = 8192;
 
-/// Handles the messages of a server, for the client that is linked to it, if any.
+/// The handler for the messages of a server, and for the client that is linked to it, if any.
 pub(in crate::core) struct ReplyHandler<'a> {
     pub(in crate::core) server: &'a mut ServerConnection,
     pub(in crate::core) client: Option<&'a mut ClientConnection>,
@@ -242,7 +242,8 @@ impl ReplyHandler<'_> {
         if target == ReplyTarget::Client { ReplyAction::Forward } else { ReplyAction::Swallow }
     }
 
-    /// Records a write, because the reply does not show whether the request wrote.
+    /// Records a write, if the client's writes are tracked, because the reply does not show whether
+    /// the request wrote.
     fn assume_write(&mut self) {
         if self.server.write_detection.is_enabled() {
             self.server.write_detection = WriteDetection::Written;

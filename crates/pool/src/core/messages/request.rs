@@ -40,7 +40,7 @@ use crate::core::{
     state::client::{ClientConnection, InputHold},
 };
 
-/// Handles the messages of a client that has a server.
+/// The handler for the messages of a client that has a server.
 pub(in crate::core) struct LinkedHandler<'a> {
     pub(in crate::core) rewriter: Rewriter<'a>,
     pub(in crate::core) to_client: &'a mut GatherBuffer,

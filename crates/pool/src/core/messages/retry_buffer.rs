@@ -15,7 +15,8 @@ use howdah_wire::{Frame, Frontend, Header};
 
 use crate::core::messages::gather_buffer::GatherBuffer;
 
-/// The bytes of the last batch, if it can be sent again.
+/// A buffer for the bytes of the last batch, with the properties of the batch that decide whether
+/// it can be sent again.
 #[derive(Debug, Default)]
 pub(crate) struct RetryBuffer {
     /// Whether the batch being received may be buffered: only while all of it has arrived in one

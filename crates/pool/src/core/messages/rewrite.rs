@@ -40,7 +40,7 @@ use crate::core::{
 /// client whose named Parse is longer is disconnected.
 pub(in crate::core) const HELD_BYTES_MAX: usize = 4 << 20;
 
-/// How to forward a client's message.
+/// The result of handling a client's message: the part of it that is forwarded, if any.
 pub(in crate::core) enum RewriteResult {
     /// The header and this many bytes of the body have been replaced; the rest is forwarded.
     FrontReplaced(usize),
@@ -52,7 +52,7 @@ pub(in crate::core) enum RewriteResult {
     Stop(StopReason),
 }
 
-/// Rewrites a client's messages to its server.
+/// The state needed to rewrite a client's messages to its server.
 pub(in crate::core) struct Rewriter<'a> {
     pub(in crate::core) client: &'a mut ClientConnection,
     pub(in crate::core) server: &'a mut ServerConnection,

@@ -166,8 +166,9 @@ impl Core {
         at
     }
 
-    /// Continues after replies: processes client input that waited for them, sends a pending cancel
-    /// request, or releases the server.
+    /// Called after a server's replies were processed: processes client input that waited for them,
+    /// sends a pending CancelRequest, and releases the server or takes the next step of cleaning
+    /// it.
     fn after_replies(&mut self, id: ServerId, io: &mut dyn CoreIo) {
         let Some(server) = self.servers.get_mut(id) else { return };
         if let ServerState::Linked(client_id) = server.state

@@ -39,7 +39,7 @@ const MESSAGE_BYTES_MAX: usize = 200;
 /// Maximum number of error classes that are counted; PostgreSQL has about forty.
 const CLASSES_MAX: usize = 64;
 
-/// A mirror of a database. All workers and all users' pools share it.
+/// The sampling state and counters of a mirror, shared by all workers and all users' pools.
 #[derive(Debug, Default)]
 pub struct Mirror {
     /// Number of clients considered for sampling so far.
@@ -55,7 +55,8 @@ pub struct Mirror {
     errors: Mutex<MirrorErrors>,
 }
 
-/// Errors of a mirror that the database did not report too.
+/// Counts of transactions with an error on a mirror that the database did not report too, and the
+/// text of the mirror's last error.
 #[derive(Clone, Debug, Default)]
 struct MirrorErrors {
     by_class: BTreeMap<[u8; 2], u64>,

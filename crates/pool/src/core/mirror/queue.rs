@@ -42,7 +42,7 @@ pub(crate) struct MirrorClient {
     pub(crate) error: Option<Box<MirrorError>>,
 }
 
-/// Whether a client's input is buffered for a mirror, and if not, why.
+/// The state of buffering a client's current input for one mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BufferingState {
     /// Buffering starts at the next point between two transactions.
@@ -132,8 +132,8 @@ impl MirrorQueue {
         }
     }
 
-    /// Reserves space for more bytes of the client's transaction, or drops the transaction if the
-    /// buffer is full.
+    /// Reserves space for more bytes of the client's transaction, or drops the transaction if they
+    /// would exceed the client's buffer limit or that of all clients.
     pub(crate) fn reserve_bytes(&mut self, bytes: usize) {
         if self.buffering != BufferingState::Active {
             return;

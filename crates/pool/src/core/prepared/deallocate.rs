@@ -3,9 +3,10 @@
 
 use crate::core::session::state::strip_keyword;
 
-/// Returns the name in a query string that consists of a single DEALLOCATE. Unquoted names are
-/// folded to lower case. Returns `None` for other query strings, for DEALLOCATE ALL, and for names
-/// that contain quotes or other special characters; these are sent to the server.
+/// Returns the name in a query string that consists of a single `DEALLOCATE [PREPARE] name`.
+/// Unquoted names are folded to lower case. Returns `None` for other query strings, for DEALLOCATE
+/// ALL, for quoted names that contain quotes, for unquoted names with special characters, and for
+/// texts longer than [`SQL_BYTES_MAX`]; these are sent to the server.
 pub(crate) fn name(sql: &[u8]) -> Option<Vec<u8>> {
     let sql = sql.trim_ascii_start();
     if sql.len() > SQL_BYTES_MAX || !matches!(sql.first(), Some(b'd' | b'D')) {

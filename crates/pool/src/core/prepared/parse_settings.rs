@@ -85,7 +85,7 @@ impl ParseSettings {
     }
 }
 
-/// How uncertain it is which values will be in force when a server processes the next message.
+/// The uncertainty about the values that will be in force when a server processes the next message.
 /// Ordered from best to worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Uncertainty {

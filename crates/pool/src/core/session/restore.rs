@@ -83,7 +83,7 @@ fn statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// How a statement changes session parameters.
+/// A change that a statement makes to session parameters.
 enum ParameterChange<'a> {
     ResetAll,
     Reset(&'a [u8]),

@@ -7,7 +7,7 @@
 
 use crate::cluster::TargetRole;
 
-/// Whether the linked client's writes are tracked, and whether one was detected.
+/// The state of write detection for the client that a server is linked to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WriteDetection {
     /// Not tracked: the client does not read its own writes.

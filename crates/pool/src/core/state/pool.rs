@@ -42,7 +42,7 @@ impl WelcomeMessage {
     }
 }
 
-/// A request for a server from a starved worker.
+/// A starved worker's request for a server of this worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StarvedWorker {
     pub(crate) worker: WorkerId,
@@ -123,7 +123,8 @@ impl PoolState {
         }
     }
 
-    /// Applies changed settings.
+    /// Replaces the pool's settings with `spec`. If `spec` has no server parameters for the login
+    /// of clients yet, it inherits those of the old settings.
     pub(crate) fn update_spec(&mut self, spec: Arc<PoolSpec>) {
         spec.welcome.inherit(&self.spec.welcome);
         if let Some(balancers) = &mut self.balancers {
@@ -143,9 +144,10 @@ impl PoolState {
         }
     }
 
-    /// Returns the reason why the server is unavailable: the pool has no connections, and the last
-    /// login failed. `None` while the server is known to be restarting: clients, including those
-    /// that log in, then wait.
+    /// Returns the reason why the server is unavailable: the last login failed, and this worker has
+    /// no connections of the pool except those being opened. Returns `None` for an owner pool of
+    /// clusters, and while the server is known to be restarting: clients, including those that log
+    /// in, then wait.
     pub(crate) fn outage(&self) -> Option<&ServerFailure> {
         let is_down = self.servers == self.opening && !self.is_restarting;
         self.last_failure.as_deref().filter(|_| is_down && self.spec.clusters.is_empty())

@@ -8,15 +8,16 @@ use crate::core::time::Time;
 /// Counters and times of a pool since the worker added it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Number of times that a client was assigned a server.
+    /// Number of times that a client, connected or internal, was assigned a server.
     pub assignments: u64,
     /// Number of completed transactions, including those of a single statement.
     pub transactions: u64,
-    /// Number of client requests that a server answered with ReadyForQuery.
+    /// Number of query strings, function calls and batches up to a Sync that clients sent and a
+    /// server has answered.
     pub queries: u64,
-    /// Bytes received from clients.
+    /// Bytes received from clients after authentication, and those passed to internal clients.
     pub client_bytes: u64,
-    /// Bytes received from servers.
+    /// Bytes received from servers after login.
     pub server_bytes: u64,
     /// Durations of transactions: how long each used its server.
     pub transaction_time: DurationHistogram,
@@ -24,19 +25,22 @@ pub struct PoolStats {
     pub query_time: DurationHistogram,
     /// How long clients waited for servers; clients that did not have to wait do not count.
     pub wait_time: DurationHistogram,
-    /// Number of named statements prepared by clients.
+    /// Number of named statements prepared by clients, where the pooler rewrites statement names.
     pub client_parses: u64,
-    /// Number of named statements prepared on servers.
+    /// Number of named statements prepared on servers for clients, where the pooler rewrites names.
     pub server_parses: u64,
-    /// Number of Binds of named statements.
+    /// Number of Binds of named statements, where the pooler rewrites names.
     pub binds: u64,
-    /// Number of client logins.
+    /// Number of authenticated clients, including those refused because the server was down.
     pub logins: u64,
-    /// Number of reads sent to the primary because no standby had replayed their client's writes.
+    /// Number of times that the primary was selected for a client's read because no standby had
+    /// replayed the client's writes.
     pub reads_redirected: u64,
-    /// Number of times that a client waited for a standby to replay its writes.
+    /// Number of times that no member was selected for a client because no standby had replayed its
+    /// writes. While the client waits, each further selection counts too: one every 100 ms, and one
+    /// whenever the cluster's state changes.
     pub reads_waited: u64,
-    /// Number of notifications, counted once for each receiving client.
+    /// Number of notifications queued for clients, counted once for each client.
     pub notifications: u64,
     /// Number of notifications dropped because a client did not read them in time.
     pub notifications_dropped: u64,

@@ -199,8 +199,8 @@ impl ServerConnection {
         self.parameters.parse_state.record_change(uncertainty);
     }
 
-    /// Returns how uncertain running a text makes the parse settings. `by_parameter` is called if
-    /// the name of the setting is a bound value.
+    /// Returns the uncertainty about the parse settings after `sql` has run. `by_parameter` is
+    /// called if the name of the setting that it changes is a bound value.
     pub(crate) fn parse_settings_uncertainty(
         &self,
         sql: &[u8],

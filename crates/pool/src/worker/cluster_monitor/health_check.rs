@@ -183,6 +183,8 @@ impl ControlConnection {
 }
 
 impl HealthCheck {
+    /// Creates health checks without a connection; the first check opens one.
+    ///
     /// # Errors
     ///
     /// The process is out of file descriptors.

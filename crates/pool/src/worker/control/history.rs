@@ -36,7 +36,8 @@ impl PoolerHandle {
     }
 }
 
-/// The totals of all pools at the ends of the last two periods.
+/// The totals of all pools, except mirrors, at the ends of the last two statistics periods, and the
+/// length of the last one.
 #[derive(Debug, Default)]
 pub(in crate::worker) struct StatsHistory {
     period_start: Option<Instant>,

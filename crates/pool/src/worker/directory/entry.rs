@@ -95,6 +95,8 @@ pub(in crate::worker) struct ServerTls {
 }
 
 impl ServerTls {
+    /// Loads the TLS files for connections to servers, unless TLS is disabled.
+    ///
     /// # Errors
     ///
     /// A configured TLS file cannot be used.

@@ -26,7 +26,7 @@ pub(super) fn shared_key(config: &Config, key: &PoolKey) -> PoolKey {
     PoolKey { user: forced.unwrap_or_else(|| key.user.clone()), ..key.clone() }
 }
 
-/// Returns the settings of a pool; `None` if the database does not exist.
+/// Returns the settings of a pool; `None` if its database, cluster member or mirror does not exist.
 pub(super) fn pool_settings(config: &Config, key: &PoolKey) -> Option<PoolSettings> {
     let mut settings = config.pool(&key.database, &key.user)?;
     if let Some((replication, own)) = &key.replication {

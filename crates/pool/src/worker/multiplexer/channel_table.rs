@@ -23,7 +23,8 @@ pub(super) enum ListenOutcome {
     Missed(ListeningClient),
 }
 
-/// The channels and the clients that listen to them.
+/// The channels and the clients that listen to them, with the LISTEN and UNLISTEN statements that
+/// must still be sent.
 #[derive(Debug, Default)]
 pub(super) struct ChannelTable {
     channels: HashMap<Channel, ChannelClients>,

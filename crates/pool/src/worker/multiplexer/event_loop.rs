@@ -43,8 +43,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the thread and its connection are kept without clients.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of notifications queued for workers. At the maximum, the thread stops reading,
-/// and the server queues further notifications.
+/// Maximum number of notifications of all databases that are queued for workers, counted once per
+/// worker. At the maximum, the threads stop reading, and the servers queue further notifications.
 const IN_FLIGHT_MAX: usize = 100_000;
 
 /// The state of a multiplexer's thread.

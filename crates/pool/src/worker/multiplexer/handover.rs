@@ -62,7 +62,7 @@ fn marker_round(notification: &ServerNotification, marker: &Channel) -> Option<u
     std::str::from_utf8(payload).ok()?.parse().ok()
 }
 
-/// The old process's side of a takeover.
+/// The old process's side of a takeover, for the channels of one database.
 #[derive(Debug)]
 pub(super) struct OutgoingHandover {
     outgoing: Sender<Outgoing>,
@@ -170,7 +170,7 @@ impl OutgoingHandover {
     }
 }
 
-/// The new process's side of a takeover.
+/// The new process's side of a takeover, for the channels of one database.
 #[derive(Debug)]
 pub(super) struct IncomingHandover {
     marker: Channel,
@@ -306,7 +306,7 @@ impl IncomingHandover {
         Some(retained.map(|(_, notification)| Arc::clone(notification)).collect())
     }
 
-    /// Whether the marker of a channel has not arrived yet.
+    /// Whether this process listens to a channel whose marker has not arrived yet.
     fn expects_marker(&self, channel: &Channel) -> bool {
         let confirmed = self.rounds.iter().filter(|(round, _)| !self.unconfirmed.contains(round));
         confirmed.into_iter().any(|(_, channels)| channels.contains(channel))

@@ -270,8 +270,8 @@ impl PoolWorker {
         self.core.limit_message_size(longest);
     }
 
-    /// Stops accepting clients, except on unix sockets for the console, and changes the phase to
-    /// `stage`.
+    /// Stops accepting clients, except on unix sockets for the console. Changes the phase to
+    /// `stage`, unless the worker is already draining or stopped.
     pub(super) fn stop_accepting(&mut self, stage: WorkerPhase) {
         self.cancel_suspend();
         self.unregister_listeners();

@@ -83,7 +83,7 @@ pub(super) const CHANNELS: u8 = 11;
 /// New to old: the new process listens to the channels of a round, given by database and number.
 pub(super) const LISTENING: u8 = 12;
 
-/// Channels that clients of a database listen to.
+/// The body of CHANNELS: a round of channels that the clients of a database listen to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListenedChannels {
     pub(super) database: String,
@@ -122,14 +122,14 @@ impl ListenedChannels {
     }
 }
 
-/// Encodes the name of a database and the number of a round.
+/// Encodes the body of LISTENING: the number of a round, a u32, and the database, a text.
 pub(super) fn encode_round(database: &str, round: u32) -> Vec<u8> {
     let mut out = round.to_be_bytes().to_vec();
     push_text(&mut out, database.as_bytes());
     out
 }
 
-/// Decodes a database and a round; `None` if the bytes are malformed.
+/// Decodes the body of LISTENING into database and round; `None` if the bytes are malformed.
 pub(super) fn decode_round(bytes: &[u8]) -> Option<(String, u32)> {
     let mut from = TakeoverDecoder(bytes);
     let round = u32::from_be_bytes(from.array()?);

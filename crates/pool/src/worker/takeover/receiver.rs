@@ -26,7 +26,8 @@ use crate::{
 /// Timeout for each step of the old process before this process is ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A new process that has received the listeners and is not ready yet.
+/// The new process's state in a takeover after it has received the listeners and before it is
+/// ready for clients.
 #[derive(Debug)]
 pub(in crate::worker) struct Successor {
     socket: UnixStream,
@@ -129,7 +130,7 @@ fn refusal_error(frame: &frame::TakeoverFrame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
 
-/// Receives clients from the old process.
+/// The new process's end of the takeover socket, on which it receives clients.
 #[derive(Debug)]
 pub(in crate::worker) struct HandoverReceiver {
     socket: UnixStream,

@@ -60,7 +60,7 @@ pub(in crate::worker) enum Outgoing {
     },
 }
 
-/// Hands listeners and clients over to a new process.
+/// The old process's side of a takeover, which hands listeners and clients over.
 #[derive(Debug)]
 pub(in crate::worker) struct HandoverSender {
     pub(in crate::worker) control: PoolerHandle,
@@ -72,9 +72,10 @@ pub(in crate::worker) struct HandoverSender {
 /// Timeout for each step of the new process before it is ready.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// First and longest interval between checks for remaining clients. Each check makes the workers
-/// iterate over their clients.
+/// First interval between checks for remaining clients; it doubles up to [`POLL_INTERVAL_MAX`].
+/// Each check makes the workers iterate over their clients.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest interval between checks for remaining clients.
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 /// Interval at which to check whether the pooler has stopped.
@@ -132,8 +133,9 @@ impl HandoverSender {
     ///
     /// # Errors
     ///
-    /// The new process failed before the end. Clients that it has not acknowledged are served here
-    /// again.
+    /// The new process was refused, because of its protocol version or a shutdown of this process,
+    /// or the handover failed before the end. Clients that the new process has not acknowledged are
+    /// served here again.
     fn hand_over(&self, socket: &UnixStream) -> io::Result<()> {
         socket.set_read_timeout(Some(STEP_TIMEOUT))?;
         socket.set_write_timeout(Some(STEP_TIMEOUT))?;

@@ -23,7 +23,8 @@ const RUNNING: &str = "CPU*";
 const REQUESTED: &str = "Timeout:PgSleep";
 /// Share of database time from which one event dominates.
 const DOMINANT_SHARE: f64 = 0.3;
-/// Average number of waiting sessions below which a share means little.
+/// Minimum average number of sessions that wait for a dominant event: with fewer, a share means
+/// little.
 const DOMINANT_SESSIONS_MIN: f64 = 0.2;
 /// Number of waiting sessions from which a second counts as part of a surge or stall.
 const SESSIONS_MIN: f64 = 1.0;
@@ -77,8 +78,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Finds the most expensive run of seconds whose value is at least `least`. `usual` is subtracted
-/// from each second's value.
+/// Finds the most expensive run of at least [`SECONDS_MIN`] seconds whose values are at least
+/// `least`. `usual` is subtracted from each second's value.
 fn worst_run(
     window: &RecordingWindow,
     values: &[f64],
@@ -104,7 +105,8 @@ fn worst_run(
     worst
 }
 
-/// Finds seconds in which sessions wait and none is on a processor, so that nothing commits.
+/// Finds the most expensive run of seconds in which sessions wait and none was sampled on a
+/// processor.
 fn find_stall(
     summary: &mut RecordingSummary,
     window: &RecordingWindow,
@@ -142,7 +144,8 @@ fn find_stall(
     Some(run)
 }
 
-/// Compares each event with its own median second.
+/// Finds, for each event, the most expensive run of seconds with many more sessions than in the
+/// event's median second, unless it lies within `stall`.
 fn find_surges(
     summary: &mut RecordingSummary,
     window: &RecordingWindow,

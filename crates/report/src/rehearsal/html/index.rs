@@ -47,7 +47,7 @@ pub struct IndexRow {
     pub downloads: Vec<(&'static str, String)>,
 }
 
-/// How a past rehearsal ended.
+/// The outcome of a past rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexOutcome {
     /// It has a report with this verdict.

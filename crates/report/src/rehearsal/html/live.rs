@@ -17,12 +17,12 @@ use crate::{
 pub(super) const LIVE_STYLE: &str = include_str!("live.css");
 pub(super) const LIVE_SCRIPT: &str = include_str!("live.js");
 
-/// The state of a running rehearsal, as its page needs it.
+/// The state of a rehearsal, as the page that shows its progress needs it.
 #[derive(Clone, Debug, Serialize)]
 pub struct LiveSnapshot {
     /// Increases with each change.
     pub revision: u64,
-    /// Whether the rehearsal is running.
+    /// Whether the rehearsal is running, or how it ended.
     pub phase: LivePhase,
     /// The current step or the result, in words.
     pub headline: String,
@@ -52,7 +52,7 @@ pub struct LiveSnapshot {
     pub has_report: bool,
 }
 
-/// Whether a rehearsal is running, and how it ended.
+/// The phase of a rehearsal: running, or over with a certain outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LivePhase {
@@ -81,7 +81,7 @@ pub struct LiveStep {
     pub elapsed_s: Option<f64>,
 }
 
-/// How far a step is.
+/// The state of a step or of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LiveStepState {
@@ -106,7 +106,7 @@ pub struct LiveReplay {
     pub failed: u64,
     /// Connections that are open.
     pub connections: u64,
-    /// How late the most recent statement was sent, in microseconds.
+    /// How long after its due time the statement that ended last was sent, in microseconds.
     pub lag_us: f64,
 }
 

@@ -10,7 +10,7 @@ use crate::rehearsal::{RehearsalSide, RehearsalVerdict};
 pub struct Page {
     /// A title with the database and the change: `Rehearsal of shop: PostgreSQL 15.4 to 17.2`.
     pub title: String,
-    /// Whether the change passed, or the runs are not comparable.
+    /// The verdict: whether the change passed, failed, or the runs are not comparable.
     pub verdict: RehearsalVerdict,
     /// The result in words, without the verdict: `1 of 14 queries is slower`.
     pub headline: String,
@@ -242,7 +242,8 @@ pub struct PlanPair {
     pub change: String,
 }
 
-/// Figures over time. All runs share a clock: the time since the start of the run.
+/// Charts of figures over the time of the runs. All runs share a clock: the time since the start of
+/// the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimeLines {
     /// Length of a bucket in seconds.

@@ -163,7 +163,7 @@ pub(super) enum MappingResult {
     NoRule,
 }
 
-/// The rules of a file.
+/// The mapping rules of a file, with its defaults for timers.
 #[derive(Debug)]
 pub(super) struct NameMapping {
     globs: Vec<(Vec<GlobField>, MappingRule)>,
@@ -402,8 +402,8 @@ impl MappingRule {
     }
 }
 
-/// Replaces `$1` and `${1}` with the capture of that number, or with nothing if there is none. Any
-/// other `$` is copied.
+/// Replaces `$1` and `${1}` with the text that the wildcard or group of that number matched, or
+/// with nothing if there is none. Any other `$` is copied.
 fn expand<'c>(template: &str, capture: &dyn Fn(usize) -> Option<&'c str>) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;

@@ -26,13 +26,13 @@ use crate::daemon::shutdown::{ShutdownSignal, wait_readable};
 pub(super) enum PostmasterStatus {
     /// In recovery, not accepting connections.
     Starting,
-    /// Accepting connections, as a hot standby or as a primary.
+    /// Accepting connections (`ready`), or a standby without `hot_standby` (`standby`).
     Accepting,
     /// Shutting down, or waiting for its sessions to end.
     Stopping,
 }
 
-/// Why a wait ended.
+/// The event that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostEvent {
     /// The deadline passed: an image is due.

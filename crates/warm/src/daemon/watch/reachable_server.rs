@@ -21,7 +21,7 @@ pub(super) struct ReachableServer {
     pub(super) not_local_reason: Option<String>,
 }
 
-/// When a server's cache was last empty.
+/// The time at which a server's cache was last empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheColdSince {
     /// Time by our clock, in microseconds since 1970; comparable with the times of images.
@@ -39,7 +39,7 @@ impl CacheColdSince {
     }
 }
 
-/// Why a server could not be connected to or queried.
+/// The reason why a server could not be connected to or queried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServerAccessError {
     #[error(transparent)]
@@ -85,7 +85,7 @@ const COLD_SINCE_SQL: &str = "SELECT (extract(epoch FROM clock_timestamp() - cre
         (SELECT max(backend_start) FROM pg_stat_activity WHERE backend_type = 'checkpointer')
     )) c (created)";
 
-/// Limit for connecting to a server and for its reply.
+/// Maximum time to wait for a server's reply, and to connect to it unless `connect_timeout` is set.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to a server and finds out whether its memory can be read.
@@ -136,7 +136,7 @@ fn query_cold_since(client: &mut Client) -> Result<CacheColdSince, ServerAccessE
     Ok(CacheColdSince { at_us: now_us - age_us, server_clock_us })
 }
 
-/// The data directory of a server that is connected to through a Unix socket.
+/// The data directory of a server that is connected to through a Unix socket; `None` for TCP.
 pub(super) fn find_data_dir(target: &ConnectTarget) -> Option<PathBuf> {
     target.endpoints().iter().find_map(|endpoint| match endpoint {
         Endpoint::Unix { path } => postmaster::data_dir_from_socket(path),

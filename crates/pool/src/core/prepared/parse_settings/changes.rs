@@ -5,7 +5,7 @@ use crate::core::{
     session::state::strip_keyword,
 };
 
-/// How running a text changes the parse settings.
+/// The effect that running a text has on the parse settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParseSettingsChange {
     /// The text makes the settings uncertain to this degree.
@@ -154,8 +154,9 @@ fn set_config_arguments(sql: &[u8]) -> impl Iterator<Item = SetConfigName<'_>> {
     })
 }
 
-/// Whether a prepared statement with this text may mean something else under other parse settings.
-/// It cannot if it consists only of plain words, parameters and numbers.
+/// Whether a prepared statement with this text may mean something else under other parse settings:
+/// it contains a non-ASCII byte, a string literal, a cast, or NULL other than in IS NULL and IS NOT
+/// NULL. `false` for a SET in ASCII without backslashes.
 pub(crate) fn depends_on_parse_settings(sql: &[u8]) -> bool {
     if !sql.is_ascii() {
         return true; // The meaning of non-ASCII bytes depends on the encoding.
