@@ -84,8 +84,8 @@ impl RuleSubject {
         }
     }
 
-    /// Whether the value is a time that keeps growing. Such a value has been above the threshold
-    /// for as long as it exceeds it.
+    /// Whether the value is a time that keeps growing. Such a value crossed the threshold
+    /// `value - threshold` seconds ago.
     fn is_elapsed_time(self) -> bool {
         !matches!(self, Self::Connections | Self::Lag | Self::Wraparound)
     }

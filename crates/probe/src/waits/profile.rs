@@ -202,7 +202,7 @@ impl Profile {
 }
 
 impl WaitReport {
-    /// Database time by class of events, most first.
+    /// Returns the database time of each class of wait events, largest first.
     pub fn classes(&self) -> Vec<(Class, Duration)> {
         let mut times = HashMap::<Class, Duration>::new();
         for row in self.rows.iter().filter(|row| row.group == TimeCategory::Database) {

@@ -26,9 +26,10 @@ pub struct LiveSnapshot {
     pub phase: LivePhase,
     /// The current step or the result, in words.
     pub headline: String,
-    /// The steps of this call, in order. Those of finished runs of an earlier call are left out.
+    /// The steps of this invocation of `howdah rehearse`, in order. Steps of runs that an earlier
+    /// invocation finished are left out.
     pub steps: Vec<LiveStep>,
-    /// Time since the start of this call, in seconds.
+    /// Time since the start of this invocation, in seconds.
     pub elapsed_s: f64,
     /// Estimated time left in seconds; unknown estimates are left out.
     pub left_s: f64,
@@ -36,7 +37,7 @@ pub struct LiveSnapshot {
     pub is_left_known: bool,
     /// The replay in progress.
     pub replay: Option<LiveReplay>,
-    /// The runs: those finished in an earlier call, then those of this call.
+    /// The runs: those that an earlier invocation finished, then those of this one.
     pub runs: Vec<LiveRun>,
     /// Notes for the user, in the order in which they were made.
     pub notes: Vec<String>,
@@ -127,7 +128,7 @@ pub struct LiveRun {
     pub failed: Option<u64>,
     /// Number of events that were never sent.
     pub skipped: Option<u64>,
-    /// Median latency in microseconds; not known for runs of an earlier call.
+    /// Median latency in microseconds; not known for runs of an earlier invocation.
     pub p50_us: Option<f64>,
     /// 95th percentile of latency in microseconds.
     pub p95_us: Option<f64>,
