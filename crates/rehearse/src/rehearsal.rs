@@ -267,17 +267,18 @@ impl Rehearsal {
     /// Returns the mapping of captured roles and databases to those used on a side, which may be
     /// copies.
     fn identities(&self, side: RehearsalSide, survey: &ConcurrencyEstimate) -> IdentityMap {
-        let mut identities = self.original_identities(side);
-        if self.options.reset != ResetMode::Copy {
-            return identities;
-        }
+        let originals = self.original_identities(side);
+        let mut identities = originals.clone();
         if let Some(database) = &mut identities.as_database {
-            *database = copies::copy_name(database, side);
-            return identities;
-        }
-        for (_, captured) in survey.sessions.keys().filter(|(_, captured)| !captured.is_empty()) {
-            let copy = copies::copy_name(self.original_identities(side).database(captured), side);
-            identities.databases.insert(captured.clone(), copy);
+            *database = self.working_database(side, database);
+        } else if self.options.reset == ResetMode::Copy {
+            let captured = survey.sessions.keys().map(|(_, captured)| captured);
+            identities.databases.extend(captured.filter(|captured| !captured.is_empty()).map(
+                |captured| {
+                    let working = self.working_database(side, originals.database(captured));
+                    (captured.clone(), working)
+                },
+            ));
         }
         identities
     }

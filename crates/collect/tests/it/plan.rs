@@ -96,6 +96,14 @@ fn hostile_text_is_never_executed() {
     assert_eq!(client.one_value("SELECT to_regclass('pwned')").unwrap(), None);
 }
 
+/// Shows in the table `ran` that a function was run, and by whom.
+const TELL: &str =
+    "CREATE FUNCTION tell() RETURNS void LANGUAGE sql AS 'INSERT INTO ran VALUES (current_user)'";
+
+/// A function that writes. The planner evaluates it, because it is declared immutable.
+const EVIL: &str = "CREATE FUNCTION evil(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \
+    $$ BEGIN PERFORM tell(); RETURN 1; END $$";
+
 #[test]
 fn mislabelled_function_is_not_run_by_powerful_role() {
     let Some(cluster) =
@@ -111,10 +119,8 @@ fn mislabelled_function_is_not_run_by_powerful_role() {
         "GRANT SELECT ON item TO reader",
         "GRANT ALL ON ran TO PUBLIC",
         "SET ROLE mallory",
-        "CREATE FUNCTION tell() RETURNS void LANGUAGE sql AS 'INSERT INTO ran VALUES (current_user)'",
-        // The planner evaluates it, because it is declared immutable.
-        "CREATE FUNCTION evil(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \
-         $$ BEGIN PERFORM tell(); RETURN 1; END $$",
+        TELL,
+        EVIL,
         "RESET ROLE",
     ] {
         client.query(sql).unwrap();
@@ -171,13 +177,7 @@ fn planning_stays_read_only() {
         (function.as_str(), owner.as_str()),
         ("the constraints of domain session_switch", "mallory")
     );
-    for sql in [
-        "SET ROLE mallory",
-        "CREATE FUNCTION tell() RETURNS void LANGUAGE sql AS 'INSERT INTO ran VALUES (current_user)'",
-        "CREATE FUNCTION evil(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \
-         $$ BEGIN PERFORM tell(); RETURN 1; END $$",
-        "RESET ROLE",
-    ] {
+    for sql in ["SET ROLE mallory", TELL, EVIL, "RESET ROLE"] {
         client.query(sql).unwrap();
     }
     for (domain, expected) in [("session_switch", "25006"), ("transaction_switch", "25001")] {
