@@ -35,7 +35,8 @@ struct CodeMapping {
     end: u64,
     /// Offset of the mapping in the file.
     offset: u64,
-    /// The path by which this process can open the file.
+    /// Path under `/proc/PID` by which howdah can open the file, even if the inspected process has
+    /// another root directory.
     file: PathBuf,
     inode: u64,
     name: Box<str>,

@@ -25,7 +25,8 @@ pub(super) struct SyslogFragment<'a> {
     /// Time in the form of `%m`.
     pub(super) time: &'a str,
     pub(super) host: &'a [u8],
-    /// The program: `postgres`, unless `syslog_ident` is set.
+    /// Name of the program that wrote the fragment: `syslog_ident` if it is a PostgreSQL server,
+    /// which is `postgres` by default.
     pub(super) program: &'a [u8],
     pub(super) pid: &'a [u8],
     pub(super) text: &'a [u8],

@@ -199,7 +199,8 @@ pub(crate) fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Parses `%c` into start second and process id.
+/// Parses a session id (`%c`). Returns the session's start time in seconds since 1970, and its
+/// process id.
 pub(crate) fn parse_session_id(text: &[u8]) -> Option<(i64, u32)> {
     let dot = text.iter().position(|byte| *byte == b'.')?;
     let (start, pid) = (parse_hex(&text[..dot])?, parse_hex(&text[dot + 1..])?);

@@ -25,7 +25,8 @@ pub struct LogFacts {
     pub verbose: u64,
     /// Length in bytes at which the server cut values (`log_parameter_max_length`), if it did.
     pub parameter_limit_bytes: Option<usize>,
-    /// Values that were cut.
+    /// Number of parameter values that the server truncated (`log_parameter_max_length`,
+    /// `log_parameter_max_length_on_error`).
     pub truncated_values: u64,
     /// Sessions in the log.
     pub sessions: u64,

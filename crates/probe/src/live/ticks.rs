@@ -12,7 +12,8 @@ use std::{
 use super::{Pace, ProbeOutput};
 use crate::waits::TickSchedule;
 
-/// A ticker that ends after the duration or when stopped.
+/// Ticks at a fixed period until the probe's duration has passed, the probe is stopped, or its
+/// output is closed.
 #[derive(Debug)]
 pub(super) struct Ticks {
     stop: Arc<AtomicBool>,
