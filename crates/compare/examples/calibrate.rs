@@ -6,7 +6,7 @@
 //! ```
 //!
 //! All runs are of one unchanged setup, at least six of them. Prints a table in Markdown: the
-//! verdicts of 1,000 random splits, then for each of the queries with the most total time the share
+//! verdicts of 1,000 random splits and the queries that were called changed, then for each of the queries with the most total time the share
 //! of 200 splits in which it is found when its executions on one side are scaled by 1.3.
 
 #![allow(clippy::print_stdout, reason = "the tables are the result")]
@@ -29,14 +29,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let runs: Vec<Samples> = paths.iter().map(|path| read(path, None)).collect::<Result<_, _>>()?;
     let mut random = SplitRandom(seed());
-    let mut verdicts = BTreeMap::new();
+    let (mut verdicts, mut changed) = (BTreeMap::new(), BTreeMap::new());
     for _ in 0..SPLITS {
         let comparison = compare(&pick(&mut random, runs.len()), &runs, &runs);
         *verdicts.entry(comparison.verdict.as_str()).or_insert(0_usize) += 1;
+        for query in comparison.slower().chain(comparison.faster()) {
+            *changed.entry(beginning(&query.text.query)).or_insert(0_usize) += 1;
+        }
     }
     println!("| verdict | splits of {SPLITS} |\n|---|---|");
     for (verdict, count) in &verdicts {
         println!("| {verdict} | {count} |");
+    }
+    if !changed.is_empty() {
+        println!("\n| query called changed | splits of {SPLITS} |\n|---|---|");
+    }
+    for (query, count) in &changed {
+        println!("| `{query}` | {count} |");
     }
     let all = compare(&(0..runs.len()).collect::<Vec<_>>(), &runs, &runs);
     println!(
@@ -57,12 +66,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mut changed = comparison.slower().chain(comparison.faster());
             others += usize::from(changed.any(|it| it.fingerprint != query.fingerprint));
         }
-        let text: String = query.text.query.split_whitespace().collect::<Vec<_>>().join(" ");
-        let text: String = text.chars().take(60).collect();
+        let text = beginning(&query.text.query);
         let p50 = query.base.map_or(0, |base| base.p50_us);
         println!("| `{text}` | {p50} µs | {found} | {others} |");
     }
     Ok(())
+}
+
+/// The first 60 characters of a statement, on one line.
+fn beginning(query: &str) -> String {
+    query.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(60).collect()
 }
 
 /// Reads a run; the executions of `scaled` take longer by [`SCALE`].

@@ -1,7 +1,10 @@
 use howdah_dataset::ReplayOutcome;
 
 use super::*;
-use crate::{ChangeFactor, ChangedPart, MachineLoad, RunInfo, testing::RunBuilder};
+use crate::{
+    ChangeFactor, ChangedPart, MachineLoad, RunInfo, statistics::random::SeededRandom,
+    testing::RunBuilder,
+};
 
 fn verdict(comparison: &Comparison, query: u64) -> QueryVerdict {
     find_query(comparison, query).verdict
@@ -362,6 +365,46 @@ fn one_changed_query_is_found_in_several_quiet_runs() {
         names == [7] && comparison.verdict == Overall::Slower
     });
     assert!(found.count() as u64 >= ROUNDS * 8 / 10);
+}
+
+/// Adds a query whose executions all begin in the same 5 ms of a run, `typical_us` long.
+fn with_burst(mut run: Samples, query: u64, typical_us: f64) -> Samples {
+    let mut builder = RunBuilder::new(query);
+    for execution in 0..100 {
+        let service_us = typical_us * (0.1 * builder.random.normal()).exp();
+        let sent_us = Some(execution * 50);
+        run.record(&ReplayOutcome { sent_us, ..builder.outcome(query, service_us) });
+    }
+    run
+}
+
+#[test]
+fn burst_of_executions_says_little_about_the_next_run() {
+    // Medians of one such burst in 24 runs on an unchanged server, in microseconds.
+    const TYPICAL_US: [f64; 24] = [
+        64.0, 27.0, 85.0, 28.0, 15.0, 17.0, 71.0, 71.0, 27.0, 62.0, 25.0, 29.0, 16.0, 17.0, 58.0,
+        68.0, 16.0, 105.0, 14.0, 15.0, 28.0, 16.0, 14.0, 16.0,
+    ];
+    const BURST: u64 = 99;
+    let runs: Vec<Samples> = setup(1, 24, 0.01, |_| 1.0)
+        .into_iter()
+        .zip(TYPICAL_US)
+        .map(|(run, typical_us)| with_burst(run, BURST, typical_us))
+        .collect();
+    let mut random = SeededRandom::new(1);
+    for _ in 0..100 {
+        let mut chosen = runs.clone();
+        random.truncate_to_sample(&mut chosen, 6);
+        let comparison = compare_setups(&chosen[..3], &chosen[3..]);
+        let verdict = verdict(&comparison, BURST);
+        assert!(!verdict.is_slower() && !verdict.is_faster(), "{verdict:?}");
+    }
+    let side = |seed, typical_us: f64| -> Vec<Samples> {
+        let runs = setup(seed, 3, 0.01, |_| 1.0).into_iter();
+        runs.map(|run| with_burst(run, BURST, typical_us)).collect()
+    };
+    let comparison = compare_setups(&side(1, 30.0), &side(2, 3_000.0));
+    assert!(verdict(&comparison, BURST).is_slower());
 }
 
 #[test]

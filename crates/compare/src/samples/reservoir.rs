@@ -1,6 +1,8 @@
 //! A bounded uniform sample of a query's executions, for the statistics that need values in order
 //! of time.
 
+use std::collections::HashSet;
+
 use crate::statistics::random::SeededRandom;
 
 /// Maximum number of executions stored per query and run; later ones replace random earlier ones.
@@ -88,6 +90,13 @@ impl Reservoir {
         samples.into_iter().map(|sample| f64::from(sample.service_us)).collect()
     }
 
+    /// Returns the number of tenths of a second in which stored executions began.
+    pub(crate) fn tenths(&self) -> usize {
+        let tenths: HashSet<i32> =
+            self.samples.iter().map(|sample| sample.at_ms.div_euclid(100)).collect();
+        tenths.len()
+    }
+
     /// Returns the stored durations in microseconds, smallest first.
     pub(crate) fn sorted(&self) -> Vec<u32> {
         let mut durations: Vec<u32> = self.samples.iter().map(|sample| sample.service_us).collect();
@@ -105,6 +114,16 @@ fn all_executions_are_stored_below_limit() {
     assert!(reservoir.is_complete());
     assert_eq!(reservoir.in_time_order(), [10_000.0, 20_000.0, 30_000.0]);
     assert_eq!(reservoir.sorted(), [10_000, 20_000, 30_000]);
+}
+
+#[test]
+fn executions_of_one_moment_share_its_tenth_of_a_second() {
+    let mut reservoir = Reservoir::new(1);
+    assert_eq!(reservoir.tenths(), 0);
+    for at in [-1, 0, 99_999, 100_000, 5_000_000, 5_000_001] {
+        reservoir.record(at, 10);
+    }
+    assert_eq!(reservoir.tenths(), 4);
 }
 
 #[test]

@@ -21,7 +21,8 @@
 //! variance is estimated per query and moderated: shrunk towards the value that is typical of all
 //! queries, as far as their variances agree. A query whose variance is exceptionally large keeps
 //! it, and does not influence the others. The variance is at least the one that the executions
-//! within the runs imply. The degrees of freedom of the sum are Satterthwaite's.
+//! within the runs imply ([`RunLevel::variance`]). The degrees of freedom of the sum are
+//! Satterthwaite's.
 //!
 //! Sources: Smyth 2004, Linear models and empirical Bayes methods (moderated variance, formulas of
 //! section 6.2); Phipson, Lee, Majewski, Alexander and Smyth 2016, Robust hyperparameter estimation
