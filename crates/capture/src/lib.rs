@@ -1,7 +1,7 @@
 //! Makes captures: selects the events to keep ([`filter`]), replaces their values ([`redact`]), and
 //! decodes the traffic of the pooler's clients into events ([`live`]).
 //!
-//! Events or bytes are processed one at a time, in the order of time; state is stored only for open
+//! Events and traffic are processed in the order of time, and state is stored only for open
 //! sessions. The `dataset` crate stores captures.
 
 pub mod filter;

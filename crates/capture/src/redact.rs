@@ -20,7 +20,7 @@ use howdah_traffic::{Action, Bound, Event, Parameter, Text, WireDetail};
 pub use self::key::{KeyError, RedactionKey};
 use self::value::ValueRedactor;
 
-/// Replaces the values in events with others of the same shape.
+/// A redactor of events, which replaces their values with others of the same shape.
 ///
 /// With one key, equal values get equal replacements, whether they are constants or bound values,
 /// so that skew and cacheability are preserved. An alphabetic character is replaced by another one,

@@ -70,7 +70,7 @@ pub struct BackendActivity {
     /// Processes that block this session: they hold the lock that it waits for, or wait for it
     /// ahead of this session.
     pub blockers: Vec<Blocker>,
-    /// Time at which the session began to wait for this lock (since PostgreSQL 14).
+    /// Time at which the session began to wait for a lock (since PostgreSQL 14).
     pub blocked_since_us: Option<i64>,
     /// Whether the session's role is a superuser.
     pub is_superuser: bool,
@@ -201,7 +201,8 @@ impl BackendType {
 }
 
 impl BackendActivity {
-    /// Returns the pid and the start time, which identify a session among all of its server.
+    /// Returns the pid and the start time, which identify a session among all sessions of its
+    /// server.
     pub fn key(&self) -> (i32, i64) {
         (self.pid, self.started_us)
     }

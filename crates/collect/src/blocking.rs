@@ -82,8 +82,8 @@ struct TreeBuilder<'a> {
 }
 
 impl TreeBuilder<'_> {
-    /// Returns the lowest member of the cycle that is found by following blockers upwards. There
-    /// must be a cycle, because the session is not below any root.
+    /// Returns the member with the lowest process id of the cycle that is found by following
+    /// blockers upwards. There must be a cycle, because the session is not below any root.
     fn cycle_root_above(&self, who: Blocker) -> Blocker {
         let above = |who: &Blocker| self.blockers.get(who)?.first().copied();
         let mut way = vec![who];

@@ -42,7 +42,7 @@ impl CollectError {
         move |source| Self::Query { what, source }
     }
 
-    /// Whether the connection is lost, so that a new one is needed.
+    /// Whether a new connection is needed, because none was established or it is lost.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Connect(_) => true,

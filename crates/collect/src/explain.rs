@@ -79,8 +79,8 @@ pub enum GenericPlanError {
         /// The role that would plan the statement.
         role: String,
     },
-    /// The server refused: the text is not a single plannable statement, or the role lacks
-    /// privileges on what the statement reads.
+    /// The server refused, for example because the text is not a single plannable statement, or the
+    /// role lacks privileges on its tables.
     #[error("the server cannot plan the statement: {message}")]
     Refused {
         /// The server's message.

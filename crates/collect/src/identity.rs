@@ -1,4 +1,4 @@
-//! [`PhysicalIdentity`]: which server this is, and where it stands in its WAL.
+//! [`PhysicalIdentity`]: facts that identify a server, and its position in the WAL.
 
 use std::{fmt, str::FromStr};
 
@@ -111,7 +111,7 @@ impl PhysicalIdentity {
         Ok(identity)
     }
 
-    /// Queries the facts.
+    /// Queries the facts over `client`.
     ///
     /// # Errors
     ///

@@ -45,8 +45,8 @@ pub struct PoolerClient {
     pub application: Option<Arc<str>>,
     /// Seconds that the client has waited for a server connection; `None` if it is not waiting.
     pub wait_seconds: Option<f64>,
-    /// Server connection that the client is linked to; `None` without one, or if only one of the
-    /// two lists names the pair.
+    /// Server connection that the client is linked to; `None` without one, or if `SHOW CLIENTS` and
+    /// `SHOW SERVERS` do not agree on the pair.
     pub backend: Option<PooledBackend>,
 }
 
@@ -88,7 +88,7 @@ impl ConsoleConnection {
     }
 }
 
-/// Indexes of the columns that both lists have.
+/// Indexes of columns that both `SHOW CLIENTS` and `SHOW SERVERS` have.
 struct ConsoleColumns {
     pointer: usize,
     link: usize,
@@ -107,7 +107,8 @@ impl ConsoleColumns {
     }
 }
 
-/// Joins both lists; `None` if either lacks a required column.
+/// Joins the clients with their server connections; `None` if either result lacks a required
+/// column.
 fn join(clients: &ResultSet, servers: &ResultSet) -> Option<PoolerClients> {
     let linked = linked_servers(servers)?;
     let columns = ConsoleColumns::from_result(clients)?;

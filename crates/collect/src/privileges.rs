@@ -63,7 +63,7 @@ impl Privileges {
         })
     }
 
-    /// Lists what the role cannot see or do, each with its remedy.
+    /// Returns the privileges that the role lacks, each with its remedy; empty for a superuser.
     pub fn missing(&self, version: ServerVersion) -> Vec<MissingPrivilege> {
         if self.is_superuser {
             return Vec::new();

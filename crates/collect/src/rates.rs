@@ -13,7 +13,7 @@ pub struct RateView {
     /// if the growth is unknown: for a new row, after a reset, and in the first sample. A counter
     /// that the server lacks stays [`ViewCell::Unavailable`].
     pub rows: Vec<Box<[ViewCell]>>,
-    /// Seconds between the two samples; zero for the first.
+    /// Seconds since the previous sample; zero if there is none.
     pub seconds: f64,
 }
 

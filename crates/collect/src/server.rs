@@ -40,9 +40,9 @@ pub struct ServerInfo {
     pub version: ServerVersion,
     /// Start time of the server, in microseconds since 1970 by its clock.
     pub started_us: i64,
-    /// Host that the connection goes to.
+    /// Host to which the client is connected.
     pub host: String,
-    /// Port that the connection goes to.
+    /// Port to which the client is connected.
     pub port: u16,
     /// Database that the connection uses.
     pub database: String,
@@ -133,7 +133,7 @@ impl MonitorConnection {
     ///
     /// # Errors
     ///
-    /// The same as for [`Self::activity`].
+    /// The statement or the connection failed, or the response lacks the figures.
     pub fn overview(&mut self) -> Result<Overview, CollectError> {
         let result = self.overview.run(&mut self.client, &[])?;
         Overview::from_result(&result).ok_or(CollectError::NotPostgres { what: "statistics" })

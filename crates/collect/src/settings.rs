@@ -1,5 +1,5 @@
-//! Reads a server's settings, and the values that roles and databases have instead. Any role may
-//! read both, except for a few settings that require `pg_read_all_settings`.
+//! Reads a server's settings, and the different values that are set for roles and databases. Any
+//! role may read both, except for a few settings that require `pg_read_all_settings`.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use howdah_connect::{Client, QueryError, ResultRow};
 /// A setting of a role, a database, or a role in a database; of all roles if neither is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoleSetting {
-    /// The database; `None` if the setting applies to all.
+    /// The database; `None` if the setting applies to all databases.
     pub database: Option<String>,
-    /// The role; `None` if the setting applies to all.
+    /// The role; `None` if the setting applies to all roles.
     pub role: Option<String>,
     /// Name of the setting, such as `work_mem`.
     pub name: String,

@@ -33,7 +33,7 @@ pub struct ViewColumn {
     pub title: &'static str,
     /// Unit in which values are stored.
     pub unit: ColumnUnit,
-    /// Whether the values identify a row, are current, or are sums.
+    /// The kind of the values: part of the row's key, current, or sums.
     pub kind: ColumnKind,
     /// SQL expression for the column, by server version.
     pub(crate) sql: &'static [VersionedSql],
@@ -86,9 +86,10 @@ pub struct StatsView {
     pub columns: &'static [ViewColumn],
     /// The FROM clause by server version.
     pub(crate) from: &'static [VersionedSql],
-    /// Default sort column, in descending order.
+    /// Name of the column by which rows are sorted by default, in descending order.
     pub order: &'static str,
-    /// Columns that a narrow screen shows first, most important first. The others follow in order.
+    /// Names of the columns that take precedence on a narrow screen, the most important first. The
+    /// other columns follow in display order.
     pub essential_columns: &'static [&'static str],
     /// Whether the view covers only the connected database instead of the whole cluster.
     pub is_per_database: bool,

@@ -47,8 +47,8 @@ pub const RESULT_BYTES_MAX: usize = 256 << 20;
 /// ```
 ///
 /// Text is UTF-8 in both directions, unless the database encoding is `SQL_ASCII`: then the server
-/// does not convert text. Notices go to `tracing`. Dropping the client sends Terminate to the
-/// server.
+/// does not convert text. Notices are logged with `tracing`. Dropping the client sends Terminate to
+/// the server.
 ///
 /// After a [`QueryError::Sql`] the connection usually remains usable. After an error for which
 /// [`QueryError::is_fatal`] returns true it is closed, and every further call fails.
@@ -106,7 +106,8 @@ impl Client {
         self.query_with_in(ValueFormat::Text, sql, values)
     }
 
-    /// Like [`Client::query_with`], with the columns of the result in `format`.
+    /// Runs one statement like [`Client::query_with`], and returns the columns of its result in
+    /// `format`.
     ///
     /// # Errors
     ///
@@ -157,7 +158,8 @@ impl Client {
         self.query_prepared_in(ValueFormat::Text, name, values)
     }
 
-    /// Like [`Client::query_prepared`], with the columns of the result in `format`.
+    /// Runs a statement like [`Client::query_prepared`], and returns the columns of its result in
+    /// `format`.
     ///
     /// # Errors
     ///
@@ -236,8 +238,8 @@ impl Client {
         self.session.parameter(name)
     }
 
-    /// Returns the server's version as one number, `170002` for 17.2; `None` if it was not
-    /// reported. Poolers may report any version.
+    /// Returns the server's version as one number, `170002` for 17.2; `None` if the server reported
+    /// none, or one that cannot be parsed. Poolers may report any version.
     pub fn server_version_num(&self) -> Option<u32> {
         versions::number(self.parameter("server_version")?)
     }

@@ -83,8 +83,8 @@ impl<'a> KeywordPair<'a> {
     }
 }
 
-/// Reads up to the character that ends the value, and returns the text after that character, or
-/// `None` if it is missing.
+/// Reads a value up to the character that ends it. Returns the value, and the text after that
+/// character, or `None` if it is missing.
 fn read_value(text: &str, ends: impl Fn(char) -> bool) -> (String, Option<&str>) {
     let mut value = String::new();
     let mut chars = text.chars();

@@ -1,5 +1,5 @@
-//! [`Endpoint`]: the address of a server. Parses the lists of hosts and ports that describe
-//! several.
+//! [`Endpoint`]: the address of a server. Parses the lists of hosts, addresses and ports in
+//! connection parameters.
 
 use std::{
     borrow::Cow,

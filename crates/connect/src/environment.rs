@@ -40,7 +40,7 @@ pub struct Environment {
 /// then PostgreSQL's own default.
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// Debian's directory for `pg_service.conf`, unless `PGSYSCONFDIR` is set.
+/// Debian's directory for `pg_service.conf`, which is used unless `PGSYSCONFDIR` is set.
 const SYSTEM_CONFIGURATION: &str = "/etc/postgresql-common";
 
 /// Variables that set a session parameter rather than a connection option, each with its parameter.
@@ -49,7 +49,7 @@ const SESSION_VARIABLES: [(&str, &str); 3] =
     [("PGDATESTYLE", "datestyle"), ("PGTZ", "timezone"), ("PGGEQO", "geqo")];
 
 impl Environment {
-    /// Reads the environment of this process.
+    /// Reads the environment of the current process.
     ///
     /// The user name is that of the effective user id in `/etc/passwd`; for users defined elsewhere
     /// it is `LOGNAME` or `USER`.
@@ -112,7 +112,7 @@ impl Environment {
         &self.socket_directories
     }
 
-    /// Returns the path of a file in the home directory.
+    /// Returns the path of a file in the home directory; `None` if the home directory is not known.
     pub(crate) fn home_file(&self, name: &str) -> Option<PathBuf> {
         Some(self.home.as_ref()?.join(name))
     }

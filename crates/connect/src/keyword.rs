@@ -1,8 +1,8 @@
 //! All connection keywords of libpq, with the corresponding environment variables.
 //!
 //! A keyword that is missing from the table is an error. A keyword in the table that has no effect
-//! here is accepted and reported as [`crate::Warning::Ignored`].
-//! Source: PostgreSQL manual, "Parameter Key Words" and "Environment Variables".
+//! in this crate is accepted and reported as [`crate::Warning::Ignored`]. Source: PostgreSQL
+//! manual, "Parameter Key Words" and "Environment Variables".
 
 /// A keyword of a connection string: a row of the table.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct Keyword {
     pub(crate) effect: KeywordEffect,
 }
 
-/// Whether a keyword has an effect in this crate.
+/// The effect of a keyword in this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeywordEffect {
     Supported,

@@ -6,7 +6,7 @@
 //! start of a connection. [`Client`] is a blocking connection for the control plane.
 //!
 //! The data plane is in the net crate, which handles thousands of connections at once and takes
-//! targets and TLS settings from here.
+//! targets and TLS settings from this crate.
 
 mod auth_policy;
 mod choice;

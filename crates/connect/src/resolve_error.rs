@@ -145,12 +145,12 @@ pub enum ResolveError {
         /// Name of the requested service.
         service: String,
     },
-    /// The given service file cannot be read.
+    /// A service file cannot be read, or is not UTF-8.
     #[error("cannot read service file {}", .path.display())]
     ServiceFile {
         /// Path of the service file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The reason why the file cannot be read.
         source: io::Error,
     },
     /// A line in the service's section is invalid.
@@ -211,7 +211,8 @@ impl ResolveError {
 }
 
 impl ServiceProblem {
-    /// Like [`ResolveError::unknown_keyword`], for a line of a service file.
+    /// Returns the problem of a line of a service file whose keyword is unknown. The keyword is
+    /// shown only if it looks like one.
     pub(crate) fn unknown_keyword(name: &str) -> Self {
         if looks_like_keyword(name) {
             let suggestion = keyword::nearest(name);

@@ -20,9 +20,10 @@ use crate::{
 
 /// Returns the keyword values of the service `name`.
 ///
-/// The user's own file takes precedence; the system's file is read only if the first does not
-/// define the service. `file` is the value of `PGSERVICEFILE` or `servicefile`; it must be
-/// readable, while the files in the default locations need not exist.
+/// The user's own file takes precedence; the system's file is read only if the user's does not
+/// define the service. `file`, the value of `servicefile` or `PGSERVICEFILE`, replaces
+/// `~/.pg_service.conf` as the user's file; it must be readable, while the files in the default
+/// locations need not exist.
 pub(crate) fn find(
     name: &str,
     file: Option<&str>,

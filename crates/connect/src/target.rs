@@ -22,7 +22,7 @@ use crate::{
 
 mod uri;
 
-/// The endpoints to connect to, the user, and all settings for the connection.
+/// The resolved parameters of a connection: its endpoints, user, database and all other settings.
 ///
 /// Created once by [`ConnectTarget::resolve`]. Later, only the files of [`TlsSettings`] are read.
 ///
@@ -115,9 +115,10 @@ impl ConnectTarget {
     /// Resolves parameters as libpq does. The order of precedence is arguments, service file,
     /// environment, defaults.
     ///
-    /// Among the arguments, a connection string takes precedence over [`ConnParams::host`] and its
-    /// siblings, as in PostgreSQL's own programs. Without a host the target is the local machine:
-    /// the socket in `/var/run/postgresql` or `/tmp`, whichever exists, else `localhost` by TCP.
+    /// Among the arguments, a connection string takes precedence over the other fields of
+    /// [`ConnParams`], such as `host`, as in PostgreSQL's own programs. Without a host the target
+    /// is the local machine: the socket in `/var/run/postgresql` or `/tmp`, whichever exists, else
+    /// `localhost` by TCP.
     ///
     /// # Errors
     ///
@@ -219,7 +220,7 @@ impl ConnectTarget {
     }
 
     /// Returns the timeout for each attempt to connect, which tries one address with one encryption
-    /// method; `None` means the system's default.
+    /// method; `None` means that only the system's timeout for TCP connections applies.
     pub fn connect_timeout(&self) -> Option<Duration> {
         self.connect_timeout
     }
@@ -268,7 +269,8 @@ impl ConnectTarget {
         Self { endpoints: vec![endpoint.clone()], ..self.clone() }
     }
 
-    /// Returns the same target with another timeout per attempt; `None` means the system's default.
+    /// Returns the same target with another timeout per attempt; see
+    /// [`ConnectTarget::connect_timeout`].
     #[must_use]
     pub fn with_connect_timeout(&self, timeout: Option<Duration>) -> Self {
         Self { connect_timeout: timeout, ..self.clone() }

@@ -38,7 +38,7 @@ pub enum Warning {
     PasswordFileUnreadable {
         /// Path of the password file.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The reason why the file could not be read.
         reason: String,
     },
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::{ROW_BYTES_MAX, error::WriteError, table::Encode};
 
-/// A buffer for the rows of a file, until there are enough of them.
+/// A buffer for rows until there are enough for a file.
 #[derive(Debug)]
 pub(crate) struct Buffer<R> {
     rows: Vec<R>,
@@ -19,7 +19,7 @@ pub(crate) struct FillLevel {
     limits: BufferLimits,
     /// Time at which all rows were last on disk, or at which the first row was added.
     saved: Instant,
-    /// Number of rows that were saved at that time, in a file that will be replaced.
+    /// Number of rows that are on disk, in a file that will be replaced.
     saved_rows: usize,
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum StoredType {
     TextList,
     /// A list of arbitrary bytes.
     BytesList,
-    /// A list of small numbers.
+    /// A list of 32-bit numbers.
     Int32List,
 }
 
@@ -63,8 +63,8 @@ impl Column {
     }
 
     /// Whether the file stores the column's minimum and maximum per row group. Readers use them to
-    /// select row groups by number or identity. For other strings they are useless, because nearly
-    /// all row groups contain all values.
+    /// select row groups, for example by time or session. Other columns of texts have none, because
+    /// nearly all row groups contain all their values.
     pub(crate) fn has_statistics(&self) -> bool {
         match self.column_type {
             StoredType::Int64 | StoredType::Time => true,
@@ -78,7 +78,7 @@ impl Column {
         }
     }
 
-    /// Returns the column's path in a file.
+    /// Returns the column's path in a file; for a list, the path of its entries.
     pub(crate) fn path(&self) -> ColumnPath {
         let entries = match self.column_type {
             StoredType::TextList | StoredType::BytesList | StoredType::Int32List => {
@@ -90,14 +90,14 @@ impl Column {
         ColumnPath::new(parts.map(str::to_owned).collect())
     }
 
-    /// Returns the same column, for files of `version` and later.
+    /// Returns this column, for files of format version `version` and later.
     pub(crate) const fn since(self, version: u32) -> Self {
         Self { since: version, ..self }
     }
 }
 
 impl StoredType {
-    /// Returns the type in a file.
+    /// Returns the Arrow type for writing.
     fn stored(self) -> DataType {
         let list_of = |shape: Self| DataType::List(Arc::new(list_entry(shape)));
         match self {
@@ -111,8 +111,8 @@ impl StoredType {
         }
     }
 
-    /// Returns the type after reading. Texts are read as a dictionary, so that a repeated text is
-    /// decoded once.
+    /// Returns the Arrow type for reading. Texts are read as a dictionary, so that a repeated text
+    /// is decoded once.
     fn decoded(self) -> DataType {
         match self {
             Self::Text => DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)),

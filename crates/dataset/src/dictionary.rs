@@ -178,8 +178,9 @@ pub(crate) struct Int64Column {
     nulls: usize,
 }
 
-/// Converts a count or a number of microseconds to `i64`. Larger values become `i64::MAX`, which is
-/// 292 thousand years. Columns are signed, because many tools cannot subtract unsigned numbers.
+/// Converts a count or a number of microseconds to `i64`. Values above `i64::MAX` (292 thousand
+/// years in microseconds) become `i64::MAX`. Columns are signed, because many tools cannot subtract
+/// unsigned numbers.
 pub(crate) fn saturate_to_i64(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -6,7 +6,7 @@ use parquet::errors::ParquetError;
 
 use crate::{ROW_BYTES_MAX, kind::DatasetKind};
 
-/// The reason why a dataset could not be written. The files that its writer has finished are kept.
+/// The reason why a dataset could not be written. Files that the writer has finished are kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -219,7 +219,7 @@ pub enum Corruption {
         /// The number as read.
         value: i64,
     },
-    /// A column is null where the row's kind requires a value.
+    /// A column is null in a row that requires a value.
     #[error("column {column} is null in a row that requires it")]
     Null {
         /// Name of the column.
@@ -238,7 +238,7 @@ pub enum Corruption {
 }
 
 impl WriteError {
-    /// Classifies an error of the operating system by whether there was no room.
+    /// Converts an error of the operating system to [`Self::NoRoom`] or [`Self::Io`].
     pub(crate) fn from_io(path: PathBuf, files_kept: u32, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull
@@ -250,7 +250,8 @@ impl WriteError {
 }
 
 impl ReadError {
-    /// Classifies a decoder's error by whether the system or the file caused it.
+    /// Converts a decoder's error to [`Self::Io`] if the system caused it, otherwise to
+    /// [`Self::Damaged`].
     pub(crate) fn from_parquet(path: PathBuf, source: ParquetError) -> Self {
         match source {
             ParquetError::External(inner) => match inner.downcast::<io::Error>() {
@@ -261,8 +262,8 @@ impl ReadError {
         }
     }
 
-    /// Classifies a read error. A read that ends early or seeks beyond the end means that the file
-    /// is truncated, not that the disk is failing.
+    /// Converts a read error to [`Self::Io`] or [`Self::Damaged`]. A read that ends early or seeks
+    /// beyond the end means that the file is truncated, not that the disk is failing.
     pub(crate) fn from_io(path: PathBuf, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::UnexpectedEof

@@ -134,9 +134,9 @@ impl Folder {
         self.dir.join(format!("{prefix}-{number:06}.parquet"))
     }
 
-    /// Returns the files with a prefix, first to last. The manifest counts `counted` of them. This
-    /// is all of them if it is `finished`; otherwise a crash may have occurred after a file was
-    /// written and before the manifest was.
+    /// Returns the files with a prefix, in the order of their numbers. The manifest counts
+    /// `counted` of them. More are accepted if the dataset is not `finished`, because a crash may
+    /// have occurred after a file was written and before the manifest was.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ impl DatasetKind {
         }
     }
 
-    /// Returns the version that this build writes. It reads all versions up to this one.
+    /// Returns the format version that this build writes. It reads all versions up to this one.
     pub const fn version(self) -> u32 {
         match self {
             Self::Capture => 4,

@@ -35,7 +35,7 @@ pub struct CaptureOrigin {
     pub server: Option<CapturedServer>,
 }
 
-/// The captured server: which one it is, so that a replay can refuse to run against it, and its
+/// The identity of the captured server, so that a replay can refuse to run against it, and its
 /// position in the WAL at the start of the capture, so that copies can be restored to that state.
 /// Every field may be unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,8 +53,8 @@ pub struct CapturedServer {
     /// a server with this one is the captured one, whatever its address.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_time")]
     pub postmaster_start: Option<Timestamp>,
-    /// Position in the WAL at the start of the capture, such as `0/16B3748`: everything before it
-    /// belongs to the state that a replay starts from. Unknown if the events are from logs.
+    /// Position in the WAL at the start of the capture, such as `0/16B3748`. A replay should start
+    /// from the server's state at this position. Unknown if the events are from logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lsn: Option<String>,
     /// The server's `now()` when it was at `lsn`.
@@ -109,7 +109,7 @@ pub struct CaptureManifest {
     /// Time of the latest event.
     #[serde(with = "optional_time")]
     pub last: Option<Timestamp>,
-    /// Number of events.
+    /// Number of events of all kinds.
     pub events: u64,
     /// Number of events of each kind that occurs.
     #[serde(with = "kind_counts")]
@@ -146,7 +146,7 @@ impl CaptureManifest {
         self.count_all(time..=time, &[kind]);
     }
 
-    /// Counts events of these kinds between two times, both inclusive.
+    /// Counts events of these kinds. `times` is from the earliest to the latest of them.
     pub(crate) fn count_all(&mut self, times: RangeInclusive<Timestamp>, kinds: &[Kind]) {
         let (from, to) = times.into_inner();
         self.first = Some(self.first.map_or(from, |first| first.min(from)));
@@ -182,7 +182,7 @@ pub struct RunManifest {
     /// Time at which the first statement could be sent: the origin of `due_us` and `sent_us`.
     #[serde(with = "time")]
     pub started: Timestamp,
-    /// Number of outcomes.
+    /// Number of outcomes, the sum of `done`, `failed` and `skipped`.
     pub outcomes: u64,
     /// Number of events that were replayed without an error.
     pub done: u64,

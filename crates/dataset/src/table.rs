@@ -24,7 +24,7 @@ pub(crate) trait TableRecord: Sized {
     /// The columns, in the order of the file.
     const COLUMNS: &'static [Column];
 
-    /// Columns by which the rows of a file are sorted, declared in the file.
+    /// Columns by which the rows of each row group are sorted, declared in the file.
     const SORTED_BY: &'static [&'static str] = &[];
 
     /// Decodes a batch with the columns of [`Self::COLUMNS`].

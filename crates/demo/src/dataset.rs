@@ -1,6 +1,6 @@
 //! The demo's database: a small web shop with enough rows that an index matters.
 
-/// Initial rows of `customers`, `products` and `orders`.
+/// Initial number of rows of `customers`, `products` and `orders`.
 pub(crate) const CUSTOMERS: u32 = 5_000;
 pub(crate) const PRODUCTS: u32 = 500;
 pub(crate) const ORDERS: u32 = 60_000;
@@ -12,8 +12,8 @@ pub(crate) const PLANTED_INDEX: &str = "orders_customer_id_created_at_idx";
 pub(crate) const PLANTED_QUERY: &str = "select id, created_at, status, total from orders \
      where customer_id = $1 order by created_at desc limit 10";
 
-/// Statements that create and fill the tables, one by one so that the demo can be interrupted
-/// between them. Rows are computed rather than random, so every demo has the same data.
+/// Returns the statements that create and fill the tables, in parts between which the demo can be
+/// interrupted. Rows are computed rather than random, so every demo has the same data.
 pub(crate) fn schema() -> [String; 6] {
     [
         "create table customers (
@@ -66,7 +66,7 @@ pub(crate) const WARM_UP: &str = "select count(*), sum(length(name)) from custom
      select count(*), sum(length(name)) from products; \
      select count(*), sum(length(note)) from orders";
 
-/// The statement that makes the change: it drops [`PLANTED_INDEX`].
+/// Returns the statement that makes the change: it drops [`PLANTED_INDEX`].
 pub(crate) fn change() -> String {
     format!("drop index {PLANTED_INDEX}")
 }

@@ -8,7 +8,7 @@ use std::{
 
 use crate::error::DemoError;
 
-/// Marks a folder as written by a demo.
+/// Name of the file that marks a folder as written by a demo.
 const MARKER: &str = ".howdah-demo";
 
 /// Name of the subfolder for the capture.

@@ -16,8 +16,8 @@ use crate::{
     servers::{DATABASE, ROLE, ShopServer, resolve},
 };
 
-/// Numbers that stand for ports in the names of unix sockets. The second one is for a server that
-/// happens to have the first.
+/// Port numbers for the name of the pooler's unix socket. The second one is used if the server has
+/// the first.
 const PORTS: [u16; 2] = [6432, 6433];
 
 /// Maximum number of server connections that all clients share.

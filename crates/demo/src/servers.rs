@@ -53,8 +53,8 @@ impl ShopServer {
         Ok(server)
     }
 
-    /// Starts a server with a copy of the data. This one is stopped while it is copied, then
-    /// started again.
+    /// Starts a server with a copy of the data. This server is stopped while its data is copied,
+    /// and then started again.
     pub(crate) fn copy(&mut self, name: &str) -> Result<Self, DemoError> {
         Ok(Self(self.0.clone_stopped(Builder::new().name(name))?))
     }

@@ -31,7 +31,7 @@ use crate::{
     workload,
 };
 
-/// Runs on each side, so that the difference between runs of one side shows the noise.
+/// Number of runs on each side, so that the difference between runs of one side shows the noise.
 const RUNS: u32 = 3;
 
 /// Captured time that is replayed to warm the caches if no cache image could be taken.
@@ -47,7 +47,7 @@ pub struct Demo {
     pub output: PathBuf,
     /// Where to look for PostgreSQL's programs.
     pub search: BinariesSearch,
-    /// How long the clients run, and so the length of the capture.
+    /// Time that the clients run, and so the length of the capture.
     pub duration: Duration,
     /// Set to true to interrupt the demo.
     pub stop: Arc<AtomicBool>,

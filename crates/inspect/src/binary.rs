@@ -82,7 +82,7 @@ impl Binary {
         Ok(Self { build_id, symbols, bias, segments, markers })
     }
 
-    /// The binary's build id, if the linker wrote one.
+    /// Returns the binary's build id, if the linker wrote one.
     pub fn build_id(&self) -> Option<&BuildId> {
         self.build_id.as_ref()
     }
@@ -92,7 +92,7 @@ impl Binary {
         self.symbols.contains_key(symbol)
     }
 
-    /// The address of `symbol` in the process.
+    /// Returns the address of `symbol` in the process.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl Binary {
         })
     }
 
-    /// The address of `symbol`, as in the file.
+    /// Returns the address of `symbol`, as in the file.
     ///
     /// # Errors
     ///
@@ -125,19 +125,19 @@ impl Binary {
         address.wrapping_add(self.bias)
     }
 
-    /// The address of `symbol` in the process, if the binary exports it.
+    /// Returns the address of `symbol` in the process, if the binary exports it.
     pub fn find_address(&self, symbol: &str) -> Option<u64> {
         self.symbols.get(symbol).map(|address| self.mapped_address(*address))
     }
 
-    /// The sites of the USDT probes that the binary was built with.
+    /// Returns the sites of the USDT probes that the binary was built with.
     pub fn usdt_probes(&self) -> &[UsdtProbe] {
         &self.markers
     }
 }
 
-/// The exported symbols and their addresses. All names are read at once, because the `object` crate
-/// would read them one by one.
+/// Returns the exported symbols and their addresses. All names are read at once, because the
+/// `object` crate would read them one by one.
 fn exported_symbols<'data>(
     elf: &ElfFile64<'data, Endianness, impl ReadRef<'data>>,
 ) -> object::Result<HashMap<Box<str>, u64>> {

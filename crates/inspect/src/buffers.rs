@@ -36,11 +36,11 @@ pub struct BufferMap {
 /// The descriptor of a buffer that holds a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BufferDesc {
-    /// `pg_tablespace.oid`.
+    /// OID of the tablespace.
     pub tablespace: u32,
-    /// `pg_database.oid`, 0 for the shared catalogs.
+    /// OID of the database; 0 for the shared catalogs.
     pub database: u32,
-    /// `pg_relation_filenode()` of the relation.
+    /// File number of the relation, as returned by `pg_relation_filenode()`.
     pub filenode: u32,
     /// The fork that the page belongs to.
     pub fork: Fork,
@@ -56,7 +56,7 @@ pub struct BufferDesc {
     pub is_pinned: bool,
 }
 
-/// The forks of a relation.
+/// A fork of a relation: its contents, or data about them in a separate file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fork {
     /// The relation's contents.
@@ -69,7 +69,7 @@ pub enum Fork {
     Init,
 }
 
-/// Iterator over the buffers that hold pages, in array order.
+/// An iterator over the buffers that hold pages, in array order.
 #[derive(Debug)]
 pub struct BufferDescIter {
     first: vec::IntoIter<BufferDesc>,
@@ -103,7 +103,7 @@ impl BufferMap {
         Ok(map)
     }
 
-    /// Number of buffers: `shared_buffers` in pages.
+    /// Returns the number of buffers: `shared_buffers` in pages.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -112,7 +112,7 @@ impl BufferMap {
     ///
     /// # Errors
     ///
-    /// The server stopped, or a descriptor does not carry its own number.
+    /// The server stopped, or a descriptor does not contain its own number.
     pub fn read(&self) -> Result<BufferDescIter, InspectError> {
         if self.count < PARALLEL_BUFFERS {
             return self.read_range(0..self.count);
@@ -160,7 +160,8 @@ impl BufferMap {
 }
 
 impl BufferDescIter {
-    /// Number of buffers omitted because they were being filled or changed during the copy.
+    /// Returns the number of buffers omitted because they were being filled or changed during the
+    /// copy.
     pub fn unfinished(&self) -> u32 {
         self.in_transition
     }
@@ -200,7 +201,7 @@ impl Fork {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// PostgreSQL's fork number.
+    /// Returns PostgreSQL's fork number.
     pub fn number(self) -> u32 {
         match self {
             Self::Main => 0,
@@ -210,7 +211,7 @@ impl Fork {
         }
     }
 
-    /// PostgreSQL's fork name, as accepted by `pg_relation_size()`.
+    /// Returns PostgreSQL's fork name, as accepted by `pg_relation_size()`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Main => "main",

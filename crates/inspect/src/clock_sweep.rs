@@ -31,7 +31,7 @@ pub struct ClockSweep {
 /// The state of the clock sweep at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepState {
-    /// The next buffer that the hand examines.
+    /// Index of the next buffer that the hand examines, from 0.
     pub next_victim: u32,
     /// Completed passes since the server started. Wraps at 2³².
     pub complete_passes: u32,
@@ -79,8 +79,8 @@ impl ClockSweep {
 }
 
 impl SweepState {
-    /// Buffers that the hand has passed since the server started, as long as the passes have not
-    /// wrapped.
+    /// Returns the number of buffers that the hand has passed since the server started, as long as
+    /// the passes have not wrapped.
     ///
     /// The difference between two readings divided by the difference in allocations is the number
     /// of buffers examined per allocation.
@@ -91,7 +91,7 @@ impl SweepState {
 
 const FUNCTION: &str = "have_free_buffer";
 
-/// Offset of the variable from the function's address, if the code is as expected.
+/// Returns the offset of the variable from the function's address, if the code is as expected.
 fn control_offset(code: &[u8; 16]) -> Option<i64> {
     let (skipped, code) = match code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]) {
         Some(rest) => (4, rest),
@@ -127,7 +127,7 @@ fn parse_state(bytes: &[u8; 28], buffers: u32) -> Result<SweepState, LayoutError
     })
 }
 
-/// Marks a buffer that is in no list (-2); `FREENEXT_END_OF_LIST` is -1.
+/// The mark of a buffer that is in no list; `FREENEXT_END_OF_LIST` is -1.
 const FREENEXT_NOT_IN_LIST: i32 = -2;
 
 #[cfg(test)]

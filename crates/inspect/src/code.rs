@@ -137,7 +137,7 @@ impl CodeMap {
     }
 }
 
-/// Maximum size of a file that is read; no library is that large.
+/// Maximum size in bytes of a file that is read; no library is that large.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl FunctionTable {
@@ -173,7 +173,7 @@ impl FunctionTable {
         Some(Self { segments: segments.collect(), functions })
     }
 
-    /// The last function that begins at or before a file offset, and the distance from its
+    /// Returns the last function that begins at or before a file offset, and the distance from its
     /// beginning.
     fn function(&self, offset: u64) -> Option<(&FunctionSymbol, u64)> {
         let address = self.segments.iter().find_map(|&[address, start, bytes]| {

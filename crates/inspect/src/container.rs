@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerId(Box<str>);
 
-/// A text is not a container id.
+/// The error for a text that is not a container id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a container id has 12 to 64 hexadecimal digits; `docker ps --no-trunc` shows it")]
 pub struct ContainerIdError;
@@ -75,7 +75,7 @@ impl ContainerId {
 }
 
 impl RunningServer {
-    /// The server running in a container, inspected from the container's host.
+    /// Finds the server that runs in a container, from the container's host.
     ///
     /// # Errors
     ///

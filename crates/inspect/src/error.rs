@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-/// A server cannot be inspected, or a reading is not plausible.
+/// The reason why a server cannot be inspected, or why a reading was rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
@@ -21,7 +21,7 @@ pub enum InspectError {
     Layout(#[from] LayoutError),
 }
 
-/// No running server was found, or it cannot be inspected.
+/// The reason why no running server was found, or why it cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
@@ -94,7 +94,7 @@ pub enum ProcessError {
         /// The requested container id.
         container: String,
     },
-    /// None of the container's processes is a PostgreSQL server of a supported version.
+    /// None of the container's processes is a PostgreSQL server that can be inspected.
     #[error(
         "no process in container {container} is a PostgreSQL server that can be inspected \
          (processes: {processes})"
@@ -124,7 +124,7 @@ pub enum ProcessError {
     },
 }
 
-/// A server's binary cannot be read or is not supported.
+/// The reason why a server's binary cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BinaryError {
@@ -167,19 +167,19 @@ pub enum BinaryError {
     /// The process has no mapping of its own binary, usually because it is exiting.
     #[error("process {pid} has no mapping of its own binary")]
     NotMapped {
-        /// Process id, in our namespace.
+        /// Process id, in howdah's PID namespace.
         pid: u32,
     },
 }
 
-/// The memory of a process could not be read.
+/// The reason why the memory of a process could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
     /// The process has exited.
     #[error("process {pid} exited while its memory was being read")]
     Gone {
-        /// Process id, in our namespace.
+        /// Process id, in howdah's PID namespace.
         pid: u32,
     },
     /// The kernel denied access to the memory.
@@ -188,13 +188,13 @@ pub enum MemoryError {
          as root, or with CAP_SYS_PTRACE"
     )]
     Denied {
-        /// Process id, in our namespace.
+        /// Process id, in howdah's PID namespace.
         pid: u32,
     },
     /// Nothing is mapped at the address.
     #[error("process {pid} has no memory at {address:#x}")]
     Unmapped {
-        /// Process id, in our namespace.
+        /// Process id, in howdah's PID namespace.
         pid: u32,
         /// Address in the process.
         address: u64,
@@ -202,7 +202,7 @@ pub enum MemoryError {
     /// Reading failed with another system error.
     #[error("reading the memory of process {pid} at {address:#x} failed")]
     Other {
-        /// Process id, in our namespace.
+        /// Process id, in howdah's PID namespace.
         pid: u32,
         /// Address in the process.
         address: u64,
@@ -211,7 +211,7 @@ pub enum MemoryError {
     },
 }
 
-/// Shared memory has implausible contents.
+/// An implausible value in the memory of a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
@@ -221,7 +221,7 @@ pub enum LayoutError {
         /// The value that was read.
         found: i32,
     },
-    /// A buffer descriptor does not carry its own number.
+    /// A buffer descriptor does not contain its own number.
     #[error(
         "buffer descriptor {index} carries number {found}: the array does not have the expected layout"
     )]

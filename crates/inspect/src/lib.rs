@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Requirements: the server's own user (where Yama's `ptrace_scope` is 0) or `CAP_SYS_PTRACE`;
-//! Linux on x86-64; PostgreSQL 14 to 18. Everything goes through `/proc/PID`, so a server in a
-//! container, or one whose binary was replaced on disk, is read the same way.
+//! Linux on x86-64; PostgreSQL 14 to 18. Files are read through `/proc/PID`, so a server in a
+//! container, or one whose binary was replaced on disk, is inspected in the same way.
 
 mod binary;
 mod buffers;

@@ -60,17 +60,18 @@ impl OsProcess {
         if process.file("stat").exists() { Ok(process) } else { Err(ProcessError::Gone { pid }) }
     }
 
-    /// Process id in the caller's PID namespace.
+    /// Returns the process id in the caller's PID namespace.
     pub fn pid(self) -> u32 {
         self.pid
     }
 
-    /// `/proc/PID/exe`, which opens the running binary.
+    /// Returns the path `/proc/PID/exe`, which opens the running binary.
     pub fn executable(self) -> PathBuf {
         self.file("exe")
     }
 
-    /// Path of the binary as the kernel reports it, without the ` (deleted)` of a removed file.
+    /// Returns the path of the binary as the kernel reports it, without the ` (deleted)` of a
+    /// removed file.
     ///
     /// # Errors
     ///
@@ -81,8 +82,8 @@ impl OsProcess {
         Ok(Path::new(OsStr::from_bytes(path.strip_suffix(DELETED).unwrap_or(path))).to_path_buf())
     }
 
-    /// Whether the file at [`Self::executable_path`] is still the running one. The path is resolved
-    /// in the process's own mount namespace.
+    /// Returns the state of the file at [`Self::executable_path`], compared with the running one.
+    /// The path is resolved in the process's own mount namespace.
     ///
     /// # Errors
     ///
@@ -98,7 +99,7 @@ impl OsProcess {
         })
     }
 
-    /// The working directory. For every process of a server, this is the data directory.
+    /// Returns the working directory. For every process of a server, this is the data directory.
     ///
     /// # Errors
     ///
@@ -107,7 +108,7 @@ impl OsProcess {
         self.link("cwd")
     }
 
-    /// The parent, unless it is process 1 or outside our namespace.
+    /// Returns the parent, unless it is process 1 or outside the caller's PID namespace.
     ///
     /// # Errors
     ///
@@ -118,8 +119,8 @@ impl OsProcess {
         Ok(parent.map(|pid| Self { pid }))
     }
 
-    /// The children, in no particular order. A child that is just starting may be missing, and
-    /// while one exits others may be missing too.
+    /// Returns the children, in no particular order. A child that is just starting may be missing,
+    /// and while a child exits, others may be missing too.
     ///
     /// This is cheap where the kernel has the list (`CONFIG_PROC_CHILDREN`, set by distributions);
     /// otherwise, every process of the machine is examined.
@@ -144,7 +145,7 @@ impl OsProcess {
         Ok(children)
     }
 
-    /// The current state of the process.
+    /// Returns the current state of the process.
     ///
     /// # Errors
     ///
@@ -154,8 +155,8 @@ impl OsProcess {
         Ok(RunState::from_state_code(stat_field(&stat, 3).unwrap_or_default()))
     }
 
-    /// Start time in clock ticks since boot. Together with the process id it distinguishes a
-    /// process from a later one that reuses the id.
+    /// Returns the start time in clock ticks since boot. Together with the process id it
+    /// distinguishes a process from a later one that reuses the id.
     ///
     /// # Errors
     ///
@@ -166,8 +167,8 @@ impl OsProcess {
         ticks.ok_or(ProcessError::Gone { pid: self.pid })
     }
 
-    /// The command line, which PostgreSQL overwrites with the process title. Invalid UTF-8 is
-    /// replaced; empty for an exiting process.
+    /// Returns the command line, which PostgreSQL overwrites with the process title. Invalid UTF-8
+    /// is replaced; empty for an exiting process.
     ///
     /// # Errors
     ///
@@ -217,8 +218,8 @@ impl OsProcess {
         Ok(FileIdentity::from_metadata(&metadata))
     }
 
-    /// The address at which the start of the binary is mapped; `None` if it is not mapped, as while
-    /// the process exits.
+    /// Returns the address at which the start of the binary is mapped; `None` if it is not mapped,
+    /// as while the process exits.
     pub(crate) fn executable_base(self) -> Result<Option<u64>, ProcessError> {
         let link = self.link("exe")?;
         let path = self.file("maps");
@@ -271,8 +272,8 @@ pub(crate) struct MemoryMapping<'a> {
     pub(crate) path: &'a str,
 }
 
-/// The lines of `/proc/PID/maps`; [`find_image_base`] describes their format. Unparsable lines are
-/// skipped.
+/// Parses the lines of `/proc/PID/maps`; [`find_image_base`] describes their format. Unparsable
+/// lines are skipped.
 pub(crate) fn mappings(maps: &str) -> impl Iterator<Item = MemoryMapping<'_>> {
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
     maps.lines().filter_map(move |line| {
@@ -317,14 +318,15 @@ fn parse_parent_pid(stat: &str) -> Option<u32> {
     stat_field(stat, 4)?.parse().ok()
 }
 
-/// A field of `/proc/PID/stat` after the second. The second, the command name, may contain spaces
-/// and parentheses, so fields are counted from the last `)`. `number` is as in proc_pid_stat(5).
+/// Returns a field of `/proc/PID/stat` after the second. The second, the command name, may contain
+/// spaces and parentheses, so fields are counted from the last `)`. `number` counts from 1, as in
+/// proc_pid_stat(5).
 fn stat_field(stat: &str, number: usize) -> Option<&str> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(number.checked_sub(3)?)
 }
 
-/// The address of the mapping of `path` that starts with the file's first byte.
+/// Returns the address of the mapping of `path` that starts with the file's first byte.
 ///
 /// A line is `start-end perms offset device inode   path` with hexadecimal numbers; see
 /// proc_pid_maps(5), which also says that a newline in the path is written as `\012`.

@@ -73,22 +73,22 @@ impl RunningServer {
         Ok(Self { postmaster, major, binary })
     }
 
-    /// The process that started all others of this server.
+    /// Returns the process that started all others of this server.
     pub fn postmaster(&self) -> OsProcess {
         self.postmaster
     }
 
-    /// Major version of the server, one of [`MAJORS`].
+    /// Returns the major version of the server, one of [`MAJORS`].
     pub fn major(&self) -> u32 {
         self.major
     }
 
-    /// The binary that the server runs, with its exported symbols.
+    /// Returns the binary that the server runs, with its exported symbols.
     pub fn binary(&self) -> &Binary {
         &self.binary
     }
 
-    /// Path of the data directory in the server's own mount namespace.
+    /// Returns the path of the data directory in the server's own mount namespace.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl RunningServer {
         Ok(self.postmaster.working_dir()?)
     }
 
-    /// The fields of the server's lock file: start time and port.
+    /// Returns the fields of the server's lock file: start time and port.
     ///
     /// # Errors
     ///
@@ -109,12 +109,13 @@ impl RunningServer {
         Ok(LockFile::parse(&text).ok_or(ProcessError::Unreadable { path })?)
     }
 
-    /// The postmaster's memory. Shared memory has the same address in all its children.
+    /// Returns access to the postmaster's memory. Shared memory has the same address in all its
+    /// children.
     pub fn memory(&self) -> ProcessMemory {
         ProcessMemory::for_pid(self.postmaster.pid())
     }
 
-    /// `shared_buffers` in pages; fixed at server start.
+    /// Returns `shared_buffers` in pages, which is fixed at server start.
     pub(crate) fn buffer_count(&self) -> Result<u32, InspectError> {
         let found = self.memory().int(self.binary.address("NBuffers")?)?;
         match u32::try_from(found) {

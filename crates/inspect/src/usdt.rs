@@ -63,7 +63,7 @@ pub enum Operand {
     Other(String),
 }
 
-/// All sites of the probes of `provider`.
+/// Returns all sites of the probes of `provider`.
 pub(crate) fn parse_usdt_probes<'data>(
     elf: &ElfFile64<'data, Endianness, impl ReadRef<'data>>,
     provider: &str,
@@ -103,7 +103,7 @@ fn split_note(bytes: &[u8], endian: Endianness) -> Option<ElfNote<'_>> {
     Some((kind, name, description, after.get(padding..).unwrap_or_default()))
 }
 
-/// The probe site that a note describes, if it belongs to `provider`.
+/// Returns the probe site that a note describes, if it belongs to `provider`.
 fn parse_usdt_note(
     description: &[u8],
     base: Option<u64>,
@@ -172,7 +172,8 @@ impl Operand {
     }
 }
 
-/// The 64-bit register that has `name` as its lowest part; `None` for other parts such as `ah`.
+/// Returns the 64-bit register that has `name` as its lowest part; `None` for other parts such as
+/// `ah`.
 fn register(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, [&str; 3]); 16] = [
         ("rax", ["eax", "ax", "al"]),

@@ -75,7 +75,7 @@ impl WatchedWords {
         Ok(())
     }
 
-    /// The values, in the order of the addresses passed in.
+    /// Returns the values, in the order of the addresses passed in.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> {
         self.offsets.iter().map(|&place| {
             let bytes = self.bytes[place..place + WORD_BYTES].try_into();
@@ -119,7 +119,7 @@ fn read_ranges(
     }
 }
 
-/// The address of byte `offset` of the concatenated ranges.
+/// Returns the address of byte `offset` of the concatenated ranges; 0 if they are shorter.
 fn address_at(ranges: &[RemoteIoVec], mut offset: usize) -> u64 {
     for range in ranges {
         if offset < range.len {

@@ -61,23 +61,23 @@ impl Binaries {
         Ok(Self { dir, version, origin })
     }
 
-    /// The directory that holds the programs.
+    /// Returns the directory that holds the programs.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The version reported by `postgres --version`.
+    /// Returns the version reported by `postgres --version`.
     pub fn version(&self) -> &Version {
         &self.version
     }
 
-    /// How the binaries were found.
+    /// Returns the place where the binaries were found.
     pub fn origin(&self) -> BinariesOrigin {
         self.origin
     }
 
-    /// The path of one of the programs. Fetched archives contain only `initdb`, `pg_ctl` and
-    /// `postgres`; for client programs see [`client_tool`].
+    /// Returns the path of one of the programs. Fetched archives contain only `initdb`, `pg_ctl`
+    /// and `postgres`; for client programs see [`client_tool`].
     pub fn program(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -111,15 +111,15 @@ pub fn client_tool(name: &str) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// The absolute directories in the PATH. Relative ones are omitted, because servers run in another
-/// working directory.
+/// Returns the absolute directories in the PATH. Relative ones are omitted, because servers run in
+/// another working directory.
 pub(crate) fn path_dirs() -> impl Iterator<Item = PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let dirs: Vec<_> = env::split_paths(&path).filter(|dir| dir.is_absolute()).collect();
     dirs.into_iter()
 }
 
-/// The directories in which distributions install PostgreSQL, newest major first.
+/// Returns the directories in which distributions install PostgreSQL, newest major first.
 pub(crate) fn system_dirs() -> Vec<(u32, PathBuf)> {
     // Debian and derivatives; packages of postgresql.org for Red Hat and derivatives.
     let debian = majors_in(Path::new("/usr/lib/postgresql"), "");

@@ -117,16 +117,16 @@ impl Builder {
         self
     }
 
-    /// Also listens on 127.0.0.1. Unless [`Builder::password`] is set, TCP connections require a
-    /// random password (SCRAM), stored in a file that only the caller can read, which the URI names
-    /// as `passfile`; the unix socket requires none.
+    /// Makes the server listen on 127.0.0.1, too. Unless [`Builder::password`] is set, TCP
+    /// connections require a random password (SCRAM), stored in a file that only the caller can
+    /// read, which the URI names as `passfile`; the unix socket requires none.
     pub fn tcp(mut self) -> Self {
         self.access = Access::TcpWithPassword;
         self
     }
 
-    /// Also listens on 127.0.0.1, and admits every user of the host as superuser without a
-    /// password, unless [`Builder::password`] is set.
+    /// Makes the server listen on 127.0.0.1, too, and admit every user of the host as superuser
+    /// without a password, unless [`Builder::password`] is set.
     ///
     /// **For tests only.** While the server runs, every user of the host can run programs as the
     /// server's account, which is [`crate::ACCOUNT_NAME`] if root started the server, and otherwise
@@ -165,7 +165,7 @@ impl Builder {
         self
     }
 
-    /// Like [`Builder::standby_of`], but the primary is a lab.
+    /// Makes the cluster a physical standby of a running lab; see [`Builder::standby_of`].
     pub fn standby_of_lab(mut self, primary: &Lab) -> Self {
         self.upstream = Some(PrimaryInfo::from_lab(primary));
         self
@@ -177,13 +177,13 @@ impl Builder {
         self
     }
 
-    /// The name of the primary, if this is a standby.
+    /// Returns the name of the primary, if this is a standby.
     pub(crate) fn upstream_name(&self) -> Option<&str> {
         self.upstream.as_ref().map(PrimaryInfo::name)
     }
 
-    /// The name of a lab if the user chose none: `standby`, `pg17` for a requested major version,
-    /// or `lab`.
+    /// Returns the name of a lab if the user chose none: `standby`, `pg17` for a requested major
+    /// version, or `lab`.
     pub(crate) fn default_name(&self) -> String {
         match (&self.upstream, self.search.requested_major()) {
             (Some(_), _) => "standby".to_owned(),
@@ -200,7 +200,7 @@ impl Builder {
         self.settings.check(self.access.is_tcp())
     }
 
-    /// The directory set by [`Builder::dir`].
+    /// Returns the directory set by [`Builder::dir`].
     pub(crate) fn explicit_dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
@@ -304,7 +304,7 @@ impl Builder {
         Cluster::start_from(parts, self.port)
     }
 
-    /// All settings: those that follow from other options, then those given by
+    /// Returns all settings: those that follow from other options, then those given by
     /// [`Builder::setting`].
     fn all_settings(&self) -> ServerSettings {
         let mut settings = ServerSettings::default();
@@ -327,7 +327,7 @@ impl Builder {
         }
     }
 
-    /// Like [`Builder::make_paths`], but refuses a directory with a cluster.
+    /// Does the same as [`Builder::make_paths`], but refuses a directory with a cluster.
     fn make_new_paths(&self, os_user: &OsUser) -> Result<(ClusterPaths, Reaper), ClusterError> {
         if let Some(dir) = &self.dir
             && let DirContent::Cluster { .. } = paths::inspect_dir(dir)?

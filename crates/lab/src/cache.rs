@@ -15,10 +15,10 @@ pub(crate) struct LabCache {
 }
 
 impl LabCache {
-    /// The user's cache: `$HOWDAH_CACHE_DIR`, else for root `/var/cache/howdah`, which the servers'
-    /// account can read, and for others `$XDG_CACHE_HOME/howdah` or `~/.cache/howdah`. Variables
-    /// with relative paths are ignored; without a home directory, the cache is in the temporary
-    /// directory.
+    /// Returns the user's cache: `$HOWDAH_CACHE_DIR`, else for root `/var/cache/howdah`, which the
+    /// servers' account can read, and for others `$XDG_CACHE_HOME/howdah` or `~/.cache/howdah`.
+    /// Variables with relative paths are ignored; without a home directory, the cache is in the
+    /// temporary directory.
     pub(crate) fn for_current_user() -> Self {
         let given = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let root = given("HOWDAH_CACHE_DIR").unwrap_or_else(|| {
@@ -33,17 +33,18 @@ impl LabCache {
         Self { root }
     }
 
-    /// A cache in a directory of the caller's choice.
+    /// Creates a cache in a directory of the caller's choice.
     pub(crate) fn at(root: PathBuf) -> Self {
         Self { root }
     }
 
-    /// The directory of fetched binaries, with one directory per version. It may be missing.
+    /// Returns the directory of fetched binaries, with one directory per version. It may be
+    /// missing.
     pub(crate) fn binaries(&self) -> PathBuf {
         self.root.join("postgresql")
     }
 
-    /// The directory of initdb templates. It may be missing.
+    /// Returns the directory of initdb templates. It may be missing.
     pub(crate) fn templates(&self) -> PathBuf {
         self.root.join("templates")
     }
@@ -55,7 +56,7 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// Acquires the lock `name` in `dir`, and holds it until the returned file is dropped or the
-/// process ends. Blocks while it is held elsewhere.
+/// process ends. Blocks while another process or thread holds the lock.
 pub(crate) fn lock(dir: &Path, name: &str) -> io::Result<File> {
     let file =
         fs::OpenOptions::new().create(true).append(true).open(dir.join(format!(".{name}.lock")))?;

@@ -23,8 +23,8 @@ use crate::{
 ///
 /// The cluster listens on a unix socket in a private directory, and on 127.0.0.1 on request. The
 /// superuser is `postgres`. When the value is dropped, the server stops and the files are removed,
-/// unless [`Builder::keep`] was set. The same happens if this process dies, even by SIGKILL: a
-/// reaper process notices that and cleans up.
+/// unless [`Builder::keep`] was set. The same happens if the process that started the cluster dies,
+/// even by SIGKILL: a reaper process notices that and cleans up.
 ///
 /// Methods block. [`Cluster::is_running`] detects a server that was killed from outside.
 #[derive(Debug)]
@@ -50,13 +50,14 @@ pub(crate) struct ClusterParts {
 }
 
 impl Cluster {
-    /// A builder for tests: [`Builder::new`] with [`Builder::trusted_tcp`], so that every client
-    /// under test can connect by host and port. Outside tests, use [`Builder::new`].
+    /// Returns a builder for tests: [`Builder::new`] with [`Builder::trusted_tcp`], so that every
+    /// client under test can connect by host and port. Outside tests, use [`Builder::new`].
     pub fn builder() -> Builder {
         Builder::new().trusted_tcp()
     }
 
-    /// Starts the server on a prepared data directory.
+    /// Starts the server on a prepared data directory, and sets the password for TCP if it needs
+    /// one.
     pub(crate) fn start_from(
         mut parts: ClusterParts,
         port: Option<u16>,
@@ -79,7 +80,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A connection URI for the superuser. It contains no password.
+    /// Returns a connection URI for the superuser. It contains no password.
     ///
     /// - by default the same as [`Cluster::socket_uri`];
     /// - with [`Builder::tcp`]: `postgresql://postgres@127.0.0.1:21234/postgres?passfile=…`;
@@ -91,7 +92,7 @@ impl Cluster {
         }
     }
 
-    /// A connection URI for the unix socket.
+    /// Returns a connection URI for the unix socket.
     pub fn socket_uri(&self, database: &str) -> String {
         socket_uri(&self.parts.paths.socket, self.port, database)
     }
@@ -101,8 +102,8 @@ impl Cluster {
         self.parts.access.is_tcp()
     }
 
-    /// The file with the password for TCP, in the format of `~/.pgpass`, mode 0600; only with
-    /// [`Builder::tcp`] and without [`Builder::password`].
+    /// Returns the file with the password for TCP, in the format of `~/.pgpass`, mode 0600; only
+    /// with [`Builder::tcp`] and without [`Builder::password`].
     pub fn passfile(&self) -> Option<PathBuf> {
         self.has_passfile().then(|| self.parts.paths.passfile())
     }
@@ -111,44 +112,46 @@ impl Cluster {
         self.parts.access == Access::TcpWithPassword && self.parts.password.is_none()
     }
 
-    /// The name set by [`Builder::name`].
+    /// Returns the name set by [`Builder::name`].
     pub fn name(&self) -> &str {
         &self.parts.name
     }
 
-    /// The port in the socket's name and, if the server listens there, on 127.0.0.1. It never
-    /// changes.
+    /// Returns the port in the socket's name and, if the server listens there, on 127.0.0.1. It
+    /// never changes.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The directory of the unix socket.
+    /// Returns the directory of the unix socket.
     pub fn socket_dir(&self) -> &Path {
         &self.parts.paths.socket
     }
 
-    /// The directory of the cluster's files. The socket is elsewhere if its path would be too long.
+    /// Returns the directory of the cluster's files. The socket is elsewhere if its path would be
+    /// too long.
     pub fn dir(&self) -> &Path {
         &self.parts.paths.dir
     }
 
-    /// The data directory, owned by the server's account.
+    /// Returns the data directory, owned by the server's account.
     pub fn data_dir(&self) -> &Path {
         &self.parts.paths.data
     }
 
-    /// The file with the server's stderr: its whole log, unless `logging_collector` is on.
+    /// Returns the file with the server's stderr: its whole log, unless `logging_collector` is on.
     pub fn server_log(&self) -> &Path {
         &self.parts.paths.server_log
     }
 
-    /// The directory of log files when `logging_collector` is on and `log_directory` is unchanged.
+    /// Returns the directory of log files when `logging_collector` is on and `log_directory` is
+    /// unchanged.
     pub fn log_dir(&self) -> PathBuf {
         self.parts.paths.log_dir()
     }
 
-    /// The files of the logging collector with an extension (`log`, `csv` or `json`), sorted by
-    /// name.
+    /// Returns the files of the logging collector with an extension (`log`, `csv` or `json`),
+    /// sorted by name.
     ///
     /// # Errors
     ///
@@ -158,23 +161,23 @@ impl Cluster {
         files::with_extension(&self.log_dir(), extension)
     }
 
-    /// The superuser's password, if [`Builder::password`] was set for this cluster, or for the one
-    /// that it was copied from.
+    /// Returns the superuser's password, if [`Builder::password`] was set for this cluster, or for
+    /// the one that it was copied from.
     pub fn password(&self) -> Option<&str> {
         self.parts.password.as_deref()
     }
 
-    /// The server's major version.
+    /// Returns the server's major version.
     pub fn major(&self) -> u32 {
         self.parts.binaries.version().major()
     }
 
-    /// The programs that the cluster was started with.
+    /// Returns the programs that the cluster was started with.
     pub fn binaries(&self) -> &Binaries {
         &self.parts.binaries
     }
 
-    /// The files and directories that are removed when the cluster ends.
+    /// Returns the files and directories that are removed when the cluster ends.
     pub(crate) fn removed_paths(&self) -> &[PathBuf] {
         &self.parts.paths.remove
     }
@@ -183,7 +186,7 @@ impl Cluster {
         &self.parts.os_user
     }
 
-    /// The postmaster's process id; `None` while stopped.
+    /// Returns the postmaster's process id; `None` while stopped.
     pub fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(LabServer::pid)
     }
@@ -193,7 +196,8 @@ impl Cluster {
         self.server.as_mut().is_some_and(|server| !server.has_exited())
     }
 
-    /// The exit status of a server that exited without [`Cluster::stop`] or [`Cluster::kill`].
+    /// Returns the exit status of a server that exited without [`Cluster::stop`] or
+    /// [`Cluster::kill`].
     pub fn exit_status(&mut self) -> Option<ExitStatus> {
         self.server.as_mut().and_then(LabServer::exit_status)
     }
@@ -266,7 +270,7 @@ impl Cluster {
         copy
     }
 
-    /// Leaves the server running and keeps its files, even after this process ends.
+    /// Leaves the server running and keeps its files, even after the calling process ends.
     pub(crate) fn detach(mut self) {
         self.server = None;
         self.parts.reaper.disarm();
@@ -289,7 +293,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A connection URI for 127.0.0.1.
+/// Returns a connection URI for 127.0.0.1.
 pub(crate) fn tcp_uri(port: u16, database: &str, passfile: Option<&Path>) -> String {
     let uri = format!("postgresql://{SUPERUSER}@127.0.0.1:{port}/{}", encoded(database));
     match passfile {
@@ -298,7 +302,7 @@ pub(crate) fn tcp_uri(port: u16, database: &str, passfile: Option<&Path>) -> Str
     }
 }
 
-/// A connection URI for the unix socket in the directory `socket`.
+/// Returns a connection URI for the unix socket in the directory `socket`.
 pub(crate) fn socket_uri(socket: &Path, port: u16, database: &str) -> String {
     let (host, database) = (encoded_path(socket), encoded(database));
     format!("postgresql:///{database}?host={host}&port={port}&user={SUPERUSER}")

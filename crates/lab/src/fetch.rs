@@ -54,7 +54,8 @@ pub(crate) enum FetchError {
     Reaper(#[from] ClusterError),
 }
 
-/// Fetches the pinned release of a major into the cache, unless another process has just done so.
+/// Fetches the pinned release of a major into the cache, unless the cache contains a release of
+/// that major already.
 pub(crate) fn fetch(major: u32, cache: &LabCache) -> Result<(), FetchError> {
     let dir = cache.binaries();
     let in_cache = |source| FetchError::Cache { path: dir.clone(), source };

@@ -18,7 +18,7 @@ use crate::{
 /// server's account, which could place a link to another file there.
 pub(crate) const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
-/// How [`copy_tree`] treats a directory entry.
+/// The treatment of a directory entry by [`copy_tree`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyRule {
     /// Copy the entry recursively.
@@ -107,7 +107,7 @@ pub(crate) fn chown_tree(dir: &Path, os_user: &OsUser) -> Result<(), ClusterErro
     Ok(())
 }
 
-/// Makes an existing directory private: gives it to `os_user`, with mode 0700.
+/// Makes an existing directory private: changes its owner to `os_user` and its mode to 0700.
 pub(crate) fn make_private(dir: &Path, os_user: &OsUser) -> io::Result<()> {
     if !fs::symlink_metadata(dir)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -143,7 +143,7 @@ pub(crate) fn ignore_not_found<T>(result: io::Result<T>) -> io::Result<Option<T>
     }
 }
 
-/// The files in a directory with an extension, sorted by name.
+/// Returns the files in a directory with an extension, sorted by name.
 pub(crate) fn with_extension(dir: &Path, extension: &str) -> Result<Vec<PathBuf>, ClusterError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).context("read", dir)? {
@@ -156,12 +156,12 @@ pub(crate) fn with_extension(dir: &Path, extension: &str) -> Result<Vec<PathBuf>
     Ok(found)
 }
 
-/// The last lines of a text file, at most 2 kB; empty if it cannot be read.
+/// Returns the last lines of a text file, at most 2 kB; empty if it cannot be read.
 pub(crate) fn last_lines(path: &Path) -> String {
     File::open(path).map(|mut file| last_lines_of(&mut file)).unwrap_or_default()
 }
 
-/// Like [`last_lines`], for an open file.
+/// Returns the last lines of an open text file, at most 2 kB; empty if it cannot be read.
 pub(crate) fn last_lines_of(file: &mut File) -> String {
     const BYTES_MAX: u64 = 2048;
     let mut read = || -> io::Result<Vec<u8>> {

@@ -28,7 +28,7 @@ pub enum FindError {
         rejected: RejectedDirs,
         /// The directory of fetched archives.
         cache: PathBuf,
-        /// Why no archive was fetched, as a phrase for the message.
+        /// Why fetching did not help, as a phrase for the message.
         fetch: &'static str,
         /// Why fetching failed, if it was tried.
         source: Option<FetchSource>,

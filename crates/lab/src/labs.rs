@@ -98,9 +98,10 @@ pub enum LabsError {
 }
 
 impl Labs {
-    /// The user's labs: `$HOWDAH_STATE_DIR/labs`; for root `/var/lib/howdah/labs`; for others
-    /// `$XDG_STATE_HOME/howdah/labs` or `~/.local/state/howdah/labs`. Variables with relative paths
-    /// are ignored; without a home directory, the state is in the temporary directory.
+    /// Returns the user's labs, whose state is in `$HOWDAH_STATE_DIR/labs`; for root
+    /// `/var/lib/howdah/labs`; for others `$XDG_STATE_HOME/howdah/labs` or
+    /// `~/.local/state/howdah/labs`. Variables with relative paths are ignored; without a home
+    /// directory, the state is in the temporary directory.
     pub fn for_current_user() -> Self {
         let given = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let state = given("HOWDAH_STATE_DIR").unwrap_or_else(|| {
@@ -115,7 +116,7 @@ impl Labs {
         Self::in_dir(state.join("labs"))
     }
 
-    /// The labs whose state is stored in `dir`.
+    /// Returns the labs whose state is stored in `dir`.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into(), grace: GRACE }
     }
@@ -418,7 +419,8 @@ impl Labs {
             .map_err(|source| state_error(&self.dir, source))
     }
 
-    /// Locks the state directory. `None` if it does not exist, because reading must not create it.
+    /// Locks the state directory. Returns `None` if it does not exist, because reading must not
+    /// create it.
     fn lock_if_there(&self) -> Result<Option<fs::File>, LabsError> {
         self.dir.is_dir().then(|| self.lock()).transpose()
     }
@@ -439,7 +441,8 @@ fn stop_server(lab: &Lab) -> Result<(), ClusterError> {
     }
 }
 
-/// A lab started by this process, which ends when the value is dropped or the process dies.
+/// A lab that ends when this value is dropped or the process that holds it dies, unless it is left
+/// running.
 #[derive(Debug)]
 pub struct StartedLab {
     cluster: Cluster,
@@ -448,12 +451,12 @@ pub struct StartedLab {
 }
 
 impl StartedLab {
-    /// The lab as other processes see it.
+    /// Returns the lab as other processes see it.
     pub fn lab(&self) -> &Lab {
         &self.lab
     }
 
-    /// The cluster that the lab consists of.
+    /// Returns the cluster that the lab consists of.
     pub fn cluster(&mut self) -> &mut Cluster {
         &mut self.cluster
     }

@@ -31,8 +31,8 @@ struct PasswdEntry {
 }
 
 impl OsUser {
-    /// The account for servers that this process starts. For root, the account is created if
-    /// missing.
+    /// Returns the account for servers that the calling process starts. For root, the account is
+    /// created if missing.
     ///
     /// # Errors
     ///
@@ -49,12 +49,12 @@ impl OsUser {
         Ok(Self(Some(os_user)))
     }
 
-    /// The account's name; `None` for the account of this process.
+    /// Returns the account's name; `None` for the account of the calling process.
     pub fn name(&self) -> Option<&str> {
         self.0.as_ref().map(|other| other.name.as_str())
     }
 
-    /// A command that runs as this account, in `/`, with English messages and without `PG…`
+    /// Returns a command that runs as this account, in `/`, with English messages and without `PG…`
     /// variables, which would change the behaviour of PostgreSQL's programs.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
@@ -72,7 +72,7 @@ impl OsUser {
         command
     }
 
-    /// The user id of the account, which owns the server's processes and files.
+    /// Returns the user id of the account, which owns the server's processes and files.
     pub(crate) fn uid(&self) -> u32 {
         let ours = || rustix::process::geteuid().as_raw();
         self.0.as_ref().map_or_else(ours, |other| other.uid)
@@ -129,7 +129,7 @@ const CREATORS: [(&str, &[&str]); 2] = [
 /// The PATH for [`CREATORS`]. The PATH of a service or of `su` may lack these directories.
 const CREATOR_DIRS: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 
-/// Looks up [`ACCOUNT_NAME`] in the password database.
+/// Looks up [`ACCOUNT_NAME`] in `/etc/passwd`. Fails if the account has user id 0.
 fn find_existing() -> Result<Option<PasswdEntry>, ClusterError> {
     let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
     match parse_passwd(&passwd, ACCOUNT_NAME) {

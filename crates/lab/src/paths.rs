@@ -51,7 +51,7 @@ pub(crate) enum DirContent {
 }
 
 impl ClusterPaths {
-    /// The usual paths within `dir`, which need not exist.
+    /// Returns the usual paths within `dir`, which need not exist.
     fn at(dir: &Path) -> Self {
         let socket = dir.join("socket");
         let socket = if fits_socket(&socket) { socket } else { short_dir("socket") };
@@ -64,7 +64,7 @@ impl ClusterPaths {
         }
     }
 
-    /// The paths of an existing lab.
+    /// Returns the paths of an existing lab.
     pub(crate) fn for_lab(lab: &Lab) -> Self {
         Self {
             dir: lab.dir.clone(),
@@ -160,17 +160,18 @@ impl ClusterPaths {
         }
     }
 
-    /// The path of the password file for TCP, which may not exist.
+    /// Returns the path of the password file for TCP, which may not exist.
     pub(crate) fn passfile(&self) -> PathBuf {
         self.socket.join(access::PASSFILE)
     }
 
-    /// The directory of log files when `logging_collector` is on and `log_directory` is not set.
+    /// Returns the directory of log files when `logging_collector` is on and `log_directory` is not
+    /// set.
     pub(crate) fn log_dir(&self) -> PathBuf {
         self.data.join("log")
     }
 
-    /// The newest non-empty log file; without one, the server's stderr.
+    /// Returns the newest non-empty log file; without one, the server's stderr.
     pub(crate) fn newest_log(&self) -> PathBuf {
         let entries = fs::read_dir(self.log_dir()).into_iter().flatten().flatten();
         let collected = entries.filter_map(|entry| {
@@ -203,8 +204,8 @@ fn fits_socket(dir: &Path) -> bool {
     dir.as_os_str().len() + "/.s.PGSQL.65535".len() < 108
 }
 
-/// A new directory name that is short enough for a socket: in `/tmp`, if the temporary directory's
-/// name is too long.
+/// Returns a new directory name that is short enough for a socket: in `/tmp`, if the temporary
+/// directory's name is too long.
 fn short_dir(what: &str) -> PathBuf {
     let name = unlikely_name(what);
     let dir = env::temp_dir().join(&name);

@@ -31,7 +31,7 @@ pub(crate) fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// A random number that avoids collisions between concurrent processes, but is not secret.
+/// Returns a random number that avoids collisions between concurrent processes, but is not secret.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

@@ -7,7 +7,8 @@ use std::{fs, path::Path};
 pub(crate) struct PidFile {
     /// Line 1: the postmaster's process id.
     pub(crate) pid: u32,
-    /// Line 8: the server accepts connections, or is a standby without `hot_standby`.
+    /// Whether line 8 says that the server accepts connections, or is a standby without
+    /// `hot_standby`.
     pub(crate) ready: bool,
 }
 
@@ -26,7 +27,7 @@ impl PidFile {
     }
 }
 
-/// The process id of the server that runs in a data directory.
+/// Returns the process id of the server that runs in a data directory.
 ///
 /// The process id in the file alone is not enough: the server may have died without removing it,
 /// and the id may be reused. A postmaster's working directory is its data directory.
@@ -41,13 +42,13 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
 }
 
-/// Start time of a process, in clock ticks since boot: field 22 in proc_pid_stat(5).
+/// Returns the start time of a process, in clock ticks since boot: field 22 in proc_pid_stat(5).
 pub(crate) fn started_ticks(pid: u32) -> Option<u64> {
     stat(pid)?.split(' ').nth(22 - 3)?.parse().ok()
 }
 
-/// `/proc/PID/stat` from the third field (the state) on. The second field is a name in parentheses,
-/// which may contain parentheses itself.
+/// Returns `/proc/PID/stat` from the third field (the state) on. The second field is a name in
+/// parentheses, which may contain parentheses itself.
 fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.to_owned())

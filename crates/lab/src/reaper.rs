@@ -1,4 +1,5 @@
-//! The reaper: a small process that cleans up when this process no longer can.
+//! The reaper: a small process that cleans up when the process that started it ("this process") no
+//! longer can.
 //!
 //! ```text
 //!   this process ── commands (pipe) ──► reaper       end of file: this process has ended
@@ -62,7 +63,8 @@ cat <&1 >/dev/null
 /// descriptor 3.
 const LAUNCHER: &str = r#"echo "$$"; exec 3<&0 </dev/null >&2; exec "$@""#;
 
-/// Stops a program and removes files when the value is dropped or this process dies.
+/// A reaper process, which stops a program and removes files when this value is dropped or the
+/// process that holds it dies.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     process: Child,
@@ -97,8 +99,9 @@ impl Reaper {
         Ok(Self { process, commands: Some(commands), liveness: Some(liveness) })
     }
 
-    /// Starts a program that must not outlive this process, with its output redirected to `output`.
-    /// Only one program may run at a time: call [`Reaper::program_exited`] after waiting for it.
+    /// Starts a program that must not outlive the calling process, with its output redirected to
+    /// `output`. Only one program may run at a time: call [`Reaper::program_exited`] after waiting
+    /// for it.
     pub(crate) fn launch(
         &self,
         os_user: &OsUser,

@@ -27,7 +27,7 @@ impl Default for BinariesSearch {
 }
 
 impl BinariesSearch {
-    /// A search for the newest supported major version, in all places.
+    /// Creates a search for the newest supported major version, in all places.
     pub fn new() -> Self {
         Self::default()
     }
@@ -125,7 +125,7 @@ impl BinariesSearch {
         }
     }
 
-    /// The newest acceptable version among those fetched earlier.
+    /// Returns the newest acceptable version among those fetched earlier.
     fn find_cached(
         &self,
         os_user: &OsUser,
@@ -195,7 +195,7 @@ impl BinariesSearch {
     }
 }
 
-/// All directories with an installed server, without duplicates, in order of preference.
+/// Returns all directories with an installed server, without duplicates, in order of preference.
 fn installed() -> Vec<(PathBuf, BinariesOrigin)> {
     let path = binaries::path_dirs().map(|dir| (dir, BinariesOrigin::Path));
     let system = binaries::system_dirs().into_iter().map(|(_, dir)| (dir, BinariesOrigin::System));
@@ -212,7 +212,7 @@ fn installed() -> Vec<(PathBuf, BinariesOrigin)> {
     found
 }
 
-/// The versions in the cache, with their directories. See [`crate::fetch`] for the names.
+/// Returns the versions in the cache, with their directories. See [`crate::fetch`] for the names.
 fn cached_dirs(cache: &LabCache) -> Vec<(Vec<u32>, PathBuf)> {
     let entries = std::fs::read_dir(cache.binaries()).into_iter().flatten().flatten();
     entries

@@ -30,7 +30,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of attempts to start if other processes keep taking the chosen port.
 const PORT_TRIES: u32 = 10;
 
-/// A postmaster that is a child of this process.
+/// A postmaster that runs as a child process.
 #[derive(Debug)]
 pub(crate) struct LabServer {
     process: Child,
@@ -107,7 +107,7 @@ impl LabServer {
         }
     }
 
-    /// The postmaster's process id.
+    /// Returns the postmaster's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -118,7 +118,7 @@ impl LabServer {
         !matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Exit status of the server; `None` while it runs.
+    /// Returns the exit status of the server; `None` while it runs.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().ok().flatten()
     }
@@ -212,7 +212,7 @@ pub(crate) fn wait_until_gone(pid: u32) -> Result<(), ClusterError> {
     Ok(())
 }
 
-/// The last lines of the server's newest log.
+/// Returns the last lines of the server's newest log.
 fn log_tail(paths: &ClusterPaths) -> String {
     let newest = files::last_lines(&paths.newest_log());
     if newest.is_empty() { files::last_lines(&paths.server_log) } else { newest }

@@ -1,8 +1,8 @@
 //! The server's settings, which are stored in the file `lab.conf`.
 //!
-//! A cluster's settings are in `lab.conf`, which `postgresql.conf` includes. Unlike settings on the
-//! command line, these can still be changed by `ALTER SYSTEM` and a reload. Later settings are
-//! appended, because PostgreSQL uses the last one of each name.
+//! `postgresql.conf` includes this file. Unlike settings on the command line, these can still be
+//! changed by `ALTER SYSTEM` and a reload. Later settings are appended, because PostgreSQL uses the
+//! last one of each name.
 
 use std::{
     fs,
@@ -84,7 +84,7 @@ impl ServerSettings {
         append(&main, |out| writeln!(out, "include '{FILE}'")).context("write", &main)
     }
 
-    /// Like [`ServerSettings::append`]; returns the file's previous length for
+    /// Appends the settings to an existing `lab.conf`, and returns its previous length for
     /// [`ServerSettings::undo`].
     pub(crate) fn append_undoable(&self, data: &Path) -> Result<u64, ClusterError> {
         let file = data.join(FILE);

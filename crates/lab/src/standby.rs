@@ -69,7 +69,7 @@ impl PrimaryInfo {
         self.password.as_deref()
     }
 
-    /// The path of the primary's password file for TCP, which may not exist.
+    /// Returns the path of the primary's password file for TCP, which may not exist.
     pub(crate) fn passfile(&self) -> PathBuf {
         self.socket.join(access::PASSFILE)
     }
@@ -83,14 +83,14 @@ impl PrimaryInfo {
         }
     }
 
-    /// The primary's programs: a standby must run the same version.
+    /// Returns the primary's programs: a standby must run the same version.
     pub(crate) fn binaries(&self, os_user: &OsUser) -> Result<Binaries, ClusterError> {
         let dir = &self.bin_dir;
         Binaries::at(dir, BinariesOrigin::Given, os_user)
             .map_err(|reason| FindError::Given { dir: dir.clone(), reason }.into())
     }
 
-    /// The `primary_conninfo` for a standby of this name.
+    /// Returns the `primary_conninfo` for a standby of this name.
     pub(crate) fn conninfo(&self, standby: &str) -> String {
         let (host, port) = (quoted(&self.socket.to_string_lossy()), self.port);
         let conninfo =

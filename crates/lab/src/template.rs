@@ -141,8 +141,8 @@ fn make_template(
     Ok(())
 }
 
-/// The name of a template: `17-` and a hash of everything that initdb's result depends on, which is
-/// the build, the account and the options.
+/// Returns the name of a template: the major version and a hash of everything that initdb's result
+/// depends on, which is the build, the account and the options.
 fn template_name(binaries: &Binaries, os_user: &OsUser) -> String {
     let mut hasher = DefaultHasher::new();
     (binaries.dir(), binaries.version().text(), OPTIONS, os_user.name()).hash(&mut hasher);

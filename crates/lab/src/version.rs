@@ -20,12 +20,12 @@ impl Version {
         Some(Self { major: digits.parse().ok()?, text: text.to_owned() })
     }
 
-    /// The major version: 17 for 17.2.
+    /// Returns the major version: 17 for 17.2.
     pub fn major(&self) -> u32 {
         self.major
     }
 
-    /// Everything after the program's name, including the packager's addition: `15.14 (Debian …)`.
+    /// Returns the whole version, including the packager's addition: `15.14 (Debian …)`.
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -1,4 +1,4 @@
-//! Assembles server messages from the fragments that syslog carries.
+//! Assembles server messages from the fragments in which syslog receives them.
 //!
 //! The server sends a message to syslog in fragments: one for each line, with lines longer than 900
 //! bytes cut at white space. By default each fragment is numbered, as in `[7-2]`: the second
@@ -19,7 +19,7 @@ use crate::{label::LineLabel, problem::InputProblem, stamp_shape::stamp_len};
 /// The prefix added in front of the server's own prefix if the latter has no time.
 const ADDED_PREFIX: &str = "%m [%p] ";
 
-/// One received fragment.
+/// One fragment of a message, with the fields of its envelope.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SyslogFragment<'a> {
     /// Time in the form of `%m`.
@@ -34,7 +34,7 @@ pub(super) struct SyslogFragment<'a> {
     pub(super) line: u64,
 }
 
-/// Assembles messages from fragments, and emits them in the order in which they began.
+/// An assembler of messages from fragments, which emits messages in the order in which they began.
 #[derive(Debug)]
 pub(super) struct Assembly {
     bytes_max: usize,
@@ -99,7 +99,7 @@ impl Assembly {
         }
     }
 
-    /// The prefix in front of each line, if one is added: [`ADDED_PREFIX`].
+    /// Returns [`ADDED_PREFIX`] if it is added in front of each line.
     pub(super) fn added_prefix(&self) -> Option<&'static str> {
         self.adds_prefix().then_some(ADDED_PREFIX)
     }
@@ -286,7 +286,7 @@ impl SyslogMessage {
     }
 }
 
-/// White space according to `isspace`.
+/// Whether a byte is white space according to C's `isspace`.
 fn is_space(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
@@ -329,7 +329,7 @@ fn unescape(text: &mut Vec<u8>) {
     *text = plain;
 }
 
-/// The first label in a line, and its offset.
+/// Returns the first label in a line, and its offset.
 pub(super) fn find_label(text: &[u8]) -> Option<(LineLabel, usize)> {
     let head = &text[..text.len().min(LABEL_WINDOW_BYTES)];
     memchr::memmem::find_iter(head, b":  ").find_map(|colon| {

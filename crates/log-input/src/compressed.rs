@@ -18,7 +18,7 @@ use std::{
 
 use serde::Serialize;
 
-/// Compression of a file.
+/// A compression format in which logs are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -85,7 +85,7 @@ pub(super) struct UnpackThread {
     chunks: Receiver<UnpackedChunk>,
 }
 
-/// A result of unpacking.
+/// A chunk of unpacked bytes, or the reason why there is none.
 #[derive(Debug)]
 pub(super) enum UnpackedChunk {
     Bytes(Vec<u8>),
@@ -126,7 +126,8 @@ impl UnpackThread {
         Ok(Self { chunks })
     }
 
-    /// The next chunk; with a `timeout`, [`UnpackedChunk::Idle`] if none arrives in time.
+    /// Waits for the next chunk; returns [`UnpackedChunk::Idle`] if none arrives within `timeout`,
+    /// if one is given.
     pub(super) fn next(&self, timeout: Option<Duration>) -> UnpackedChunk {
         let next = match timeout {
             Some(timeout) => self.chunks.recv_timeout(timeout),

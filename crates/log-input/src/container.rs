@@ -7,7 +7,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// Removes the headers that Kubernetes container runtimes put in front of each line:
+/// A layer that removes the headers that Kubernetes container runtimes put in front of each line:
 /// `2026-11-20T12:43:19.577123456Z stderr F text`.
 ///
 /// `P` in place of `F` marks part of a line; the next entry of its stream contains the next part.
@@ -91,9 +91,9 @@ fn read_cri_line(
     output.log.push(b'\n');
 }
 
-/// Removes the time in front of each line, `2026-11-20T12:43:19.577Z text`, as written by `kubectl
-/// logs --timestamps`, `docker logs -t`, and a CloudWatch export to S3. A line without a time
-/// belongs to the previous entry and is passed through.
+/// A layer that removes the time in front of each line, `2026-11-20T12:43:19.577Z text`, as written
+/// by `kubectl logs --timestamps`, `docker logs -t`, and a CloudWatch export to S3. A line without
+/// a time belongs to the previous entry and is passed through.
 #[derive(Debug)]
 pub(super) struct TimestampedLines {
     lines: LineSplitter,
@@ -130,7 +130,7 @@ fn read_timestamped_line(line: WrappedLine<'_>, number: u64, output: &mut LayerO
     }
 }
 
-/// Length of the ISO 8601 time at the front, including its zone if there is one.
+/// Returns the length of the ISO 8601 time at the front, including its zone if there is one.
 fn iso_len(line: &[u8]) -> Option<usize> {
     let civil = line.get(..19)?;
     let is_civil = civil.iter().zip(b"dddd-dd-ddTdd:dd:dd").all(|(byte, shape)| match shape {

@@ -6,7 +6,7 @@
 
 use crate::problem::InputProblem;
 
-/// Passes entries on from old to new, and reverses them if they run from new to old.
+/// A buffer that passes entries on from old to new, reversing them if they run from new to old.
 #[derive(Debug, Default)]
 pub(super) struct EntryOrder {
     direction: EntryDirection,

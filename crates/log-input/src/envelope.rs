@@ -15,7 +15,7 @@ use super::{
 };
 use crate::InputState;
 
-/// An envelope around a log.
+/// A format in which services and tools wrap the lines of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -52,7 +52,7 @@ impl Envelope {
         Self::Pgreplay,
     ];
 
-    /// The name of the envelope, as a phrase for display.
+    /// Returns the name of the envelope, as a phrase for display.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Cri => "a container log (CRI)",
@@ -66,8 +66,8 @@ impl Envelope {
         }
     }
 
-    /// Information that a capture made from this input lacks, compared with one made from a log;
-    /// empty for logs.
+    /// Returns the information that a capture made from this input lacks, compared with one made
+    /// from a log; empty for logs.
     pub const fn limitation(self) -> &'static str {
         match self {
             Self::PgreplayGo => {
@@ -109,7 +109,7 @@ pub(crate) struct EnvelopeOptions {
     pub(crate) calendar: Calendar,
 }
 
-/// Detects the envelopes around a log and removes them: one layer per envelope, outermost first.
+/// The layers that remove the envelopes around a log, outermost first, and detect further ones.
 #[derive(Debug, Default)]
 pub(super) struct LayerChain {
     layers: Vec<Box<dyn Layer>>,
@@ -126,18 +126,18 @@ const LAYERS_MAX: usize = 4;
 const SAMPLE_BYTES: usize = 32 << 10;
 
 impl LayerChain {
-    /// A chain that detects all envelopes.
+    /// Creates a chain that detects all envelopes.
     pub(super) fn new() -> Self {
         Self { sample: Some(Vec::new()), ..Self::default() }
     }
 
-    /// A chain for exactly this envelope.
+    /// Creates a chain for exactly one envelope.
     pub(super) fn expecting(envelope: Envelope, settings: &EnvelopeOptions) -> Self {
         let layers = vec![envelope.layer(settings)];
         Self { layers, envelopes: vec![envelope], sample: None }
     }
 
-    /// The envelopes removed so far, outermost first.
+    /// Returns the envelopes removed so far, outermost first.
     pub(super) fn envelopes(&self) -> &[Envelope] {
         &self.envelopes
     }
@@ -152,8 +152,8 @@ impl LayerChain {
         self.layers.iter().find_map(|layer| layer.added_prefix())
     }
 
-    /// Reads the next bytes of the file and the state of the input; appends the contents to
-    /// `output`.
+    /// Reads the next bytes of the file and appends their contents to `output`. `state` is the
+    /// state of the input after these bytes.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{InputState, problem::InputProblem};
 
-/// Removes the envelopes that services put around a log: bytes in, bytes of the plain log out.
+/// A reader that removes the envelopes that services put around a log: bytes in, bytes of the plain
+/// log out.
 ///
 /// `read_files` of the `logs` crate does this itself. This reader is for callers that get the bytes
 /// from elsewhere and feed its output to an `Importer`.
@@ -47,7 +48,7 @@ impl EnvelopeReader {
         Self { chain: LayerChain::new(), settings, output: LayerOutput::default() }
     }
 
-    /// Creates a reader for exactly this envelope.
+    /// Creates a reader for exactly one envelope; `written` is as for [`new`](Self::new).
     pub fn expecting(envelope: Envelope, record_bytes_max: usize, written: SystemTime) -> Self {
         let settings =
             EnvelopeOptions { record_bytes_max, calendar: Calendar::from_system_time(written) };
@@ -78,19 +79,20 @@ impl EnvelopeReader {
         std::mem::take(&mut self.output.log)
     }
 
-    /// Returns the problems since the last call: reason, count, and the first line in the envelope
-    /// that it affected.
+    /// Returns the problems since the last call: for each, its reason, its count, and the number of
+    /// the first line that it affected.
     pub fn take_problems(&mut self) -> impl Iterator<Item = (InputProblem, u64, u64)> {
         let problems = std::mem::take(&mut self.output.problems);
         problems.into_iter().map(|Issue { reason, count, line, .. }| (reason, count, line))
     }
 
-    /// The envelopes removed so far, outermost first.
+    /// Returns the envelopes removed so far, outermost first.
     pub fn envelopes(&self) -> &[Envelope] {
         self.chain.envelopes()
     }
 
-    /// The prefix added in front of the server's own line prefix, if the latter has no time.
+    /// Returns the prefix added in front of the server's own line prefix, if the latter has no
+    /// time.
     pub fn added_prefix(&self) -> Option<&'static str> {
         self.chain.added_prefix()
     }

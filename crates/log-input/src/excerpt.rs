@@ -1,6 +1,6 @@
 //! Shortens untrusted input for messages.
 
-/// The first line of some bytes, shortened for display.
+/// Returns the first line of some bytes, shortened for display.
 pub fn shorten(bytes: &[u8]) -> String {
     let line = &bytes[..memchr::memchr2(b'\n', b'\r', bytes).unwrap_or(bytes.len())];
     let text = String::from_utf8_lossy(&line[..line.len().min(4 * EXCERPT_CHARS)]);

@@ -52,7 +52,8 @@ impl JournalFields {
     }
 }
 
-/// Unwraps journal entries written as JSON objects, each on one line or spread over several.
+/// A layer that unwraps journal entries written as JSON objects, each on one line or spread over
+/// several.
 #[derive(Debug)]
 pub(super) struct JournalJson {
     objects: ObjectSplitter,
@@ -103,16 +104,17 @@ impl Layer for JournalJson {
     }
 }
 
-/// Parses an array of bytes, which stands for a text that is not UTF-8 or has control characters.
+/// Parses an array of bytes, as the journal writes a text that is not UTF-8 or has control
+/// characters.
 fn parse_byte_array(value: &[u8]) -> Option<Vec<u8>> {
     let inner = value.strip_prefix(b"[")?.strip_suffix(b"]")?;
     let number = |text: &[u8]| std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok();
     inner.split(|byte| *byte == b',').map(number).collect()
 }
 
-/// Unwraps journal entries written in the export format. A field is either a line `NAME=value`, or
-/// `NAME`, a newline, the length in eight bytes (little-endian), the value and a newline. An empty
-/// line ends an entry.
+/// A layer that unwraps journal entries written in the export format. A field is either a line
+/// `NAME=value`, or `NAME`, a newline, the length in eight bytes (little-endian), the value and a
+/// newline. An empty line ends an entry.
 #[derive(Debug)]
 pub(super) struct JournalExport {
     bytes_max: usize,

@@ -5,11 +5,12 @@
 
 use crate::problem::InputProblem;
 
-/// Finds objects in a stream: consecutive ones, one per line, or the elements of one array.
+/// A splitter of a stream into objects: consecutive ones, one per line, or the elements of one
+/// array.
 ///
-/// Skips everything between them (brackets, commas, the head of a document with an array at one of
-/// its keys). JSON strings contain no raw newline, so one inside a string shows that the object was
-/// cut; the next object begins after it.
+/// Everything between the objects is skipped (brackets, commas, the head of a document with an
+/// array at one of its keys). JSON strings contain no raw newline, so one inside a string shows
+/// that the object was cut; the next object begins after it.
 #[derive(Debug)]
 pub(super) struct ObjectSplitter {
     bytes_max: usize,
@@ -17,7 +18,7 @@ pub(super) struct ObjectSplitter {
     object: Vec<u8>,
     depth: u32,
     state: JsonScanState,
-    /// Whether each object of this stream is on one line, as its first one shows.
+    /// Whether each object of this stream is on one line; `None` until the first one has shown it.
     in_lines: Option<bool>,
     /// Current line number, from 1.
     line: u64,
@@ -38,7 +39,7 @@ enum JsonScanState {
 }
 
 impl ObjectSplitter {
-    /// A splitter that rejects objects longer than `bytes_max`.
+    /// Creates a splitter that rejects objects longer than `bytes_max`.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max,
@@ -85,7 +86,7 @@ impl ObjectSplitter {
         }
     }
 
-    /// The beginning of the incomplete object, for an excerpt.
+    /// Returns the beginning of the incomplete object, for an excerpt.
     pub(super) fn rest(&self) -> &[u8] {
         &self.object
     }
@@ -197,7 +198,7 @@ fn is_document_head(object: &[u8]) -> bool {
     [&b"{\"events\":["[..], b"{\"entries\":[", b"{\"records\":["].contains(&head.as_slice())
 }
 
-/// Iterates over the members of an object, as pairs of name and raw value.
+/// An iterator over the members of an object, as pairs of name and raw value.
 pub(super) struct Members<'a> {
     rest: &'a [u8],
 }
@@ -225,7 +226,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// The raw elements of an array.
+/// Returns the raw elements of an array.
 pub(super) fn elements(array: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = array.trim_ascii().strip_prefix(b"[").unwrap_or_default();
     std::iter::from_fn(move || {

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{label::LineLabel, problem::InputProblem};
 
-/// Removes JSON envelopes.
+/// A layer that removes JSON envelopes.
 #[derive(Debug)]
 pub(super) struct JsonEnvelopes {
     objects: ObjectSplitter,
@@ -64,7 +64,7 @@ impl Layer for JsonEnvelopes {
     }
 }
 
-/// Opens envelopes one after another, and keeps what the next ones depend on.
+/// The state for opening successive envelopes.
 #[derive(Debug, Default)]
 struct EnvelopeOpener {
     order: EntryOrder,

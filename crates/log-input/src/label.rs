@@ -37,7 +37,7 @@ impl LogSeverity {
         Self::Panic,
     ];
 
-    /// The severity's keyword in the log, in upper case.
+    /// Returns the severity's keyword in the log, in upper case.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Debug => "DEBUG",
@@ -76,7 +76,7 @@ pub enum LineLabel {
     Field(MessageField),
 }
 
-/// The further fields of a message. In a stderr log, each is on a separate line.
+/// A further field of a message. In a stderr log, each one is on a separate line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageField {
     /// Details of the message, such as bind parameters.

@@ -2,7 +2,7 @@
 
 use crate::{excerpt::shorten, problem::InputProblem};
 
-/// Removes one envelope from a log.
+/// A filter that removes one envelope from a log.
 ///
 /// A layer is fed chunks of any size and appends the contents to [`LayerOutput::log`]. It does no
 /// I/O. It never fails: unreadable input is [reported](LayerOutput::add_problem) with its line
@@ -19,8 +19,8 @@ pub(super) trait Layer: Send + std::fmt::Debug {
     /// Emits or rejects all buffered input, because the input has ended.
     fn finish(&mut self, output: &mut LayerOutput);
 
-    /// The prefix that the layer adds in front of each line, in the syntax of `log_line_prefix`;
-    /// `None` if it adds none, or does not know yet.
+    /// Returns the prefix that the layer adds in front of each line, in the syntax of
+    /// `log_line_prefix`; `None` if it adds none, or does not know yet.
     fn added_prefix(&self) -> Option<&'static str> {
         None
     }

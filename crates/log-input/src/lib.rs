@@ -90,7 +90,7 @@ pub struct FileRange {
 }
 
 impl FileRange {
-    /// The range of at most one chunk that starts at offset `start`.
+    /// Creates the range of at most one chunk that starts at offset `start`.
     pub fn new(file: impl Into<Arc<File>>, start: u64) -> Self {
         Self { file: file.into(), start }
     }
@@ -204,7 +204,7 @@ impl LogInput {
         }
     }
 
-    /// The log data of the last [`read`](Self::read); empty unless it returned
+    /// Returns the log data of the last [`read`](Self::read); empty unless it returned
     /// [`ReadResult::Bytes`].
     pub fn bytes(&self) -> &[u8] {
         match self.plain_bytes {
@@ -223,19 +223,19 @@ impl LogInput {
         Some(&mut self.buffer)
     }
 
-    /// Number of bytes read from the file so far, before unpacking, with those reserved by
-    /// [`next_range`](Self::next_range).
+    /// Returns the number of bytes read from the file so far, before unpacking, with those reserved
+    /// by [`next_range`](Self::next_range).
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// The compression of the file; `None` if it has none, or its first bytes have not been read
-    /// yet.
+    /// Returns the compression of the file; `None` if it has none, or its first bytes have not been
+    /// read yet.
     pub fn compression(&self) -> Option<Compression> {
         self.compression
     }
 
-    /// The envelopes removed so far, outermost first.
+    /// Returns the envelopes removed so far, outermost first.
     pub fn envelopes(&self) -> &[Envelope] {
         self.chain.envelopes()
     }
@@ -377,7 +377,7 @@ fn is_readable(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Whether more input is expected.
+/// The state of an input: whether more of it is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputState {
     /// More input may follow immediately.
@@ -388,7 +388,7 @@ pub enum InputState {
     End,
 }
 
-/// Whether a path is `-`, which stands for standard input.
+/// Whether a path is `-`, which means standard input.
 pub fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

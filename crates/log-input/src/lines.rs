@@ -1,6 +1,6 @@
 //! Splits a stream of bytes into lines of bounded length.
 
-/// Splits a stream into lines.
+/// A splitter of a stream into lines of bounded length.
 #[derive(Debug)]
 pub(super) struct LineSplitter {
     bytes_max: usize,
@@ -22,7 +22,7 @@ pub(super) enum WrappedLine<'a> {
 }
 
 impl LineSplitter {
-    /// A splitter that rejects lines longer than `bytes_max`.
+    /// Creates a splitter that rejects lines longer than `bytes_max`.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self { bytes_max, pending: Vec::new(), is_skipping: false, number: 1 }
     }

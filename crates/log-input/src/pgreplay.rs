@@ -26,7 +26,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// Converts the items of a replay file to records of a jsonlog.
+/// A layer that converts the items of a replay file to records of a jsonlog.
 #[derive(Debug)]
 pub(super) struct Pgreplay {
     bytes_max: usize,
@@ -186,7 +186,7 @@ enum PgreplayAction<'a> {
     Cancel,
 }
 
-/// The bytes cannot be the beginning of an item.
+/// The error for bytes that cannot be the beginning of an item.
 #[derive(Debug, PartialEq, Eq)]
 struct InvalidItem;
 
@@ -269,10 +269,10 @@ fn string<'a>(at: &mut &'a [u8]) -> Result<Nullable<'a>, ItemError> {
     }
 }
 
-/// The length that stands for NULL.
+/// The length field of a NULL.
 const NULL: u32 = 0x8000_0000;
 
-/// Maximum length of a text in PostgreSQL.
+/// Maximum length of a text in PostgreSQL, in bytes.
 const STRING_BYTES_MAX: u32 = 1 << 30;
 
 #[cfg(test)]

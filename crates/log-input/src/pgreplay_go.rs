@@ -19,7 +19,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// Converts each item of pgreplay-go to a record.
+/// A layer that converts each item of pgreplay-go to a record.
 #[derive(Debug)]
 pub(super) struct PgreplayGo {
     objects: ObjectSplitter,
@@ -100,7 +100,7 @@ fn write_record(object: &[u8], out: &mut Vec<u8>) -> Option<()> {
 
 const NAMES: [&str; 6] = ["timestamp", "session_id", "user", "database", "query", "parameters"];
 
-/// The values of an array as a parameter list: strings, nulls, and anything else verbatim.
+/// Returns the values of an array as a parameter list: strings, nulls, and anything else verbatim.
 fn parameter_list(array: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, value) in (1..).zip(json::elements(array)) {
@@ -114,12 +114,12 @@ fn parameter_list(array: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The server's message after a login.
+/// Returns the server's message after a login.
 pub(super) fn authorized_message(user: &[u8], database: &[u8]) -> Vec<u8> {
     [b"connection authorized: user=", user, b" database=", database].concat()
 }
 
-/// The server's message at the end of a session.
+/// Returns the server's message at the end of a session.
 pub(super) fn disconnection_message(user: &[u8], database: &[u8]) -> Vec<u8> {
     let head = b"disconnection: session time: 0:00:00.000 user=";
     [&head[..], user, b" database=", database, b" host=[local]"].concat()

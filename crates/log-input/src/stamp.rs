@@ -98,7 +98,7 @@ pub(super) fn unix(bytes: &[u8]) -> Option<Stamp> {
     Some(Stamp { len: digits + 7, text })
 }
 
-/// Length of a time in the form of `%n`, `1795178599.577`, at the front of `bytes`.
+/// Returns the length of a time in the form of `%n`, `1795178599.577`, at the front of `bytes`.
 pub fn epoch_len(bytes: &[u8]) -> Option<usize> {
     let is_it = bytes.get(..14)?.iter().zip(b"dddddddddd.ddd").all(|(byte, shape)| match shape {
         b'd' => byte.is_ascii_digit(),

@@ -29,8 +29,8 @@ fn matches_shape(bytes: u64, shape: &[u8; 8]) -> bool {
 /// All but the highest bit of each byte.
 const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
-/// Length of the time at the front of `bytes`, including its zone, with or without a fraction of a
-/// second as requested; `None` if the bytes are not such a time.
+/// Returns the length of the time at the front of `bytes`, including its zone, with or without a
+/// fraction of a second as requested; `None` if the bytes are not such a time.
 #[inline]
 pub fn stamp_len(bytes: &[u8], with_fraction: bool) -> Option<usize> {
     if !is_stamp_shaped(bytes.first_chunk::<SECONDS_LEN>()?) {
@@ -48,7 +48,8 @@ pub fn stamp_len(bytes: &[u8], with_fraction: bool) -> Option<usize> {
     (zone > 0).then_some(SECONDS_LEN + fraction + 1 + zone)
 }
 
-/// Length of the zone at the front of `bytes`: alphabetic characters, or a sign and digits.
+/// Returns the length of the zone at the front of `bytes`, which is alphabetic characters, or a
+/// sign and digits; 0 if there is none.
 fn zone_len(bytes: &[u8]) -> usize {
     match bytes.first() {
         Some(b'+' | b'-') => {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::problem::InputProblem;
 
-/// Removes syslog headers, and assembles messages from their fragments.
+/// A layer that removes syslog headers, and assembles messages from their fragments.
 #[derive(Debug)]
 pub(super) struct SyslogLayer {
     lines: LineSplitter,
@@ -131,7 +131,7 @@ impl<'a> SyslogHeader<'a> {
 /// Maximum length of a tag: a program's name and a process id.
 const TAG_BYTES_MAX: usize = 128;
 
-/// Length of the priority, such as `<134>`, at the front of a line.
+/// Returns the length of the priority, such as `<134>`, at the front of a line; 0 if there is none.
 fn priority_len(line: &[u8]) -> usize {
     match line {
         [b'<', a, b'>', ..] if a.is_ascii_digit() => 3,

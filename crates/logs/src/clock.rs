@@ -14,7 +14,7 @@ use jiff::{
 
 use crate::error::OptionsError;
 
-/// Converts the server's times to points in time.
+/// A converter from the server's times to points in time.
 #[derive(Clone, Debug)]
 pub(crate) struct LogClock {
     /// The zone given by the user.
@@ -48,8 +48,8 @@ struct PackedSecond {
     /// The bytes of `:SS.`.
     second: u32,
     zone: u64,
-    /// Mask for the zone's bits, and their number; 0 if the zone is empty or fills all bytes of
-    /// `zone`.
+    /// Mask for the zone's bits, and their number. Both are 0 if the zone is empty or fills all
+    /// bytes of `zone`; the number is also 0 if the microseconds of the time overflow.
     zone_mask: u64,
     zone_bits: u32,
     /// Microseconds since the Unix epoch.
@@ -197,8 +197,8 @@ impl LogClock {
     }
 }
 
-/// Returns the offset of `zone` at a local time. When clocks are set back, one hour occurs twice:
-/// the abbreviation in the log shows which of the two it is.
+/// Returns the offset of `zone` from UTC at a local time, in seconds. When clocks are set back, one
+/// hour occurs twice: the abbreviation in the log shows which of the two it is.
 fn offset_in(zone: &TimeZone, local: DateTime, abbreviation: &[u8]) -> i32 {
     let ambiguous = zone.to_ambiguous_timestamp(local);
     let offset = match ambiguous.offset() {
@@ -253,7 +253,7 @@ impl<'a> CivilTime<'a> {
     }
 }
 
-/// The value of two ASCII digits, 0 to 99.
+/// Returns the value of two ASCII digits, 0 to 99.
 fn two_digits(digits: &[u8]) -> i8 {
     ((digits[0] & 0x0f) * 10 + (digits[1] & 0x0f)).cast_signed()
 }

@@ -15,7 +15,7 @@ pub use self::{
     log_setting::{Importance, LogSetting},
 };
 
-/// Result of a diagnosis.
+/// A report on the log settings of a server, or of the server that wrote some logs.
 #[derive(Clone, Debug)]
 pub struct LoggingDiagnosis {
     /// Description of the examined logs or server, for display.
@@ -67,7 +67,7 @@ impl Finding {
         Self { adds_bytes: Some(bytes), ..self }
     }
 
-    /// The importance of the setting for a capture.
+    /// Returns the importance of the setting for a capture.
     pub fn importance(&self) -> Importance {
         self.setting.importance()
     }
@@ -79,7 +79,8 @@ impl LoggingDiagnosis {
         self.findings.iter().any(|finding| finding.importance() == Importance::Required)
     }
 
-    /// The recommended value of a setting for the examined server, or for the newest version.
+    /// Returns the recommended value of a setting for the server's major version, or for the newest
+    /// version if that is unknown.
     pub fn recommended(&self, setting: LogSetting) -> &'static str {
         setting.recommended_for(self.major_or_newest())
     }
@@ -88,8 +89,8 @@ impl LoggingDiagnosis {
         self.major.unwrap_or(u32::MAX)
     }
 
-    /// Lines that change the settings, in the syntax of the place where they are changed. They may
-    /// include a command to reload the configuration, and comments.
+    /// Returns lines that change the settings, in the syntax of the place where they are changed.
+    /// They may include a command to reload the configuration, and comments.
     pub fn remedy_lines(&self) -> Vec<String> {
         let mut listed = BTreeSet::new();
         let mut lines = Vec::new();

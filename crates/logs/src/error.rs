@@ -2,7 +2,8 @@
 
 use crate::{language::Language, server_log_format::ServerLogFormat};
 
-/// The input cannot be imported. The user must change the options or pass another file.
+/// The reason why an input cannot be imported. The user must change the options or pass another
+/// file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -19,7 +20,7 @@ pub enum ImportError {
         /// The first line with text, shortened.
         excerpt: String,
     },
-    /// The given prefix matches no line.
+    /// The given prefix matches no line at the beginning of the file.
     #[error(
         "{file}:{line}: log_line_prefix {prefix:?} does not match {excerpt:?} or any other line{}",
         guess.as_ref().map_or(String::new(), |guess| format!("; {guess:?} would"))
@@ -33,7 +34,7 @@ pub enum ImportError {
         line: u64,
         /// The first line with text, shortened.
         excerpt: String,
-        /// A prefix that matches the line, if one was found.
+        /// A prefix that matches lines at the beginning of the file, if one was found.
         guess: Option<String>,
     },
     /// No prefix matches every record. Continuing with the best guess could skip whole databases.
@@ -48,7 +49,7 @@ pub enum ImportError {
         file: String,
         /// The prefix that matches most records.
         guess: String,
-        /// Number of records at the beginning of the file that it matches.
+        /// Number of records at the beginning of the file that `guess` matches.
         fits: u64,
         /// Number of records that were examined.
         records: u64,

@@ -26,7 +26,7 @@ use crate::{
     tracker::{EventSink, RecordHandling, SessionMemo, Tracker},
 };
 
-/// Converts a PostgreSQL server log to events.
+/// A converter from a PostgreSQL server log to events.
 ///
 /// Feed it the bytes of one file after another, in the order the server wrote them, in chunks of
 /// any size; poll the events after each chunk. The importer does no I/O and has no clock: a caller
@@ -74,8 +74,7 @@ pub struct Importer {
     file: String,
     /// The error of the previous file, if no call could return it yet.
     pending_error: Option<ImportError>,
-    /// The first record in another language, until a recognized message proves that the log is in
-    /// English.
+    /// Line number and excerpt of the first record that seems to be in another language.
     translated: Option<(u64, String)>,
 }
 
@@ -290,8 +289,8 @@ impl Importer {
         }
     }
 
-    /// The framer for the chunks that follow, once one can be built. Other threads may use clones
-    /// of it.
+    /// Returns the framer for the chunks that follow, once one can be built. Other threads may use
+    /// clones of it.
     pub(crate) fn framer(&self) -> Option<&Framer> {
         self.framer.as_ref()
     }
@@ -361,17 +360,17 @@ impl Importer {
         self.check_language(0)
     }
 
-    /// The next event, or `None` until there is more input.
+    /// Removes and returns the next event; `None` until there is more input.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.queue.events.pop_front()
     }
 
-    /// The latest time seen in the log.
+    /// Returns the latest time seen in the log.
     pub fn watermark(&self) -> Option<Timestamp> {
         self.tracker.watermark()
     }
 
-    /// Statistics of the input so far.
+    /// Returns the statistics of the input so far.
     pub fn summary(&self) -> &ImportSummary {
         &self.summary
     }

@@ -12,20 +12,20 @@ use serde::Serialize;
 
 macro_rules! languages {
     ($($(#[$doc:meta])* $variant:ident = $name:literal: $($word:literal),+;)*) => {
-        /// A language that PostgreSQL's server messages are translated to.
+        /// A language into which PostgreSQL's server messages are translated.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
         pub enum Language { $($(#[$doc])* $variant,)* }
 
         impl Language {
-            /// The language's name in English.
+            /// Returns the language's name in English.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The language of a message that begins with the words for a statement, a duration or
-            /// an execution, or of a line whose label is a severity in that language.
+            /// Returns the language of a message that begins with the words for a statement, a
+            /// duration or an execution, or of a line whose label is a severity in that language.
             pub(crate) fn detect(text: &[u8]) -> Option<Self> {
                 $(if [$($word),+].iter().any(|word| text.starts_with(word.as_bytes())) {
                     return Some(Self::$variant);
@@ -61,14 +61,14 @@ languages! {
     Swedish = "Swedish": "sats: ", "varaktighet", "kör ", "LOGG:", "FEL:", "FATALT";
     /// Translated in `tr.po`.
     Turkish = "Turkish": "ifade: ", "süre: ", "HATA", "UYARI";
-    /// Translated in `uk.po`. The word for a statement is also used in Russian.
+    /// Translated in `uk.po`.
     Ukrainian = "Ukrainian": "тривалість: ", "інструкція: ", "виконувати ", "ЗАПИСУВАННЯ", "ПОМИЛКА";
     /// Translated in `zh_CN.po`.
     Chinese = "Chinese": "语句: ", "执行时间: ", "执行 ", "日志", "错误", "陳述式: ";
 }
 
 impl Language {
-    /// The language of an unreadable log line, by its severity or its message.
+    /// Returns the language of an unreadable log line, by its severity or its message.
     pub(crate) fn detect_in_line(line: &[u8]) -> Option<Self> {
         let line = &line[..line.len().min(LINE_BYTES)];
         let starts = memchr::memchr3_iter(b' ', b',', b'|', line).map(|at| at + 1);

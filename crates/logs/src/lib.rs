@@ -13,8 +13,8 @@
 //! [`read_files`] first unpacks archives and removes the envelopes that services put around a log.
 //!
 //! Bad data never stops an import: everything unreadable is counted by [`ProblemReason`], with
-//! samples in the [`ImportSummary`]. Only an input that is not a log at all, or whose format cannot
-//! be determined, is an error.
+//! samples in the [`ImportSummary`]. An input is an error only if it is not a log at all, is in a
+//! language other than English, or has a format that cannot be determined.
 //!
 //! This crate reads the logs of PostgreSQL 12 to 18. It neither stores events nor classifies SQL.
 //!

@@ -13,7 +13,9 @@ pub struct ImportOptions {
     /// `log_line_prefix` of a stderr log, in PostgreSQL's own syntax, or `None` to guess it.
     pub prefix: Option<String>,
     /// `log_timezone`: an IANA name such as `Europe/Vienna`, an offset such as `+05:30`, or an
-    /// abbreviation such as `CEST`. Resolves abbreviations that several zones share.
+    /// abbreviation such as `CEST`. It applies to times whose zone in the log is neither UTC nor an
+    /// offset. With `None`, abbreviations have the meaning that PostgreSQL gives them by default,
+    /// and unknown ones are read as UTC.
     pub timezone: Option<String>,
     /// The time at which the event of an action is emitted.
     pub emit: Emit,

@@ -127,7 +127,7 @@ impl<'a> SessionNames<'a> {
     }
 }
 
-/// Looks up the known names of a session.
+/// A source of the names of sessions, as known from earlier records.
 pub(crate) trait SessionLookup {
     fn names(&self, session_id: &[u8], pid: Option<u32>) -> SessionNames<'_>;
 }
@@ -147,7 +147,7 @@ impl Match {
     const EMPTY: Self =
         Self { spans: [(0, 0); PrefixField::COUNT], label: LineLabel::NONE, text: 0 };
 
-    /// The span of a field; empty if the prefix has no such field.
+    /// Returns the span of a field; empty if the prefix has no such field.
     #[inline]
     pub(crate) fn span(&self, field: PrefixField) -> Range<usize> {
         let (start, end) = self.spans[field as usize];
@@ -162,7 +162,7 @@ impl Match {
         true
     }
 
-    /// The bytes of a field; empty if the prefix has no such field.
+    /// Returns the bytes of a field; empty if the prefix has no such field.
     #[inline]
     pub(crate) fn field<'a>(&self, line: &'a [u8], field: PrefixField) -> &'a [u8] {
         line.get(self.span(field)).unwrap_or_default()
@@ -217,12 +217,12 @@ impl CompiledPrefix {
         Ok(prefix)
     }
 
-    /// The prefix in PostgreSQL's syntax.
+    /// Returns the prefix in PostgreSQL's syntax.
     pub(crate) fn source(&self) -> &str {
         &self.source
     }
 
-    /// Evidence for the prefix, if it was guessed.
+    /// Returns the evidence for the prefix, if it was guessed.
     pub(crate) fn confidence(&self) -> Option<&Confidence> {
         self.confidence.as_ref()
     }
@@ -372,7 +372,7 @@ pub(crate) fn first_length(field: PrefixField, rest: &[u8]) -> Option<usize> {
     shape::lengths(field, rest).into_iter().flatten().next()
 }
 
-/// The span of a field from `at` to `end`, without its padding.
+/// Returns the span of a field from `at` to `end`, without its padding.
 #[inline]
 fn trim_padding(line: &[u8], at: usize, end: usize, left: bool) -> (usize, usize) {
     let padded = &line[at..end];
@@ -383,7 +383,7 @@ fn trim_padding(line: &[u8], at: usize, end: usize, left: bool) -> (usize, usize
     }
 }
 
-/// Length of `literal`, if `text` begins with it.
+/// Returns the length of `literal`, if `text` begins with it.
 #[inline]
 fn literal_len(text: &[u8], literal: &[u8]) -> Option<usize> {
     match literal {
@@ -392,7 +392,7 @@ fn literal_len(text: &[u8], literal: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns the first offset of `literal` in `text`, at most the maximum length of a field.
+/// Returns the first offset of `literal` in the first [`WINDOW_BYTES`] bytes of `text`.
 #[inline]
 fn find_literal(text: &[u8], literal: &[u8]) -> Option<usize> {
     let window = &text[..text.len().min(WINDOW_BYTES)];
@@ -536,7 +536,8 @@ impl Matcher<'_> {
         self.accept_field(index, field, span, end)
     }
 
-    /// Sets the span of the field if the rest of the line matches from `end` on.
+    /// Sets the span of the field if the rest of the line matches from `end` on; returns whether it
+    /// was set.
     fn accept_field(
         &mut self,
         index: usize,

@@ -40,7 +40,7 @@ macro_rules! texts {
 }
 
 impl<'a> LogRecord<'a> {
-    /// The record of a frame whose spans refer to `input` and `scratch`.
+    /// Creates the record of a frame whose spans refer to `input` and `scratch`.
     pub(crate) fn new(
         (frame, fields): (&'a RecordFrame, &'a SessionFields),
         input: &'a [u8],
@@ -82,7 +82,7 @@ impl<'a> LogRecord<'a> {
     }
 
     texts! { fields:
-        /// `%c`.
+        /// The session id (`%c`).
         session_id;
         /// Client address, with the port if the log has it.
         remote;
@@ -92,7 +92,7 @@ impl<'a> LogRecord<'a> {
         backend_type;
     }
 
-    /// The running statement, if the server logged it.
+    /// Returns the running statement, if the server logged it.
     pub(crate) fn statement(&self) -> Option<&'a [u8]> {
         self.frame.statement.get(self.input, self.scratch)
     }

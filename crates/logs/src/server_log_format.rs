@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The three formats in which PostgreSQL writes its log (`log_destination`).
+/// A format in which PostgreSQL writes its log (`log_destination`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerLogFormat {
@@ -15,7 +15,7 @@ pub enum ServerLogFormat {
 }
 
 impl ServerLogFormat {
-    /// The name of the format in `log_destination`.
+    /// Returns the name of the format in `log_destination`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Stderr => "stderr",

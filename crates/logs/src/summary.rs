@@ -21,9 +21,9 @@ use crate::{prefix::LogLinePrefix, server_log_format::ServerLogFormat};
 /// The result of an import, complete after [`finish`](crate::Importer::finish).
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ImportSummary {
-    /// Bytes read.
+    /// Bytes of the log, after its compression and envelopes were removed.
     pub bytes: u64,
-    /// Files started.
+    /// Number of files, including those that were not read to their end.
     pub files: u64,
     /// The files that were read or left out. Empty unless the import is by
     /// [`read_files`](crate::read_files) or [`visit_files`](crate::visit_files).
@@ -32,7 +32,7 @@ pub struct ImportSummary {
     pub records: u64,
     /// The given or detected format; if files differ, that of the last one.
     pub format: Option<ServerLogFormat>,
-    /// The line prefix of a stderr log.
+    /// The line prefix of the last stderr log; `None` if there was none.
     pub prefix: Option<LogLinePrefix>,
     /// Problems and assumptions, in the order of [`ProblemReason::ALL`].
     pub problems: Vec<ImportProblem>,
@@ -59,28 +59,28 @@ fn by_kind<S: Serializer>(
 }
 
 impl ImportSummary {
-    /// Number of events of a kind.
+    /// Returns the number of events of a kind.
     pub fn events(&self, kind: Kind) -> u64 {
         Kind::ALL.iter().position(|k| *k == kind).map_or(0, |at| self.events[at])
     }
 
-    /// Number of all events.
+    /// Returns the number of all events.
     pub fn events_total(&self) -> u64 {
         self.events.iter().sum()
     }
 
-    /// Number of records of a severity.
+    /// Returns the number of records of a severity.
     pub fn records_with(&self, severity: LogSeverity) -> u64 {
         self.severities[severity as usize]
     }
 
-    /// Number of problems because of which part of the log was skipped: those that [drop a
-    /// record](ProblemReason::drops_record).
+    /// Returns the number of problems because of which part of the log was skipped: those that
+    /// [drop a record](ProblemReason::drops_record).
     pub fn rejected(&self) -> u64 {
         self.problems.iter().filter(|p| p.reason.drops_record()).map(|p| p.count).sum()
     }
 
-    /// Number of occurrences of a problem.
+    /// Returns the number of occurrences of a problem.
     pub fn problem_count(&self, reason: ProblemReason) -> u64 {
         self.problems.iter().find(|problem| problem.reason == reason).map_or(0, |p| p.count)
     }

@@ -50,7 +50,7 @@ use crate::{
     summary::{ImportSummary, LogPosition},
 };
 
-/// Derives events from the records of a log, with the state of all its sessions.
+/// A tracker of all sessions in a log, which derives events from their records.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     table: SessionTable,
@@ -72,7 +72,7 @@ struct TextDecoders {
     error_limit: ValueLimit,
 }
 
-/// Whether a record was handled or skipped.
+/// The result of handling a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordHandling {
     Accepted,

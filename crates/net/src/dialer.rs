@@ -67,7 +67,7 @@ pub enum DialError {
 }
 
 impl Dialer {
-    /// Creates a dialer for a TCP address; resolves `host`.
+    /// Creates a dialer for the first TCP address that `host` resolves to.
     ///
     /// # Errors
     ///
@@ -166,7 +166,8 @@ impl Dialer {
     }
 }
 
-/// Converts a path, or with a leading `@` a name in Linux's abstract namespace.
+/// Converts a path to a socket address. A leading `@` makes it a name in Linux's abstract
+/// namespace.
 pub(crate) fn unix_address(path: &Path) -> rustix::io::Result<SocketAddrUnix> {
     match path.as_os_str().as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddrUnix::new_abstract_name(name),

@@ -37,9 +37,9 @@ use crate::{
 /// A socket that clients connect to.
 ///
 /// Several listeners may share a TCP port: with `SO_REUSEPORT` the kernel distributes connections
-/// among them, so each event loop has its own listener and none wakes for another's. A unix socket
-/// has one listener, shared by [`Listener::try_clone`]; [`crate::Poller::add_listener`] ensures
-/// that a connection does not wake every loop.
+/// among them, so each event loop has its own listener and does not wake for connections of the
+/// others. A unix socket has one listener, shared by [`Listener::try_clone`];
+/// [`crate::Poller::add_listener`] ensures that a connection does not wake every loop.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -200,7 +200,7 @@ impl Listener {
         Ok(Self { socket, place })
     }
 
-    /// Returns the path of a unix socket, with a leading `@` for an abstract name.
+    /// Returns the path of a unix socket, with a leading `@` for an abstract name; `None` for TCP.
     pub fn unix_path(&self) -> Option<&Path> {
         match &self.place {
             ListenerAddress::Tcp(_) => None,
@@ -221,7 +221,8 @@ impl Listener {
         Ok(Self { socket: self.socket.try_clone()?, place })
     }
 
-    /// Returns the TCP address of the listener, with the actual port if port 0 was requested.
+    /// Returns the TCP address of the listener, with the actual port if port 0 was requested;
+    /// `None` for a unix socket.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         match &self.place {
             ListenerAddress::Tcp(address) => Some(*address),

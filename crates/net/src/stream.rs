@@ -17,7 +17,7 @@ use rustix::{
 };
 use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_types::ServerName};
 
-/// A connection that carries PostgreSQL messages once it is open.
+/// A non-blocking connection for PostgreSQL messages.
 ///
 /// ```text
 /// connecting ──► asking for TLS ──► handshaking ──► open
@@ -393,8 +393,8 @@ fn handshake(tls: TlsOptions) -> io::Result<Box<Connection>> {
 
 /// Reads the one-byte reply to an SSLRequest; `None` while it has not arrived.
 ///
-/// Exactly one byte is read: the rest belongs to the TLS handshake, and a man in the middle that
-/// injects plain text there causes a handshake failure (CVE-2021-23222).
+/// Exactly one byte is read: the following ones are part of the TLS handshake, and a man in the
+/// middle that injects plain text there causes a handshake failure (CVE-2021-23222).
 fn read_tls_reply(transport: &mut Transport) -> io::Result<Option<u8>> {
     let mut answer = [0];
     match transport.read(&mut answer) {
@@ -405,7 +405,8 @@ fn read_tls_reply(transport: &mut Transport) -> io::Result<Option<u8>> {
     }
 }
 
-/// Returns true when the handshake is complete and its last bytes are sent.
+/// Continues the handshake without blocking. Returns true once it is complete and its last bytes
+/// are sent.
 fn drive_handshake(connection: &mut Connection, transport: &mut Transport) -> io::Result<bool> {
     loop {
         flush_tls(connection, transport)?;

@@ -22,7 +22,7 @@ impl<K: Ord> Timers<K> {
         self.heap.push(Reverse((due, key)));
     }
 
-    /// Returns the earliest deadline.
+    /// Returns the earliest deadline; `None` if the queue is empty.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((due, _))| *due)
     }

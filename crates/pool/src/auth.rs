@@ -5,8 +5,8 @@
 //! takes the pooler from the startup packet until a server is ready for queries. Both take received
 //! bytes and return bytes to send and the next step. A step that costs CPU time is a
 //! [`KeyDerivation`], which any thread can run; an auth query is another step. Random bytes are
-//! arguments, and deadlines are up to the driver. The caller selects a client's pool, and handles
-//! everything after the login.
+//! arguments. The caller enforces timeouts, selects a client's pool, and handles everything after
+//! the login.
 
 mod client;
 mod key_derivation;

@@ -120,7 +120,7 @@ pub struct ClusterMember {
     pub weight: u32,
 }
 
-/// The cluster that a pool is a member of; part of the member pool's spec.
+/// The membership of a pool's server in a cluster; part of the member pool's spec.
 #[derive(Clone, Debug)]
 pub struct ClusterMembership {
     /// The owner pool, to which the clients belong.

@@ -91,7 +91,7 @@ pub struct Config {
     /// The operating system's user that the process becomes before it opens sockets, if it is
     /// started as root.
     pub os_user: Option<String>,
-    /// When a client gives its server connection back.
+    /// The pooling mode, which determines when a client releases its server connection.
     pub mode: PoolMode,
     /// Number of server connections per pool, that is, per user and database.
     pub sizes: SizeConfig,
@@ -306,8 +306,8 @@ pub struct SizeConfig {
     /// Maximum number of connections; `None`, written 0, means no limit.
     #[serde(with = "toml::limit")]
     pub pool: Option<NonZeroU32>,
-    /// Number of connections kept open while the pool has clients, or always if the database forces
-    /// its user.
+    /// Number of connections kept open from the pool's first client on, or from the start if the
+    /// database forces its user.
     pub min: u32,
     /// Additional connections allowed once a client has waited for `timeouts.reserve-wait`.
     pub reserve: u32,

@@ -75,9 +75,9 @@ pub use report::{
 /// One worker's data path, without I/O.
 ///
 /// The worker reports socket events through the methods below, in any order. With each event it
-/// passes the current time and its [`CoreIo`], through which the core issues commands. It never
-/// blocks, reads no clock and generates no random numbers, so the same calls always produce the
-/// same commands.
+/// passes the current time and its [`CoreIo`], through which the core issues commands. The core
+/// never blocks, reads no clock and generates no random numbers, so the same calls always produce
+/// the same commands.
 ///
 /// # The worker's duties
 ///
@@ -118,17 +118,17 @@ pub struct Core {
     /// Whether a pool has, or once had, a share of [`PoolSpec::servers_min`] here: timers must then
     /// run even without clients and servers.
     has_min_pools: bool,
-    /// Whether idle servers are closed as soon as no client waits for one: during a takeover.
+    /// Whether idle servers are closed as soon as no client waits for one, as during a takeover.
     closes_idle_servers: bool,
     /// Whether the worker is suspended and assigns no servers to clients; see [`Core::suspend`].
     is_suspended: bool,
     /// The buffer of the running capture, if any.
     capture: Option<Box<CaptureBuffer>>,
-    /// Work to do at the end of the current call.
+    /// Work to do at the end of the current call into the core.
     deferred: Vec<DeferredWork>,
     /// Transactions to run on mirrors, one queue for each client and mirror.
     mirror_queues: Slab<MirrorQueueId, MirrorQueue>,
-    /// Number of clients whose transactions are sampled for a mirror.
+    /// Number of clients that are sampled for at least one mirror.
     mirrored_clients: usize,
     /// Number of internal clients that replay transactions on mirrors.
     mirror_clients: usize,
@@ -149,7 +149,7 @@ pub struct Core {
     pub(crate) injected_fault: Option<InjectedFault>,
 }
 
-/// Work that the core runs at the end of a call; see `Core::run_deferred`.
+/// Work that is deferred to the end of the current call into the core; see `Core::run_deferred`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DeferredWork {
     /// Advance a client's fan-out request, and queue its completed transaction for its mirrors.
@@ -212,7 +212,8 @@ impl Core {
         self.workers = workers;
     }
 
-    /// Opens this worker's share of [`PoolSpec::servers_min`] without waiting for the first client.
+    /// Opens servers of a pool, as far as limits allow, up to this worker's share of
+    /// [`PoolSpec::servers_min`], even if the pool has no client.
     pub fn fill_min_pool(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         if self.has_pool(pool) {
@@ -293,7 +294,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Handles the end of a client's connection: end of file, an error, or a failed send. The id
+    /// Handles the end of a client's connection: end of file, an error, or a failed send. Its slot
     /// may then be reused.
     pub fn client_closed(&mut self, id: ClientId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
@@ -301,7 +302,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Called when the login to a server requested by [`CoreIo::open_server`] has succeeded.
+    /// Handles the successful login to a server requested by [`CoreIo::open_server`].
     pub fn server_ready(
         &mut self,
         id: ServerId,
@@ -314,8 +315,8 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Called when a server requested by [`CoreIo::open_server`] could not be opened; the worker
-    /// has closed its socket, if there was one. The id may then be reused.
+    /// Handles the failure to open a server requested by [`CoreIo::open_server`]; the worker has
+    /// closed its socket, if there was one. The server's slot may then be reused.
     pub fn server_failed(
         &mut self,
         id: ServerId,
@@ -335,7 +336,7 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Handles the end of a server's connection: end of file, an error, or a failed send. The id
+    /// Handles the end of a server's connection: end of file, an error, or a failed send. Its slot
     /// may then be reused.
     pub fn server_closed(&mut self, id: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
@@ -344,7 +345,8 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Called when a peer's send buffer is empty, after [`crate::Backlog::Waiting`].
+    /// Resumes reading from a peer's counterpart, because the peer's send buffer has become empty
+    /// after [`crate::Backlog::Waiting`].
     pub fn drained(&mut self, peer: PeerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_drained(peer, io);
@@ -361,16 +363,17 @@ impl Core {
         is_known
     }
 
-    /// Called when the attempt started by [`CoreIo::send_cancel`] has ended, successfully or not.
+    /// Handles the end, successful or not, of the attempt started by [`CoreIo::send_cancel`].
     pub fn cancel_finished(&mut self, server: ServerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.finish_cancel(server, io);
         self.run_deferred(io);
     }
 
-    /// Handles another worker's request for a server; see [`CoreIo::request_server`]. That worker
-    /// gets an idle server at once, or the next one that becomes idle while no client here has
-    /// waited longer.
+    /// Handles another worker's request for a server; see [`CoreIo::request_server`]. Hands over an
+    /// idle server or, if there is none, closes another pool's idle server so that the other worker
+    /// can open one. If neither is possible, the other worker gets the next server that becomes
+    /// idle while no client here has waited longer.
     pub fn server_requested(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_server_request(pool, by, io);

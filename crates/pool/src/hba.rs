@@ -31,8 +31,8 @@ use self::{
 
 pub use self::{address::Network, networks::Networks};
 
-/// The rules of `pg_hba.conf` in order and the user name maps of `pg_ident.conf`, with the networks
-/// and OS users of this machine that they refer to.
+/// The host-based authentication of a pooler: the rules of `pg_hba.conf` in order and the user name
+/// maps of `pg_ident.conf`, with the networks and OS users of this machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Hba {
     rules: Vec<HbaRule>,

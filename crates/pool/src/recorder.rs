@@ -52,7 +52,7 @@ pub struct RecorderSettings {
     pub capture_number: u32,
     /// The wall-clock time at time 0 of the workers' clock.
     pub clock_origin: Timestamp,
-    /// The origin of the capture, for the manifest.
+    /// The name of the capturing program and process, for the manifest.
     pub origin: String,
 }
 
@@ -69,7 +69,7 @@ struct RecorderShared {
     path: PathBuf,
     started: Timestamp,
     state: Mutex<RecorderState>,
-    /// The captured server, which may be found after the start.
+    /// The captured server, which may become known only after the start.
     server: Mutex<Option<CapturedServer>>,
     /// Whether the capture is being stopped: the thread then ends after [`STOP_TIMEOUT`] even if a
     /// worker has not ended its buffer.

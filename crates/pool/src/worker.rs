@@ -128,7 +128,7 @@ pub enum PoolerStartError {
     Group {
         /// The group as configured.
         name: String,
-        /// The reason, as text.
+        /// The reason why the group cannot be used.
         text: String,
     },
     /// The certificate, key or CA file for connections to servers cannot be used.
@@ -156,7 +156,7 @@ pub enum PoolerStartError {
     /// No running process can be taken over, or the running process refused or ended unexpectedly.
     #[error("cannot take over: {text}")]
     Takeover {
-        /// The reason, as text.
+        /// The reason why the takeover failed.
         text: String,
     },
     /// The operating system provides no random bytes, which logins and cancel keys need.

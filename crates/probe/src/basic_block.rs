@@ -43,7 +43,7 @@ impl InstructionKind {
     }
 }
 
-/// The instructions from the entry to the first jump or unknown instruction.
+/// Returns the instructions from the entry to the first jump or unknown instruction.
 pub(crate) fn instructions(code: &[u8]) -> impl Iterator<Item = X86Instruction> + '_ {
     let mut at = Some(0);
     std::iter::from_fn(move || {
@@ -54,10 +54,10 @@ pub(crate) fn instructions(code: &[u8]) -> impl Iterator<Item = X86Instruction> 
     })
 }
 
-/// Offset from the entry at which a program can be attached as if at the entry itself: arguments
-/// are in their registers, and the return address is on top of the stack. This is the first `push`
-/// or `nop` if only `endbr64` and loads into `rax` precede it, otherwise the instruction after
-/// `endbr64`.
+/// Returns the offset from the entry at which a program can be attached as if at the entry itself:
+/// arguments are in their registers, and the return address is on top of the stack. This is the
+/// first `push` or `nop` if only `endbr64` and loads into `rax` precede it, otherwise the
+/// instruction after `endbr64`, or the entry if the function does not start with `endbr64`.
 pub(crate) fn entry_offset(code: &[u8]) -> usize {
     let mut after_pad = 0;
     for X86Instruction { at, kind } in instructions(code) {
@@ -73,7 +73,8 @@ pub(crate) fn entry_offset(code: &[u8]) -> usize {
     after_pad
 }
 
-/// Length and kind of the first instruction of `code`, which is at offset `at`.
+/// Returns the length in bytes and the kind of the first instruction of `code`, which is at offset
+/// `at`; `None` if it is unknown or incomplete.
 fn decode(code: &[u8], at: usize) -> Option<(usize, InstructionKind)> {
     if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
         return Some((4, InstructionKind::LandingPad));
@@ -138,7 +139,7 @@ fn decode(code: &[u8], at: usize) -> Option<(usize, InstructionKind)> {
     (bytes <= code.len()).then_some((bytes, kind))
 }
 
-/// Length of an operand: ModRM, SIB, displacement.
+/// Returns the length of an operand in bytes: ModRM, SIB and displacement.
 fn operand_bytes(code: &[u8]) -> Option<usize> {
     let how = *code.first()?;
     let (mode, base) = (how >> 6, how & 7);

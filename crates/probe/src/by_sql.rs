@@ -43,7 +43,7 @@ pub trait SqlProbe {
     }
 }
 
-/// A sample could not be taken by SQL.
+/// The reason why a sample could not be taken by SQL.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {what}")]
 pub struct SqlSampleError {

@@ -13,7 +13,7 @@ use crate::{
     sampling::thread_cpu_time,
 };
 
-/// The cost of one hit of an empty BPF program to the traced process.
+/// The time that one hit of an empty BPF program costs the traced process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HitCost {
     /// Cost of a hit at an instruction that the kernel emulates.
@@ -22,14 +22,15 @@ pub struct HitCost {
     pub stepped: Duration,
 }
 
-/// Calls in one round. At 10 µs each, a round takes a millisecond, which is well within a time
-/// slice, so that few rounds are disturbed by interrupts or by cold caches after a context switch.
+/// Number of calls in one round. At 10 µs each, a round takes a millisecond, which is well within a
+/// time slice, so that few rounds are disturbed by interrupts or by cold caches after a context
+/// switch.
 const CALLS_PER_ROUND: u32 = 100;
 /// Number of rounds. Only the cheapest one counts.
 const ROUNDS: u32 = 50;
 
 impl HitCost {
-    /// Measures both costs, which takes a few milliseconds.
+    /// Measures the cost of both kinds of hits in functions of this process.
     ///
     /// # Errors
     ///
@@ -46,7 +47,7 @@ impl HitCost {
         })
     }
 
-    /// The cost of a hit at the first instruction of `code`.
+    /// Returns the cost of a hit at the first instruction of `code`.
     pub fn for_code(self, code: &[u8]) -> Duration {
         if is_emulated(code) { self.emulated } else { self.stepped }
     }
@@ -73,8 +74,8 @@ fn measure_hit(program: &Program, function: extern "C" fn()) -> Result<Duration,
     Ok(watched.saturating_sub(bare))
 }
 
-/// Processor time of one call, in the cheapest round. Elapsed time would include time given to
-/// other processes on a busy machine, and make every probe look too expensive to use.
+/// Returns the processor time of one call, in the cheapest round. Elapsed time would include time
+/// given to other processes on a busy machine, and make every probe look too expensive to use.
 fn cpu_time_per_call(function: extern "C" fn()) -> Duration {
     let round = || {
         let begin = thread_cpu_time();
@@ -86,8 +87,8 @@ fn cpu_time_per_call(function: extern "C" fn()) -> Duration {
     (0..ROUNDS).map(|_| round()).min().unwrap_or_default()
 }
 
-/// The file offset of a function of this process. A line of `/proc/self/maps` is `start-end
-/// permissions offset device inode path`.
+/// Returns the file offset of a function of this process, given its address. A line of
+/// `/proc/self/maps` is `start-end permissions offset device inode path`.
 pub(crate) fn own_file_offset(address: u64) -> Option<u64> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// The effective capabilities; see capabilities(7).
+/// The effective capabilities of a process; see capabilities(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     effective: u64,
@@ -14,7 +14,7 @@ const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
 impl Capabilities {
-    /// The capabilities of this process. Empty if `/proc` cannot be read.
+    /// Returns the capabilities of this process; none if `/proc` cannot be read.
     pub fn current() -> Self {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         Self::from_status(&status)
@@ -36,7 +36,7 @@ impl Capabilities {
         self.has(SYS_PTRACE)
     }
 
-    /// The names of the capabilities missing for tracing or, if none is missing, the other
+    /// Returns the names of the capabilities missing for tracing or, if none is missing, the other
     /// requirements, as text for the user.
     pub fn missing(self) -> String {
         let required = [(BPF, "CAP_BPF"), (PERFMON, "CAP_PERFMON")];

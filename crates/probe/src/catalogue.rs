@@ -36,13 +36,13 @@ pub enum CostClass {
     Calls,
 }
 
-/// A point or variable of the server that a probe uses.
+/// The functions, USDT probes or variable of the server that a probe uses.
 #[derive(Clone, Copy, Debug)]
 enum ProbeTarget {
     Checkpoints,
     Extension,
     Calls(durations::ProbeMetric),
-    /// A variable of each process, or of shared memory.
+    /// The symbol of a variable in the memory of the server.
     Memory(&'static str),
 }
 
@@ -121,8 +121,8 @@ pub const PROBES: &[ProbeEntry] = &[
 ];
 
 impl ProbeEntry {
-    /// The functions, USDT probes and variables that the probe uses: those of `server`, or of any
-    /// server. Empty if the server has none of them.
+    /// Returns the functions, USDT probes and variables that the probe uses in `server` or, if it
+    /// is `None`, in servers of any version. May be empty if the server has none of them.
     pub fn points(&self, server: Option<&RunningServer>) -> Vec<String> {
         let usdt_probes = || checkpoints::all_usdt_names().map(|name| format!("usdt {name}"));
         match self.target {

@@ -68,14 +68,15 @@ pub enum CheckpointPhase {
     TwoPhase,
 }
 
-/// A phase started or finished.
+/// The start or the end of a phase of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhaseUpdate {
     /// The phase started.
     Started {
         /// Kind of the phase.
         phase: CheckpointPhase,
-        /// The process, as numbered in the caller's namespace.
+        /// Id of the process that performs the checkpoint. USDT probes report the id in the initial
+        /// PID namespace.
         pid: u32,
         /// Wall-clock time of the start.
         at: SystemTime,
@@ -91,7 +92,8 @@ pub enum PhaseUpdate {
 pub struct FinishedPhase {
     /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// The process, as numbered in the caller's namespace.
+    /// Id of the process that performs the checkpoint. USDT probes report the id in the initial PID
+    /// namespace.
     pub pid: u32,
     /// Wall-clock time of the start.
     pub started_at: SystemTime,
@@ -165,8 +167,8 @@ impl CheckpointTracer {
         }
     }
 
-    /// Number of events lost because the kernel's ring buffer was full or the kernel did not run a
-    /// program; always 0 if the statistics are polled.
+    /// Returns the number of events lost because the kernel's ring buffer was full or the kernel
+    /// did not run a program; always 0 if the statistics are polled.
     ///
     /// # Errors
     ///
@@ -179,12 +181,12 @@ impl CheckpointTracer {
     }
 }
 
-/// Names of the USDT probes that mark phases of a checkpoint.
+/// Returns the names of the USDT probes that mark phases of a checkpoint.
 pub(crate) fn all_usdt_names() -> impl Iterator<Item = &'static str> {
     usdt::names()
 }
 
-/// The USDT probes of checkpoints, if the server has all of them.
+/// Returns the names of the USDT probes of checkpoints, if the server has all of them.
 pub(crate) fn usdt_names(server: &RunningServer) -> Result<Vec<&'static str>, ProbeError> {
     let names: Vec<_> = usdt::names().collect();
     let has = |name: &str| server.binary().usdt_probes().iter().any(|probe| probe.name == name);
@@ -195,7 +197,7 @@ pub(crate) fn usdt_names(server: &RunningServer) -> Result<Vec<&'static str>, Pr
 }
 
 impl ProbeSource {
-    /// The source's name in output.
+    /// Returns the source's name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Bpf => "bpf",
@@ -218,7 +220,7 @@ impl CheckpointPhase {
         Self::TwoPhase,
     ];
 
-    /// The phase's name in output.
+    /// Returns the phase's name in output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Checkpoint => "checkpoint",

@@ -25,7 +25,7 @@ impl ClockOffset {
         Self { offset_ns: difference_ns }
     }
 
-    /// The wall-clock time of a monotonic time.
+    /// Converts a monotonic time to wall-clock time.
     pub fn to_wall_clock(self, monotonic_ns: u64) -> SystemTime {
         let ns = i128::from(monotonic_ns) + self.offset_ns;
         let ns = u64::try_from(ns).unwrap_or(0);

@@ -48,7 +48,7 @@ impl Distribution {
         }
     }
 
-    /// The summary statistics; all zero if there are no durations.
+    /// Returns the summary statistics; all are zero if there are no durations.
     pub fn stats(&self) -> DurationStats {
         let histogram = &self.ns;
         if histogram.is_empty() {

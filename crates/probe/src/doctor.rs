@@ -23,7 +23,7 @@ pub struct ProbeDiagnosis {
     pub metrics: Vec<MetricDiagnosis>,
 }
 
-/// A server and its executable.
+/// The facts about a server that a diagnosis shows.
 #[derive(Clone, Debug)]
 pub struct DiagnosedServer {
     /// The server's major version.
@@ -73,14 +73,14 @@ pub struct KernelInfo {
     has_multi: bool,
 }
 
-/// A metric, and how it is available.
+/// The availability of a metric.
 #[derive(Clone, Debug)]
 pub struct MetricDiagnosis {
     /// The subcommand that shows the metric.
     pub name: &'static str,
     /// The best available source; `None` if the metric is not available.
     pub source: Option<ProbeSource>,
-    /// Cost of the metric with that source.
+    /// Cost of the metric with `source`; `None` if the metric is not available.
     pub cost: Option<MetricCost>,
     /// The limitation of the source, or the reason why a better source, or any source, is not
     /// available; `None` if nothing is missing.

@@ -64,7 +64,7 @@ pub struct CallDurations {
 /// A finished call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The process, as numbered in the caller's namespace.
+    /// Id of the calling process in the initial PID namespace.
     pub pid: u32,
     /// The operation, e.g. `read` or `fsync`.
     pub operation: &'static str,
@@ -104,7 +104,7 @@ pub enum CallSubject {
 pub struct LockTag {
     /// Type of the locked object, as in `pg_locks.locktype`.
     pub kind: &'static str,
-    /// Database and relation, if the lock is on a relation or a part of one.
+    /// Oids of database and relation, if the lock is on a relation or a part of one.
     pub relation: Option<(u32, u32)>,
 }
 
@@ -128,7 +128,8 @@ impl CallDurations {
     }
 
     /// Like [`CallDurations::attach`], but collects the stacks of calls that take at least
-    /// `stacks_from`. Such a call then takes a few microseconds longer.
+    /// `stacks_from`. Such a call then takes a few microseconds longer. With `None`, no stacks are
+    /// collected.
     ///
     /// # Errors
     ///
@@ -175,14 +176,14 @@ impl CallDurations {
         Ok(Self { tables, functions, programs, _links: links, names, clock, cost })
     }
 
-    /// The addresses of a stack, for [`Symbolizer`](crate::stacks::Symbolizer). Empty if the stack
-    /// is not available.
+    /// Returns the addresses of a stack, for [`Symbolizer`](crate::stacks::Symbolizer). Empty if
+    /// the stack is not available.
     pub fn addresses(&self, stack: StackId) -> Vec<u64> {
         let stacks = self.tables.stacks.as_ref();
         stacks.and_then(|stacks| stacks.addresses(stack).ok()).unwrap_or_default()
     }
 
-    /// The cost of a call to the calling process, for the most expensive of the functions.
+    /// Returns the time that tracing adds to a call of the most expensive function.
     pub fn cost_per_call(&self) -> Duration {
         self.cost
     }
@@ -200,8 +201,8 @@ impl CallDurations {
         });
     }
 
-    /// Number of calls lost because the ring or the map of open calls was full or memory could not
-    /// be read, plus the number of hits that the kernel skipped.
+    /// Returns the number of calls lost because the ring or the map of open calls was full or
+    /// memory could not be read, plus the number of hits that the kernel skipped.
     ///
     /// # Errors
     ///
@@ -242,7 +243,7 @@ impl ProbeMetric {
     pub const ALL: [Self; 6] =
         [Self::Locks, Self::LwLocks, Self::Io, Self::Wal, Self::Queries, Self::Sorts];
 
-    /// The metric's name, which is also that of its subcommand.
+    /// Returns the metric's name, which is also the name of its subcommand.
     pub fn name(self) -> &'static str {
         match self {
             Self::Locks => "locks",

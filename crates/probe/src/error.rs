@@ -4,7 +4,7 @@ use std::io;
 
 use crate::capability::Capabilities;
 
-/// A metric is not available.
+/// The reason why a metric is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
@@ -27,7 +27,7 @@ pub enum ProbeError {
         /// The name of the probe.
         probe: &'static str,
     },
-    /// The server currently has no such process.
+    /// The server currently has no process of this kind.
     #[error(
         "the server has no {kind} process: it may be starting, stopping, or in crash recovery; try again when it accepts connections"
     )]
@@ -55,7 +55,7 @@ impl From<howdah_inspect::MemoryError> for ProbeError {
     }
 }
 
-/// BPF programs could not be run.
+/// The reason why a BPF operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {

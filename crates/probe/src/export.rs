@@ -1,6 +1,7 @@
-//! Exports the probes as bpftrace scripts, to verify our results or as a starting point. A script
-//! works for one server only: it names the running binary, and recognises the server's processes by
-//! their parent, for which bpftrace needs the kernel's type information (BTF).
+//! Exports the probes as bpftrace scripts, to verify the results of the probes or as a starting
+//! point. A script works for one server only: it names the running binary, and recognises the
+//! server's processes by their parent, for which bpftrace needs the kernel's type information
+//! (BTF).
 
 use std::fmt::{self, Write as _};
 
@@ -20,7 +21,7 @@ pub enum BpftraceScript {
 }
 
 impl BpftraceScript {
-    /// All scripts that can be exported.
+    /// Returns all scripts that can be exported.
     pub fn all() -> impl Iterator<Item = Self> {
         let durations = durations::ProbeMetric::ALL.into_iter().map(Self::Durations);
         [Self::Extend, Self::Checkpoints].into_iter().chain(durations)
@@ -35,7 +36,7 @@ impl BpftraceScript {
         }
     }
 
-    /// The text of the script for a server.
+    /// Returns the text of the script for a server.
     ///
     /// # Errors
     ///
@@ -75,7 +76,7 @@ impl ScriptTarget {
         format!("{kind}:/proc/{}/exe:{symbol}", self.postmaster)
     }
 
-    /// A filter that is true in processes of this server.
+    /// Returns a filter that is true in processes of this server.
     fn filter(self) -> String {
         format!("curtask->real_parent->tgid == {}", self.postmaster)
     }

@@ -58,7 +58,7 @@ pub struct ExtensionLocks {
 /// A released extension lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtensionLock {
-    /// The backend, as numbered in the caller's namespace.
+    /// Id of the backend in the initial PID namespace.
     pub pid: u32,
     /// `pg_database.oid` of the relation; 0 for the shared catalogs.
     pub database: u32,
@@ -89,7 +89,7 @@ pub struct LostEvents {
 }
 
 impl LostEvents {
-    /// Whether no events were lost.
+    /// Whether no events are missing or incomplete.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -107,7 +107,7 @@ impl ExtensionLocks {
     }
 
     /// Like [`ExtensionLocks::attach`], but collects the stacks of backends that waited at least
-    /// `stacks_from`.
+    /// `stacks_from`; none if it is `None`.
     ///
     /// # Errors
     ///
@@ -143,13 +143,13 @@ impl ExtensionLocks {
         Ok(Self { tables, programs, _links: links, clock, cost })
     }
 
-    /// The cost of a lock to the backend that takes it.
+    /// Returns the time that tracing a lock costs the backend that takes it.
     pub fn cost_per_lock(&self) -> Duration {
         self.cost
     }
 
-    /// The addresses of a stack, for [`Symbolizer`](crate::stacks::Symbolizer). Empty if the stack
-    /// is not available.
+    /// Returns the addresses of a stack, for [`Symbolizer`](crate::stacks::Symbolizer). Empty if
+    /// the stack is not available.
     pub fn addresses(&self, stack: StackId) -> Vec<u64> {
         let stacks = self.tables.stacks.as_ref();
         stacks.and_then(|stacks| stacks.addresses(stack).ok()).unwrap_or_default()
@@ -165,7 +165,7 @@ impl ExtensionLocks {
         });
     }
 
-    /// The events lost so far.
+    /// Returns the numbers of events lost so far.
     ///
     /// # Errors
     ///
@@ -192,7 +192,8 @@ pub(crate) fn check_layout(server: &RunningServer) -> Result<(), ProbeError> {
     RelationIdOffset::find(server).map(|_| ())
 }
 
-/// The cost of a lock to the backend that takes it: request, acquisition and release.
+/// Returns the time that tracing a lock costs the backend that takes it: the hits at request,
+/// acquisition and release.
 ///
 /// # Errors
 ///

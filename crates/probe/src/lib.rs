@@ -1,5 +1,4 @@
-//! Measures what a running PostgreSQL server waits for, from inside the server: without a restart
-//! or an extension.
+//! Measures what a running PostgreSQL server waits for, without a restart or an extension.
 //!
 //! Each metric has a source. Exact values come from BPF programs attached to the server's code
 //! (uprobes and the USDT probes of `--enable-dtrace`). Where such programs may not run, samples of

@@ -41,7 +41,7 @@ pub use self::{
 };
 use crate::{ProbeError, SampleError, by_sql::SqlSampleError};
 
-/// Duration of a probe, and interval of its reports.
+/// The times at which a probe reports and ends.
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// Time from one report to the next.
@@ -54,7 +54,7 @@ pub struct Pace {
 
 /// Receives the measurements of a running probe.
 pub trait ProbeOutput<U> {
-    /// Takes one update.
+    /// Writes one update.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ pub trait ProbeOutput<U> {
     fn flush(&mut self) -> io::Result<()>;
 }
 
-/// A probe cannot start or continue.
+/// The reason why a probe cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LiveError {

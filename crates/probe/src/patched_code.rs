@@ -34,8 +34,8 @@ pub fn patched_symbols(
     Ok(patches.into_values().filter_map(|address| code.symbol_at(address)).collect())
 }
 
-/// Addresses of patches by file offset. All processes are forked from the postmaster and share its
-/// patches, but a breakpoint may remain in only some of them.
+/// Returns the addresses of patches by file offset. All processes are forked from the postmaster
+/// and share its patches, but a breakpoint may remain in only some of them.
 fn patched_offsets(
     server: &RunningServer,
 ) -> Result<BTreeMap<u64, u64>, howdah_inspect::InspectError> {
@@ -51,7 +51,7 @@ fn patched_offsets(
 }
 
 /// Removes all breakpoints in the server's processes that no tracer owns. Those of a running tracer
-/// stay.
+/// remain.
 ///
 /// # Errors
 ///

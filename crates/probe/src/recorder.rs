@@ -93,7 +93,7 @@ impl Default for RecorderOptions {
     }
 }
 
-/// Recording cannot start.
+/// The reason why recording cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderStartError {
@@ -133,7 +133,7 @@ pub struct FlightRecorder {
     summary: RecordingTotals,
 }
 
-/// The probes of the running server or, while it is stopped, the time to look for it again.
+/// The state of the recorded server: running, with its probes, or stopped.
 #[derive(Debug)]
 enum ServerPresence {
     There(Box<Sources>),
@@ -152,8 +152,8 @@ struct CurrentSecond {
     suppressed: u64,
 }
 
-/// The sync phase of a checkpoint: the start of a running one, or the length of one that finished
-/// in this second.
+/// The sync phase of a checkpoint: its start while it is running, or its length if it finished in
+/// this second.
 #[derive(Clone, Copy, Debug, Default)]
 struct SyncTimer {
     since_us: Option<i64>,
@@ -224,12 +224,12 @@ impl FlightRecorder {
         Ok(recorder)
     }
 
-    /// The source of each metric for the current server, and what it cannot provide.
+    /// Returns the source of each metric for the current server, with its limitation.
     pub fn metric_sources(&self) -> &[RecordedSource] {
         &self.metric_sources
     }
 
-    /// Time at which to call [`tick`](Self::tick) next.
+    /// Returns the time at which to call [`tick`](Self::tick) next.
     pub fn next_tick_at(&self) -> Instant {
         match self.server {
             ServerPresence::There(_) => self.schedule.next_tick_at(),
@@ -280,7 +280,8 @@ impl FlightRecorder {
         self.record(at_us, &FlightRecord::NamedRelation(named));
     }
 
-    /// Stops recording: a running episode is stored as it is, and all records are written.
+    /// Stops recording, and returns the totals. A running episode is stored as it is, and queued
+    /// records are written first.
     pub fn finish(mut self, reason: &str, now: Instant) -> RecordingTotals {
         self.collect_traces(self.at_us(now), true);
         self.finish_second(now);
@@ -313,8 +314,8 @@ impl FlightRecorder {
         self.repeat_header(at_us);
     }
 
-    /// Records the header and the latest names again. This happens twice per slot of the ring, so
-    /// that they survive overwriting.
+    /// Records the header and the latest relation names. This is repeated about twice per slot of
+    /// the ring, so that they survive overwriting.
     fn repeat_header(&mut self, at_us: i64) {
         let names = self.names.iter().cloned().map(FlightRecord::NamedRelation);
         let again: Vec<_> =
@@ -518,7 +519,7 @@ impl SyncTimer {
     }
 }
 
-/// The header: the recorded server and the options.
+/// Returns the header, which describes the recorded server and the options.
 fn recording_started(
     server: &RunningServer,
     data_dir: &Path,
@@ -544,7 +545,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Processor time of all threads of this process.
+/// Returns the processor time of all threads of this process.
 fn process_cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())

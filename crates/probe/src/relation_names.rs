@@ -14,7 +14,7 @@ use howdah_connect::{Client, ConnectTarget};
 #[derive(Debug, Default)]
 pub struct RelationNames {
     session: Option<(ConnectTarget, Client)>,
-    /// Sessions by database; `None` if connecting failed.
+    /// Each database's name and a session in it, by oid; `None` if no session could be opened.
     databases: HashMap<u32, Option<(String, Client)>>,
     known: HashMap<(u32, u32), String>,
     files: HashMap<(u32, u32, u32), String>,
@@ -24,19 +24,19 @@ pub struct RelationNames {
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl RelationNames {
-    /// Creates a lookup that uses this session, and opens others to the same server for other
-    /// databases.
+    /// Creates a lookup that finds the names of databases in this session, and opens another
+    /// session in each database as needed.
     pub fn new(session: Option<(ConnectTarget, Client)>) -> Self {
         Self { session, ..Self::default() }
     }
 
-    /// The server, if a session is available.
+    /// Returns the address of the server, if a session is available.
     pub fn target(&self) -> Option<&ConnectTarget> {
         self.session.as_ref().map(|(target, _)| target)
     }
 
-    /// The name of a relation, such as `shop.public.orders`, or its oids, such as `16384/16385`, if
-    /// the lookup fails.
+    /// Returns the name of a relation, such as `shop.public.orders`, or its oids, such as
+    /// `16384/16385`, if the lookup fails.
     pub fn name(&mut self, database: u32, relation: u32) -> String {
         if let Some(known) = self.known.get(&(database, relation)) {
             return known.clone();
@@ -47,8 +47,8 @@ impl RelationNames {
         name
     }
 
-    /// The name of the relation that a file belongs to, or its oids, such as `16384/file 16390`, if
-    /// the lookup fails.
+    /// Returns the name of the relation of a file; if the lookup fails, oids such as `16384/file
+    /// 16390`.
     pub fn name_of_file(&mut self, tablespace: u32, database: u32, filenode: u32) -> String {
         if let Some(known) = self.files.get(&(tablespace, database, filenode)) {
             return known.clone();
@@ -70,7 +70,7 @@ impl RelationNames {
         name
     }
 
-    /// A session in a database, if connecting succeeds.
+    /// Returns a session in a database, which is opened on first use; `None` if that failed.
     fn database(&mut self, database: u32) -> Option<&mut (String, Client)> {
         let session = &mut self.session;
         self.databases
@@ -136,7 +136,7 @@ impl RelationNamer {
         let _ = self.requests.send(relation);
     }
 
-    /// The names found since the last call, or the oids as text where the lookup failed.
+    /// Returns the names found since the last call, or the oids as text where the lookup failed.
     pub fn drain_names(&self) -> impl Iterator<Item = (RelationId, String)> {
         self.names.try_iter()
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use howdah_inspect::{InspectError, MemoryError, OsProcess, ProcessError, RunState, RunningServer};
 use rustix::time::{ClockId, clock_gettime};
 
-/// A server cannot be sampled, or sampling cannot continue.
+/// The reason why a server cannot be sampled, or sampling cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SampleError {
@@ -50,7 +50,7 @@ pub struct PostmasterIdentity {
 }
 
 impl PostmasterIdentity {
-    /// The identity of a running server.
+    /// Returns the identity of a running server.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl PostmasterIdentity {
         }
     }
 
-    /// Interprets an error while sampling, which usually means that the server has stopped.
+    /// Returns the cause of an error while sampling, usually that the server has stopped.
     pub(crate) fn explain(&self, error: impl Into<SampleError>) -> SampleError {
         let error = error.into();
         match error {
@@ -89,7 +89,7 @@ impl PostmasterIdentity {
     }
 }
 
-/// Processor time used by the calling thread.
+/// Returns the processor time used by the calling thread.
 pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();

@@ -40,7 +40,7 @@ impl SlowCallStacks {
 
     /// Emits code that stores the stack in the map if at least `threshold` lies between the two
     /// times stored on the program's stack at the offsets `times`. The id of the stored stack is
-    /// written at `into`. `context` holds the program's context.
+    /// written at `into`. The register `context` holds the program's context.
     fn capture(&self, program: &mut Assembler, context: Register, times: [i16; 2], into: i16) {
         let [start, end] = times;
         let short = program.label();
@@ -59,8 +59,8 @@ impl SlowCallStacks {
     }
 }
 
-/// Like [`SlowCallStacks::capture`] if stacks are requested; otherwise stores [`NO_STACK`] at
-/// `into`.
+/// Like [`SlowCallStacks::capture`], but stores [`NO_STACK`] at `into` if the call was fast or no
+/// stacks are requested.
 pub(crate) fn capture_if_slow(
     stacks: Option<&SlowCallStacks>,
     program: &mut Assembler,
@@ -110,8 +110,8 @@ pub enum StackEnd {
 #[derive(Debug, Default)]
 pub struct Symbolizer {
     processes: HashMap<u32, Option<ProcessCode>>,
-    /// The postmaster, which has the server's own code at the same addresses as a process that is
-    /// gone.
+    /// Process id of the postmaster, which has the server's own code at the same addresses as a
+    /// process that is gone.
     postmaster: Option<u32>,
 }
 
@@ -126,9 +126,9 @@ struct ProcessCode {
 const PROCESSES_MAX: usize = 1000;
 
 impl Symbolizer {
-    /// A symbolizer for a server. The stack of a process that has exited is resolved with the
-    /// postmaster's code map, in which libraries loaded after the fork, such as most extensions,
-    /// are missing.
+    /// Creates a symbolizer for a server. The stack of a process that has exited is resolved with
+    /// the postmaster's code map, in which libraries loaded after the fork, such as most
+    /// extensions, are missing.
     pub fn for_server(server: &RunningServer) -> Self {
         Self { postmaster: Some(server.postmaster().pid()), ..Self::default() }
     }
@@ -185,7 +185,7 @@ fn resolve_frames(addresses: &[u64], code: &CodeMap, is_call: impl Fn(u64) -> bo
 }
 
 impl StackEnd {
-    /// The reason why the stack is incomplete, as text; `None` if it is complete.
+    /// Returns the reason why the stack is incomplete, as text; `None` if it is complete.
     pub fn explanation(self) -> Option<&'static str> {
         match self {
             Self::Complete => None,

@@ -75,13 +75,13 @@ impl SweepSampler {
         Ok(Self { postmaster, sweep, meter, poll_interval, due, cpu: Duration::ZERO })
     }
 
-    /// Time of the next poll: 2 to 40 ms after the last one, or earlier at the end of a row.
-    /// Polling at other times loses more allocations or costs more.
+    /// Returns the time of the next poll: 2 to 40 ms after the last one, or earlier at the end of a
+    /// row. Polling at other times loses more allocations or costs more.
     pub fn next_poll_at(&self) -> Instant {
         self.due
     }
 
-    /// Takes a sample; returns a row if it completed one.
+    /// Takes a sample, and returns the row that it completed, if any.
     ///
     /// # Errors
     ///
@@ -106,12 +106,12 @@ impl SweepSampler {
         self.meter.finish_current_row(now)
     }
 
-    /// Totals since the start.
+    /// Returns the totals since sampling started.
     pub fn summary(&self) -> SweepSummary {
         self.meter.summary()
     }
 
-    /// Processor time spent sampling so far.
+    /// Returns the processor time spent sampling so far.
     pub fn cpu(&self) -> Duration {
         self.cpu
     }

@@ -30,13 +30,14 @@ impl<'a> TracedServer<'a> {
         Ok(Self { server, postmaster_pid_address: mark, postmaster_pid: postmaster })
     }
 
-    /// The entry of a function, or a point shortly after it where a hit is cheap and the registers
-    /// still hold the values that they had at the entry; see [`basic_block::entry_offset`].
+    /// Returns the entry of a function, or a point shortly after it where a hit is cheap and the
+    /// registers still hold the values that they had at the entry; see
+    /// [`basic_block::entry_offset`].
     pub(crate) fn entry_point(&self, symbol: &'static str) -> Result<Point, ProbeError> {
         self.point_at(symbol, self.entry_offset(symbol)?)
     }
 
-    /// The point `offset` bytes after a function's entry.
+    /// Returns the point `offset` bytes after a function's entry.
     pub(crate) fn point_at(&self, symbol: &'static str, offset: u64) -> Result<Point, ProbeError> {
         let binary = self.server.binary();
         let entry = binary.file_offset(binary.file_address(symbol)?);
@@ -44,8 +45,8 @@ impl<'a> TracedServer<'a> {
         Ok(Point { offset: entry + offset, semaphore: None })
     }
 
-    /// The first bytes of a function's code, and the distance from its entry to that of another
-    /// function.
+    /// Returns the first bytes of a function's code, and the distance from its entry to that of
+    /// another function.
     pub(crate) fn code_and_distance(
         &self,
         symbol: &'static str,
@@ -56,8 +57,8 @@ impl<'a> TracedServer<'a> {
         Ok((self.file_code(symbol, 0)?, there.wrapping_sub(here).cast_signed()))
     }
 
-    /// Code from the file, `offset` bytes after a function's entry: in memory there may be
-    /// breakpoints of other tracers.
+    /// Reads code from the file, `offset` bytes after a function's entry. The code in memory may
+    /// contain breakpoints of other tracers.
     fn file_code<const N: usize>(
         &self,
         symbol: &'static str,
@@ -71,18 +72,18 @@ impl<'a> TracedServer<'a> {
         Ok(code)
     }
 
-    /// The code at [`entry_point`](Self::entry_point).
+    /// Reads the code at [`entry_point`](Self::entry_point).
     pub(crate) fn entry_code(&self, symbol: &'static str) -> Result<[u8; 8], ProbeError> {
         self.file_code(symbol, self.entry_offset(symbol)?)
     }
 
-    /// Offset from the entry at which a program is attached.
+    /// Returns the offset from the entry at which a program is attached, in bytes.
     fn entry_offset(&self, symbol: &'static str) -> Result<u64, ProbeError> {
         let code: [u8; 24] = self.file_code(symbol, 0)?;
         Ok(basic_block::entry_offset(&code) as u64)
     }
 
-    /// The file offsets of all sites of a USDT probe.
+    /// Returns the file offsets of all sites of a USDT probe.
     ///
     /// # Errors
     ///
@@ -94,7 +95,7 @@ impl<'a> TracedServer<'a> {
         if points.is_empty() { Err(ProbeError::NoUsdtProbe { probe: name }) } else { Ok(points) }
     }
 
-    /// The file offset of a probe site.
+    /// Returns the file offset of a probe site; `None` if the file does not contain its addresses.
     pub(crate) fn usdt_point(&self, probe: &UsdtProbe) -> Option<Point> {
         let binary = self.server.binary();
         let semaphore = match probe.semaphore {
@@ -121,7 +122,7 @@ impl<'a> TracedServer<'a> {
 /// Number of bytes of a function that are decoded: enough for small functions.
 pub(crate) const CODE_BYTES: usize = 96;
 
-/// Offset of a register in the context of a BPF program: `struct pt_regs` on x86-64.
+/// Returns the offset of a register in the context of a BPF program: `struct pt_regs` on x86-64.
 pub(crate) fn register_offset(name: &str) -> Option<i16> {
     const ORDER: [&str; 21] = [
         "r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx",

@@ -48,7 +48,7 @@ pub(crate) struct UsdtEvent {
     pub(crate) probe: usize,
     pub(crate) monotonic_ns: u64,
     pub(crate) pid: u32,
-    /// The arguments that could be read.
+    /// The values of the arguments; `None` for those that are missing or could not be read.
     pub(crate) arguments: [Option<i64>; ARGUMENTS_MAX],
 }
 
@@ -107,7 +107,8 @@ impl UsdtListener {
         });
     }
 
-    /// Number of events lost because the ring was full or the kernel did not run a program.
+    /// Returns the number of events lost because the ring was full or the kernel did not run a
+    /// program.
     pub(crate) fn lost_events(&self) -> Result<u64, BpfError> {
         let mut lost = self.counters.value(0)?;
         for program in &self.programs {
@@ -135,7 +136,7 @@ impl UsdtEvent {
     }
 }
 
-/// The value of an argument: its lowest bytes, sign-extended if it is signed.
+/// Returns the value of an argument: its lowest bytes, sign-extended if it is signed.
 fn sign_extend(argument: &UsdtArgument, read: u64) -> i64 {
     let unused = 64 - 8 * u32::from(argument.bytes);
     let shifted = read << unused;

@@ -3,7 +3,7 @@
 //!
 //! A [`WaitSampler`] samples all processes of a server when it is called; a [`Profile`] adds up the
 //! samples by kind of process, event and statement; a [`TickSchedule`] keeps the rate. None of them
-//! sleeps or reads a clock.
+//! sleeps; the caller passes the time.
 //!
 //! ```no_run
 //! use std::{thread, time::{Duration, Instant}};

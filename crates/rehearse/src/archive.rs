@@ -37,15 +37,15 @@ const ENTRIES_MAX: usize = 50_000;
 const REHEARSALS_MAX: usize = 1_000;
 
 /// Maximum size of a file that is read or served. The report of an application with thousands of
-/// different statements has about 25 MB.
+/// different statements is about 25 MB long.
 const FILE_MAX: u64 = 64 << 20;
 
 /// A file of a rehearsal that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReportFile {
-    /// Its name in the output folder.
+    /// Name of the file in the output folder.
     pub(crate) name: &'static str,
-    /// Its format, as the index names it.
+    /// Name of the file's format in the index.
     pub(crate) label: &'static str,
     pub(crate) content_type: &'static str,
 }
@@ -58,7 +58,7 @@ pub(crate) const HTML_REPORT: ReportFile =
 const JSON_REPORT: ReportFile =
     ReportFile { name: "report.json", label: "JSON", content_type: "application/json" };
 
-/// All files that are served. No other file ever is.
+/// The only files that are served.
 const REPORT_FILES: [ReportFile; 5] = [
     HTML_REPORT,
     JSON_REPORT,
@@ -78,7 +78,8 @@ impl ReportFile {
     }
 }
 
-/// The rehearsals, finished or not, in a folder and its subfolders. The folder itself may be one.
+/// The rehearsals, finished or not, in a folder and its subfolders. The folder itself may be that
+/// of a rehearsal.
 #[derive(Debug)]
 pub(crate) struct RehearsalArchive {
     root: PathBuf,
@@ -95,7 +96,7 @@ pub(crate) struct FoundRehearsal {
     files: Vec<ReportFile>,
 }
 
-/// The columns of a rehearsal in the list.
+/// The row of a rehearsal in the list.
 #[derive(Clone, Debug)]
 struct ReportRow {
     outcome: IndexOutcome,
@@ -130,7 +131,8 @@ impl RehearsalArchive {
         Ok(Self { root, cache: Mutex::default() })
     }
 
-    /// Lists all rehearsals, the newest first. `link` makes the URL of a folder's file.
+    /// Lists the rehearsals, the newest first, with a note if a limit left some out. `link` makes
+    /// the URL of a file in a rehearsal's folder.
     ///
     /// # Errors
     ///

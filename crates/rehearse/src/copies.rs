@@ -25,8 +25,8 @@ const MAINTENANCE_DATABASE: &str = "postgres";
 /// The database to connect to if the original is [`MAINTENANCE_DATABASE`].
 const OTHER_MAINTENANCE_DATABASE: &str = "template1";
 
-/// Returns the name of the copy of `database` for a side. It differs between the sides, because
-/// both may be on one server.
+/// Returns the name of the copy of `database` for a side. The names for the two sides differ,
+/// because both copies may be on one server.
 pub(crate) fn copy_name(database: &str, side: RehearsalSide) -> String {
     let suffix = format!("_rehearsal_{side}");
     if database.len() + suffix.len() <= NAME_MAX {

@@ -22,12 +22,12 @@ pub enum RehearsalError {
     /// A server may be in production.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// A server cannot be reached.
+    /// A connection to a server failed.
     #[error("cannot connect to the {side} server")]
     Connect {
-        /// The server that cannot be reached.
+        /// The server to which the connection failed.
         side: RehearsalSide,
-        /// Why every connection attempt failed.
+        /// The reason why every connection attempt failed.
         source: Box<ConnectError>,
     },
     /// A statement failed on a server.
@@ -109,7 +109,7 @@ pub enum RehearsalError {
     Warm {
         /// The server whose cache was to be loaded.
         side: RehearsalSide,
-        /// Why loading the image failed.
+        /// The reason why the image could not be loaded.
         source: Box<LoadError>,
     },
     /// A replay did not start.

@@ -11,8 +11,8 @@ use howdah_logs::{ImportOptions, ReadFilesError, visit_files};
 
 use crate::error::RehearsalError;
 
-/// Imports logs into a capture in `dir`. Does nothing if an earlier call has finished the capture,
-/// unless `again` is set.
+/// Imports logs into a capture in `dir` and returns it. A finished capture in `dir` is returned
+/// instead, unless `again` is set.
 pub(crate) fn import(
     files: &[PathBuf],
     options: &ImportOptions,

@@ -87,7 +87,7 @@ pub enum JournalError {
         option: String,
         /// Value of the option in the journal.
         journal: String,
-        /// Value of the option in this call.
+        /// Value with which the rehearsal was to continue.
         given: String,
     },
     /// The journal cannot be written.
@@ -138,7 +138,8 @@ impl Journal {
         &self.contents.runs
     }
 
-    /// Returns when the rehearsal started; the present if the journal has no valid time.
+    /// Returns the time at which the rehearsal started, or the current time if the journal has no
+    /// valid one.
     pub(crate) fn started(&self) -> Timestamp {
         self.contents.started.parse().unwrap_or_else(|_| Timestamp::now())
     }
@@ -148,7 +149,7 @@ impl Journal {
         self.contents.servers.get(side)
     }
 
-    /// Returns the warnings of finished steps.
+    /// Returns all warnings, in the order in which they were added.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.contents.warnings
     }
@@ -160,7 +161,7 @@ impl Journal {
         }
     }
 
-    /// Records the facts of a side's server.
+    /// Sets the facts of a side's server, and saves the journal.
     pub(crate) fn set_server(
         &mut self,
         side: &str,
@@ -175,7 +176,7 @@ impl Journal {
         self.contents.positions.get(side)
     }
 
-    /// Records the position of a side's server.
+    /// Sets the position of a side's server, and saves the journal.
     pub(crate) fn set_position(
         &mut self,
         side: &str,
@@ -185,13 +186,13 @@ impl Journal {
         self.save()
     }
 
-    /// Records a finished run.
+    /// Adds a finished run, and saves the journal.
     pub(crate) fn push_run(&mut self, run: RunSummary) -> Result<(), JournalError> {
         self.contents.runs.push(run);
         self.save()
     }
 
-    /// Removes a run whose files are missing or incomplete.
+    /// Removes a run, and saves the journal.
     pub(crate) fn remove_run(&mut self, name: &str) -> Result<(), JournalError> {
         self.contents.runs.retain(|run| run.name != name);
         self.save()

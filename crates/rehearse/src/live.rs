@@ -2,7 +2,7 @@
 //!
 //! The rehearsal reports to it as to any [`RehearsalObserver`]. Pages request the state again and
 //! again; such a request waits on the server until there is a change, so pages in the background,
-//! whose timers browsers slow down, still follow.
+//! whose timers browsers slow down, stay up to date.
 
 mod state;
 
@@ -63,7 +63,7 @@ struct LiveShared {
     state: Mutex<LiveState>,
     /// The revision of the state, for requests that wait for a change.
     revision: watch::Sender<u64>,
-    /// When a page last requested the state.
+    /// Time at which a page last requested the state.
     polled: Mutex<Option<Instant>>,
     is_report_served: AtomicBool,
 }

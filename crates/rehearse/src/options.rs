@@ -9,7 +9,7 @@ use howdah_replay::{IdentityMap, Rate};
 use howdah_report::rehearsal::RehearsalSide;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The servers, the traffic and the rules of a rehearsal. Built by the command line.
+/// The options of a rehearsal: its servers, its traffic and its rules. Built by the command line.
 #[derive(Clone, Debug)]
 pub struct RehearsalOptions {
     /// The traffic to replay.
@@ -29,8 +29,8 @@ pub struct RehearsalOptions {
     pub rate: Rate,
     /// Maps captured roles and databases to those on the servers.
     pub identities: IdentityMap,
-    /// Whether all sessions use the database that is named for each server, instead of the database
-    /// they were captured in.
+    /// Whether all sessions use the database that the user named for each server, instead of the
+    /// one in which they were captured.
     pub is_single_database: bool,
     /// Number of threads that replay sessions.
     pub workers: usize,
@@ -40,12 +40,12 @@ pub struct RehearsalOptions {
     pub vacuum: bool,
     /// A cache image to load before each run.
     pub warm_image: Option<PathBuf>,
-    /// How much captured time is replayed to warm the caches if no image is given; zero for none.
+    /// Captured time that is replayed to warm the caches if no image is given; zero for none.
     pub warm_up: Duration,
     /// Whether to observe both servers during the runs: wait events, counters, checkpoints.
     pub is_observed: bool,
-    /// Minimum factor of a change; smaller changes are ignored. `None` stands for the default of
-    /// the comparison, which depends on the number of runs.
+    /// Minimum factor of a change; smaller changes are ignored. `None` means the default of the
+    /// comparison, which depends on the number of runs.
     pub change_min: Option<ChangeFactor>,
     /// Conditions under which the rehearsal fails.
     pub fail_on: Vec<FailOn>,
@@ -64,7 +64,7 @@ pub enum RehearsalInput {
     Logs {
         /// Files, folders or patterns of file names.
         files: Vec<PathBuf>,
-        /// How the logs are parsed.
+        /// The options with which the logs are parsed.
         options: Box<ImportOptions>,
     },
 }
@@ -90,11 +90,11 @@ pub enum ResetMode {
     None,
     /// Each run gets a new copy of the database, made by `CREATE DATABASE … TEMPLATE`.
     Copy,
-    /// Commands of the user restore the data.
+    /// The user's commands restore the data.
     Hooks(ResetHooks),
 }
 
-/// Commands that reset a server, run by `sh -c`.
+/// Commands that reset the servers, run by `sh -c`. A server without a command is not reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResetHooks {
     /// The command that resets the base.

@@ -29,7 +29,7 @@ const CONNECTIONS_MAX: usize = 16;
 /// Path below which reports are served.
 const REPORTS: &str = "/rehearsals/";
 
-/// Serves the reports of rehearsals until dropped.
+/// A web server for the reports of past rehearsals, which stops when dropped.
 #[derive(Debug)]
 pub struct ReportServer {
     server: HttpServer,

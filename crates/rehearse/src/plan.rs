@@ -24,7 +24,7 @@ impl fmt::Display for RunName {
     }
 }
 
-/// One entry of a plan.
+/// A step of a plan, with its estimated duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanStep {
     /// The step to carry out.
@@ -33,15 +33,16 @@ pub struct PlanStep {
     pub estimate: Option<Duration>,
 }
 
-/// The kinds of steps in a rehearsal.
+/// A step of a rehearsal, with the run that it prepares, warms up or replays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RehearsalStep {
     /// Imports the logs into a capture.
     Import,
-    /// Checks both servers.
+    /// Refuses servers that may be in production, and compares the servers.
     Check,
-    /// Prepares the server of a run: runs a checkpoint and, as far as the options ask for these,
-    /// first resets the data, applies the migration and vacuums, and then loads the cache image.
+    /// Prepares the server of a run: if the options ask for it, resets the data, applies the
+    /// migration, vacuums and loads the cache image. Always runs a checkpoint and waits for
+    /// autovacuum.
     Prepare(RunName),
     /// Replays the start of the capture read-only, to warm the caches of a run's server.
     WarmUp(RunName),
@@ -52,7 +53,7 @@ pub enum RehearsalStep {
 }
 
 impl RehearsalStep {
-    /// Returns the run that the step belongs to; `None` for steps of the whole rehearsal.
+    /// Returns the run that the step prepares, warms up or replays; `None` for other steps.
     pub fn run(self) -> Option<RunName> {
         match self {
             Self::Prepare(run) | Self::WarmUp(run) | Self::Replay(run) => Some(run),
@@ -89,7 +90,7 @@ pub(crate) struct PlanInput {
     pub(crate) has_reset: bool,
 }
 
-/// The size of a capture.
+/// The length of a capture, in time and in events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CaptureLength {
     pub(crate) time: Duration,
@@ -99,7 +100,7 @@ pub(crate) struct CaptureLength {
 /// The steps of a rehearsal, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// All steps, up to the report.
+    /// The steps to carry out; the comparison is the last.
     pub steps: Vec<PlanStep>,
 }
 
@@ -132,8 +133,8 @@ impl Plan {
         Self { steps }
     }
 
-    /// Returns the estimated time of the steps from position `start` on, and whether all estimates
-    /// are known.
+    /// Returns the sum of the estimates of the steps from position `start` on, and whether every
+    /// step has one.
     pub fn time_from(&self, start: usize) -> (Duration, bool) {
         let rest = self.steps.get(start..).unwrap_or_default();
         let known = rest.iter().filter_map(|step| step.estimate).sum();
@@ -154,7 +155,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Formats a time: `45 s`, `12 min`, `3 h 20 min`.
+/// Formats a duration: `45 s`, `12 min`, `3 h 20 min`.
 pub fn time_text(time: Duration) -> String {
     let seconds = time.as_secs_f64().ceil() as u64;
     match seconds {

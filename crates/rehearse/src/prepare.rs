@@ -39,14 +39,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum wait for the autovacuum workers of a server.
 const AUTOVACUUM_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Minimum share of a cache image that must be in the cache after loading; below it there is a
+/// Minimum share of a cache image that must be in the cache after loading; a smaller share causes a
 /// warning.
 const WARM_SHARE_MIN: f64 = 0.9;
 
 /// Name of the file in the output folder for the output of reset commands.
 const RESET_LOG: &str = "reset.log";
 
-/// Prepares servers for their runs.
+/// The context in which servers are prepared for their runs.
 pub(crate) struct Preparation<'a> {
     pub(crate) options: &'a RehearsalOptions,
     pub(crate) image: Option<&'a CacheImage>,
@@ -248,7 +248,7 @@ fn status_text(status: ExitStatus) -> String {
     }
 }
 
-/// Stops a load when the rehearsal is stopped.
+/// An observer that stops a load when the rehearsal is stopped.
 struct LoadInterrupt<'a>(&'a AtomicBool);
 
 impl LoadObserver for LoadInterrupt<'_> {

@@ -1,5 +1,5 @@
 //! Finds the differences between the servers that may explain the change of a query: differences of
-//! tables that the query's text names, and of settings that take effect where it changed.
+//! tables that the query's text names, and of settings whose effect was observed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,11 @@ use howdah_report::rehearsal::{ActivityFigure, BothSides, ServerDifference, Serv
 use howdah_sql::Fingerprint;
 
 /// For each changed query, returns the positions of the differences that may explain its change:
-/// those of its tables, and settings that take effect where the query changed.
+/// those of its tables, and of settings whose [effect](SettingEffect) was observed.
 ///
-/// Names are compared as whole words and without schemas, which texts rarely contain. A view stands
-/// for the tables that it reads. A table that is used only in a function is not found.
+/// Names are compared as whole words and without schemas, which texts rarely contain. The name of a
+/// view counts as the names of the tables that it reads. A table that is used only in a function is
+/// not found.
 pub(crate) fn find_reasons(
     comparison: &Comparison,
     differences: &[ServerDifference],
@@ -107,8 +108,8 @@ fn setting_effect(name: &str) -> SettingEffect {
     }
 }
 
-/// Whether a statement ends a transaction, according to its first word. Outside of a transaction
-/// block, a statement that writes does.
+/// Whether a statement may end a transaction, according to its first word: `commit`, `end`, or a
+/// statement that writes, which ends one outside a transaction block.
 fn ends_transaction(query: &str) -> bool {
     let first = query.split(|char: char| !char.is_alphabetic()).find(|word| !word.is_empty());
     const WRITES: [&str; 7] = ["commit", "end", "insert", "update", "delete", "merge", "copy"];

@@ -1,4 +1,4 @@
-//! [`Rehearsal`]: carries out the plan, and continues where an earlier call stopped.
+//! [`Rehearsal`]: carries out the plan, or continues a rehearsal that was stopped.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +50,7 @@ const SURVEY_TIME: Duration = Duration::from_millis(50);
 /// Columns of the text report in a file, where long lines can be scrolled.
 const FILE_WIDTH: usize = 160;
 
-/// A rehearsal and its options.
+/// A rehearsal that can be planned, run and stopped.
 #[derive(Debug)]
 pub struct Rehearsal {
     /// The servers, the traffic and the rules.
@@ -59,7 +59,8 @@ pub struct Rehearsal {
     pub stop: Arc<AtomicBool>,
 }
 
-/// Observes a rehearsal. The methods should return quickly.
+/// An observer of a rehearsal's progress. The methods should return quickly, because the rehearsal
+/// waits for them.
 pub trait RehearsalObserver: Sync {
     /// Called with the steps to carry out, before the first one. Called again after an import,
     /// which makes estimates possible.
@@ -67,7 +68,8 @@ pub trait RehearsalObserver: Sync {
         let _ = plan;
     }
 
-    /// Called with each finished run: first with those of an earlier call, then after each replay.
+    /// Called with each finished run: first with those that the journal already contains, then
+    /// after each replay.
     fn on_run(&self, run: &RunSummary) {
         let _ = run;
     }
@@ -91,7 +93,7 @@ pub trait RehearsalObserver: Sync {
 /// Ignores all calls.
 impl RehearsalObserver for () {}
 
-/// A step that starts, with its place in the plan.
+/// A step that starts, with its position in the plan.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct StepProgress {
@@ -99,7 +101,7 @@ pub struct StepProgress {
     pub step: RehearsalStep,
     /// Number of the step, from 1.
     pub number: usize,
-    /// Number of steps that this call carries out.
+    /// Number of steps in the plan.
     pub steps: usize,
     /// Estimated time left, including this step; unknown estimates are left out.
     pub time_left: Duration,
@@ -283,8 +285,8 @@ impl Rehearsal {
         identities
     }
 
-    /// Returns the databases that sessions use on a side, as far as they are known, and its own. If
-    /// there are copies, these are the originals.
+    /// Returns the databases that captured sessions use on a side, as far as they are known, and
+    /// the one that the options name. If there are copies, returns the originals.
     fn original_databases(
         &self,
         side: RehearsalSide,
@@ -350,8 +352,8 @@ impl Conductor<'_> {
         plan
     }
 
-    /// Carries out a step. Does nothing for two steps: the import comes before this plan, and the
-    /// comparison, the last step, returns the report.
+    /// Carries out a step. Does nothing for the import, which precedes the plan, and for the
+    /// comparison, for which see [`Self::report`].
     fn carry_out(&mut self, step: RehearsalStep) -> Result<(), RehearsalError> {
         match step {
             RehearsalStep::Import | RehearsalStep::Compare => Ok(()),
@@ -401,8 +403,8 @@ impl Conductor<'_> {
     }
 
     /// Records the WAL position of a server before its first run, and notes what is unexpected once
-    /// both positions are known. Does nothing if the position was recorded before or the server has
-    /// had a run: since then, it may have written the WAL of runs.
+    /// both positions are known. Does nothing if the position is already recorded, or if the server
+    /// has had a run, which may have written WAL.
     fn record_position(
         &mut self,
         side: RehearsalSide,
@@ -502,7 +504,7 @@ impl Conductor<'_> {
         self.replayer(&on_progress).warm_up(run, &working, &identities, time)
     }
 
-    /// Replays one run. A run that does not reach its end is removed.
+    /// Replays one run and adds it to the journal. The folder of an incomplete run is removed.
     fn replay(&mut self, run: RunName) -> Result<(), RehearsalError> {
         let working = self.rehearsal.working_target(run.side);
         let identities = self.rehearsal.identities(run.side, self.survey);
@@ -608,7 +610,7 @@ impl Conductor<'_> {
         }
     }
 
-    /// Returns how much the databases grew over their runs.
+    /// Returns the size of each side's database before its first run and now.
     fn growth(&self) -> Result<Vec<DataGrowth>, RehearsalError> {
         const SQL: &str = "select pg_catalog.pg_database_size(pg_catalog.current_database())";
         let mut growth = Vec::new();

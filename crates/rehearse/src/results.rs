@@ -64,7 +64,7 @@ impl RunSamples {
         violations.flatten().collect()
     }
 
-    /// Returns the typical change from the first to the last run of each side.
+    /// Returns the typical change from the first to the last run of each side that has several.
     pub(crate) fn order_effects(&self, settings: &CompareSettings) -> Vec<OrderEffect> {
         let sides = [(RehearsalSide::Base, &self.base), (RehearsalSide::Change, &self.change)];
         let effect = |(side, samples): (RehearsalSide, &Vec<Samples>)| {

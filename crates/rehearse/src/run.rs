@@ -23,13 +23,13 @@ use howdah_traffic::Timestamp;
 
 use crate::{activity::ActivityMonitor, error::RehearsalError, plan::RunName, sql::connect};
 
-/// Maximum time to wait for the server to close the first connection.
+/// Maximum time to wait until the server has closed the connection that prepared the replay.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time between reports of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Replays one capture against the servers of a rehearsal.
+/// The context in which one capture is replayed against the servers of a rehearsal.
 pub(crate) struct Replayer<'a> {
     pub(crate) capture: &'a Capture,
     /// The roles and databases of the captured sessions.

@@ -26,8 +26,8 @@ const IGNORED_SETTINGS: &str = "'application_name', 'client_encoding', 'cluster_
     'transaction_deferrable', 'transaction_isolation', 'transaction_read_only', \
     'unix_socket_directories', 'bonjour_name'";
 
-/// Returns the query of the settings. It omits those whose names end in `_command`, and custom
-/// settings with text values: both may contain passwords.
+/// Returns the query of the settings that are compared. Settings whose names end in `_command` and
+/// custom settings with text values are omitted, because they may contain passwords.
 fn settings_sql() -> String {
     format!(
         "select name, setting, coalesce(boot_val, ''), coalesce(unit, '')

@@ -46,7 +46,7 @@ pub(crate) fn connect_after_restart(
     }
 }
 
-/// Adds the side and the task to a query error.
+/// Returns a function that adds the side and the task to a query error.
 pub(crate) fn query_error(
     side: RehearsalSide,
     task: &'static str,

@@ -7,7 +7,7 @@ use howdah_dataset::{CaptureManifest, CapturedServer};
 use howdah_report::rehearsal::{BothSides, RecoveryTarget, StartPosition, StartState};
 use serde::{Deserialize, Serialize};
 
-/// The position of a server in its WAL before its first run, in the journal.
+/// The position of a server in its WAL before its first run, as the journal stores it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WalPosition {
     system_identifier: Option<String>,
@@ -84,8 +84,8 @@ struct StartPoint {
 }
 
 impl WalPosition {
-    /// Returns where the server left the given timeline, or its present position if it is still on
-    /// it or its history is not known.
+    /// Returns the position at which the server left the given timeline, or its present position if
+    /// it is still on that timeline or its history is not known.
     fn point_on(&self, timeline: u32) -> Option<StartPoint> {
         let left = self.history.iter().flatten().find(|(left, _)| *left == timeline);
         if let Some((_, lsn)) = left {
@@ -97,8 +97,8 @@ impl WalPosition {
         Some(StartPoint { timeline, lsn, is_exact: false })
     }
 
-    /// Returns where the server left its previous timeline, or its present position if it is on its
-    /// first.
+    /// Returns the position at which the server left its previous timeline, or its present position
+    /// if it is on its first; `None` if its history is not known.
     fn last_point(&self) -> Option<StartPoint> {
         let left = self.history.as_ref()?.last().map(|(timeline, _)| *timeline);
         self.point_on(left.or(self.timeline)?)

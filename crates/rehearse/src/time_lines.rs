@@ -17,7 +17,7 @@ use crate::{
 /// Maximum number of buckets of a run, because a screen does not have more pixels.
 const BUCKETS_MAX: u64 = 1_500;
 
-/// Maximum number of values stored per bucket for each of its percentiles.
+/// Maximum number of values that a [`BoundedSample`] stores.
 const DURATIONS_MAX: usize = 2_048;
 
 /// Returns the charts of the runs in `dir`, in the order of `runs`.
@@ -224,7 +224,7 @@ struct TimeBuckets {
 
 impl TimeBuckets {
     /// Returns the bucket of a time since the start of the run. Times far beyond the end, as after
-    /// a change of the clock, count in one last bucket.
+    /// a change of the clock, are counted in one last bucket.
     fn at(&mut self, at_us: u64) -> &mut Bucket {
         let index = (at_us / self.length_us).min(2 * BUCKETS_MAX) as usize;
         if self.buckets.len() <= index {
@@ -278,7 +278,7 @@ impl BoundedSample {
         self.count += 1;
     }
 
-    /// Returns the value at a share of the sorted values, by nearest rank.
+    /// Returns the value at a share of the sorted values, by nearest rank; `None` without values.
     fn quantile(&self, share: f64) -> Option<f64> {
         let mut sorted = self.values.clone();
         sorted.sort_unstable();
@@ -319,7 +319,8 @@ impl ServerBuckets {
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// Returns the number of sessions that waited in one of these classes, on average.
+    /// Returns the number of sessions that waited in one of the given classes, on average; `None`
+    /// without samples.
     fn waiting(&self, classes: &[&str]) -> Option<f64> {
         let sampled: Vec<_> = self.0.iter().filter(|bucket| bucket.samples > 0).collect();
         let waiting = |bucket: &&ActivityBucket| -> f64 {

@@ -1,4 +1,4 @@
-//! Cancel requests. Each uses a connection of its own, which carries a single message.
+//! Cancel requests. Each uses a connection of its own.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -54,7 +54,7 @@ impl CancelRequests {
         self.pending.len()
     }
 
-    /// Starts a cancel request. On failure the event is returned.
+    /// Starts a cancel request. The error contains `item`.
     pub(crate) fn start(
         &mut self,
         dialer: &Dialer,
@@ -105,7 +105,8 @@ impl CancelRequests {
 }
 
 impl Pending {
-    /// Returns true when the server has closed the connection in response to the request.
+    /// Sends the rest of the request. Returns true once the server has closed the connection after
+    /// it.
     fn advance(&mut self) -> Result<bool, ConnectionLoss> {
         if !self.stream.open().map_err(ConnectionLoss::Io)? {
             return Ok(false);

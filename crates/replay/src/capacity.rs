@@ -28,7 +28,8 @@ select pg_catalog.current_setting('max_connections'),
           and coalesce(backend_type, 'client backend') = 'client backend')";
 
 impl Capacity {
-    /// Queries the server. Returns `None` if the reply makes no sense, for example from a pooler.
+    /// Queries the connection slots of a server. Returns `None` if the reply lacks a number, which
+    /// may happen with a pooler.
     ///
     /// # Errors
     ///

@@ -7,8 +7,8 @@ use std::{
 
 use howdah_traffic::{Event, Kind, SessionId};
 
-/// Roles, databases and peak concurrency of the sessions in the part of a capture that could be
-/// read in a given time.
+/// An estimate of the logins and the peak concurrency of a capture, based on the events at its
+/// start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConcurrencyEstimate {
@@ -28,7 +28,7 @@ const PAIRS_MAX: usize = 1_000;
 const SESSIONS_MAX: usize = 100_000;
 
 impl ConcurrencyEstimate {
-    /// Counts the sessions of the first events: of a thousand, and of those that can be read until
+    /// Counts the sessions in the first thousand events, and in those that can be read before
     /// `timeout` has passed. Stops early at an event that cannot be read, which the replay will
     /// report, and at a hundred thousand open sessions.
     pub fn from_events<E>(

@@ -19,10 +19,11 @@ use howdah_sql::{Lexer, SqlCommand, SqlToken, TokenKind};
 /// Client encodings of sessions, by captured or target database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodingMap {
-    /// Encodings of captured databases, by PostgreSQL's names; the empty key applies to all others.
+    /// PostgreSQL's names of the encodings, by captured database; the empty key applies to all
+    /// databases that are not listed.
     pub captured: BTreeMap<String, String>,
-    /// Encodings of the target's databases, used if the captured encoding is not known: a copy of a
-    /// database has the same encoding.
+    /// PostgreSQL's names of the encodings, by database of the target. They are used if the
+    /// captured encoding is not known: a copy of a database has the same encoding.
     pub target: HashMap<String, String>,
 }
 
@@ -42,7 +43,8 @@ impl EncodingMap {
         Ok(())
     }
 
-    /// Returns the encoding for a session captured in one database and replayed in another.
+    /// Returns the encoding for a session captured in one database and replayed in another, if it
+    /// is known.
     pub(crate) fn for_database(&self, captured: &str, target: &str) -> Option<&str> {
         let known = self.captured.get(captured).or_else(|| self.captured.get(""));
         known.or_else(|| self.target.get(target)).map(String::as_str)
@@ -58,7 +60,7 @@ pub struct DatabaseEncoding {
     pub encoding: String,
 }
 
-/// The text of `--encoding` is not a known encoding.
+/// The error for a text of `--encoding` that does not name a known encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{encoding:?} is not an encoding of PostgreSQL databases: use one such as UTF8, LATIN1 or \

@@ -17,7 +17,7 @@ pub struct TargetFacts {
     pub database: String,
     /// The facts that distinguish the server from its physical copies.
     pub identity: PhysicalIdentity,
-    /// The address by which it was reached: `host:port`, or the path of a unix socket.
+    /// The address of the connection: `host:port`, or the path of a unix socket.
     pub address: String,
     /// The other clients of the server, in any database.
     pub clients: ActiveClients,
@@ -26,7 +26,7 @@ pub struct TargetFacts {
 /// The other clients that were active on a server within the last minute, in any database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActiveClients {
-    /// Number of their sessions.
+    /// Number of sessions of these clients.
     pub sessions: u64,
     /// Number of these sessions whose state the role may not see. They may be idle.
     pub hidden: u64,
@@ -104,7 +104,7 @@ impl TargetFacts {
     }
 }
 
-/// The reason why a server may be in production.
+/// The reason why a server is refused: it may be in production.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuardError {
@@ -113,7 +113,7 @@ pub enum GuardError {
     CapturedServer {
         /// The refused server, such as `target`.
         server: &'static str,
-        /// How it was recognized.
+        /// The evidence that the server is the captured one.
         evidence: CapturedEvidence,
         /// The database that the user must name to allow the server anyway.
         database: String,
@@ -129,7 +129,7 @@ pub enum GuardError {
     ActiveClients {
         /// The refused server, such as `target`.
         server: &'static str,
-        /// Their number and names.
+        /// The other clients that are active on the server.
         clients: ActiveClients,
         /// The database that the user must name to allow the server anyway.
         database: String,
@@ -149,7 +149,7 @@ fn counted(sessions: u64) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CapturedEvidence {
-    /// It has not been restarted since the capture started.
+    /// Its postmaster started at the captured time, so it has not been restarted since.
     PostmasterStart,
     /// It has the captured system identifier, and neither its timeline nor its address differs.
     SystemIdentifier(String),
@@ -197,7 +197,8 @@ impl GuardError {
     }
 }
 
-/// Checks one server. Errors name it `server`, such as `target` or `base server`.
+/// Checks that a server is not in production. Errors name it `server`, such as `target` or `base
+/// server`.
 ///
 /// # Errors
 ///
@@ -224,7 +225,7 @@ pub fn check_target(
     }
 }
 
-/// Returns how a server was recognized as the captured one; `None` if it is another one.
+/// Returns the evidence that a server is the captured one, if there is any.
 ///
 /// A server with the captured system identifier may be a physical copy. It counts as the captured
 /// server unless its timeline or its address differs: a copy has a new timeline after promotion, or

@@ -2,9 +2,10 @@
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
-/// Maps the captured role and database of a session to those it uses on the target.
+/// A mapping from captured roles and databases to those that sessions use on the target.
 ///
-/// By default both are unchanged. If the capture lacks them, those of the target are used.
+/// By default, names are unchanged, and a name that the capture lacks is replaced by that of the
+/// target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentityMap {
     /// Mapped roles, captured to target.
@@ -18,7 +19,8 @@ pub struct IdentityMap {
 }
 
 impl IdentityMap {
-    /// Returns the role for a session captured as `user`; empty stands for the target's own role.
+    /// Returns the role for a session captured as `user`; an empty name means the target's own
+    /// role.
     pub fn user<'a>(&'a self, user: &'a str) -> &'a str {
         select(self.as_user.as_deref(), &self.users, user)
     }
@@ -28,8 +30,8 @@ impl IdentityMap {
         self.as_user.is_some() || self.users.contains_key(user)
     }
 
-    /// Returns the roles set here, each with the captured role it replaces; `None` if it replaces
-    /// all.
+    /// Returns the roles that the map sets, each with the captured role that it replaces; `None` if
+    /// it replaces all.
     pub(crate) fn named_users(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
         let only = self.as_user.iter().map(|user| (None, user.as_str()));
         let renamed = self.users.iter().filter(|_| self.as_user.is_none());
@@ -41,16 +43,16 @@ impl IdentityMap {
         self.as_database.is_some() || self.databases.contains_key(database)
     }
 
-    /// Returns the databases set here, each with the captured database it replaces; `None` if it
-    /// replaces all.
+    /// Returns the databases that the map sets, each with the captured database that it replaces;
+    /// `None` if it replaces all.
     pub(crate) fn named_databases(&self) -> impl Iterator<Item = (Option<&str>, &str)> {
         let only = self.as_database.iter().map(|database| (None, database.as_str()));
         let renamed = self.databases.iter().filter(|_| self.as_database.is_none());
         only.chain(renamed.map(|(from, to)| (Some(from.as_str()), to.as_str())))
     }
 
-    /// Returns the database for a session captured in `database`; empty stands for the target's own
-    /// database.
+    /// Returns the database for a session captured in `database`; an empty name means the target's
+    /// own database.
     pub fn database<'a>(&'a self, database: &'a str) -> &'a str {
         select(self.as_database.as_deref(), &self.databases, database)
     }
@@ -73,7 +75,7 @@ pub struct Renaming {
     pub to: String,
 }
 
-/// The text does not have the form `OLD=NEW`.
+/// The error for a text that does not have the form `OLD=NEW`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a mapping: use OLD=NEW with two non-empty names")]
 pub struct ParseRenamingError {

@@ -54,8 +54,8 @@ pub(crate) struct ReplayFailure {
 }
 
 impl ReplayFailure {
-    /// Whether the same attempt may succeed later, because the target is starting, stopping, full
-    /// or unreachable. Refusal of a role, password or database is permanent.
+    /// Whether another attempt may succeed later, because the target is starting, stopping, full or
+    /// unreachable. Refusal of a role, password or database is permanent.
     pub(crate) fn is_transient(&self) -> bool {
         self.sqlstate.is_none_or(|code| {
             ["08006", "53", "57"].iter().any(|class| code.as_str().starts_with(class))

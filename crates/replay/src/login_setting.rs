@@ -15,9 +15,9 @@ use std::{fmt, str::FromStr};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginSetting {
-    /// Captured role of the sessions; `None` stands for any.
+    /// Captured role of the sessions; `None` means any.
     pub user: Option<String>,
-    /// Captured database of the sessions; `None` stands for any.
+    /// Captured database of the sessions; `None` means any.
     pub database: Option<String>,
     /// Name of the setting, such as `search_path`, or `options`.
     pub name: String,
@@ -25,7 +25,7 @@ pub struct LoginSetting {
     pub value: String,
 }
 
-/// The text is not `[USER@DATABASE:]NAME=VALUE`.
+/// The error for a text that is not of the form `[USER@DATABASE:]NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a setting: {reason}; use [USER@DATABASE:]NAME=VALUE, such as search_path=app or app@shop:work_mem=64MB"
@@ -35,7 +35,7 @@ pub struct ParseLoginSettingError {
     reason: &'static str,
 }
 
-/// Startup parameters that are not settings. Other options of the replay control them.
+/// Startup parameters that are not settings, so `--set` refuses them.
 const NOT_SETTINGS: [&str; 3] = ["user", "database", "replication"];
 
 impl LoginSetting {

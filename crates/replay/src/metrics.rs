@@ -162,7 +162,7 @@ pub struct ReplayProgress {
     pub failed: u64,
     /// Connections open to the target.
     pub connections: u64,
-    /// How long after its due time the execution that ended last was sent.
+    /// Time between the due time and the sending of the execution that ended last.
     pub lag: Duration,
     /// Executions that were sent and then succeeded or failed, by latency.
     pub latencies: LatencyCounts,

@@ -71,7 +71,8 @@ pub struct NoticeSink {
 }
 
 impl NoticeSink {
-    /// Creates a sink that calls `tell` from any thread. The callback must return quickly.
+    /// Creates a sink that calls `tell`, possibly from several threads. The callback must return
+    /// quickly.
     pub fn new(tell: impl Fn(&Notice) + Send + Sync + 'static) -> Self {
         Self {
             report_to: Box::new(tell),

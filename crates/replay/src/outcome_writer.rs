@@ -28,7 +28,7 @@ const STATEMENTS_MAX: usize = 100_000;
 /// Maximum number of statements with deduced types that a report lists.
 pub const TYPED_STATEMENTS_MAX: usize = 10_000;
 
-/// Counts and latencies of all events of a replay.
+/// The totals of a replay: counts and latencies of its events.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ReplayTotals {
@@ -36,20 +36,21 @@ pub struct ReplayTotals {
     pub events: BTreeMap<Kind, EndCounts>,
     /// Failed executions and logins by SQLSTATE; the empty key is for failures without a code.
     pub errors: BTreeMap<String, FailureSummary>,
-    /// Executions that succeeded here and failed when captured.
+    /// Events that completed without an error, but failed when captured.
     pub failed_only_when_captured: u64,
     /// Events that were not sent, by reason.
     pub skipped: BTreeMap<String, u64>,
     /// Time from sending an execution, or from the end of the previous one in its pipeline, to the
     /// end of its reply.
     pub latency: Percentiles,
-    /// How late executions were sent although their session was free; empty at the highest speed.
-    pub schedule_error: Percentiles,
-    /// How long executions were due while their session's previous statement or login was still in
-    /// progress; empty at the highest speed.
-    pub dependency_lag: Percentiles,
-    /// How late executions arrived from their source, such as a live log; empty at the highest
+    /// Delays with which executions were sent although their session was free; empty at the highest
     /// speed.
+    pub schedule_error: Percentiles,
+    /// Times for which executions were due while their session's previous statement or login was
+    /// still in progress; empty at the highest speed.
+    pub dependency_lag: Percentiles,
+    /// Delays with which executions arrived from their source, such as a live log; empty at the
+    /// highest speed.
     pub input_late: Percentiles,
     /// Captured time of the first and the last event that ended, not counting events skipped
     /// because the replay was interrupted.
@@ -62,7 +63,7 @@ pub struct ReplayTotals {
     pub typed_statements: BTreeSet<Fingerprint>,
     /// Rows returned or changed, summed over all executions.
     pub rows: u64,
-    /// Time of the first and the last execution sent, since the start.
+    /// Times since the start at which the first and the last execution were sent.
     pub sends: Option<(Duration, Duration)>,
 }
 
@@ -77,7 +78,7 @@ pub struct FailureSummary {
     pub sample: String,
 }
 
-/// Number of events by outcome.
+/// Numbers of events by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndCounts {
     /// Events that completed without an error.
@@ -89,7 +90,7 @@ pub struct EndCounts {
 }
 
 impl EndCounts {
-    /// Number of events, whatever their outcome.
+    /// Returns the number of events, whatever their outcome.
     pub fn total(self) -> u64 {
         self.done + self.failed + self.skipped
     }

@@ -38,7 +38,7 @@ impl fmt::Display for Rate {
     }
 }
 
-/// The text is neither a number in [`Rate::RANGE`] nor `max`.
+/// The error for a text that is neither a number in [`Rate::RANGE`] nor `max`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a rate: use a number from {} to {}, such as 0.5 or 2, or max",
@@ -82,8 +82,8 @@ impl Schedule {
         Self { origin, start, rate }
     }
 
-    /// Returns when an event captured at `time` is due. Events before the origin are due at the
-    /// start.
+    /// Returns when an event captured at `time` is due. Events before the origin, and all events at
+    /// the highest speed, are due at the start.
     pub(crate) fn due(&self, time: Timestamp) -> Instant {
         match self.rate {
             Rate::Max => self.start,

@@ -35,7 +35,7 @@ use crate::{
 /// The next thing that a worker must do for a player.
 #[derive(Debug)]
 pub(crate) enum PlayerStep {
-    /// Wait until the next event is due, or a reply arrives.
+    /// Wait until this time, or until an event or a reply arrives.
     WaitUntil(Instant),
     /// Wait for an event or a reply.
     Wait,

@@ -44,7 +44,7 @@ const START_DELAY: Duration = Duration::from_millis(20);
 /// An error of the event source. Boxed, because sources have different error types.
 pub type EventSourceError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Everything a replay needs besides its events.
+/// A replay that is ready to run, except for its events.
 pub struct Replay {
     /// The server, and the identity to log in with if the capture has none.
     pub target: ConnectTarget,
@@ -78,20 +78,20 @@ pub struct Replay {
 pub struct ReplayReport {
     /// Counts and latencies of the events.
     pub tally: ReplayTotals,
-    /// Events read from the capture. Each is counted in `tally` as done, failed or skipped. If the
-    /// replay was stopped, events that were read ahead but not dispatched are not included.
+    /// Events that the workers took from their queues. Each is counted in `tally` as done, failed
+    /// or skipped. If the replay was stopped, events still in the queues are not included.
     pub events_read: u64,
     /// Time from the start until all sessions have ended and all outcomes are recorded.
     pub elapsed: Duration,
     /// Measurements of the machine.
     pub machine: MachineSeries,
-    /// Number of sessions in the capture.
+    /// Number of sessions among the events read.
     pub sessions: u64,
     /// Maximum number of connections open at once; with several workers, the sum of their maxima.
     pub connections_max: usize,
     /// Number of connections that logged in to the target.
     pub connections: u64,
-    /// Connections that the target closed or refused.
+    /// Connections that were lost, and attempts to connect that failed.
     pub connections_lost: u64,
     /// Number of sessions whose transaction was still open at the end of the capture. They were
     /// closed, which rolled it back.
@@ -102,9 +102,11 @@ pub struct ReplayReport {
     pub is_interrupted: bool,
     /// The error that ended reading before the end of the capture.
     pub source_error: Option<EventSourceError>,
-    /// The error that ended writing the run; the run contains everything before it.
+    /// The first error in writing the run. If an outcome could not be written, later outcomes are
+    /// missing, too.
     pub write_error: Option<WriteError>,
-    /// The run, still open so that the summary can be added.
+    /// The run, still open so that the summary can be added; `None` if no run is written, or an
+    /// outcome could not be written.
     pub writer: Option<RunWriter>,
 }
 
@@ -125,7 +127,7 @@ pub enum StartError {
     /// The capture has no events.
     #[error("there are no events to replay")]
     NoEvents,
-    /// The capture could not be read at all.
+    /// The first event of the capture could not be read.
     #[error("cannot read the capture")]
     Source(#[source] EventSourceError),
     /// The target's host name cannot be resolved.
@@ -316,7 +318,8 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches an event. Returns false if the workers accept no more events.
+    /// Sends an event to the worker of its session. Returns false if that worker accepts no more
+    /// events.
     fn dispatch(&mut self, event: Event) -> bool {
         self.last = self.last.max(event.time);
         let worker = (self.hash.hash_one(&event.session) % self.inboxes.len() as u64) as usize;

@@ -39,7 +39,7 @@ impl Default for ReplaySettings {
     }
 }
 
-/// Limits on memory, and values that captures do not contain. Memory is per worker.
+/// Limits on the memory of each worker, and on the rows of each fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayLimits {
     /// Rows per Execute of a portal that is fetched in parts, because logs do not contain this

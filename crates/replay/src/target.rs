@@ -46,8 +46,8 @@ impl Logins {
         }
     }
 
-    /// Starts a login on a connection whose server presented `certificate`. The same
-    /// `channel_binding` and `require_auth` apply as for the first connection.
+    /// Starts a login on a connection whose server presented `certificate`. `channel_binding` and
+    /// `require_auth` apply as they did to the first connection.
     pub(crate) fn start_login(
         &self,
         mut login: Login,
@@ -64,8 +64,9 @@ impl Logins {
     }
 
     /// Builds the login of a session that was captured with these names. The client encoding is
-    /// that of the captured text unless the target sets another. Parameters come first from
-    /// `settings` (by name and value), then from those configured for the replay.
+    /// that of the captured text unless the target sets another. The parameters in `settings`
+    /// (names and values) are added next, then those configured for the replay; later ones replace
+    /// earlier ones of the same name.
     pub(crate) fn login(
         &self,
         [user, database, application]: [&str; 3],

@@ -36,7 +36,7 @@ use self::{
 };
 use crate::link::ReplayFailure;
 
-/// Cached results for statements without types, shared by all sessions.
+/// A cache of the parameter types deduced for statements, shared by all sessions.
 #[derive(Debug)]
 pub(crate) struct ParameterTypes {
     inner: Mutex<TypeCache>,
@@ -75,7 +75,8 @@ enum TypingState {
     Untypable,
 }
 
-/// The shapes of the values of one kind, and the rule that derives working types from them.
+/// A kind of parameter values that works with certain types: the shapes of the values, and the rule
+/// that derives the types from them.
 #[derive(Clone, Debug)]
 struct TypeVariant {
     shapes: Vec<ValueShape>,

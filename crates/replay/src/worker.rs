@@ -51,8 +51,8 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 /// Delays between connection attempts: the first value, doubled each time up to the second value.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Number of failed connection attempts, about twenty seconds of them, after which an outage counts
-/// as long.
+/// Number of failed attempts to connect, made within about twenty seconds, after which an outage
+/// counts as long.
 const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 
 /// Maximum number of outcomes sent to the outcome writer at once.
@@ -88,14 +88,14 @@ pub(crate) struct ReplayWorker {
     /// Outcomes not yet sent to the outcome writer.
     finished: Vec<FinishedEvent>,
     backlog_bytes: usize,
-    /// Time at which the most recent event ended.
+    /// Time of the last progress, such as a completed batch, a login or a lost connection.
     progress: Instant,
     /// Next time to check for sessions without further events, once the events have ended.
     finish_check: Instant,
     /// The state of the interruption; set once the replay has been interrupted.
     interruption: Option<Interruption>,
     stats: WorkerStats,
-    /// This worker's share of the gauges.
+    /// This worker's contribution to the gauges, as last reported.
     gauge_share: GaugeShare,
     buffer: Box<[u8]>,
 }
@@ -123,7 +123,8 @@ impl ReplayWorker {
         }
     }
 
-    /// Plays until the inbox is finished and all replies have arrived, or until stopped.
+    /// Replays events until the inbox is finished and all replies have arrived, or until the replay
+    /// is stopped.
     pub(crate) fn run(mut self) -> io::Result<WorkerStats> {
         let mut ready = Vec::new();
         while let Some(deadline) = self.tick(Instant::now()) {
@@ -499,7 +500,7 @@ impl ReplayWorker {
     }
 }
 
-/// One worker's values within the gauges, as last added to them.
+/// One worker's contribution to the gauges, as last reported.
 #[derive(Clone, Copy, Debug, Default)]
 struct GaugeShare {
     open: usize,
@@ -524,8 +525,7 @@ fn answered(item: ScheduledEvent, sent: Instant, ended: Instant, end: EventEnd) 
     }
 }
 
-/// Returns the cancel request for the statement that a slot is running, if its server sent a cancel
-/// key.
+/// Returns the cancel request for the connection of a slot, if the server sent a cancel key.
 fn cancel_request_for(slot_entry: &mut SessionSlot) -> Option<Vec<u8>> {
     let key = slot_entry.link.as_mut()?.client()?.cancel_key()?;
     let mut request = Vec::new();

@@ -174,7 +174,8 @@ struct ErrorDocument {
     run: u64,
 }
 
-/// Converts a comparison and the violated conditions, with at most `queries_max` queries.
+/// Converts a comparison and the violated conditions, with at most `queries_max` queries, or all if
+/// it is `None`.
 pub fn document(
     comparison: &Comparison,
     violations: &[Violation],

@@ -7,14 +7,14 @@ use howdah_compare::{
 
 use crate::text;
 
-/// Maximum characters of a query in a headline.
+/// Maximum number of characters of a query in a headline.
 const QUERY_WIDTH: usize = 100;
 
-/// Maximum characters of an error message in a headline.
+/// Maximum number of characters of an error message in a headline.
 const MESSAGE_WIDTH: usize = 80;
 
-/// Returns the verdict in one line, such as `no change in 12 of 14 queries; 2 not executed often
-/// enough to say`.
+/// Returns the verdict in one line, such as `no change in 12 queries; 2 not executed often enough
+/// to say`.
 pub fn verdict_line(comparison: &Comparison) -> String {
     let count = |test: fn(&QueryComparison) -> bool| {
         comparison.queries.iter().filter(|query| test(query)).count() as u64

@@ -38,7 +38,8 @@ pub(crate) struct HtmlPage<'a> {
 pub struct WebPage {
     /// The whole page.
     pub html: String,
-    /// Its content security policy, for the header of the response. The page contains the same.
+    /// The page's content security policy, for the header of the response. `html` contains the same
+    /// policy.
     pub policy: String,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`RehearsalReport`] is plain data that `howdah-rehearse` fills in. The functions here only
 //! render it. Statements are normalized; captured values appear only in
-//! [`RehearsalReport::examples`], which Markdown and JUnit omit.
+//! [`RehearsalReport::examples`] and in error messages, which Markdown and JUnit omit.
 
 pub mod html;
 mod json;
@@ -67,7 +67,7 @@ impl fmt::Display for RehearsalSide {
 /// The result of a rehearsal, which determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RehearsalVerdict {
-    /// No query is slower, and no condition of the user is violated.
+    /// No query is slower, no condition of the user is violated, and the runs are comparable.
     Passed,
     /// A query is slower, or a condition is violated.
     Failed,
@@ -93,10 +93,10 @@ pub struct RunSummary {
     pub name: String,
     /// The side whose server was replayed against.
     pub side: RehearsalSide,
-    /// When the run started, just before its replay.
+    /// Time at which the run started, just before its replay.
     #[serde(with = "rfc3339")]
     pub started: Timestamp,
-    /// When the replay had finished.
+    /// Time at which the replay had finished.
     #[serde(with = "rfc3339")]
     pub finished: Timestamp,
     /// Number of statements sent.
@@ -106,7 +106,8 @@ pub struct RunSummary {
     /// Number of events that were never sent.
     pub skipped: u64,
     /// 99th percentile of how late statements were sent although their session was free, in
-    /// microseconds. A large value means that this machine was too slow, not the server.
+    /// microseconds. A large value means that the machine that replayed was too slow, not the
+    /// server.
     pub schedule_error_p99_us: Option<u64>,
     /// State of the machine that replayed, during the run.
     pub machine: Option<RunMachine>,
@@ -125,7 +126,7 @@ pub struct RunMachine {
     pub io_wait: f64,
 }
 
-/// Growth of a database over its runs, because it was not reset.
+/// The growth of a database over its runs, between which it was not reset.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DataGrowth {
     /// The server that has the database.
@@ -151,16 +152,17 @@ pub struct OrderEffect {
 pub struct RehearsalReport {
     /// Version of Howdah that ran the rehearsal.
     pub howdah: String,
-    /// When the rehearsal started.
+    /// Time at which the rehearsal started.
     pub started: Timestamp,
-    /// When the comparison of the runs was finished.
+    /// Time at which the comparison of the runs was finished.
     pub finished: Timestamp,
-    /// The verdict: whether the change passed, failed, or the runs are not comparable.
+    /// The verdict: passed, failed or not comparable.
     pub verdict: RehearsalVerdict,
-    /// Why the runs are not comparable; may be set with any verdict.
+    /// Reasons why the runs are not comparable; empty if the verdict is
+    /// [`RehearsalVerdict::Passed`].
     pub obstacles: Vec<Obstacle>,
-    /// Compares the base's runs with those of the change. Error messages are empty unless values
-    /// are requested.
+    /// The comparison of the base's runs with those of the change. Error messages are empty unless
+    /// values are requested.
     pub comparison: Comparison,
     /// The user's conditions that are violated.
     pub violations: Vec<Violation>,
@@ -170,7 +172,7 @@ pub struct RehearsalReport {
     pub time_lines: TimeLines,
     /// Facts of the servers as of their first runs.
     pub servers: BothSides<ServerFacts>,
-    /// The start of the capture, and where the servers stood before their first runs.
+    /// The start of the capture, and the positions of the servers before their first runs.
     pub start: StartState,
     /// Differences between the servers.
     pub differences: Vec<ServerDifference>,
@@ -180,7 +182,7 @@ pub struct RehearsalReport {
     pub plan_failures: BTreeMap<Fingerprint, String>,
     /// One captured execution of each changed query, with its values; empty unless requested.
     pub examples: BTreeMap<Fingerprint, String>,
-    /// Databases that grew over their runs; empty if each run had a reset.
+    /// Sizes of the databases before and after their runs; empty if each run had a reset.
     pub growth: Vec<DataGrowth>,
     /// The effect of the order of runs; empty if each run had a reset or there was one run.
     pub order_effects: Vec<OrderEffect>,

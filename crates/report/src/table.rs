@@ -27,7 +27,7 @@ impl Default for TableStyle {
     }
 }
 
-/// Renders the comparison as text: the two runs, the headlines, the violated conditions, then a few
+/// Renders the comparison as text: both sides, the headlines, the violated conditions, then a few
 /// lines for each query.
 ///
 /// Ends with a line break.
@@ -226,7 +226,7 @@ fn color_of_overall(comparison: &Comparison) -> Option<&'static str> {
     slower.or_else(|| comparison.faster().next().map(|query| query.verdict)).and_then(color_of)
 }
 
-/// Colours the first word of a headline.
+/// Colours the part of a headline before the first colon.
 fn colored_headline(line: &str, style: &TableStyle) -> String {
     let Some((field, rest)) = line.split_once(':') else { return line.to_owned() };
     let color = match field {

@@ -33,7 +33,7 @@ pub(crate) fn difference(micros: f64) -> String {
     format!("{}{}", if micros < 0.0 { "-" } else { "+" }, duration(micros.abs()))
 }
 
-/// Formats a factor with three significant digits: `14.2×`.
+/// Formats a factor: `142×`, `14.2×`, `0.07×`.
 pub(crate) fn factor(factor: f64) -> String {
     format!("{}×", factor_digits(factor))
 }

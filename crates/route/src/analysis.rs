@@ -69,7 +69,7 @@ struct StatementScope {
     pub(crate) reads_catalog: bool,
 }
 
-/// Determines which shards one statement reaches.
+/// Determines the shards that one statement reaches.
 fn statement_scope(
     statement: &Node,
     sql: &[u8],

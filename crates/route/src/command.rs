@@ -9,7 +9,7 @@ use crate::{Refusal, role::RolePreference};
 /// A statement that controls routing and is not sent to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteCommand {
-    /// `SET SHARD TO 'n'`: sends requests to this shard. `None` is `ANY`.
+    /// `SET SHARD TO 'n'`: selects this shard. `None` is `ANY`, which selects a random shard.
     SetShard(Option<u32>),
     /// `SHOW SHARD`: returns the number of the current shard, or `unset`.
     ShowShard,
@@ -35,7 +35,7 @@ pub enum RouteCommand {
 /// The reply to a command: a row for a `SHOW`, and the CommandComplete tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandAnswer {
-    /// Name and value of the row's only column, which has type `text`.
+    /// Name and value of the row's only column, which has type `text`; `None` for a `SET`.
     pub row: Option<(&'static str, String)>,
     /// The command tag, such as `SET SHARD` or `SELECT 1`.
     pub tag: &'static str,
@@ -180,7 +180,7 @@ fn switch(parameter: &'static str, value: String) -> Result<Option<bool>, Refusa
     }
 }
 
-/// Returns the text after leading white space; `None` if there is none.
+/// Returns the text after leading white space; `None` if it does not start with white space.
 fn spaces(text: &[u8]) -> Option<&[u8]> {
     let rest = text.trim_ascii_start();
     (rest.len() < text.len()).then_some(rest)

@@ -14,15 +14,15 @@ pub enum FanOut {
         /// Maximum number of rows of the merged result.
         limit: Option<u64>,
     },
-    /// One row that combines those of the shards, column by column. NULLs, which `sum`, `min` and
+    /// One row, which combines the shards' rows column by column. NULLs, which `sum`, `min` and
     /// `max` return for no rows, are ignored.
     Aggregate(Vec<Aggregate>),
 }
 
 /// A sort key: a column with its direction.
 ///
-/// Rows can be merged only by types whose order is known without the server: numbers, times,
-/// `bytea`, `uuid`, and text in the collation `C`. The merger checks the types in the row
+/// Rows can be merged only by types whose order is known without the server, such as numbers,
+/// times, `bytea`, `uuid`, and text in the collation `C`. The merger checks the types in the row
 /// description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortKey {

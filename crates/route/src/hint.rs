@@ -8,7 +8,7 @@ use memchr::memmem;
 
 use crate::{Refusal, role::RolePreference};
 
-/// Number of bytes at each end of a text that are searched for hints.
+/// Maximum number of bytes at each end of a text that are searched for hints.
 pub(crate) const SEARCH_BYTES_MAX: usize = 1000;
 
 /// The names of hints. An empty name disables the hint.

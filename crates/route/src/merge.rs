@@ -28,8 +28,8 @@ use crate::fan_out::FanOut;
 pub enum ShardRequest {
     /// A Query message with one read.
     Query(Arc<FanOut>),
-    /// A Query with a `COPY … FROM STDIN`, whose rows are distributed over the shards. The reply is
-    /// held until the shards have replied to [`ShardRequest::Commit`].
+    /// A Query with a `COPY … FROM STDIN`, whose rows are distributed over the shards. Its
+    /// CommandComplete is held until the shards have replied to [`ShardRequest::Commit`].
     Copy,
     /// A Query that the pooler sends itself: its reply is not forwarded to the client.
     HiddenQuery,
@@ -77,8 +77,8 @@ enum NextMessage {
 /// Merges the replies of several shards into those of one server, for a client.
 ///
 /// The caller pushes the bytes of each shard as they arrive, and gets the merged bytes as early as
-/// possible. It must not read from a shard while that [is full](Merger::is_full): this limits
-/// buffered data per shard to one message or 256 KiB, whichever is more.
+/// possible. It must not read from a shard while the shard's buffer [is full](Merger::is_full):
+/// this limits buffered data per shard to one message or 256 KiB, whichever is more.
 ///
 /// The first error of any shard is sent to the client; other replies are discarded until all shards
 /// are ready.
@@ -235,7 +235,7 @@ impl Merger {
     }
 
     /// Returns the tag of the next reply message of a shard, or `None` if it has not arrived.
-    /// Asynchronous messages are handled here.
+    /// Errors and asynchronous messages are handled here.
     fn next(&mut self, shard: usize, out: &mut Vec<u8>) -> Result<Option<u8>, MergeError> {
         loop {
             let buffer = &mut self.shards[shard];

@@ -14,8 +14,8 @@ pub(crate) struct RoutePlan {
     pub(crate) primary: Option<PrimaryReason>,
     /// Whether the text is a single `BEGIN`.
     pub(crate) is_begin: bool,
-    /// Whether the text creates a temporary object that outlives its transaction, or discards all
-    /// such objects; `None` if neither.
+    /// Whether the text creates a temporary object or discards all of them, whichever it does last;
+    /// `None` if neither.
     pub(crate) temporary: Option<Temporary>,
     /// The shards that the text reaches.
     pub(crate) scope: ShardScope,
@@ -38,8 +38,8 @@ pub(crate) enum ShardScope {
     /// Any single shard: the text uses no tables, or only replicated ones and system catalogs.
     Free,
     /// The default shard: the text uses no sharded table, but unlisted tables or unknown functions,
-    /// or it is of a kind that is not analyzed. `why` is the reason for a refusal if no default
-    /// shard is configured.
+    /// or it is of a kind that is not analyzed. `why` is the reason for a refusal if the default
+    /// shard cannot be used; `reads` is whether the text only reads.
     Unlisted { why: NoShardKey, reads: bool },
     /// The shard of the keys; `otherwise` applies if the keys are on several shards or not
     /// supported.

@@ -54,8 +54,8 @@ pub enum Refusal {
     /// No shard is configured for the key.
     #[error("{0}")]
     NoShard(#[from] NoShard),
-    /// A command that changes routing was sent while a server is linked, or after a BEGIN that is
-    /// not sent to a server yet.
+    /// A command that changes routing was sent while a server is linked, or after a BEGIN that has
+    /// not been sent to a server yet.
     #[error("{tag} is not possible {}", if *.in_session_mode {
         "any more: in session mode the first statement fixes the server and shard"
     } else {

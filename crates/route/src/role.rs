@@ -61,10 +61,11 @@ pub enum PrimaryReason {
     Locks,
     /// The request calls a function that is not known to be read-only.
     Function,
-    /// PostgreSQL's grammar rejects the text, or it is too long or too deeply nested to analyze.
+    /// The text cannot be analyzed: PostgreSQL's grammar rejects it, it is too long or too deeply
+    /// nested, or the server may read it differently.
     Unreadable,
-    /// The request starts a transaction that may write, or a serializable one, which replicas
-    /// refuse.
+    /// The request starts a transaction that may write or is serializable, or it is another
+    /// transaction statement, such as `COMMIT`.
     Transaction,
     /// The request depends on session state: settings, prepared statements, cursors, channels.
     Session,

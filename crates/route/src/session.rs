@@ -101,7 +101,7 @@ pub struct RoutedStatement {
     text: Option<KeyedText>,
 }
 
-/// A text whose constants are key values, with their positions.
+/// A text with sharding keys, and the positions of its constants.
 #[derive(Clone, Debug)]
 struct KeyedText {
     sql: Box<[u8]>,
@@ -220,7 +220,8 @@ impl RouteSession {
         self.dialect.encodings_match()
     }
 
-    /// Routes a Query, whether or not a server is linked.
+    /// Routes a Query, or executes it if it is a command. Can be called whether or not a server is
+    /// linked.
     ///
     /// # Errors
     ///
@@ -272,7 +273,8 @@ impl RouteSession {
         }))
     }
 
-    /// Routes the Bind of a statement. The portal must be executed on the same server.
+    /// Routes the Bind of a statement. The portal must be executed on the server that receives the
+    /// Bind.
     ///
     /// # Errors
     ///

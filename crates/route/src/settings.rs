@@ -53,7 +53,7 @@ impl Default for RouteSettings {
     }
 }
 
-/// The shard for requests that neither a key, a hint nor a command assigns to a shard.
+/// The treatment of requests that neither a key, a hint nor a command assigns to a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultShard {
     /// The request is refused. Statements that use no table, or only the catalog, may still go to

@@ -62,7 +62,7 @@ impl Input {
         &self.bytes[range]
     }
 
-    /// Releases memory if the buffer is empty.
+    /// Releases the memory beyond [`RETAINED_BYTES`] if all bytes are consumed.
     pub(crate) fn release(&mut self) {
         if self.consumed == self.bytes.len() {
             self.bytes.clear();

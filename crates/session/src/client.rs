@@ -191,8 +191,8 @@ impl ClientSession {
         self.protocol.output.advance(bytes);
     }
 
-    /// Sets whether rows and COPY data are skipped as they stream in: their events then carry only
-    /// a length, and they are never buffered. Takes effect from the next message on.
+    /// Sets whether rows and COPY data are skipped as they stream in: their events then contain
+    /// only a length, and they are never buffered. Takes effect from the next message on.
     pub fn discard_rows(&mut self, yes: bool) {
         self.discard_rows = yes;
     }
@@ -220,7 +220,7 @@ impl ClientSession {
     }
 
     /// Returns the number of requests that an outstanding [`SessionEvent::Ready`] will answer:
-    /// Syncs, Queries, function calls.
+    /// Syncs, Queries and function calls.
     pub fn pending_ready_count(&self) -> usize {
         self.protocol.pipeline.pending_ready_count()
     }

@@ -44,7 +44,7 @@ pub enum SessionError {
     /// The server requests an unsupported authentication method.
     #[error("the server asks for {method} authentication, which is not supported")]
     UnsupportedAuthentication {
-        /// Name of the method, with the mechanisms that it offers.
+        /// Name of the method; for SASL, with the mechanisms that the server offers.
         method: String,
     },
     /// SCRAM failed: the server is not authentic, or violates the protocol.
@@ -69,9 +69,9 @@ pub enum SessionError {
 pub enum ErrorOrigin {
     /// The server or a network component: it violated the protocol, or disconnected.
     Server,
-    /// The login data: it does not match the server's request.
+    /// The login data: the password is missing, or the data cannot be encoded.
     Login,
-    /// This client: the server's request is valid but not supported.
+    /// The client: the server's request is valid, but the client does not support it.
     Unsupported,
 }
 

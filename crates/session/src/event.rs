@@ -7,8 +7,9 @@ use howdah_wire::{
 
 /// An event from the server, borrowing from the connection's buffer.
 ///
-/// [`crate::ClientSession::answered`] returns the request that an event answers. The last three
-/// events answer no request and may occur at any time.
+/// [`crate::ClientSession::answered`] returns the request that an event answers.
+/// [`SessionEvent::Notice`], [`SessionEvent::Notification`] and [`SessionEvent::ParameterStatus`]
+/// answer no request and may occur at any time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SessionEvent<'a> {
@@ -57,7 +58,7 @@ pub enum SessionEvent<'a> {
     Error(ServerError<'a>),
     /// A warning or other notice.
     Notice(ServerError<'a>),
-    /// NOTIFY on a channel that this session listens to.
+    /// A notification on a channel that the session listens to.
     Notification(Notification<'a>),
     /// The server reports a session parameter: at login, and whenever its value changes.
     ParameterStatus {

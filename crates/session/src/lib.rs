@@ -2,8 +2,8 @@
 //!
 //! [`ClientSession`] is the frontend: it logs in, sends requests, and converts the server's
 //! messages to [`SessionEvent`]s with the request that each answers. It owns no socket and no
-//! clock: a driver passes it the bytes it read and writes the bytes it produces. Assigning
-//! connections and TLS are left to other crates.
+//! clock: a driver passes it the bytes it read and writes the bytes it produces. Sockets, TLS and
+//! pooling are left to other crates.
 
 mod buffers;
 mod client;

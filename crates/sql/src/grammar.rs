@@ -56,7 +56,7 @@ pub struct StatementEffect {
     pub allows_writes: bool,
 }
 
-/// How a statement uses a name that is local to its session.
+/// A use of a session object's name by a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameUse {
     /// `PREPARE name`, `DECLARE name`.
@@ -65,11 +65,11 @@ pub enum NameUse {
     Uses(SessionObject),
     /// `DEALLOCATE name`, `CLOSE name`.
     Drops(SessionObject),
-    /// `DEALLOCATE ALL`, `CLOSE ALL`.
+    /// `DEALLOCATE ALL`, `CLOSE ALL`, `DISCARD ALL`.
     DropsAll(NameKind),
 }
 
-/// A name that is local to a session.
+/// A prepared statement or cursor of a session, identified by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionObject {
     /// The kind of object.

@@ -1,7 +1,7 @@
 //! The normal form of SQL: one text for all statements of a shape.
 //!
-//! [`normalize`] describes the form; [`list`] folds its lists. It takes one pass over the tokens;
-//! only the elements of lists are visited again, to compare them.
+//! [`normalize`] describes the form; [`list`] folds its lists. Normalizing takes one pass over the
+//! tokens; only the elements of lists are visited again, to compare them.
 
 use std::ops::Range;
 

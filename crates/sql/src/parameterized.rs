@@ -39,7 +39,7 @@ pub struct ParameterizedText {
 const MARK: u8 = 1;
 
 impl ParameterizedText {
-    /// Extracts the constants of `sql`, and replaces the previous text with the result. Reuses its
+    /// Extracts the constants of `sql`, and replaces the previous text with the result, reusing its
     /// memory.
     pub fn read(&mut self, sql: &[u8]) {
         self.bytes.clear();

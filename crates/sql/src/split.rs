@@ -38,8 +38,8 @@ impl<'a> Iterator for Statements<'a> {
 }
 
 impl<'a> Statements<'a> {
-    /// Returns the text up to the next separating semicolon, and whether it contains more than
-    /// white space and comments.
+    /// Removes the text up to the next separating semicolon from `self.rest`. Returns it without
+    /// the semicolon, and whether it contains more than white space and comments.
     fn next_statement_len(&mut self) -> (&'a [u8], bool) {
         let mut end = 0;
         let mut substantial = false;
@@ -68,7 +68,7 @@ struct Nesting {
     /// Whether the statement starts with `CREATE`.
     creates: bool,
     /// Whether the statement is `CREATE [OR REPLACE] {FUNCTION | PROCEDURE}`, the only statement
-    /// with such a body.
+    /// with an SQL-standard body.
     routine: bool,
 }
 

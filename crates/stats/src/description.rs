@@ -82,8 +82,7 @@ impl Description {
     ///
     /// # Panics
     ///
-    /// The name is invalid; for a constant, that is a compile error. The same holds for the other
-    /// constructors.
+    /// The name is invalid; for a constant, that is a compile error.
     pub const fn counter(name: &'static str, help: &'static str) -> Self {
         assert!(ends_with(name, "_total"), "the name of a counter must end in _total");
         Self::new(name, help, MetricUnit::Count, MetricKind::Counter)

@@ -52,8 +52,8 @@ impl Registry {
     ///
     /// In debug builds, if the description has another kind, has labels, or shares its name with a
     /// different description. A release build does not panic, because a wrong metric must not stop
-    /// a replay: with another kind, it returns a handle that no registry renders. The same holds
-    /// for the other getters.
+    /// a replay: with another kind, it returns a handle that no registry renders. This applies to
+    /// the other getters, too.
     pub fn counter(&self, description: &Description) -> Counter {
         self.counter_with(description, &[])
     }

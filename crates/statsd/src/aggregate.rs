@@ -5,8 +5,9 @@
 //! ([`SampleShard::swap`]) between two batches. Key names are passed on only once, with the first
 //! interval in which they occur, and again if the shard is reset.
 //!
-//! Counters, timers and sets of several shards can be merged in any order. Gauges carry the arrival
-//! stamp of their batch, so that the latest value wins regardless of which reader received it.
+//! Counters, timers and sets of several shards can be merged in any order. Values of gauges are
+//! stored with the arrival stamp of their batch, so that the latest value wins regardless of which
+//! reader received it.
 //!
 //! Memory per key: about 32 bytes for a slot and its index, the raw text, and per metric type a
 //! cell of 16 (counter) to 56 bytes. Cells exist twice, because one interval is filled while the
@@ -61,7 +62,7 @@ pub struct SharedShard {
     stamps: Stamps,
 }
 
-/// Numbers batches in the order in which readers start them.
+/// The counter that numbers batches in the order in which readers start them.
 #[derive(Clone, Debug, Default)]
 pub struct Stamps(Arc<AtomicU64>);
 
@@ -71,7 +72,7 @@ impl SharedShard {
         Self { shard: Arc::new(Mutex::new(SampleShard::new(settings))), stamps: stamps.clone() }
     }
 
-    /// Locks the shard for one batch.
+    /// Locks the shard for one batch, which gets the next stamp.
     pub fn lock(&self) -> MutexGuard<'_, SampleShard> {
         let mut shard = self.guard();
         // Taken under the lock, so that the stamps of a shard never decrease.

@@ -46,7 +46,8 @@ pub use self::{
 };
 use crate::flush::FlushSnapshot;
 
-/// A destination of snapshots. All calls come from one dedicated thread and may block.
+/// A destination of snapshots. [`flush`](Self::flush) and [`finish`](Self::finish) are called on a
+/// dedicated thread and may block.
 pub trait MetricBackend: Send {
     /// Returns the name in settings, logs and the management port, such as `graphite`.
     fn name(&self) -> &'static str;

@@ -122,8 +122,8 @@ impl Calculation {
 pub struct CounterMetric {
     /// The metric's key.
     pub name: MetricName,
-    /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
-    /// variants.
+    /// Whether other spellings of the key are merged into this metric; see [`MetricVariants`].
+    /// False for variants.
     pub merged: bool,
     /// Sum of the interval's values, each divided by its sample rate. 0 if idle.
     pub value: f64,
@@ -141,8 +141,8 @@ pub struct CounterMetric {
 pub struct GaugeMetric {
     /// The metric's key.
     pub name: MetricName,
-    /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
-    /// variants.
+    /// Whether other spellings of the key are merged into this metric; see [`MetricVariants`].
+    /// False for variants.
     pub merged: bool,
     /// The value at the end of the interval.
     pub value: f64,
@@ -153,8 +153,8 @@ pub struct GaugeMetric {
 pub struct SetMetric {
     /// The metric's key.
     pub name: MetricName,
-    /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
-    /// variants.
+    /// Whether other spellings of the key are merged into this metric; see [`MetricVariants`].
+    /// False for variants.
     pub merged: bool,
     /// Number of distinct members in the interval, as far as the limit of `members` allows.
     pub count: u64,
@@ -167,8 +167,8 @@ pub struct SetMetric {
 pub struct TimerMetric {
     /// The metric's key.
     pub name: MetricName,
-    /// Whether other spellings of the key are merged into it, see [`MetricVariants`]. False for
-    /// variants.
+    /// Whether other spellings of the key are merged into this metric; see [`MetricVariants`].
+    /// False for variants.
     pub merged: bool,
     /// The unit of the values. If senders mix units, that of one of the samples.
     pub unit: TimingUnit,
@@ -176,7 +176,8 @@ pub struct TimerMetric {
     /// metrics: `count_90`, `mean_90`, `upper_90`, …, `std`, `upper`, … `median`, and
     /// `histogram.bin_10` and so on. An idle timer has `count` and `count_ps`, both 0.
     pub fields: Box<[(Arc<str>, f64)]>,
-    /// The same statistics, typed and unfiltered. `None` if the interval has no samples.
+    /// Typed statistics, which the filter for calculated metrics does not affect. `None` if the
+    /// interval has no samples.
     pub summary: Option<TimerSummary>,
     /// The samples of the interval.
     pub samples: TimerSamples,

@@ -21,7 +21,7 @@ mod tests;
 pub(crate) use self::number::number;
 pub use self::parse::packet;
 
-/// Receives the content of packets. Calls are made in the order of the bytes.
+/// A consumer of the content of packets. Calls are made in the order of the bytes.
 pub trait SampleSink {
     /// Called at the start of each non-empty line.
     fn line(&mut self);
@@ -144,7 +144,7 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
-    /// All reasons.
+    /// All reasons, in the order of the variants.
     pub const ALL: [Self; 13] = [
         Self::NoType,
         Self::NotANumber,

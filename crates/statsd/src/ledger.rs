@@ -1,4 +1,4 @@
-//! The loss ledger: how many packets arrived, and where others were lost.
+//! The loss ledger: the numbers of packets that arrived, and of those that were lost, by location.
 //!
 //! The invariant is *sent = delivered + socket drops + backlog drops + unread*. The receiver fills
 //! the ledger; the flush reads it once per interval, and the management port on request.
@@ -10,7 +10,7 @@ pub struct SocketAccount {
     pub name: String,
     /// Packets delivered to the application.
     pub packets_total: u64,
-    /// Bytes of these packets.
+    /// Bytes in the delivered packets.
     pub bytes_total: u64,
     /// Packets that the kernel dropped at this socket, because its buffer was full or because the
     /// server was stopping.
@@ -42,7 +42,7 @@ impl LossAccount {
     }
 }
 
-/// The source of accounts. Reading may make system calls, so it is done once per flush and on
+/// A source of [`LossAccount`]s. Reading may make system calls, so it is done once per flush and on
 /// request, not for each packet.
 pub trait LossLedger: Send + Sync {
     /// Reads all accounts. A socket that cannot be queried keeps its previous values.

@@ -9,8 +9,8 @@ const EQUALS: char = '\u{1e}';
 
 /// A metric's key: `name` or `name;tag=value;tag2=value2`, sanitised or as it was sent.
 ///
-/// Two samples belong to the same metric if and only if their keys are equal; the order of tags
-/// matters, as in etsy's server. Cloning is cheap.
+/// Two samples of one type are of the same metric if and only if their keys are equal; the order of
+/// tags matters, as in etsy's server. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MetricName(Arc<str>);
 

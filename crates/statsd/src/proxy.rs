@@ -41,7 +41,7 @@ use crate::{
 /// Maximum size of a datagram in bytes: the limit of UDP over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// Routes packets to nodes. Dropping it stops the health checks.
+/// The running proxy, which routes packets to nodes. Dropping it stops the health checks.
 #[derive(Debug)]
 pub struct StatsdProxy {
     shared: Arc<ProxyState>,
@@ -148,7 +148,8 @@ impl StatsdProxy {
         }))
     }
 
-    /// Returns the nodes that are up, in the order of the settings, as displayed by `status`.
+    /// Returns the nodes that are up, in the order of the settings, as the management command
+    /// `status` displays them.
     pub fn nodes_up(&self) -> Vec<String> {
         let ring = self.shared.ring();
         ring.nodes().map(|node| self.shared.nodes[node].name.clone()).collect()
@@ -231,7 +232,7 @@ impl ProxyState {
     }
 }
 
-/// Routes the packets of one reader.
+/// The observer that routes the packets of one reader.
 struct PacketRouter {
     shared: Arc<ProxyState>,
     ring: Arc<HashRing>,

@@ -55,7 +55,7 @@ pub trait PacketObserver: Send {
     fn batch_finished(&mut self) {}
 }
 
-/// Creates the [`PacketObserver`] of one reader.
+/// A function that creates the [`PacketObserver`] of one reader.
 pub type ObserverFactory = Box<dyn Fn() -> Box<dyn PacketObserver> + Send + Sync>;
 
 /// The handlers of a reader's packets: a shard, an observer, or both. A proxy has no shard.
@@ -95,8 +95,7 @@ impl fmt::Debug for PacketHandlers {
     }
 }
 
-/// Receives packets from open sockets, with a thread for each datagram socket and one for all
-/// streams.
+/// The running receiver, which has a thread for each datagram socket and one for all streams.
 ///
 /// Dropping it stops the threads like [`stop`](Self::stop), with a timeout of one second.
 #[derive(Debug)]
@@ -196,7 +195,7 @@ impl Drop for PacketReceiver {
     }
 }
 
-/// Open sockets without readers yet.
+/// Sockets that are open but have no readers yet.
 #[derive(Debug, Default)]
 struct OpenSockets {
     datagrams: Vec<DatagramSocket>,

@@ -290,7 +290,7 @@ pub(crate) fn key(prefix: &str, metric: &Description) -> MetricName {
     }
 }
 
-/// Returns the aggregated metric with this key under the configured prefix, if it is one.
+/// Returns the aggregated metric whose key under `prefix` is `key`, if there is one.
 pub(crate) fn find_aggregated(prefix: &str, key: &str) -> Option<&'static Description> {
     let name = match prefix {
         "" => key,

@@ -50,7 +50,7 @@ pub struct StatsdSettings {
     pub aggregation: Aggregation,
     /// Limits on the memory that senders can occupy.
     pub limits: StatsdLimits,
-    /// The log of the busiest keys.
+    /// The settings of the log of the busiest keys.
     pub key_flush: KeyFlush,
     /// Log each received metric line.
     pub dump_messages: bool,
@@ -58,7 +58,7 @@ pub struct StatsdSettings {
     pub log: LogSettings,
     /// Backends. Without any, values are only aggregated and available at the management port.
     pub backends: BackendSettings,
-    /// Only route packets to other statsd servers by key.
+    /// If set, the server only routes packets to other statsd servers by key.
     pub proxy: Option<ProxySettings>,
 }
 
@@ -83,7 +83,7 @@ impl Default for StatsdSettings {
     }
 }
 
-/// The server's log. Applied by the caller, because a process has only one log.
+/// The settings of the server's log. The caller applies them, because a process has only one log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogSettings {
@@ -138,7 +138,8 @@ pub struct Aggregation {
     pub delete_idle_timers: bool,
     /// Delete sets that were idle for an interval, instead of sending 0.
     pub delete_idle_sets: bool,
-    /// Delete gauges that were idle for `gauge-ttl` intervals, instead of repeating them.
+    /// Delete gauges after `gauge-ttl` flushes since they were last received, instead of repeating
+    /// them.
     pub delete_idle_gauges: bool,
     /// Number of flushes that send a gauge after it was last received, at least 1.
     pub gauge_ttl: u32,
@@ -168,7 +169,7 @@ impl Default for Aggregation {
     }
 }
 
-/// Histogram bins for timers whose key contains `metric`.
+/// A rule that sets the histogram bins of timers whose key contains `metric`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HistogramRule {
@@ -224,7 +225,7 @@ impl Default for StatsdLimits {
     }
 }
 
-/// The log of the busiest keys.
+/// The settings of the log of the busiest keys.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct KeyFlush {

@@ -43,7 +43,8 @@ pub struct AlertConfig {
     pub log_events: bool,
 }
 
-/// Monitors all servers. Clones share the log, the webhooks and the metrics.
+/// The alert rules and the outputs for events, from which the monitor of each server is created.
+/// Clones share the log, the webhooks and the metrics.
 #[derive(Clone, Debug)]
 pub struct AlertEngine {
     slow: Option<Duration>,

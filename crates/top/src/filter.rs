@@ -1,9 +1,9 @@
 //! Row filters as typed by users.
 //!
 //! Terms are combined with AND. `shop` matches rows in which any cell contains it; `user:app`
-//! matches if this column contains it, and `state=idle` if the column equals it; `time>5s` and
-//! `rows<100` compare numbers, with `>5s` short for the time column. A leading `!` negates a term,
-//! and `"two words"` is one term. Matching is case-insensitive.
+//! matches if the column `user` contains `app`, and `state=idle` if the column `state` equals
+//! `idle`; `time>5s` and `rows<100` compare numbers, with `>5s` short for the time column. A
+//! leading `!` negates a term, and `"two words"` is one term. Matching is case-insensitive.
 
 use howdah_collect::{ColumnUnit, ViewCell};
 
@@ -35,7 +35,7 @@ pub enum ParseFilterError {
 
 #[derive(Clone, Debug, PartialEq)]
 struct FilterTerm {
-    /// A column's name or a prefix of it; `None` stands for any column.
+    /// A column's name or a prefix of it; `None` for a term that may match any column.
     column: Option<String>,
     condition: FilterCondition,
     is_negated: bool,
@@ -147,7 +147,7 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Parses a number with a unit: seconds for durations, bytes for sizes.
+/// Parses a number, which may have a unit. Durations are converted to seconds, and sizes to bytes.
 fn number(text: &str) -> Result<f64, ParseFilterError> {
     let size = |suffix: &str, bytes: f64| {
         text.strip_suffix(suffix)?.parse::<f64>().ok().map(|number| number * bytes)

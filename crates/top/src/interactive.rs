@@ -153,7 +153,7 @@ fn read_keys(sender: Sender<ModelMessage>) -> io::Result<()> {
     std::thread::Builder::new().name("keys".to_owned()).spawn(read).map(drop)
 }
 
-/// The samplers, and everything needed to apply effects to servers.
+/// The watched servers, with their samplers and everything needed to apply effects to them.
 struct LiveServers {
     servers: Vec<WatchTarget>,
     samplers: Vec<ServerSampler>,

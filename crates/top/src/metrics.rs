@@ -105,7 +105,7 @@ const ALERTS: Description = Description::gauge("howdah_top_alerts", "Firing aler
 /// Session states as label values.
 const STATES: [&str; 5] = ["active", "idle", "idle_in_transaction", "failed", "unknown"];
 
-/// Wait event classes (manual, "Wait Event Types"); `none` stands for running.
+/// Wait event classes (manual, "Wait Event Types"); `none` means running.
 const WAITS: [&str; 10] = [
     "none",
     "Activity",

@@ -123,7 +123,7 @@ pub enum ModelEffect {
     Plan(usize, Box<BackendActivity>),
     /// Turn mouse support on or off.
     Mouse(bool),
-    /// Suspend this process, as Ctrl-Z does.
+    /// Suspend this program, as Ctrl-Z does in a shell.
     Suspend,
 }
 

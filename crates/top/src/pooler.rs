@@ -97,7 +97,7 @@ impl Poolers {
         poolers.into_iter().map(start).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Polls all poolers and waits briefly; `None` if there are none.
+    /// Polls all poolers, waits briefly, and returns their clients; `None` if there are no poolers.
     pub(crate) fn read(&self) -> Option<Arc<PooledClients>> {
         if self.0.is_empty() {
             return None;

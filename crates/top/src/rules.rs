@@ -56,7 +56,7 @@ impl RuleSubject {
         Self::Unreachable,
     ];
 
-    /// Returns the keyword that stands for the subject in a rule.
+    /// Returns the keyword of the subject in a rule.
     pub fn name(self) -> &'static str {
         match self {
             Self::Query => "query",
@@ -96,7 +96,7 @@ impl RuleSubject {
 pub enum Measure {
     /// A duration, such as `5m`.
     Seconds,
-    /// `90%`: of `max_connections`, or of the transactions until wraparound.
+    /// A percentage, such as `90%`, of `max_connections` or of the transactions until wraparound.
     Percent,
     /// A size, such as `1GB`.
     Bytes,

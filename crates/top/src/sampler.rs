@@ -47,7 +47,7 @@ pub struct ServerSnapshot {
     pub background_view: Option<RateView>,
     /// Wait events of working sessions, second by second.
     pub waits: Arc<WaitHistory>,
-    /// Figures of the host, if the server runs on this one.
+    /// Figures of the host, if the server runs on the same host as this program.
     pub host: Option<HostFigures>,
     /// Time at which the sample was taken, by our clock, in microseconds since 1970. Never
     /// decreases.
@@ -225,7 +225,8 @@ impl SamplerShared {
         self.control.lock()
     }
 
-    /// Waits until `until`, or until the control's revision differs from `number`.
+    /// Waits until `until`, the control's revision differs from `number`, or the sampler must stop.
+    /// Returns the control.
     fn wait(&self, until: Instant, number: u64) -> SamplerControl {
         let mut control = self.control();
         loop {

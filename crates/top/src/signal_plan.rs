@@ -42,7 +42,7 @@ pub struct SparedBackend {
     pub reason: &'static str,
 }
 
-/// Restricts the sessions that may be signalled.
+/// The restrictions on sessions that may be signalled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SignalPolicy {
     /// Whether superusers' sessions may be signalled, too.

@@ -81,7 +81,7 @@ pub struct TableRow {
     pub backend: Option<usize>,
 }
 
-/// Identity of a row.
+/// Identity of a row across snapshots, by which the row stays selected or tagged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RowId {
     /// A session: process id, and start time in microseconds since 1970.
@@ -109,7 +109,7 @@ pub enum RowMark {
 }
 
 impl RowMark {
-    /// Returns the character that stands for the mark; a space if there is none.
+    /// Returns the symbol of the mark; a space if it has none.
     pub fn letter(self) -> char {
         match self {
             Self::None | Self::Idle => ' ',

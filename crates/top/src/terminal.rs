@@ -61,8 +61,8 @@ impl TerminalScreen {
         }
     }
 
-    /// Restores the terminal, stops this process as Ctrl-Z does, and takes over the terminal again
-    /// when it continues.
+    /// Restores the terminal, suspends the program as Ctrl-Z does, and takes over the terminal
+    /// again when it continues.
     pub(crate) fn suspend(&mut self) -> io::Result<()> {
         restore();
         rustix::process::kill_current_process_group(rustix::process::Signal::TSTP)?;

@@ -44,7 +44,7 @@ pub struct WaitSecond {
     pub second: i64,
     /// Number of samples taken in this second.
     pub samples: u32,
-    /// Sessions per wait event, summed over the samples; `None` stands for running.
+    /// Sessions per wait event, summed over the samples; `None` means running.
     pub sums: BTreeMap<Option<BackendWait>, u32>,
 }
 

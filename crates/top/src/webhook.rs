@@ -1,4 +1,4 @@
-//! Webhooks: sends events over HTTP, without ever delaying the samplers.
+//! Sends events to webhooks over HTTP, without ever delaying the samplers.
 //!
 //! ```text
 //! samplers ──► queue (bounded) ──► sender thread: queued events become one message
@@ -75,8 +75,8 @@ pub enum WebhookError {
 }
 
 impl Webhook {
-    /// Creates a webhook that posts to `url`. `ca_file` has certificates to trust instead of the
-    /// system's.
+    /// Creates a webhook that posts to `url`. `ca_file` contains certificates to trust instead of
+    /// the system's.
     ///
     /// # Errors
     ///

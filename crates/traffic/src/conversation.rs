@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::{Action, Bound, ClientMessage, Event, NamedObject, Text};
 
-/// Returns the client messages of one session, one line each, with the outcome of those that
-/// executed something.
+/// Returns lines that describe the client messages of one session, with their row counts and
+/// SQLSTATEs.
 ///
 /// `events` are those of the session, in order. The lines are for comparisons: two sessions with
 /// equal lines sent the same messages with the same values, and got the same row counts and

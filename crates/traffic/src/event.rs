@@ -22,10 +22,10 @@ pub struct Event {
     pub action: Action,
     /// Duration and result of the action when it was captured.
     pub outcome: CapturedOutcome,
-    /// How the capture obtained the event.
+    /// The way in which the capture obtained the event.
     pub source: Source,
     /// PostgreSQL's virtual transaction id, `backend/local` (`%v`): equal for all statements of one
-    /// transaction, including the implicit one of a pipeline.
+    /// transaction, including the implicit one of a pipeline. `None` if unknown.
     pub vxid: Option<Arc<str>>,
     /// PostgreSQL's query identifier, if the server computed one.
     pub query_id: Option<i64>,
@@ -38,10 +38,10 @@ pub struct Event {
     pub wire: Option<Box<WireDetail>>,
 }
 
-/// Identifies a session within one capture: `%c` of the log line if the line has it.
+/// The name of a session, unique within one capture: the `%c` of its log lines if they have it.
 pub type SessionId = Arc<str>;
 
-/// A client's action.
+/// A request of a client, or the start or end of its session.
 ///
 /// `statement` and `portal` are the client's own names; an empty name is the unnamed one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub struct Bound {
     pub parameters: Option<Vec<Parameter>>,
 }
 
-/// One bound value, in text format unless [`WireDetail::is_binary`] holds.
+/// One bound value, in text format unless [`WireDetail::is_binary`] is true for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parameter {
     /// SQL NULL.
@@ -137,7 +137,7 @@ impl CapturedOutcome {
 }
 
 impl Event {
-    /// Returns the messages sent for the event and between it and its neighbors, if known.
+    /// Returns the event's [`WireDetail::messages`], if it has any.
     pub fn messages(&self) -> Option<&Text> {
         self.wire.as_ref()?.messages.as_ref()
     }
@@ -185,7 +185,7 @@ macro_rules! named_enum {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// Parses the name.
+            /// Returns the value with the name `word`; `None` if there is none.
             pub fn parse(word: &str) -> Option<Self> {
                 match word { $($text => Some(Self::$variant),)* _ => None }
             }
@@ -234,7 +234,7 @@ impl Kind {
 }
 
 named_enum! {
-    /// How a capture obtained an event.
+    /// The way in which a capture obtained an event.
     Source {
         /// A line that `log_statement` wrote at the start of the statement.
         Statement = "statement",
@@ -265,7 +265,7 @@ impl SqlState {
     /// `query_canceled`: a cancel request or a statement timeout.
     pub const QUERY_CANCELED: Self = Self(*b"57014");
 
-    /// Creates a code, if `code` is five digits or upper-case alphabetic characters.
+    /// Creates a code from five ASCII digits or capitals; returns `None` for any other text.
     pub fn new(code: &[u8]) -> Option<Self> {
         let code: [u8; 5] = code.try_into().ok()?;
         code.iter()

@@ -193,7 +193,7 @@ impl EventHash {
         self.sum
     }
 
-    /// Returns the number of events.
+    /// Returns the number of events added so far.
     pub fn events(&self) -> u64 {
         self.kinds.iter().sum()
     }
@@ -204,7 +204,7 @@ impl EventHash {
     }
 }
 
-/// Computes the hash of both sets of events together.
+/// Adds the events of another hash.
 impl AddAssign<&Self> for EventHash {
     fn add_assign(&mut self, other: &Self) {
         self.sum = self.sum.wrapping_add(other.sum);
@@ -214,7 +214,7 @@ impl AddAssign<&Self> for EventHash {
     }
 }
 
-/// Compares the sums and the counts.
+/// Compares the hashes and the numbers of events of each kind.
 impl PartialEq for EventHash {
     fn eq(&self, other: &Self) -> bool {
         (self.sum, self.kinds) == (other.sum, other.kinds)
@@ -239,7 +239,7 @@ impl fmt::Debug for EventHash {
     }
 }
 
-/// The words of all kinds, in order.
+/// The hash words of the kinds, in the order of [`Kind::ALL`].
 const KINDS: [u64; Kind::ALL.len()] = {
     let mut words = [0; Kind::ALL.len()];
     let mut at = 0;
@@ -250,7 +250,7 @@ const KINDS: [u64; Kind::ALL.len()] = {
     words
 };
 
-/// The words of all sources, in order.
+/// The hash words of the sources, in the order of [`Source::ALL`].
 const SOURCES: [u64; Source::ALL.len()] = {
     let mut words = [0; Source::ALL.len()];
     let mut at = 0;

@@ -5,8 +5,8 @@ use xxhash_rust::{
     xxh3::{xxh3_64, xxh3_128},
 };
 
-/// The field tags, in the order of the fields of an event. Numbers are never reused.
-/// `docs/src/reference/event-hash.md` documents them.
+/// The tag of a field in an [`EventHash`](crate::EventHash). Numbers are never reused.
+/// `docs/src/reference/event-hash.md` documents the tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HashField {
@@ -26,7 +26,7 @@ pub enum HashField {
     Statement = 7,
     /// Text: name of the portal, empty for the unnamed one.
     Portal = 8,
-    /// Text of the statements.
+    /// Text: the SQL of the action.
     Sql = 9,
     /// List: values of the parameters.
     Parameters = 10,
@@ -34,9 +34,9 @@ pub enum HashField {
     CopyDirection = 11,
     /// Text: name of the called function.
     Function = 12,
-    /// Number, microseconds.
+    /// Number: the execution time in microseconds.
     Duration = 13,
-    /// Text: five characters.
+    /// Text: the SQLSTATE, five characters.
     SqlState = 14,
     /// Text: the error message.
     Error = 15,
@@ -56,7 +56,7 @@ pub enum HashField {
     Formats = 22,
     /// Numbers: format codes of the results, omitted if there are none.
     ResultFormats = 23,
-    /// Number, omitted if it is 0.
+    /// Number: the row limit of an Execute, omitted if there is none.
     RowsMax = 24,
     /// List, omitted if empty: name and value in turn.
     Settings = 25,
@@ -64,7 +64,7 @@ pub enum HashField {
     CopyBytes = 26,
     /// List: the rows of each COPY, as sent.
     CopyData = 27,
-    /// Number 1, omitted unless the client ended the COPY by CopyFail.
+    /// Number 1, omitted unless the client ended the last COPY with CopyFail.
     CopyFailed = 28,
     /// Text: [`crate::WireDetail::messages`].
     Messages = 29,
@@ -99,10 +99,10 @@ impl FieldSum {
     }
 }
 
-/// The word of an empty text: most statements and portals are unnamed.
+/// The word of an empty text, computed in advance because most statements and portals are unnamed.
 pub(crate) const EMPTY: u64 = const_xxh3::xxh3_64(b"");
 
-/// Multipliers by tag.
+/// The multipliers of the fields, indexed by tag.
 const MULTIPLIERS: [u64; HashField::Arguments as usize + 1] = {
     let mut multipliers = [0; HashField::Arguments as usize + 1];
     let mut tag = 0;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 ///
 /// A server compares names byte by byte without an encoding: names of a LATIN1 database need not be
 /// UTF-8. A byte that is not valid UTF-8 is written as `\xhh`, with two lower-case hexadecimal
-/// digits; a backslash followed by `x` is written as `\x5c`. So different names have different
+/// digits; a backslash followed by `x` is written as `\x5cx`. So different names have different
 /// texts, and [`name_bytes`] restores the name.
 ///
 /// ```
@@ -33,7 +33,7 @@ pub fn name_text(name: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Returns the name for a text from [`name_text`]. Text that is not an escape stands for itself.
+/// Returns the name for a text from [`name_text`]. Text that is not an escape is copied.
 pub fn name_bytes(text: &str) -> Cow<'_, [u8]> {
     if !text.contains(ESCAPE) {
         return Cow::Borrowed(text.as_bytes());

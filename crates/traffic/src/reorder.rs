@@ -41,7 +41,7 @@ impl ReorderBuffer {
         self.window = window;
     }
 
-    /// Adds an event.
+    /// Adds an event, which may be earlier than events added before.
     pub fn push(&mut self, event: Event) {
         self.heap.push(Reverse(ReorderEntry { arrival: self.arrivals, event }));
         self.arrivals += 1;

@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-/// Microseconds since 1970-01-01 00:00:00 UTC.
+/// A point in time, in microseconds since 1970-01-01 00:00:00 UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// Converts from microseconds since the Unix epoch.
+    /// Creates a time from microseconds since the Unix epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }

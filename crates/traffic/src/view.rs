@@ -25,7 +25,7 @@ pub struct EventRef<'a> {
     pub action: ActionRef<'a>,
     /// Duration and result; see [`Event::outcome`].
     pub outcome: OutcomeRef<'a>,
-    /// How the capture obtained the event.
+    /// The way in which the capture obtained the event.
     pub source: Source,
     /// Virtual transaction id; see [`Event::vxid`].
     pub vxid: Option<&'a str>,
@@ -37,8 +37,8 @@ pub struct EventRef<'a> {
     pub wire: Option<&'a WireDetail>,
 }
 
-/// Session, user, database and application of an event, with their contribution to the event's
-/// [hash](crate::EventHash): they are the same in nearly all events of a session.
+/// The names of an event's session, user, database and application, with their contribution to the
+/// event's [hash](crate::EventHash), which is computed once because the names rarely change.
 #[derive(Clone, Copy, Debug)]
 pub struct EventIdentity<'a> {
     session: &'a SessionId,
@@ -48,8 +48,8 @@ pub struct EventIdentity<'a> {
     digest: IdentityDigest,
 }
 
-/// The hash of a session's name, and the contribution of session, user, database and application to
-/// the hash of an event.
+/// The precomputed hashes of an [`EventIdentity`]: that of the session's name, and the contribution
+/// of all four names to the hash of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityDigest {
     session: u64,
@@ -273,7 +273,7 @@ impl<'a> EventIdentity<'a> {
 }
 
 impl IdentityDigest {
-    /// Computes the digest of these names.
+    /// Computes the hashes. User, database and application do not count if they are empty.
     pub fn new(session: &str, user: &str, database: &str, application: &str) -> Self {
         let session = xxh3_64(session.as_bytes());
         let mut part = FieldSum::default();
@@ -353,7 +353,7 @@ impl<'a> ActionRef<'a> {
         }
     }
 
-    /// Returns the subject of a Bind, an Execute or a Fetch.
+    /// Returns the bound statement of a Bind, an Execute or a Fetch.
     pub fn bound(&self) -> Option<&BoundRef<'a>> {
         match self {
             Self::Bind(bound) | Self::Execute(bound) | Self::Fetch(bound) => Some(bound),
@@ -398,7 +398,7 @@ impl<'a> Hashed<'a> {
         Self { bytes, hash: xxh3_64(bytes) }
     }
 
-    /// Uses a hash that was computed before, possibly of another copy of the bytes.
+    /// Combines bytes with their hash, which was computed earlier.
     pub fn with_hash(bytes: &'a [u8], hash: u64) -> Self {
         Self { bytes, hash }
     }

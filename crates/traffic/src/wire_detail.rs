@@ -17,7 +17,8 @@ pub struct WireDetail {
     /// Formats of the bound values, from Bind: none (all are text), one for all, or one for each. 0
     /// is text, 1 is binary.
     pub formats: Vec<u16>,
-    /// Requested formats of the result columns; counted like `formats`.
+    /// Requested formats of the result columns: none, one for all, or one for each, as in
+    /// `formats`.
     pub result_formats: Vec<u16>,
     /// Row limit of the Execute; 0 for no limit.
     pub rows_max: u32,
@@ -28,9 +29,9 @@ pub struct WireDetail {
     /// Arguments of a function call; `formats` applies to them, and `result_formats` to the result.
     /// `None` if they were not captured.
     pub arguments: Option<Vec<Option<Text>>>,
-    /// The messages sent for the event and between it and its neighbors, in order, in the form of
-    /// [`ClientMessage`]. `None` if unknown, and for the single message of a Query or a
-    /// FunctionCall.
+    /// The messages sent since the previous event, the event's own message and, for the last event
+    /// of a pipeline, the rest of the pipeline, in the form of [`ClientMessage`]. `None` if
+    /// unknown, and for a Query or a FunctionCall that no other message precedes.
     pub messages: Option<Text>,
 }
 
@@ -45,9 +46,9 @@ pub struct WireDetail {
 /// S            Sync
 /// ```
 ///
-/// The capitals are the tags of the protocol, the zeros are bytes. Messages after the event's own
-/// message extend to its pipeline's Sync, or belong to the next event. Pipelines without events
-/// precede the next event's messages.
+/// The capitals are the tags of the protocol, the zeros are bytes. Messages without an event are
+/// stored with the next event, but those after the last event of a pipeline, up to its Sync, are
+/// stored with that event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientMessage<'a> {
     /// The Parse, Execute, Query or FunctionCall of the event itself.
@@ -74,7 +75,8 @@ pub enum NamedObject<'a> {
 }
 
 impl<'a> ClientMessage<'a> {
-    /// Splits off the first message; `None` at the end, or if the message is invalid.
+    /// Returns the first message and the bytes after it; `None` at the end, or if the message is
+    /// invalid.
     pub fn split_first(messages: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (tag, rest) = messages.split_first()?;
         let name = |from: &'a [u8]| {
@@ -111,7 +113,7 @@ impl<'a> ClientMessage<'a> {
     }
 }
 
-/// The data that a client sent for a COPY.
+/// The data that a client sent for the COPYs of one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CopyInData {
     /// Number of bytes, over all COPYs of the message.

@@ -29,7 +29,7 @@ pub struct CacheAdvice {
     pub dumped: DumpResult,
     /// Memory settings and statistics of the server.
     pub memory_info: MemoryInfo,
-    /// Relations in the cache, those with most pages first.
+    /// Relations in the cache, in descending order of their cached pages.
     pub relations: Vec<RelationUsage>,
     /// Pages by usage count, 0 to 5.
     pub usage: [u64; 6],
@@ -37,7 +37,7 @@ pub struct CacheAdvice {
     pub free: u64,
     /// Possible sizes of the cache, including the present one.
     pub alternatives: Vec<Alternative>,
-    /// Relations of the database in the connection string, those with most heat per page first.
+    /// Relations of the database in the connection string, in descending order of heat per page.
     pub candidates: Vec<CacheCandidate>,
     /// The cost of page faults and page tables for shared memory.
     pub memory: MemoryCost,

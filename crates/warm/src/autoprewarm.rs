@@ -1,7 +1,7 @@
 //! Reads and writes `autoprewarm.blocks`, the file of contrib's `pg_prewarm`.
 //!
 //! The first line is `<<N>>`, the number of pages; then one line per page: database, tablespace,
-//! relation file number, fork, block, separated by commas. Database 0 holds the shared catalogs.
+//! relation file number, fork, block, separated by commas. Database 0 means the shared catalogs.
 //! The file contains neither names nor usage. Source: `apw_dump_now` and `apw_load_buffers` in
 //! `autoprewarm.c`.
 
@@ -51,8 +51,8 @@ pub enum AutoprewarmError {
     },
 }
 
-/// Reads the file of a server with pages of `page_bytes`, taken at `taken_at_us` (microseconds
-/// since 1970, e.g. the file's modification time).
+/// Reads the file of a server with pages of `page_bytes` bytes, taken at `taken_at_us`
+/// (microseconds since 1970, e.g. the file's modification time).
 ///
 /// Pages get usage count 1, since the file does not record usage. The cluster is not recorded
 /// either; see [`system_identifier`].
@@ -92,8 +92,8 @@ pub fn read(
     Ok(CacheImage { origin, databases: BTreeMap::new(), relations: group_relations(forks) })
 }
 
-/// The system identifier of the cluster in `data_dir`, from its `global/pg_control`. `None` if the
-/// file does not exist, is too short, or has an unsupported version.
+/// Returns the system identifier of the cluster in `data_dir`, from its `global/pg_control`; `None`
+/// if the file does not exist, is too short, or has an unsupported version.
 ///
 /// The file begins with the identifier, 8 bytes in native byte order, followed by the version of
 /// its layout, 4 bytes (`ControlFileData` in `pg_control.h`).

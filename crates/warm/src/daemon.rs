@@ -1,13 +1,13 @@
 //! Daemons that keep servers warm.
 //!
 //! [`watch()`] watches one server: it takes an image at intervals and another when the server shuts
-//! down, and loads the newest one after the server restarted with an empty cache. [`follow()`]
+//! down, and loads the newest one after the server has restarted with an empty cache. [`follow()`]
 //! watches a primary and its standbys, and keeps the standbys as warm as the primary, also after a
 //! failover.
 //!
-//! Both block until a [`ShutdownSignal`] fires. Failures of a server, disk or folder are logged and
-//! counted, and the daemon continues. Dumping and loading are implemented in [`crate::dump`] and
-//! [`crate::load()`].
+//! [`watch()`] and [`follow()`] block until a [`ShutdownSignal`] fires. Failures are logged and
+//! counted, and the daemon continues; only the causes of a [`WatchError`] end it. Dumping and
+//! loading are implemented in [`crate::dump`] and [`crate::load()`].
 
 mod follow;
 mod image_store;

@@ -19,7 +19,7 @@ pub struct RelationChange {
     pub added: u64,
 }
 
-/// Identifies a relation across images.
+/// The identity of a relation across images.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RelationIdentity {
     /// By name, because the relation may have been rewritten, or the servers may differ.
@@ -30,7 +30,7 @@ pub enum RelationIdentity {
 
 type PageSet = BTreeSet<(Fork, u32)>;
 
-/// Compares two images; the relation with most changes comes first.
+/// Compares two images; the relation with the most changes comes first.
 ///
 /// Relations are matched by database and name, so the images may be from different servers. Pages
 /// are matched by block number, which is meaningless if a relation was rewritten in between.

@@ -1,8 +1,8 @@
 //! Takes an image of a running server: the pages in its buffers, and the names of their relations.
 //!
-//! Pages come from the server's memory if this process runs on the server's host and may read it
-//! (no lock, no work for the server), otherwise from the extension `pg_buffercache`. Names come
-//! from the catalogs of each database with pages in the cache.
+//! Pages come from the server's memory if Howdah runs on the server's host and may read it (no
+//! lock, no work for the server), otherwise from the extension `pg_buffercache`. Names come from
+//! the catalogs of each database with pages in the cache.
 
 mod by_sql;
 mod catalog_names;
@@ -35,7 +35,7 @@ pub enum DumpSource {
     PgBuffercache,
 }
 
-/// An image, and what is missing from it.
+/// The result of [`dump()`]: an image, and what is missing from it.
 #[derive(Debug)]
 pub struct DumpResult {
     /// The pages. Relations have names if their database could be queried.
@@ -45,7 +45,7 @@ pub struct DumpResult {
     /// Databases whose catalogs could not be queried, and why: their relations have no names.
     /// Databases that do not allow connections are not listed.
     pub unnamed: Vec<(String, QueryFailure)>,
-    /// Buffers omitted because they were being replaced.
+    /// Number of buffers omitted because their pages were being replaced.
     pub in_transition: u32,
 }
 
@@ -96,7 +96,7 @@ pub enum QueryFailure {
 }
 
 impl QueryFailure {
-    /// The SQLSTATE, if the server sent one.
+    /// Returns the SQLSTATE, if the server sent one.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Connect(error) => error.sqlstate(),
@@ -146,8 +146,8 @@ fn dump_with(
     Ok(DumpResult { image, not_from_memory, unnamed, in_transition: unfinished })
 }
 
-/// Takes an image of a server on this host without connecting to it: the server may be stopping, or
-/// too busy to accept connections. Names and lengths are taken from `known`, an earlier image;
+/// Takes an image of a server on this host without connecting to it, so the server may be stopping,
+/// or too busy to accept connections. Names and lengths are taken from `known`, an earlier image;
 /// relations not in it are identified by file.
 ///
 /// # Errors
@@ -188,7 +188,8 @@ pub fn dump_memory(
     Ok(CacheImage { origin, databases, relations })
 }
 
-/// The properties that do not change during a cluster's life; defaults if nothing is known.
+/// Returns the origin of `known`, the earlier image, or defaults without one. The caller replaces
+/// the values that differ between images.
 fn base_origin(known: Option<&CacheImage>) -> ImageOrigin {
     const PAGE_BYTES: u32 = 8192;
     known.map_or(
@@ -255,7 +256,7 @@ impl BufferSource {
         }
     }
 
-    /// The server of `client`, if its memory can be read.
+    /// Returns the server of `client`, if it runs on this host and may be inspected.
     pub(crate) fn server(&mut self, client: &mut Client) -> Result<&RunningServer, NotLocal> {
         let server = match self.server.take() {
             Some(server) => server,
@@ -328,8 +329,9 @@ impl ClusterInfo {
     }
 }
 
-/// Queries each database for the names of its relations: the database of `client` by `client`, the
-/// others over additional connections, which are most of an image's cost to the server.
+/// Queries the names of the cached relations: those in the database of `client` through `client`,
+/// others over additional connections, which are most of an image's cost to the server. Also
+/// returns the databases that could not be queried, with the reasons.
 fn query_names(
     target: &ConnectTarget,
     client: &mut Client,

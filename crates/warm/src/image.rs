@@ -26,7 +26,7 @@ pub struct CacheImage {
     pub relations: Vec<Relation>,
 }
 
-/// Server, time and source of an image.
+/// The origin of an image: its server, time and source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageOrigin {
     /// `server_version_num`, e.g. 150018; 0 if unknown.
@@ -68,7 +68,7 @@ pub struct Relation {
     pub forks: Vec<CachedFork>,
 }
 
-/// Identifies a relation's files; changes when the relation is rewritten.
+/// The identity of a relation's files, which changes when the relation is rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RelationFile {
     /// `pg_database.oid`, 0 for the shared catalogs.
@@ -112,7 +112,7 @@ pub struct CachedFork {
 }
 
 impl CacheImage {
-    /// Number of pages in the image, over all relations.
+    /// Returns the number of pages in the image, over all relations.
     pub fn page_count(&self) -> u64 {
         self.relations.iter().map(Relation::page_count).sum()
     }
@@ -152,22 +152,22 @@ impl CacheImage {
         Self { origin: self.origin.clone(), databases: self.databases.clone(), relations }
     }
 
-    /// The name of a database; `None` for the shared catalogs, dropped databases, and those that
-    /// the image does not name.
+    /// Returns the name of a database; `None` for the shared catalogs, dropped databases, and those
+    /// that the image does not name.
     pub fn database_name(&self, oid: u32) -> Option<&str> {
         self.databases.get(&oid).map(String::as_str)
     }
 }
 
 impl Relation {
-    /// Number of the relation's pages in the cache, over all forks.
+    /// Returns the number of the relation's pages in the cache, over all forks.
     pub fn page_count(&self) -> u64 {
         self.forks.iter().map(|fork| fork.pages.len() as u64).sum()
     }
 }
 
 impl ImageSource {
-    /// The source's name in output and files.
+    /// Returns the source's name in output and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -193,7 +193,7 @@ impl fmt::Display for RelationName {
     }
 }
 
-/// An image could not be read or written.
+/// The reason why an image could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {

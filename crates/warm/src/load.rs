@@ -2,8 +2,8 @@
 //! without evicting pages in use.
 //!
 //! 1. The relations of the image are located (`catalog`): on the image's own cluster by file
-//!    number, so they may have been renamed; elsewhere by name, so they may have been rewritten,
-//!    restored or belong to another server.
+//!    number, so they may have been renamed; elsewhere by name, so they may have been rewritten or
+//!    restored, or be those of another server.
 //! 2. Pages that are cached already are omitted, and the free room determines what is loaded
 //!    (`occupancy`, `plan`).
 //! 3. Connections take chunks of the plan until none is left (`queue`, `worker`), each by a method
@@ -52,15 +52,15 @@ use attempt::{Attempt, AttemptResult};
 pub struct LoadOptions {
     /// Number of connections, 1 to [`MAX_JOBS`].
     pub jobs: usize,
-    /// Maximum rate over all connections.
+    /// Maximum rate over all connections, in bytes per second; unlimited if `None`.
     pub bytes_per_second: Option<u64>,
-    /// Latency of a small query above which loading slows down.
+    /// Latency of a small query above which loading slows down; not measured if `None`.
     pub max_latency: Option<Duration>,
     /// Whether a load may evict other pages from the cache. If not, pages are skipped once no
     /// buffer is free.
     pub evict: bool,
-    /// Load only this many pages, the hottest; the others are treated as if they were not in the
-    /// image.
+    /// Maximum number of pages to load, the hottest ones; the others are treated as if they were
+    /// not in the image. Unlimited if `None`.
     pub limit: Option<u64>,
     /// Maps the names of databases in the image to their names on the server, where they differ.
     pub database_names: BTreeMap<String, String>,
@@ -68,7 +68,7 @@ pub struct LoadOptions {
     pub lock_timeout: Duration,
     /// Maximum wait for an unreachable server, at the start and during the load.
     pub connect_timeout: Duration,
-    /// How the cache is scanned, before and after.
+    /// Source from which the cached pages are read, before and after the load.
     pub dump_source: DumpSource,
     /// Whether to load nothing, and only report how much is cached.
     pub dry_run: bool,
@@ -127,7 +127,7 @@ impl LoadObserver for () {}
 pub enum LoadEvent {
     /// The server is unreachable; the load waits for it.
     Waiting {
-        /// The most recent failure to reach it.
+        /// The most recent failure to reach the server.
         failure: QueryFailure,
     },
     /// The server was restarted: the loaded pages are lost, and the load starts over.

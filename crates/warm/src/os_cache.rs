@@ -3,9 +3,9 @@
 //! Reads ahead the files of an image's pages before the server accepts queries, and evicts files
 //! for experiments.
 //!
-//! These functions must run on the server's host, with access to the server's files. Nothing is
-//! read into this process: the kernel is only advised (posix_fadvise(2)). File numbers are those of
-//! the image, so reading ahead is useful only on the image's own server or a physical copy of it.
+//! These functions must run on the server's host, with access to the server's files. They read no
+//! data themselves: the kernel is only advised (posix_fadvise(2)). File numbers are those of the
+//! image, so reading ahead is useful only on the image's own server or a physical copy of it.
 
 use std::{
     fs::{self, File},
@@ -26,21 +26,21 @@ pub struct ReadAhead {
     /// Number of files that were opened to be read ahead. A file with both hot and cold pages
     /// counts twice.
     pub files: u64,
-    /// Files of the image that could not be opened, for example because they were dropped or
-    /// rewritten. A file with both hot and cold pages counts twice.
+    /// Number of files of the image that could not be opened, for example because they were dropped
+    /// or rewritten. A file with both hot and cold pages counts twice.
     pub missing: u64,
 }
 
-/// Files that were evicted from the operating system's cache.
+/// The result of [`evict`]: size and number of the evicted files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EvictedFiles {
-    /// Total size of these files.
+    /// Total size of the files that were evicted.
     pub bytes: u64,
     /// Number of files that were evicted.
     pub files: u64,
 }
 
-/// A file operation failed.
+/// The reason why an operation on a file or directory failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{} could not be {action}", path.display())]
 pub struct OsCacheError {
@@ -129,8 +129,8 @@ fn read_fork_ahead(
     }
 }
 
-/// Groups ascending blocks into runs, `end` excluded, over gaps that are too small for separate
-/// requests.
+/// Groups ascending blocks into runs, given as first block and end (exclusive). Small gaps, which
+/// do not justify separate requests, are part of a run.
 fn runs(blocks: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for block in blocks {
@@ -221,7 +221,8 @@ impl DataDirLayout {
         Ok(Self { data_dir: data_dir.to_path_buf(), version })
     }
 
-    /// The first segment of a relation's main fork.
+    /// Returns the path of the first segment of a relation's main fork; `None` if its tablespace is
+    /// not found.
     fn file(&self, file: RelationFile) -> Option<PathBuf> {
         let RelationFile { database, tablespace, filenode } = file;
         let folder = match tablespace {

@@ -39,7 +39,7 @@ use crate::{
 /// The conditions under which warming stops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadyTimeouts {
-    /// Deadline at which traffic starts, warm or not.
+    /// Deadline at which [`warm_before`] returns, even if the server is not warm enough.
     pub until: Instant,
     /// Share of the planned pages, 0 to 1, at which the server is warm enough and loading stops.
     pub enough: f64,
@@ -51,16 +51,18 @@ pub struct Readiness {
     /// Planned pages: those of the image that are missing from the cache and have room in it.
     /// `None` until the plan is made.
     pub planned: Option<u64>,
-    /// Pages loaded or skipped so far.
+    /// Number of planned pages that were loaded or skipped so far.
     pub done: u64,
-    /// Whether loading has finished. If not, it finishes within the time of one statement (16 MiB).
+    /// Whether loading has finished. If not, it stops in the background once its current statements
+    /// end.
     pub has_ended: bool,
     /// Time since [`warm_before`] was called.
     pub elapsed: Duration,
 }
 
 impl Readiness {
-    /// Share of the planned pages that is done, 0 to 1.
+    /// Returns the share of the planned pages that were loaded or skipped, 0 to 1; 0 until the plan
+    /// is made.
     pub fn share(&self) -> f64 {
         match self.planned {
             None => 0.0,
@@ -73,8 +75,8 @@ impl Readiness {
 /// Loads `image` into the server at `target`, and returns when enough is loaded or time is up.
 ///
 /// Blocks until `timeouts.until` at most, whatever the server does: loading happens on separate
-/// threads, which are asked to stop. Meant for a server that does not receive traffic yet, but
-/// works with any.
+/// threads, which may end later. Meant for a server that does not receive traffic yet, but works
+/// with any.
 ///
 /// # Errors
 ///

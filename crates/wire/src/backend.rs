@@ -201,7 +201,7 @@ impl TransactionStatus {
     }
 }
 
-/// Formats of the COPY data that follow.
+/// Formats of the COPY data that follows.
 #[derive(Clone, Debug)]
 pub struct CopyFormat<'a> {
     /// Format of the COPY as a whole.

@@ -1,5 +1,5 @@
 //! Framing of protocol 3 messages: a tag byte, a big-endian length that counts itself but not the
-//! tag, then the body. The first packet of a connection carries no tag; see [`crate::startup`].
+//! tag, then the body. The first packet of a connection has no tag; see [`crate::startup`].
 
 use std::fmt;
 
@@ -37,7 +37,7 @@ impl fmt::Display for Tag {
 pub struct Header {
     /// The kind of message.
     pub tag: Tag,
-    /// Length of the body, without the header.
+    /// Length of the body in bytes, without the header.
     pub body_bytes: u32,
 }
 

@@ -1,15 +1,15 @@
 //! The table of message kinds: one row per kind and direction, with tag, name, and maximum body
-//! length. Parsers, encoders and tests take their tags from here.
+//! length. Parsers, encoders and tests take their tags from it.
 
 use std::fmt;
 
 use crate::Tag;
 
-/// Maximum body length of a message whose size does not depend on data.
+/// Maximum body length, in bytes, of a message whose size does not depend on data.
 const SHORT: u32 = 64 * 1024;
-/// Maximum body length of a message that carries SQL, values, COPY data, descriptions of columns or
-/// parameters, errors, notices or notifications: PostgreSQL's values are smaller than a gigabyte
-/// (`MaxAllocSize`), and it refuses messages that would need more.
+/// Maximum body length, in bytes, of a message that contains SQL, values, COPY data, descriptions
+/// of columns or parameters, errors, notices or notifications: PostgreSQL's values are smaller than
+/// a gigabyte (`MaxAllocSize`), and it refuses messages that would need more.
 const LONG: u32 = 0x3fff_ffff;
 
 macro_rules! kinds {
@@ -44,9 +44,10 @@ macro_rules! kinds {
                 match self { $(Self::$variant => stringify!($variant),)* }
             }
 
-            /// Returns the maximum body length that a reader without stricter limits should accept:
-            /// 1 GiB less a byte for messages that carry SQL, values, COPY data, descriptions of
-            /// columns or parameters, errors, notices or notifications; 64 KiB for the others.
+            /// Returns the maximum body length, in bytes, that a reader without stricter limits
+            /// should accept: 1 GiB less a byte for messages that contain SQL, values, COPY data,
+            /// descriptions of columns or parameters, errors, notices or notifications; 64 KiB for
+            /// all other messages.
             pub const fn body_bytes_max(self) -> u32 {
                 match self { $(Self::$variant => $limit,)* }
             }

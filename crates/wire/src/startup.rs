@@ -53,7 +53,8 @@ impl fmt::Display for ProtocolVersion {
     }
 }
 
-/// Identifies a session for cancelling: the contents of BackendKeyData and of a CancelRequest.
+/// The key that identifies a session in a cancel request: the contents of BackendKeyData and of a
+/// CancelRequest.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct CancelKey {
     process_id: i32,

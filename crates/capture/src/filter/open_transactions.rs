@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use howdah_sql::TransactionBlock;
 use howdah_traffic::{EventRef, Kind};
 
-/// Counts the sessions whose transaction block is still open at the end of a capture.
+/// A counter of the sessions whose transaction block is still open at the end of a capture.
 ///
 /// A replay closes such sessions when it reaches the end of the capture, which rolls their
 /// transactions back. Only blocks whose `BEGIN` is in the capture are detected, in at most

@@ -26,7 +26,7 @@ pub(crate) struct SessionPreamble<Tag> {
 
 /// Maximum bytes of stored events for all sessions together, with [`EVENT_BYTES`] for each event.
 const BYTES_MAX: usize = 64 << 20;
-/// Approximate overhead of an event in addition to its SQL.
+/// Approximate memory of an event in addition to its SQL, in bytes.
 const EVENT_BYTES: usize = 256;
 
 /// Whether later statements of the session depend on an event.

@@ -10,7 +10,7 @@ use howdah_traffic::{Action, Event, SessionId, Text};
 
 use crate::filter::criteria::ExclusionReason;
 
-/// Finds the events that are not known to be read-only. Stores the names of each session's
+/// A detector of events that are not known to be read-only. It stores the names of each session's
 /// read-only prepared statements and cursors, because later events refer to them.
 #[derive(Debug, Default)]
 pub(crate) struct ReadOnlyNames {

@@ -6,7 +6,7 @@ use howdah_traffic::{Action, Event, SessionId, Timestamp};
 
 use crate::filter::preambles::{SessionPreambles, repeat_at};
 
-/// Splits events, given in the order of time, into slices of equal length.
+/// A splitter of events, given in the order of time, into slices of equal length.
 ///
 /// A session that continues in the next slice is started again there: its login, named prepared
 /// statements and settings are repeated at the time of its first event in the slice, with the

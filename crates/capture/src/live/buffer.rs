@@ -4,10 +4,10 @@
 //!
 //! Bytes from a client are copied once, in one record per read, with a header of 17 bytes. Of the
 //! server's replies, only the ends of statements, the starts of COPYs, errors and ReadyForQuery are
-//! recorded, with a header of 20 bytes each. The copy goes to the worker's own memory. A full chunk
-//! is handed over with one atomic addition and one message to the recorder's thread; if too much is
-//! queued there, the chunk is dropped and counted as missing. Recording therefore never blocks the
-//! worker.
+//! recorded, with a header of 20 bytes each. The copy is stored in the worker's own memory. A full
+//! chunk is handed over with one atomic addition and one message to the recorder's thread; if too
+//! much is queued there, the chunk is dropped and counted as missing. Recording therefore never
+//! blocks the worker.
 
 use std::{
     collections::HashSet,
@@ -36,10 +36,10 @@ const PREFIX_BYTES_MAX: usize = 20;
 /// Maximum number of chunks whose memory is retained for reuse.
 const SPARE_MAX: usize = 4;
 
-/// The capture buffer of one worker.
+/// The buffer in which one worker of the pooler records the traffic of its clients.
 #[derive(Debug)]
 pub struct CaptureBuffer {
-    /// Number of the capture in this process.
+    /// Number of the capture, counted from 1 since the pooler's process started.
     capture: u32,
     queue: Arc<BufferQueue>,
     sender: Sender<BufferChunk>,
@@ -201,8 +201,8 @@ impl BufferChunk {
 
 impl CaptureBuffer {
     /// Creates the buffer of one worker, which hands over its chunks to `sender`. `capture` is the
-    /// number of the capture in this process, from 1. Rows of COPY are recorded only if
-    /// `captures_copy_rows`.
+    /// number of the capture, counted from 1 since the pooler's process started. Rows of COPY are
+    /// recorded only if `captures_copy_rows`.
     pub fn new(
         capture: u32,
         queue: Arc<BufferQueue>,
@@ -404,8 +404,8 @@ impl CaptureBuffer {
         }
     }
 
-    /// Returns when [`Self::flush`] is due, in nanoseconds of the worker's clock; `None` if the
-    /// buffer is empty.
+    /// Returns the time at which [`Self::flush`] is due, in nanoseconds of the worker's clock;
+    /// `None` if the buffer is empty.
     pub fn flush_deadline(&self) -> Option<u64> {
         (!self.bytes.is_empty()).then(|| self.oldest_nanos.saturating_add(FLUSH_INTERVAL_NANOS))
     }

@@ -4,7 +4,7 @@ use howdah_traffic::EventHash;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The counts of a recording.
+/// Counts of what a recording contains, and of what is missing from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecorderCounts {
     /// Number of events written to the capture.
@@ -39,7 +39,7 @@ pub struct RecorderCounts {
 }
 
 impl RecorderCounts {
-    /// Whether the counts show no missing data. [`Self::lost_bytes`] alone does not count.
+    /// Whether the counts show no missing data. [`Self::lost_bytes`] is ignored.
     pub fn is_complete(&self) -> bool {
         self.completeness().is_empty()
     }

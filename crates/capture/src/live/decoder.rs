@@ -21,11 +21,11 @@ use crate::live::{
     statement_cache::StatementCache,
 };
 
-/// Looks up the role and database of a pool by its number; returns `None` if the pool no longer
-/// exists.
+/// A function that returns the role and the database of the pool with a given number; `None` if the
+/// pool no longer exists.
 pub type PoolLookup = Box<dyn Fn(u32) -> Option<(Arc<str>, Arc<str>)> + Send>;
 
-/// Decodes the chunks of all workers into events, without threads or files.
+/// A decoder of the chunks of all workers into events, without threads or files.
 pub struct TrafficDecoder {
     /// The state of each worker's clients, by worker number.
     workers: Vec<WorkerState>,
@@ -45,15 +45,15 @@ impl fmt::Debug for TrafficDecoder {
     }
 }
 
-/// The decoder's state of one worker's clients.
+/// The decoder's state for the clients of one worker.
 #[derive(Debug, Default)]
 struct WorkerState {
     sessions: HashMap<u32, SessionDecoder, BuildHasherDefault<CounterHasher>>,
     texts: HashMap<u64, Arc<ParsedStatement>>,
 }
 
-/// Hashes numbers that a buffer has assigned. A simple hash is safe, because clients cannot choose
-/// these numbers to cause collisions.
+/// A hasher of numbers that a buffer has assigned. A simple hash is safe, because clients cannot
+/// choose these numbers to cause collisions.
 #[derive(Debug, Default)]
 struct CounterHasher(u64);
 

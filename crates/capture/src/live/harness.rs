@@ -12,7 +12,7 @@ use crate::live::{
 };
 
 /// The buffer and decoder of one worker, for tests of decoding. All sessions have the role `u` and
-/// the database `d`; time 0 is the epoch.
+/// the database `d`; time 0 is the Unix epoch.
 #[derive(Debug)]
 pub struct CaptureHarness {
     buffer: Option<CaptureBuffer>,

@@ -1,4 +1,4 @@
-//! [`PendingMessages`]: client messages before and with events, in the form of
+//! [`PendingMessages`]: the client messages that are recorded with an event, in the form of
 //! [`ClientMessage`](howdah_traffic::ClientMessage).
 
 use howdah_traffic::{Event, Text};

@@ -59,7 +59,7 @@ pub(crate) struct BufferRecord {
     pub(crate) time: u64,
 }
 
-/// Reads a chunk of records.
+/// A reader of the records in a chunk.
 #[derive(Debug)]
 pub(crate) struct RecordReader<'a>(&'a [u8]);
 

@@ -55,7 +55,8 @@ pub(crate) fn redact_secrets(sql: &[u8]) -> Option<Vec<u8>> {
 const PASSWORD: &[u8] = b"password";
 const SCHEME_END: &[u8] = b"://";
 
-/// Created once, because creation takes longer than searching a statement.
+/// A searcher for [`SCHEME_END`], created once because creation takes longer than searching a
+/// statement.
 static SCHEME_END_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(SCHEME_END));
 
 /// Whether a text contains a word, ignoring case. The word must have a `w` at index 4.
@@ -66,8 +67,8 @@ fn mentions(text: &[u8], word: &[u8]) -> bool {
     })
 }
 
-/// Returns a string constant without secrets: the body of a function or block, or a connection
-/// string.
+/// Returns a string constant without secrets. The constant may be the body of a function or block,
+/// or a connection string.
 fn redact_constant(constant: &[u8]) -> Vec<u8> {
     let tag = match constant {
         [b'$', rest @ ..] => memchr::memchr(b'$', rest).map(|end| end + 2),

@@ -39,7 +39,7 @@ pub(crate) struct SessionIdentity {
     pub(crate) application: Arc<str>,
 }
 
-/// The state of a session when its recording starts.
+/// The state of a session when its recording starts or resumes.
 #[derive(Debug, Default)]
 pub(crate) struct SessionState {
     pub(crate) settings: Vec<(Text, Text)>,
@@ -60,7 +60,7 @@ pub enum CopyRows {
     Off,
 }
 
-/// The limits by which the decoder applies [`CopyRows`].
+/// The limits that the decoder derives from [`CopyRows`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyRowLimits {
     /// Whether the size of the rows in bytes is recorded.
@@ -123,9 +123,9 @@ pub(crate) struct SessionDecoder {
     /// Whether the server waits for rows.
     is_copying: bool,
     copy: Option<CopyInProgress>,
-    /// Time at which a server connection was assigned.
+    /// Time at which a server connection was last assigned, in nanoseconds of the worker's clock.
     server_assigned: u64,
-    /// Time at which the last reply arrived.
+    /// Time at which the last reply arrived, in nanoseconds of the worker's clock.
     last_reply: u64,
 }
 
@@ -383,8 +383,8 @@ impl SessionDecoder {
         self.held_event = Some(event);
     }
 
-    /// Called when a portal is closed or replaced. If the portal was not executed and its Bind has
-    /// no reply yet, creates the event of the Bind.
+    /// Creates the event of the Bind of a portal that is about to be closed or replaced, unless the
+    /// portal was executed or the Bind already has a reply.
     fn before_portal_closed(&mut self, portal: &Text, context: &DecodeContext<'_>) {
         let is_its_bind = |request: &&mut PendingRequest| {
             request.event.is_none()

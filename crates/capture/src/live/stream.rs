@@ -19,7 +19,7 @@ pub(crate) enum ClientItem<'a> {
     Omitted { tag: Tag, body_bytes: u32, front: &'a [u8] },
 }
 
-/// Splits the bytes from a client into messages, and holds the incomplete last one.
+/// A splitter of the bytes from a client into messages, which holds the incomplete last one.
 #[derive(Debug, Default)]
 pub(crate) struct MessageStream {
     front: Vec<u8>,

@@ -4,7 +4,7 @@ use ring::hmac;
 
 use super::RedactionKey;
 
-/// Replaces values under one key.
+/// A redactor of single values, with one key.
 #[derive(Debug)]
 pub(super) struct ValueRedactor {
     key: hmac::Key,
@@ -160,8 +160,7 @@ impl KeyedStream {
         }
     }
 
-    /// Writes a valid date, in a year that all servers support, and a time of day if `out` has room
-    /// for it.
+    /// Writes a valid date in the years 1970 to 2037, and a time of day if `out` has room for it.
     fn date(&mut self, out: &mut [u8]) {
         let parts = [(1970, 2037), (1, 12), (1, 28), (0, 23), (0, 59), (0, 59)];
         let mut at = 0;

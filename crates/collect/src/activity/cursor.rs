@@ -21,7 +21,7 @@ pub(super) struct DeltaCursor {
     pub(super) texts: String,
     /// The server's clock at the last sample, in microseconds since 1970; zero before the first.
     pub(super) taken_us: i64,
-    /// When the sample was requested, by our clock; `None` before the first.
+    /// Time at which the last sample was requested, by our clock; `None` before the first.
     requested_at: Option<Instant>,
 }
 

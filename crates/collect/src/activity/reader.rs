@@ -31,7 +31,7 @@ use crate::{
 /// Default run time of a statement after which its full text is read.
 const FULL_TEXT_AFTER: Duration = Duration::from_secs(1);
 
-/// Reads activity incrementally.
+/// A reader of all sessions that requests only what has changed since the last sample.
 #[derive(Debug)]
 pub(crate) struct ActivityReader {
     statement: PreparedQuery,
@@ -56,8 +56,8 @@ struct PreviousSession {
     encoding: Option<Arc<str>>,
 }
 
-/// An error: a row refers to data of an earlier sample that was not received, or the server's clock
-/// was set back.
+/// The error for a row that refers to data of an earlier sample that was not received, or for a
+/// server clock that was set back.
 #[derive(Debug)]
 struct StaleBaseline;
 
@@ -76,7 +76,7 @@ impl ActivityReader {
         }
     }
 
-    /// Reads complete texts of all statements from now on, however short they run.
+    /// Makes later samples include the complete texts of all statements, however briefly they run.
     pub(crate) fn request_full_texts(&mut self) {
         self.full_text_after = Duration::ZERO;
     }

@@ -32,14 +32,14 @@ macro_rules! micros {
     };
 }
 
-/// SQL for a field that idle sessions send only if their last statements are requested.
+/// SQL for a field that is sent for idle sessions only if their last statements are requested.
 macro_rules! ran {
     ($($sql:expr),*) => {
         concat!("CASE WHEN a.state = 'idle' AND NOT $2::bool THEN NULL ELSE ", $($sql),*, " END")
     };
 }
 
-/// SQL for whether this session waits for a heavyweight lock.
+/// SQL for whether the row's session waits for a heavyweight lock.
 ///
 /// A role without `pg_read_all_stats` gets NULL for the wait event and the start time of other
 /// roles' sessions, but may read all of `pg_locks`. The subquery does not depend on the session, so

@@ -5,7 +5,8 @@ use crate::{
     StatsView, ViewColumn,
 };
 
-/// Describes the locked object. Relation names are known only in the connected database.
+/// SQL for a description of the locked object. Relation names are known only in the connected
+/// database.
 const OBJECT: &str = "CASE l.locktype \
     WHEN 'relation' THEN CASE WHEN l.database = m.oid OR l.database = 0 THEN l.relation::regclass::text \
         ELSE concat(d.datname, ':', l.relation) END \

@@ -29,7 +29,7 @@ macro_rules! beside_end_of_log {
     };
 }
 
-/// Bytes between an LSN and the end of WAL.
+/// SQL for the bytes between an LSN and the end of WAL.
 macro_rules! behind {
     ($nine:literal, $ten:literal) => {
         &[

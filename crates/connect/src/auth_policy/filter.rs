@@ -8,11 +8,11 @@ use howdah_wire::{
 
 use super::{AuthPolicy, LoginRefused};
 
-/// Maximum size of a message before the login is complete, when nothing has been authenticated yet.
+/// Maximum size, in bytes, of a message that arrives before the server has accepted the login.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
-/// Passes the server's bytes to a session, but an authentication request only after an
-/// [`AuthPolicy`] has accepted it.
+/// A filter that passes the server's bytes to a session, but an authentication request only after
+/// an [`AuthPolicy`] has accepted it.
 ///
 /// A session answers every request that it receives, so the policy must be applied first. Once the
 /// server has accepted the login, bytes pass through unchecked.

@@ -13,12 +13,12 @@ use super::{
 };
 use crate::{Keepalive, tls::Encryption};
 
-/// Cancels the current statement of a session, from any thread, even after the [`crate::Client`]
-/// has been dropped.
+/// A handle that cancels the current statement of a session, from any thread, even after the
+/// [`crate::Client`] has been dropped.
 ///
-/// The request goes to the address that the session is connected to, with TLS if the session uses
-/// it. It has no effect on an idle or finished session. A request that arrives just after the next
-/// statement has started cancels that one: the protocol does not identify statements.
+/// The request is sent to the address that the session is connected to, with TLS if the session
+/// uses it. It has no effect on an idle or finished session. A request that arrives just after the
+/// next statement has started cancels that one: the protocol does not identify statements.
 #[derive(Clone)]
 pub struct CancelHandle {
     pub(super) address: ResolvedAddress,

@@ -25,7 +25,8 @@ impl ResultSet {
     }
 }
 
-/// One row: cells in the text format of their types, unless another format was requested.
+/// One row of a result: cells in the text format of their types, unless another format was
+/// requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResultRow(pub(super) Vec<Option<Box<[u8]>>>);
 

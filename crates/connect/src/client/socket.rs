@@ -33,7 +33,7 @@ pub(super) enum ResolvedAddress {
     Unix(PathBuf),
 }
 
-/// Configuration and server name for the TLS handshake.
+/// The configuration and server name for a TLS handshake.
 #[derive(Clone, Debug)]
 pub(super) struct TlsSetup {
     pub(super) config: Arc<ClientConfig>,

@@ -105,8 +105,8 @@ fn trust_anchors(
     Ok(TrustAnchors::Authorities(Authorities { webpki, certificates, has_revocations }))
 }
 
-/// Returns all certificates of a file, and the store of those that rustls accepts as authorities;
-/// at least one.
+/// Returns all certificates of a file, and a store of those that rustls accepts as authorities. The
+/// store contains at least one.
 fn roots(path: &Path) -> Result<(Vec<CertificateDer<'static>>, RootCertStore), TlsError> {
     let certificates = files::certificates(path)?;
     let mut roots = RootCertStore::empty();
@@ -211,8 +211,8 @@ pub fn check_authorities(path: &Path) -> Result<(), TlsError> {
     roots(path).map(drop)
 }
 
-/// Verifies clients' certificates by the authorities in a file. Clients without a certificate are
-/// accepted unless `required`. Certificates of version 1 are accepted.
+/// Returns a verifier of clients' certificates that trusts the authorities in a file. Clients
+/// without a certificate are accepted unless `required`. Certificates of version 1 are accepted.
 ///
 /// # Errors
 ///

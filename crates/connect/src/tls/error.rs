@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The reason why TLS settings cannot be applied. Nothing was sent yet.
+/// The reason why TLS settings cannot be applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -16,7 +16,8 @@ pub enum TlsError {
         .path.as_deref().unwrap_or("~/.postgresql/root.crt".as_ref()).display()
     )]
     NoRootCertificate {
-        /// The expected location, if the user has a home directory.
+        /// The file named by `sslrootcert`; `None` if it is not set and the default file does not
+        /// exist.
         path: Option<PathBuf>,
     },
     /// The operating system has no usable root certificates.
@@ -30,7 +31,7 @@ pub enum TlsError {
     File {
         /// Path of the file with the problem.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the operating system or of the PEM parser.
         source: io::Error,
     },
     /// A file contains none of the expected items.
@@ -78,7 +79,7 @@ pub enum TlsError {
     NoKey {
         /// Path of the certificate file.
         certificate: PathBuf,
-        /// The expected location of the key.
+        /// The file named by `sslkey`; `None` if it is not set and the default file does not exist.
         key: Option<PathBuf>,
     },
     /// The private key is encrypted with a passphrase.

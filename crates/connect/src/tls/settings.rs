@@ -31,13 +31,13 @@ choice! {
     pub enum SslNegotiation {
         /// The client sends an SSLRequest first.
         Postgres = "postgres",
-        /// The first byte belongs to TLS. Requires PostgreSQL 17 or later.
+        /// The client starts the TLS handshake immediately. Requires PostgreSQL 17 or later.
         Direct = "direct",
     }
 }
 
 choice! {
-    /// Whether SCRAM is bound to the TLS connection (`channel_binding`).
+    /// The binding of SCRAM to the TLS connection (`channel_binding`).
     pub enum ChannelBindingMode {
         /// SCRAM is never bound.
         Disable = "disable",
@@ -79,7 +79,7 @@ pub enum RootCertificates {
     /// The authorities of the operating system (`sslrootcert=system`).
     System,
     /// The authorities in a PEM file. A file that was set explicitly need not exist unless the mode
-    /// is a verifying one.
+    /// verifies certificates.
     File(PathBuf),
     /// No authorities: no file was set, and the default file does not exist.
     None,
@@ -107,7 +107,7 @@ pub struct TlsSettings {
     pub certificate: Option<PathBuf>,
     /// `sslcertmode=disable`: no certificate may be sent, not even the default one.
     pub is_certificate_disabled: bool,
-    /// `sslkey`: the key of `certificate`, by default `~/.postgresql/postgresql.key`.
+    /// `sslkey`: the key of `certificate`, by default `~/.postgresql/postgresql.key` if it exists.
     pub key: Option<PathBuf>,
     /// `sslsni`: whether the host name is sent unencrypted, for proxies.
     pub sni: bool,

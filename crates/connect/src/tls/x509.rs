@@ -30,8 +30,8 @@ pub fn common_name(certificate: &[u8]) -> Option<String> {
     Certificate::parse(certificate)?.common_name().map(str::to_owned)
 }
 
-/// Whether a certificate is for this key, a `SubjectPublicKeyInfo` in DER; `None` if one of them
-/// cannot be parsed.
+/// Whether a certificate is for `public_key`, a `SubjectPublicKeyInfo` in DER; `None` if the
+/// certificate or the key cannot be parsed.
 pub(super) fn has_key(certificate: &[u8], public_key: &[u8]) -> Option<bool> {
     let mut outer = SliceReader::new(public_key).ok()?;
     let (_, key) = public_key_info(&mut outer).ok()?;
@@ -186,8 +186,8 @@ impl<'a> Certificate<'a> {
         None
     }
 
-    /// Whether the subject has alternative names of the kind that applies to this host, address or
-    /// DNS name; `None` if the names cannot be parsed.
+    /// Whether the subject has an alternative name of one kind: an IP address if `host_is_address`,
+    /// otherwise a DNS name. `None` if the extensions cannot be parsed.
     pub(super) fn has_alternative_name(&self, host_is_address: bool) -> Option<bool> {
         let tag = primitive(if host_is_address { 7 } else { 2 });
         let mut extensions = SliceReader::new(self.extensions).ok()?;
@@ -252,7 +252,7 @@ fn bits<'a>(reader: &mut SliceReader<'a>) -> der::Result<&'a [u8]> {
     bits.as_bytes().ok_or_else(|| Tag::BitString.value_error().to_error())
 }
 
-/// Reads a `SubjectPublicKeyInfo`: the contents of its `AlgorithmIdentifier`, and the key.
+/// Reads a `SubjectPublicKeyInfo`. Returns the contents of its `AlgorithmIdentifier`, and the key.
 fn public_key_info<'a>(reader: &mut SliceReader<'a>) -> der::Result<(&'a [u8], &'a [u8])> {
     let mut info = nested(reader, Tag::Sequence)?;
     Ok((contents(&mut info, Tag::Sequence)?, bits(&mut info)?))

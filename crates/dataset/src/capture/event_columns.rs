@@ -188,8 +188,8 @@ impl EventColumns {
         }
     }
 
-    /// Stores the wire details. `rows_max` is set whenever an event has them, even if all others
-    /// are empty. Lists without entries are null, since most events have none.
+    /// Stores the wire details. `rows_max` is always set, because null means that an event has no
+    /// wire details. Empty lists are null.
     fn set_wire(&mut self, row: u32, wire: &WireDetail) {
         if let Some(rows) = wire.rows {
             self.rows.set(row, saturate_to_i64(rows));

@@ -102,7 +102,8 @@ impl EventMerge {
         }
     }
 
-    /// Takes the next event of a row group, and puts the row group back into the heap.
+    /// Takes the next event of a row group, and puts the row group back into the heap, unless it is
+    /// exhausted or cannot be read further.
     fn step(&mut self, mut open: Box<OpenGroup>) -> StoredEvent {
         match open.rest.next() {
             Some(Ok(after)) => {

@@ -12,13 +12,13 @@ pub struct MergedCaptures {
     origin: CaptureOrigin,
 }
 
-/// Whether sessions of different captures with the same name are the same session.
+/// The treatment of sessions that have the same name in different captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SameNameSessions {
     /// They are different sessions. The number of the capture, from 1, is added to every name, as
     /// in `2/65e1.4d2`.
     Separate,
-    /// They are one session: the captures are parts of one.
+    /// They are one session, because the captures are parts of one capture.
     Joined,
 }
 

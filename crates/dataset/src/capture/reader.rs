@@ -90,8 +90,8 @@ impl Capture {
         Events::new(&self.files, None)
     }
 
-    /// Returns the events from `from` (inclusive) to `to` (exclusive), in the same order. Files and
-    /// row groups outside the range are not read.
+    /// Returns the events from `from` (inclusive) to `to` (exclusive), in the order of
+    /// [`Self::events`]. Files and row groups outside the range are not read.
     pub fn events_between(&self, from: Timestamp, to: Timestamp) -> Events {
         Events::new(&self.files, Some(from..to))
     }

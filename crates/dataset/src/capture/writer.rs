@@ -135,16 +135,16 @@ impl CaptureWriter {
         self.fill.limit_bytes(bytes);
     }
 
-    /// Finishes a file after this many bytes of text, or when its first event has waited for this
-    /// long. Events are then written only once, but a crash loses those that are not in a finished
-    /// file.
+    /// Sets the bytes of text after which a file is finished, and the age of its first event at
+    /// which [`Self::finish_file_if_due`] finishes it. Events are then written only once, but a
+    /// crash loses those that are not in a finished file.
     pub fn limit_files(&mut self, bytes: usize, time: Duration) {
         self.fill.limit_bytes(bytes);
         self.file_time = Some(time);
     }
 
-    /// Finishes a file if its first event has waited too long, see [`Self::limit_files`]. Must also
-    /// be called while no events arrive.
+    /// Finishes a file if its first event is older than the time set by [`Self::limit_files`]. Must
+    /// be called regularly, also while no events arrive.
     ///
     /// # Errors
     ///

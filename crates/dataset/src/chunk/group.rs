@@ -44,7 +44,7 @@ pub(crate) struct GroupWriter<'a> {
 pub(crate) type Append<'a> =
     &'a mut dyn FnMut(Vec<u8>, ColumnCloseResult) -> Result<(), ParquetError>;
 
-/// The levels of a column, one for each value and each null, and the maximum levels.
+/// The repetition and definition levels of a column, with their maximums.
 struct Levels {
     repetition: Vec<u8>,
     /// Definition levels; empty if no row is null.
@@ -372,7 +372,7 @@ impl Levels {
     }
 }
 
-/// Appends a number of equal levels, if the column has such levels.
+/// Appends `count` equal levels, or nothing if `max` is 0: then the column has no such levels.
 fn write_level_run(out: &mut Vec<u8>, max: u32, level: u32, count: usize) {
     if max > 0 {
         write_levels(out, |out| hybrid::encode_run(out, level, count, bit_width(max)));

@@ -57,7 +57,7 @@ impl<'a> Int64Reader<'a> {
         self.values.value(row)
     }
 
-    /// Returns the value, which must fit into 32 bits.
+    /// Returns the value, or an error if it does not fit into a `u32`.
     pub(crate) fn small(&self, row: usize) -> Result<Option<u32>, Corruption> {
         let Some(value) = self.at(row) else { return Ok(None) };
         match u32::try_from(value) {
@@ -66,7 +66,7 @@ impl<'a> Int64Reader<'a> {
         }
     }
 
-    /// Returns the value, which must not be negative.
+    /// Returns the value, or an error if it is negative.
     pub(crate) fn unsigned(&self, row: usize) -> Result<Option<u64>, Corruption> {
         let Some(value) = self.at(row) else { return Ok(None) };
         match u64::try_from(value) {
@@ -102,7 +102,7 @@ impl<'a, T: Clone + From<&'a str>> StringReader<'a, T> {
         Some(self.values.value(self.keys.key(row)?))
     }
 
-    /// Parses a code from a fixed list; `None` if the row has none.
+    /// Parses the row's code; `None` if it is null.
     pub(crate) fn parse_code<W>(
         &self,
         row: usize,
@@ -124,7 +124,7 @@ impl<'a, T: Clone + From<&'a str>> StringReader<'a, T> {
         self.parse_code(row, parse)?.ok_or_else(|| self.null())
     }
 
-    /// Returns the error for a row that must have a value here.
+    /// Returns the error for a row that lacks a required value.
     pub(crate) fn null(&self) -> Corruption {
         Corruption::Null { column: self.name }
     }

@@ -42,9 +42,9 @@ fn count_if_all_null<T>(values: impl Iterator<Item = Option<T>>) -> Option<usize
     Some(rows)
 }
 
-/// Encodes a column of counts or microseconds. Values above `i64::MAX` are stored as `i64::MAX`,
-/// which is 292 thousand years. Columns are signed, because many tools cannot subtract unsigned
-/// numbers.
+/// Encodes a column of counts or microseconds. Values above `i64::MAX` (292 thousand years in
+/// microseconds) are stored as `i64::MAX`. Columns are signed, because many tools cannot subtract
+/// unsigned numbers.
 pub(crate) fn unsigned_numbers(values: impl Iterator<Item = Option<u64>> + Clone) -> ArrayRef {
     numbers(values.map(|value| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX))))
 }
@@ -153,7 +153,7 @@ impl<B: ArrayBuilder, New: Fn() -> ListBuilder<B>> SparseListBuilder<B, New> {
         Self { new, lists: None, rows: 0 }
     }
 
-    /// Adds a list filled by `fill`, or a null.
+    /// Adds a list filled by `fill` if `is_known`, and a null otherwise.
     fn append(&mut self, is_known: bool, fill: impl FnOnce(&mut B)) {
         if is_known || self.lists.is_some() {
             let lists = self.lists.get_or_insert_with(|| {

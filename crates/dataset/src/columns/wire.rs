@@ -36,7 +36,7 @@ pub(crate) struct WireColumns<'a> {
 }
 
 impl<'a> WireColumns<'a> {
-    /// Returns the columns, or `None` if the file's version is older.
+    /// Returns the columns, or `None` if the file's version does not have them.
     pub(crate) fn new(batch: &'a RecordBatch) -> Option<Self> {
         let list = |name| Some(batch.column_by_name(name)?.as_list::<i32>());
         Some(Self {

@@ -51,7 +51,7 @@ pub struct MachineSeries {
     pub is_server_local: bool,
     /// Number of processors of the host, if known.
     pub processors: Option<u32>,
-    /// How the target's speed was measured.
+    /// The measurement of the target's speed.
     pub calibration: CalibrationInfo,
     /// The buckets from the start of the run. Bucket *n* begins at *n* × `bucket_us`; the last one
     /// may be shorter.
@@ -63,7 +63,8 @@ pub struct MachineSeries {
 pub struct CalibrationInfo {
     /// Time from the start of one execution to that of the next, in microseconds.
     pub interval_us: u64,
-    /// Why executions stopped before the end of the run; `None` if they did not.
+    /// The reason why executions stopped before the end of the run, or never started; `None` if
+    /// they continued to the end.
     pub end: Option<CalibrationEnd>,
 }
 
@@ -74,8 +75,8 @@ pub struct CalibrationEnd {
     pub reason: CalibrationEndReason,
     /// The cause as a message for people.
     pub message: String,
-    /// When executions stopped, in microseconds since the start of the run; `None` if there were
-    /// none.
+    /// Time at which executions stopped, in microseconds since the start of the run; `None` if
+    /// there were none.
     pub at_us: Option<u64>,
 }
 
@@ -105,12 +106,11 @@ pub struct MachineBucket {
     pub calibration_max_us: Option<u64>,
     /// Number of executions of the calibration statement that started in the bucket and succeeded.
     pub calibration_count: Option<u64>,
-    /// Mean delay, in microseconds, with which a thread wakes up that sleeps until a fixed time
-    /// every 10 ms.
+    /// Mean delay of wake-ups in microseconds, measured by a thread that is to wake up every 10 ms.
     pub wakeup_delay_mean_us: Option<u64>,
-    /// Maximum of these wake-up delays, in microseconds.
+    /// Maximum delay of a wake-up, in microseconds.
     pub wakeup_delay_max_us: Option<u64>,
-    /// Number of wake-ups of this thread.
+    /// Number of wake-ups whose delay was measured.
     pub wakeup_count: Option<u64>,
     /// Time covered by the figures that follow, in microseconds: more or less than the bucket's
     /// length if the counters were not read exactly at its boundaries.

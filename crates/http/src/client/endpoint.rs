@@ -102,7 +102,7 @@ impl HttpEndpoint {
         }
     }
 
-    /// Returns the value of a query parameter, not decoded.
+    /// Returns the value of a query parameter, not decoded; `None` if the URL does not have it.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let query = self.uri.query()?;
         query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))

@@ -27,7 +27,7 @@ use ureq::{
     },
 };
 
-/// Size in bytes of the input and the output buffer. A reply's head must fit into the former.
+/// Size in bytes of the input and the output buffer. A reply's head must fit into the input buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// Returns an agent that does nothing but send a request and return the reply.

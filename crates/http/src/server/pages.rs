@@ -30,7 +30,8 @@ pub struct PageAccess {
     /// can connect can read the pages, without authentication. Requests may then name the server by
     /// any IP address.
     pub allow_remote: bool,
-    /// Host names by which browsers may address the server, besides `localhost` and IP addresses.
+    /// Host names by which browsers may address the server, besides `localhost` and permitted IP
+    /// addresses.
     pub host_names: Vec<String>,
 }
 
@@ -180,7 +181,7 @@ fn split_port(host: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// Returns the value of a header that occurs once.
+/// Returns the value of a header that occurs exactly once; otherwise `None`.
 fn only_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;

@@ -72,7 +72,7 @@ impl Lab {
         }
     }
 
-    /// A connection URI for the superuser, without a password: see [`Cluster::uri`].
+    /// Returns a connection URI for the superuser, without a password: see [`Cluster::uri`].
     pub fn uri(&self, database: &str) -> String {
         if self.is_on_tcp {
             cluster::tcp_uri(self.port, database, self.passfile.as_deref())
@@ -81,7 +81,7 @@ impl Lab {
         }
     }
 
-    /// The postmaster's process id; `None` while the server is down.
+    /// Returns the postmaster's process id; `None` while the server is down.
     pub fn pid(&self) -> Option<u32> {
         postmaster::running(&self.data_dir)
     }
@@ -103,7 +103,7 @@ pub enum LabState {
 }
 
 impl LabState {
-    /// The lab's name.
+    /// Returns the lab's name.
     pub fn name(&self) -> &str {
         match self {
             Self::Starting { name } => name,
@@ -112,7 +112,7 @@ impl LabState {
     }
 }
 
-/// The current time in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
@@ -126,7 +126,7 @@ pub(crate) enum LabEntry {
 }
 
 impl LabEntry {
-    /// The entry of a lab that this process is starting.
+    /// Creates the entry of a lab that the calling process is starting.
     pub(crate) fn starting() -> Self {
         Self::Starting { maker: Process::ours() }
     }

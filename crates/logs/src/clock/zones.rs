@@ -28,8 +28,8 @@ fn parse_offset(digits: &[u8]) -> Option<i32> {
     (hours <= 15 && minutes < 60).then_some(hours * 3600 + minutes * 60)
 }
 
-/// Returns the seconds east of UTC of an abbreviation, and whether it stands for one zone only;
-/// `None` if it is not known.
+/// Returns the seconds east of UTC of an abbreviation, and whether only one zone uses it; `None` if
+/// the abbreviation is not known.
 pub(super) fn abbreviation_offset(zone: &[u8]) -> Option<(i32, bool)> {
     let row = ABBREVIATIONS.iter().find(|(name, ..)| name.as_bytes() == zone)?;
     Some((row.1 * 60, row.2))

@@ -4,7 +4,7 @@ use howdah_traffic::{Hashed, Text};
 
 use super::hashing::Map;
 
-/// A cache of texts, with which equal texts share memory, for callers that store [borrowed
+/// A cache that lets equal texts share memory, for callers that store [borrowed
 /// events](howdah_traffic::EventRef::to_event). It is cleared when it exceeds 32 MiB.
 #[derive(Debug, Default)]
 pub struct Interner {

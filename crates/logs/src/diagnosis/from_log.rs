@@ -28,7 +28,7 @@ struct LogEventCounts {
     query_ids: u64,
     /// Executions that were logged at their start and whose duration is known.
     durations: u64,
-    /// Reads and transaction control commands that were logged at their start.
+    /// Executions logged at their start, of commands that [`is_write`] does not include.
     others_than_writes: u64,
     /// Failed binds and executions with placeholders whose values are unknown.
     failed_without_values: u64,
@@ -72,7 +72,8 @@ pub fn diagnose_logs(
     })
 }
 
-/// The diagnosis of a log that cannot be imported because of its settings; `None` for other errors.
+/// Returns the diagnosis of a log that cannot be imported because of its settings; `None` for other
+/// errors.
 fn unreadable<E>(names: &[String], error: &ReadFilesError<E>) -> Option<LoggingDiagnosis> {
     let ReadFilesError::Import(error) = error else { return None };
     let (subject, finding) = match error {
@@ -342,8 +343,8 @@ fn notes(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<String> {
     notes
 }
 
-/// Average size of a record in bytes without its SQL and values, mostly the prefix or the other
-/// columns.
+/// Returns the average size of a record in bytes without its SQL and values, mostly the prefix or
+/// the other columns.
 fn record_bytes(summary: &ImportSummary, counts: &LogEventCounts) -> i64 {
     let rest = summary.bytes.saturating_sub(counts.text_bytes);
     let each = rest / summary.records.max(1);

@@ -16,8 +16,8 @@ pub struct ServerLogSettings {
     pub overrides: Vec<SettingOverride>,
 }
 
-/// A setting of a role, a database, or a role in a database (`ALTER ROLE … SET`); of all roles if
-/// neither is given.
+/// A setting made by `ALTER ROLE … SET` or `ALTER DATABASE … SET`: for a role, a database, a role
+/// in a database, or, if neither is given, all roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingOverride {
     /// The database; `None` if it applies to all.

@@ -11,7 +11,7 @@ pub enum Importance {
 }
 
 impl Importance {
-    /// The name shown in reports.
+    /// Returns the name shown in reports.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Required => "needed",
@@ -30,27 +30,28 @@ macro_rules! settings {
             /// All settings, most important first.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The setting's name in PostgreSQL.
+            /// Returns the setting's name in PostgreSQL.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The first major version of PostgreSQL with this setting.
+            /// Returns the first major version of PostgreSQL with this setting.
             pub(super) const fn since(self) -> u32 {
                 match self { $(Self::$variant => $since,)* }
             }
 
-            /// The importance of the setting for a capture.
+            /// Returns the importance of the setting for a capture.
             pub const fn importance(self) -> Importance {
                 match self { $(Self::$variant => Importance::$need,)* }
             }
 
-            /// The recommended value for the newest version of PostgreSQL.
+            /// Returns the recommended value for the newest version of PostgreSQL.
             pub(super) const fn recommended(self) -> &'static str {
                 match self { $(Self::$variant => $want,)* }
             }
 
-            /// The consequences of other values than the recommended one, as a phrase for display.
+            /// Returns the consequences of other values than the recommended one, as a phrase for
+            /// display.
             pub const fn consequence(self) -> &'static str {
                 match self { $(Self::$variant => $loses,)* }
             }
@@ -98,7 +99,7 @@ settings! {
 }
 
 impl LogSetting {
-    /// The recommended value for a major version, without quotes.
+    /// Returns the recommended value for a major version, without quotes.
     pub(super) fn recommended_for(self, major: u32) -> &'static str {
         match self {
             Self::Destination if major < 15 => "csvlog",
@@ -106,7 +107,7 @@ impl LogSetting {
         }
     }
 
-    /// The recommended value, quoted where SQL and postgresql.conf require it.
+    /// Returns the recommended value, quoted where SQL and postgresql.conf require it.
     pub(super) fn quoted(self, major: u32) -> String {
         let value = self.recommended_for(major);
         // ALL is a reserved keyword in SQL.
@@ -138,7 +139,7 @@ pub(super) fn missing_escapes(prefix: &str) -> Option<String> {
     (!lacks.is_empty()).then(|| format!("'{prefix}', without {}", lacks.join(", ")))
 }
 
-/// The escape characters in a prefix.
+/// Returns the escape characters in a prefix.
 fn escapes(prefix: &str) -> Vec<char> {
     let mut letters = Vec::new();
     let mut chars = prefix.chars();

@@ -46,7 +46,7 @@ pub(crate) struct Csv {
 #[derive(Clone, Debug)]
 struct CsvRow {
     columns: [FieldSpan; COLUMNS_MAX],
-    /// Number of columns, read or not.
+    /// Number of columns in the row, which may exceed [`COLUMNS_MAX`].
     len: usize,
 }
 
@@ -110,7 +110,7 @@ impl Csv {
         }
     }
 
-    /// Returns the same reader for the beginning of another file.
+    /// Returns a reader with the same settings, for the beginning of another file.
     pub(crate) fn restarted(&self) -> Self {
         Self::new(self.max_record_bytes)
     }
@@ -372,7 +372,7 @@ fn session_fields(row: &CsvRow, input: &[u8], scratch: &[u8]) -> SessionFields {
     }
 }
 
-/// The way in which a row ends, and the offset.
+/// The result of the search for the end of a row.
 enum RowEnd {
     Row(usize),
     /// Another row starts inside this row's quotes, at this offset.
@@ -380,9 +380,9 @@ enum RowEnd {
     Unknown,
 }
 
-/// Whether a row starts here: a time, then a user that is empty or in quotes that are not doubled,
-/// and for a row without user and database a process id. `None` if there is too little input to
-/// decide.
+/// Whether `bytes` starts like a row: a time, then a user that is empty or in quotes that are not
+/// doubled, and for a row without user and database a process id. `None` if there is too little
+/// input to decide, but never if `is_all`, which means that no more input follows.
 pub(crate) fn is_row_start(bytes: &[u8], is_all: bool) -> Option<bool> {
     // Examine a fixed number of bytes, so that the answer does not change when more arrives.
     let bytes = &bytes[..bytes.len().min(ROW_START_BYTES)];
@@ -453,7 +453,8 @@ fn after_quoted(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Length of a time, a zone and the beginning of the next columns, in bytes.
+/// Number of bytes that are examined to recognize a row: a time, a zone and the beginning of the
+/// next columns.
 const ROW_START_BYTES: usize = 64;
 
 /// Whether `bytes` could be the beginning of a time.

@@ -16,7 +16,7 @@ use crate::{
 };
 use howdah_log_input::{InputState, LineLabel, shorten, stamp_len};
 
-/// Detects the format of an input, as far as the options do not determine it.
+/// A detector of a log's format and prefix, as far as the options do not determine them.
 #[derive(Debug)]
 pub(crate) struct FormatDetector {
     pub(crate) format: Option<ServerLogFormat>,
@@ -103,7 +103,7 @@ impl FormatDetector {
         Some(LogReader::Stderr(Stderr::new(prefix, true, self.max_record_bytes)))
     }
 
-    /// The reason why no line of a sample could be read.
+    /// Returns the error for a sample of which no line could be read.
     fn detection_error(
         &self,
         sample: &InputSample<'_>,
@@ -165,10 +165,10 @@ fn uncertain_prefix(
     }
 }
 
-/// Maximum number of lines that the error quotes.
+/// Maximum number of lines that an [`ImportError::UncertainPrefix`] quotes.
 const MISFITS_MAX: usize = 3;
 
-/// Whether an incomplete line begins like a jsonlog record.
+/// Whether a line is incomplete and begins like a jsonlog record.
 fn is_json_record_start(line: &[u8]) -> bool {
     !line.ends_with(b"\n") && line.starts_with(b"{\"timestamp\":\"")
 }
@@ -213,13 +213,12 @@ fn is_translated(line: &[u8]) -> bool {
 /// Number of bytes at the front of a line that are searched for a label.
 const LABEL_WINDOW_BYTES: usize = 512;
 
-/// The beginning of an input: whole lines, without continuation lines.
+/// The beginning of an input, up to the end of a line where possible.
 struct InputSample<'a> {
     bytes: &'a [u8],
-    /// Whether the sample has its maximum size or contains the whole input, so that it will not
-    /// grow.
+    /// Whether the sample has its maximum size, so that it will not grow.
     is_full: bool,
-    /// Whether the sample is large enough for a guess.
+    /// Whether to guess a prefix: the sample will not grow, or the input has paused or ended.
     is_ready: bool,
 }
 

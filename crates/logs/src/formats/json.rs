@@ -44,7 +44,7 @@ const NO_KEYS: KeySpans = [FieldSpan::ABSENT; KEYS];
 
 macro_rules! keys {
     ($($key:ident: $($name:literal)|+;)*) => {
-        /// The keys whose values are read.
+        /// A key whose value is read.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum JsonLogKey { $($key,)* }
 
@@ -91,7 +91,7 @@ impl Json {
         Self { max_record_bytes, scanned: 0, is_skipping: false, keys: NO_KEYS }
     }
 
-    /// Returns the same reader for the beginning of another file.
+    /// Returns a reader with the same settings, for the beginning of another file.
     pub(crate) fn restarted(&self) -> Self {
         Self::new(self.max_record_bytes)
     }

@@ -26,7 +26,7 @@ pub(crate) enum LogReader {
 }
 
 impl LogReader {
-    /// Returns the same reader for the beginning of another file.
+    /// Returns a reader with the same settings, for the beginning of another file.
     pub(crate) fn restarted(&self) -> Self {
         match self {
             Self::Stderr(reader) => Self::Stderr(reader.restarted()),
@@ -35,7 +35,8 @@ impl LogReader {
         }
     }
 
-    /// Examines the front of the input. `scratch` must be empty.
+    /// Returns the item at the front of the input. `scratch` must be empty; it receives unescaped
+    /// texts.
     pub(crate) fn step(
         &mut self,
         input: &[u8],
@@ -90,7 +91,7 @@ impl LogReader {
         }
     }
 
-    /// Drops the first `len` bytes of the input.
+    /// Adjusts offsets, after the caller has dropped the first `len` bytes of the input.
     pub(crate) fn consumed(&mut self, len: usize) {
         match self {
             Self::Stderr(reader) => reader.consumed(len),

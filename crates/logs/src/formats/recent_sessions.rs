@@ -18,7 +18,7 @@ pub(crate) struct RecentSessions<const TAILS: usize> {
 struct RecentSession<const TAILS: usize> {
     /// The contiguous bytes that contain most of the fields.
     head: FieldSpan,
-    /// Spans of application name, backend type and leader, which are not in `head`.
+    /// Spans that contain application name, backend type and leader, which are not in `head`.
     tail: [FieldSpan; TAILS],
     chunk: u64,
     number: u32,

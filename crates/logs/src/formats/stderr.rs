@@ -1,9 +1,9 @@
 //! Stderr logs: lines with `log_line_prefix`, grouped into records.
 //!
-//! A line ends at a newline without a tab after it; a newline followed by a tab stands for a
-//! newline inside a text. A message is followed by separate lines for `DETAIL`, `CONTEXT`,
-//! `STATEMENT` and the like, so a record is complete only when the next message begins. Other
-//! software, or the server's own C library, may write anything between records.
+//! A line ends at a newline without a tab after it; a newline followed by a tab is a newline inside
+//! a text. A message is followed by separate lines for `DETAIL`, `CONTEXT`, `STATEMENT` and the
+//! like, so a record is complete only when the next message begins. Other software, or the server's
+//! own C library, may write anything between records.
 //!
 //! Source: `send_message_to_server_log` and `append_with_tabs` in `elog.c`.
 
@@ -116,7 +116,7 @@ impl Stderr {
         self.guessed.is_some()
     }
 
-    /// Returns the same reader for the beginning of another file.
+    /// Returns a reader with the same settings, for the beginning of another file.
     pub(crate) fn restarted(&self) -> Self {
         Self::new(self.prefix.clone(), self.guessed.is_some(), self.max_record_bytes)
     }
@@ -253,7 +253,7 @@ impl Stderr {
             .then_some(InputItem::Record { len: end })
     }
 
-    /// Decides what to do without a complete line after the cursor.
+    /// Handles input that has no complete line after the cursor.
     fn handle_incomplete_line(&mut self, input: &[u8], state: InputState) -> InputItem {
         let tail = input.len() - self.cursor;
         if self.is_skipping || tail > self.max_record_bytes {

@@ -16,7 +16,7 @@ impl InputBuffer {
         self.line = 1;
     }
 
-    /// Drops consumed bytes, so that only unconsumed bytes make the buffer grow, and appends input.
+    /// Appends input, after dropping the consumed bytes if they are at least half of the buffer.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start >= self.data.len() / 2 {
             self.data.copy_within(self.start.., 0);

@@ -23,9 +23,9 @@ pub(super) fn deduce_prefixes(lines: &[&[u8]]) -> impl Iterator<Item = String> {
     [false, true].into_iter().filter_map(move |is_padded| most_common_prefix(&heads, is_padded))
 }
 
-/// The prefix suggested by the heads with the most tokens, and among these by the most common
-/// combination; `None` if no combination is common enough. If `is_padded`, heads that differ only
-/// in their numbers of spaces are alike.
+/// Returns the prefix suggested by the heads with the most tokens, and among these by the most
+/// common combination; `None` if no combination is common enough. If `is_padded`, heads that differ
+/// only in their numbers of spaces are alike.
 fn most_common_prefix(heads: &[LineHead<'_>], is_padded: bool) -> Option<String> {
     // Lines of sessions have the most tokens. Take the most common combination among them, or the
     // first in the log if several are equally common, so that the guess is reproducible.
@@ -119,7 +119,7 @@ impl<'a> LineHead<'a> {
         Some(parse_u64(self.tokens[at].1) == Some(u64::from(pid)))
     }
 
-    /// The kinds of the head's tokens. If `is_padded`, runs of spaces are reduced to one.
+    /// Returns the kinds of the head's tokens. If `is_padded`, runs of spaces are reduced to one.
     fn kinds(&self, is_padded: bool) -> Vec<HeadTokenKind> {
         let kind = |kind: &HeadTokenKind| match kind {
             HeadTokenKind::Between(text) if is_padded => {
@@ -131,12 +131,12 @@ impl<'a> LineHead<'a> {
     }
 }
 
-/// Offset of the first label of a line, if there is one.
+/// Returns the offset of the first label of a line, if there is one.
 pub(super) fn label_at(line: &[u8]) -> Option<usize> {
     label(line).map(|(start, _)| start)
 }
 
-/// Offset of the first label of a line, and the text after it.
+/// Returns the offset of the first label of a line, and the text after it.
 fn label(line: &[u8]) -> Option<(usize, &[u8])> {
     let window = &line[..line.len().min(HEAD_BYTES_MAX)];
     memchr::memmem::find_iter(window, b":  ").find_map(|colon| {
@@ -151,7 +151,7 @@ fn label(line: &[u8]) -> Option<(usize, &[u8])> {
 /// Number of bytes at the front of a line that are searched for a label.
 const HEAD_BYTES_MAX: usize = 512;
 
-/// The names in `connection authorized: user=al database=shop application_name=psql`.
+/// Parses the names in `connection authorized: user=al database=shop application_name=psql`.
 fn names(text: &[u8]) -> [&[u8]; 3] {
     let Some(rest) = text.strip_prefix(b"connection authorized: ") else { return [b""; 3] };
     [&b"user="[..], b" database=", b" application_name="].map(|key| {
@@ -161,7 +161,7 @@ fn names(text: &[u8]) -> [&[u8]; 3] {
     })
 }
 
-/// The token of a head that begins at `at`, and its length.
+/// Returns the token of a head that begins at `at`, and its length.
 fn next_token(head: &[u8], at: usize) -> (HeadTokenKind, usize) {
     let bytes = &head[at..];
     if let Some(len) = stamp_len(bytes, true) {
@@ -220,9 +220,9 @@ fn next_token(head: &[u8], at: usize) -> (HeadTokenKind, usize) {
 /// unlikely.
 const QUERY_ID_DIGITS_MIN: usize = 8;
 
-/// The position at which the heads of background processes end, if they end earlier than those of
-/// sessions: the index of a token, and an offset in it. `None` if they do not all end at the same
-/// position.
+/// Returns the position at which the heads of background processes end, if they end earlier than
+/// those of sessions: the index of a token, and an offset in it. `None` if they do not all end at
+/// the same position.
 fn quit_at(
     session: &LineHead<'_>,
     heads: &[LineHead<'_>],
@@ -248,7 +248,7 @@ fn quit_at(
     ends.all(|end| end == first).then_some(first)
 }
 
-/// The escapes assigned so far.
+/// The escapes that a deduced prefix already uses.
 #[derive(Default)]
 struct AssignedEscapes {
     has_time: bool,
@@ -256,7 +256,7 @@ struct AssignedEscapes {
 }
 
 impl AssignedEscapes {
-    /// The escape for a column of tokens; `None` if it is literal text.
+    /// Returns the escape for a column of tokens; `None` if it is literal text.
     fn escape(
         &mut self,
         kind: &HeadTokenKind,
@@ -311,12 +311,12 @@ impl AssignedEscapes {
         Some(escape)
     }
 
-    /// The first of `escapes` that is not used yet.
+    /// Returns the first of `escapes` that is not used yet.
     fn first_unused(&self, escapes: &[&'static str]) -> Option<&'static str> {
         escapes.iter().copied().find(|escape| !self.used.contains(escape))
     }
 
-    /// The escape for a value after a word such as `user=`, if it is not used yet.
+    /// Returns the escape for a value after a word such as `user=`, if it is not used yet.
     fn escape_for_key(&self, keys: &[(&str, &'static str)], before: &str) -> Option<&'static str> {
         let before = before.trim_end_matches(['=', ':', ' ']);
         let key = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next();
@@ -324,7 +324,7 @@ impl AssignedEscapes {
         escape.filter(|escape| !self.used.contains(escape))
     }
 
-    /// The escape for a column of words: a name, a command tag, or `None` for literal text.
+    /// Returns the escape for a column of words: a name, a command tag, or `None` for literal text.
     fn word_escape(
         &self,
         at: usize,
@@ -375,7 +375,7 @@ impl AssignedEscapes {
     }
 }
 
-/// Words that prefixes use to label their fields, with the escapes they stand for.
+/// Words that prefixes use to label their fields, with the escapes of these fields.
 const WORD_KEYS: &[(&str, &str)] = &[
     ("user", "%u"),
     ("usr", "%u"),
@@ -394,7 +394,7 @@ const WORD_KEYS: &[(&str, &str)] = &[
     ("sqlstate", "%e"),
 ];
 
-/// Words that prefixes use to label their numeric fields, with the escapes they stand for.
+/// Words that prefixes use to label their numeric fields, with the escapes of these fields.
 const NUMBER_KEYS: [(&str, &str); 9] = [
     ("queryid", "%Q"),
     ("query_id", "%Q"),

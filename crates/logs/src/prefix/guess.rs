@@ -69,7 +69,8 @@ fn is_record_like(line: &[u8]) -> bool {
 /// Length of `%n`, such as `1795178599.577`.
 const EPOCH_BYTES: usize = 14;
 
-/// The prefixes that match most lines, and the number of these lines; empty if none matches.
+/// Returns the prefixes that match the most lines, after the number of these lines. If no prefix
+/// matches any line, none is returned.
 fn best_matching(
     prefixes: impl Iterator<Item = CompiledPrefix>,
     lines: &[&[u8]],
@@ -137,7 +138,7 @@ fn is_remote(text: &[u8]) -> bool {
     host.map_or(matches!(text, b"" | b"[local]"), is_host)
 }
 
-/// Whether a text is a valid `%h` or `%L`: a name, an address, `[local]`, or nothing.
+/// Whether a text is a valid `%h` or `%L`: a name, an address, `[local]`, `[none]`, or nothing.
 fn is_host(text: &[u8]) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b".:_-%".contains(byte);
     matches!(text, b"" | b"[local]" | b"[none]")
@@ -164,7 +165,8 @@ fn candidates() -> impl Iterator<Item = String> {
     COMMON_PREFIXES.iter().map(|whole| (*whole).to_owned()).chain(grid)
 }
 
-/// Prefixes of distributions, cloud providers and manuals that the combinations do not include.
+/// Prefixes of distributions, cloud providers and manuals, which are tried before combinations of
+/// [`PREFIX_HEADS`], [`PREFIX_COUNTERS`] and [`SESSION_PARTS`].
 const COMMON_PREFIXES: &[&str] = &[
     "%m [%p] ",
     "%m [%p] %q%u@%d ",

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// A line prefix and its origin.
+/// The line prefix of a log, with its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LogLinePrefix {
     /// The prefix in `log_line_prefix` syntax.
@@ -35,7 +35,7 @@ impl fmt::Display for LogLinePrefix {
 }
 
 impl LogLinePrefix {
-    /// A warning with advice, if another prefix matches equally well.
+    /// Returns a warning with advice, if another prefix matches equally well.
     pub fn ambiguity_warning(&self) -> Option<String> {
         let rival = self.confidence.as_ref()?.rival.as_ref()?;
         Some(format!(
@@ -57,7 +57,7 @@ pub struct Confidence {
     pub rival: Option<String>,
 }
 
-/// Origin of a line prefix.
+/// The source of a line prefix: the user or the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrefixOrigin {

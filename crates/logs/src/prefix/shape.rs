@@ -3,8 +3,8 @@
 use super::PrefixField;
 use howdah_log_input::stamp_len;
 
-/// Possible lengths of a field at the front of `bytes`, most likely first. If there are none, the
-/// bytes are not such a field.
+/// Returns the possible lengths of a field at the front of `bytes`, most likely first. If there are
+/// none, the bytes are not such a field.
 pub(super) fn lengths(field: PrefixField, bytes: &[u8]) -> [Option<usize>; 2] {
     match field {
         PrefixField::Millis => [stamp_len(bytes, true), None],
@@ -74,8 +74,8 @@ fn sqlstate(bytes: &[u8]) -> Option<usize> {
     code.iter().all(|b| b.is_ascii_digit() || b.is_ascii_uppercase()).then_some(5)
 }
 
-/// Length of `[local]`, or of an address whose end is certain: one with a port in parentheses if
-/// `with_port`, or an IPv4 address.
+/// Returns the length of `[local]`, or of an address whose end is certain: one with a port in
+/// parentheses if `with_port`, or an IPv4 address.
 fn address(bytes: &[u8], with_port: bool) -> Option<usize> {
     if bytes.first() == Some(&b'[') {
         let end = memchr::memchr(b']', &bytes[..bytes.len().min(64)])?;

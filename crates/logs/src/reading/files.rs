@@ -163,7 +163,7 @@ struct FileImport<P, S, E> {
     sink: FallibleSink<S, E>,
 }
 
-/// Passes events to a fallible function until it fails.
+/// A sink that passes events to a fallible function until it fails.
 struct FallibleSink<S, E> {
     sink: S,
     error: Option<E>,

@@ -35,7 +35,7 @@ pub(crate) struct FramingThreads {
     threads: Vec<JoinHandle<()>>,
     shared: Arc<FramingQueue>,
     framer: Option<Arc<Framer>>,
-    /// The importer's framer version for which the copy was made.
+    /// The importer's framer version when `framer` was copied from it.
     framer_version: u64,
     /// Sequence numbers of the next chunk to submit and of the next to receive.
     submitted: u64,
@@ -66,7 +66,7 @@ struct FramingQueueState {
 #[derive(Debug, Default)]
 struct FramingJob {
     number: u64,
-    /// The part of a file to read the chunk from.
+    /// The part of a file to read the chunk from; `None` if `chunk` already has its bytes.
     range: Option<FileRange>,
     failure: Option<io::Error>,
     chunk: Vec<u8>,
@@ -143,7 +143,8 @@ impl FramingThreads {
         self.failure.take()
     }
 
-    /// Like [`feed`](Self::feed) for a whole buffer, which is exchanged for a free one.
+    /// Like [`feed`](Self::feed), but may exchange `buffer` for a free one instead of copying its
+    /// bytes.
     pub(crate) fn feed_buffer(
         &mut self,
         importer: &mut Importer,
@@ -162,8 +163,8 @@ impl FramingThreads {
     ///
     /// # Errors
     ///
-    /// See [`Importer::feed`]. An error may come some chunks late; all queued chunks are then
-    /// discarded.
+    /// See [`Importer::feed`]. An error may be returned some chunks late; all queued chunks are
+    /// then discarded.
     pub(crate) fn feed(
         &mut self,
         importer: &mut Importer,

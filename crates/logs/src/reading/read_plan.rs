@@ -45,7 +45,7 @@ pub enum ReadPlanError {
     /// A file or directory cannot be opened.
     #[error("cannot open {}", path.display())]
     Open {
-        /// Path of the file.
+        /// Path of the file or directory, or the pattern.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -258,7 +258,7 @@ fn base_name(path: &Path) -> String {
     name.split('.').filter(|part| !SUFFIXES.contains(part)).collect::<Vec<_>>().join(".")
 }
 
-/// Adds the files that a path, a directory or a pattern stands for.
+/// Adds the file at a path, the files in a directory, or those that match a pattern.
 fn expand(path: &Path, candidates: &mut Vec<CandidateFile>) -> Result<(), ReadPlanError> {
     if is_stdin(path) {
         let path = path.to_owned();

@@ -62,7 +62,8 @@ enum StreamItem {
     End(Box<Result<ImportSummary, ReadFilesError<ReceiverGone>>>),
 }
 
-/// The consumer of the events was dropped. This error is never observed.
+/// The error with which the reading thread stops when the [`LogStream`] was dropped. Callers never
+/// see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the receiver of the events was dropped")]
 pub struct ReceiverGone;
@@ -99,7 +100,8 @@ impl LogStream {
         })
     }
 
-    /// The summary of the log, once it has been read to its end.
+    /// Returns the summary of the logs once they have been read to their end; `None` after an
+    /// error.
     pub fn summary(&self) -> Option<&ImportSummary> {
         self.summary.as_ref()
     }

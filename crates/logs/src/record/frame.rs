@@ -3,8 +3,8 @@
 //! Framing and decoding need only the bytes of one chunk, so chunks can be framed concurrently and
 //! in any order. Everything that depends on earlier input (sessions, their names, problems) belongs
 //! to the [importer](crate::Importer), which processes frames in input order. A framer returns only
-//! unambiguous records; whatever lies between two frames goes through the format's
-//! [reader](crate::formats::reader::LogReader), which handles every irregularity of a log.
+//! unambiguous records; the format's [reader](crate::formats::reader::LogReader) reads everything
+//! between two frames, and handles every irregularity of a log.
 //!
 //! ```text
 //! chunk    …tail of a record│record│record│junk, or an ambiguous record  │record│head of a reco…
@@ -107,7 +107,7 @@ impl SessionFields {
         self.with_spans(|span| span.shifted_right(by))
     }
 
-    /// The inverse of [`shifted_right`](Self::shifted_right).
+    /// Reverts [`shifted_right`](Self::shifted_right).
     pub(crate) fn shifted_left(&self, by: usize) -> Self {
         self.with_spans(|span| span.shifted_left(by))
     }

@@ -3,8 +3,8 @@
 use howdah_log_input::LogSeverity;
 use howdah_traffic::Hashed;
 
-/// The fields that are parsed from a message while framing, which runs on all processors, whereas
-/// only one thread processes the records.
+/// The fields of a message that framing parses. Framing runs on all processors, whereas a single
+/// thread processes the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageFields {
     /// The message has none of the fields below, or was not parsed.

@@ -19,17 +19,17 @@ pub(crate) struct FieldSpan {
 pub(crate) const RECORD_BYTES_LIMIT: usize = 512 << 20;
 
 impl FieldSpan {
-    /// The log does not have the field.
+    /// The span of a field that the log does not have.
     pub(crate) const ABSENT: Self = Self { start: u32::MAX, len: 0 };
     const IN_SCRATCH: u32 = 1 << 31;
 
-    /// A span of the input from `start` to `end`, exclusive.
+    /// Creates a span of the input from `start` to `end`, exclusive.
     pub(crate) fn input(start: usize, end: usize) -> Self {
         debug_assert!(start <= end && end < Self::IN_SCRATCH as usize);
         Self { start: start as u32, len: (end - start) as u32 }
     }
 
-    /// A span of the scratch buffer from `start` to `end`, exclusive.
+    /// Creates a span of the scratch buffer from `start` to `end`, exclusive.
     pub(crate) fn scratch(start: usize, end: usize) -> Self {
         let Self { start, len } = Self::input(start, end);
         Self { start: start | Self::IN_SCRATCH, len }
@@ -56,25 +56,25 @@ impl FieldSpan {
         self.get(input, scratch).unwrap_or_default()
     }
 
-    /// The span's range in the input. The span must be in the input.
+    /// Returns the span's range in the input. The span must be in the input.
     pub(crate) fn range(self) -> std::ops::Range<usize> {
         debug_assert!(self.start & Self::IN_SCRATCH == 0);
         self.start as usize..self.start as usize + self.len as usize
     }
 
-    /// Start of the span, if it is in the input.
+    /// Returns the start of the span, if it is in the input.
     #[inline]
     pub(crate) fn input_start(self) -> Option<usize> {
         (self.start & Self::IN_SCRATCH == 0).then_some(self.start as usize)
     }
 
-    /// End of the span, if it is in the input.
+    /// Returns the end of the span, if it is in the input.
     #[inline]
     pub(crate) fn input_end(self) -> Option<usize> {
         Some(self.input_start()? + self.len as usize)
     }
 
-    /// The same span `by` bytes farther on in the input.
+    /// Returns the same span `by` bytes farther on in the input.
     #[inline]
     pub(crate) fn shifted_right(self, by: usize) -> Self {
         match self.start & Self::IN_SCRATCH {
@@ -83,7 +83,7 @@ impl FieldSpan {
         }
     }
 
-    /// The same span `by` bytes earlier in the input. It must start at `by` or later.
+    /// Returns the same span `by` bytes earlier in the input. It must start at `by` or later.
     pub(crate) fn shifted_left(self, by: usize) -> Self {
         match self.start & Self::IN_SCRATCH {
             0 => Self { start: self.start - by as u32, ..self },
@@ -91,22 +91,22 @@ impl FieldSpan {
         }
     }
 
-    /// The span extended by the newline after it, unless absent.
+    /// Returns the span extended by the newline after it, unless absent.
     pub(crate) fn with_newline(self) -> Self {
         if self == Self::ABSENT { self } else { Self { len: self.len + 1, ..self } }
     }
 
-    /// The span's first `len` bytes.
+    /// Returns the span's first `len` bytes.
     pub(crate) fn truncated(self, len: usize) -> Self {
         Self { len: self.len.min(len as u32), ..self }
     }
 
-    /// The span without its first `len` bytes. It must have at least `len` bytes.
+    /// Returns the span without its first `len` bytes. It must have at least `len` bytes.
     pub(crate) fn skip_first(self, len: usize) -> Self {
         Self { start: self.start + len as u32, len: self.len - len as u32 }
     }
 
-    /// The span, or absent if it is empty.
+    /// Returns the span, or [`ABSENT`](Self::ABSENT) if it is empty.
     pub(crate) fn unless_empty(self) -> Self {
         if self.len == 0 { Self::ABSENT } else { self }
     }
@@ -133,7 +133,7 @@ pub(crate) fn find_near(byte: u8, text: &[u8]) -> Option<usize> {
     found.map(|found| at + found)
 }
 
-/// Position of the first of eight bytes, lowest first, that equals `byte`.
+/// Returns the position of the first of eight bytes, lowest first, that equals `byte`.
 #[inline]
 pub(crate) fn position_in_word(byte: u8, word: u64) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;

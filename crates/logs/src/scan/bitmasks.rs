@@ -43,7 +43,8 @@ impl Bitmasks {
         self.blocks.push(byte_block(&last).map(|mask| mask & inside));
     }
 
-    /// The first position at or after `from` among the bits that `select` picks from a block.
+    /// Returns the first position at or after `from` among the bits that `select` picks from a
+    /// block.
     #[inline]
     pub(crate) fn next(&self, from: usize, select: impl Fn(&ByteBlock) -> u64) -> Option<usize> {
         let mut number = from / BLOCK;
@@ -55,13 +56,13 @@ impl Bitmasks {
         Some(number * BLOCK + mask.trailing_zeros() as usize)
     }
 
-    /// The bitmasks of the bytes from `64 * number`; `None` after the end of the chunk.
+    /// Returns the bitmasks of the bytes from `64 * number`; `None` after the end of the chunk.
     #[inline]
     pub(crate) fn block(&self, number: usize) -> Option<&ByteBlock> {
         self.blocks.get(number)
     }
 
-    /// Number of bytes with the third value in `from..to`.
+    /// Returns the number of bytes with the third value in `from..to`.
     #[inline]
     pub(crate) fn count_third(&self, from: usize, to: usize) -> usize {
         self.count(from, to, |[_, _, third]| *third)

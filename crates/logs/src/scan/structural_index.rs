@@ -82,7 +82,7 @@ impl StructuralIndex {
         }
     }
 
-    /// Offsets of the newlines among the delimiters from number `first` on.
+    /// Returns the offsets of the newlines among the delimiters from number `first` on.
     pub(crate) fn newlines_from(&self, first: usize) -> impl Iterator<Item = usize> {
         let newlines = self
             .positions
@@ -93,7 +93,7 @@ impl StructuralIndex {
         newlines.map(|offset| *offset as usize)
     }
 
-    /// The delimiter at an index, counted from 0 in the order of offsets.
+    /// Returns the delimiter at an index, counted from 0 in the order of offsets.
     #[inline]
     pub(crate) fn get(&self, number: usize) -> Option<Delimiter> {
         let offset = *self.positions.get(number)?;
@@ -104,7 +104,8 @@ impl StructuralIndex {
     }
 }
 
-/// Bitmasks of the newlines among the first 64 bytes, and of the colons followed by two spaces.
+/// Returns the bitmasks of the newlines among the first 64 bytes, and of the colons followed by two
+/// spaces.
 #[inline]
 fn masks(bytes: &BlockBytes) -> (u64, u64) {
     let (mut newlines, mut colons) = (0, 0);

@@ -52,22 +52,23 @@ macro_rules! gap_kinds {
             /// Every kind, most harmful first.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// A phrase for display, to follow a count.
+            /// Returns a phrase for display, to follow a count.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// The consequence of the gap for a replay.
+            /// Returns the consequence of the gap for a replay.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => $meaning,)* }
             }
 
-            /// The server setting that would have prevented the gap, if there is one.
+            /// Returns the server setting that would have prevented the gap, if there is one.
             pub const fn remedy(self) -> Option<&'static str> {
                 match self { $(Self::$variant => $remedy,)* }
             }
 
-            /// Advice on dealing with the gap, for some gaps that no server setting prevents.
+            /// Returns advice on dealing with the gap, for some gaps that no server setting
+            /// prevents.
             pub const fn advice(self) -> Option<&'static str> {
                 match self {
                     Self::LoginSettings => Some(
@@ -136,7 +137,7 @@ gap_kinds! {
         "executions with parameters that the server cut",
         "they are skipped",
         Some("log_parameter_max_length = -1, log_parameter_max_length_on_error = -1");
-    /// Rows sent by clients.
+    /// Rows that clients sent for `COPY … FROM STDIN`.
     CopyRows, |s: &ImportSummary| s.facts.copies_in,
         "COPY FROM STDIN, whose rows are never logged",
         "they are skipped: later statements do not find the rows they loaded",
@@ -196,7 +197,7 @@ gap_kinds! {
         "extended executions for which the log does not show whether they were sent in one pipeline",
         "each is sent with a Sync of its own",
         Some("log_destination = 'csvlog' or 'jsonlog', or %v in log_line_prefix; and log_duration = on, or log_min_duration_statement = 0");
-    /// Statements ended by a server timeout.
+    /// Statements and sessions ended by a timeout of the server.
     Timeouts, |s: &ImportSummary| s.facts.timeouts(),
         "statements or sessions ended by a timeout, whose setting may not be in the log",
         "they keep running unless the same timeout is set for role, database or target",

@@ -66,12 +66,12 @@ pub struct LogFacts {
     pub executions_of_unknown_pipeline: u64,
     /// Executions, among `executions_of_unknown_pipeline`, whose transaction the log does not show.
     pub executions_of_unknown_transaction: u64,
-    /// Whether a statement, such as a SELECT, was logged at its start that only `log_statement =
-    /// all` logs there.
+    /// Whether a statement was logged at its start that `log_statement = mod` does not log, such as
+    /// a SELECT.
     pub every_statement_logged: bool,
     /// Executions whose text or parameters are not UTF-8.
     pub executions_not_utf8: u64,
-    /// `COPY … FROM STDIN`.
+    /// Number of `COPY … FROM STDIN` statements.
     pub copies_in: u64,
     /// Statements cancelled by a user.
     pub cancels: u64,
@@ -98,7 +98,7 @@ pub struct LogFacts {
 }
 
 impl LogFacts {
-    /// Number of statements and sessions ended by any timeout.
+    /// Returns the number of statements and sessions ended by any timeout.
     pub fn timeouts(&self) -> u64 {
         self.statement_timeouts + self.lock_timeouts + self.session_timeouts
     }
@@ -119,8 +119,8 @@ impl LogFacts {
             + many(self.missing_transactions, 1)
     }
 
-    /// Number of executions in a log that shows statements only at their end, and none under a
-    /// millisecond.
+    /// Returns the number of executions in a log that shows statements only at their end, and none
+    /// under a millisecond.
     pub fn only_slow_executions(&self) -> u64 {
         let is_fast = |us: u64| us < 1000;
         let is_slow = self.statement_form == 0 && !self.shortest_logged_us.is_none_or(is_fast);

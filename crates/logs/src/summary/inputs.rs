@@ -15,7 +15,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Number of files that are captures of other tools.
+    /// Returns the number of files that are captures of other tools.
     pub(crate) fn other_captures(&self) -> u64 {
         let is_limited =
             |file: &&LogFile| file.envelopes.iter().any(|it| !it.limitation().is_empty());

@@ -21,7 +21,7 @@ pub struct ProblemSample {
     pub file: String,
     /// Line number, from 1; in a replay file of pgreplay, the number of the item; 0 for an archive.
     pub line: u64,
-    /// The beginning of the line, shortened.
+    /// The first line of the affected input, or a message about it, shortened.
     pub excerpt: String,
 }
 
@@ -44,7 +44,7 @@ macro_rules! reasons {
                 match self { $(Self::$variant => $loses,)* }
             }
 
-            /// A phrase for display, to follow a count.
+            /// Returns a phrase for display, to follow a count.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }

@@ -3,7 +3,7 @@
 use howdah_sql::{Lexer, TokenKind};
 use howdah_traffic::CopyDirection;
 
-/// The direction of a COPY from or to the client, if a query contains one.
+/// Returns the direction of a COPY from or to the client, if a query contains one.
 ///
 /// Source: `copy_file_name` in `gram.y`, which accepts STDIN and STDOUT for either direction.
 pub(crate) fn copy_direction(sql: &[u8]) -> Option<CopyDirection> {
@@ -41,8 +41,8 @@ pub(crate) fn copy_direction(sql: &[u8]) -> Option<CopyDirection> {
     None
 }
 
-/// A cheap test that most statements fail: whether any possible statement in the text starts with
-/// `copy`. Semicolons inside literals only cause needless checks.
+/// Whether any possible statement in the text may start with `copy`: a cheap test that most texts
+/// fail. Semicolons inside literals only cause needless checks.
 fn mentions_copy(sql: &[u8]) -> bool {
     let may_begin = |text: &[u8]| match text.trim_ascii_start() {
         rest @ [b'c' | b'C', ..] => {

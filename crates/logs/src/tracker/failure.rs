@@ -56,8 +56,7 @@ impl SessionTable {
         }
     }
 
-    /// Emits a failed action that no earlier record contains. Returns false if the record does not
-    /// contain enough for an event.
+    /// Emits a failed action that no earlier record contains; returns whether an event was emitted.
     fn emit_unannounced(
         &mut self,
         slot: &mut Option<usize>,
@@ -102,9 +101,9 @@ impl SessionTable {
         true
     }
 
-    /// Whether this unknown process is a parallel worker in a log without leader ids: it started
-    /// while connections were logged, but its own connection was not. Workers report their leader's
-    /// statement as their own.
+    /// Whether the unknown process of a record is a parallel worker in a log without leader ids: it
+    /// started while connections were logged, but its own connection was not. Workers report their
+    /// leader's statement as their own.
     fn is_unlogged_process(&self, record: &LogRecord<'_>) -> bool {
         match (self.first_connected, record.session_start()) {
             (Some(first), Some(start)) => start > first,
@@ -131,7 +130,8 @@ impl SessionTable {
     }
 }
 
-/// If the error belongs to the open action, finishes the action and returns true.
+/// Finishes the open action with the error and returns true, if it is the action that failed.
+/// Otherwise, finishes an open action without an outcome and returns false.
 fn finish_if_open(
     session: &mut TrackedSession,
     record: &LogRecord<'_>,
@@ -296,7 +296,7 @@ enum TerminationCause {
     LockTimeout,
     SessionTimeout,
     RecoveryConflict,
-    /// The statement failed by itself, or an administrator terminated it.
+    /// The statement failed by itself, or an administrator terminated the connection.
     Other,
 }
 
@@ -341,7 +341,7 @@ fn is_syntax_error(record: &LogRecord<'_>) -> bool {
     }
 }
 
-/// Commands of the replication protocol that are logged as statements.
+/// Whether a statement is a command of the replication protocol.
 fn is_replication_command(statement: &[u8]) -> bool {
     const COMMANDS: [&[u8]; 8] = [
         b"START_REPLICATION",

@@ -15,12 +15,13 @@ use crate::{
     },
 };
 
-/// A classified message.
+/// A `LOG` message, classified by the client's action that it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogMessage<'a> {
-    /// An action that starts now.
+    /// An action whose start is logged.
     Begin(ProtocolStep<'a>),
-    /// An action that ends now, and its duration. `step` is `None` if the text was logged before.
+    /// An action whose end is logged, with its duration. `step` is `None` if the message has no
+    /// text, for example because the text was logged at the start.
     End { micros: u64, step: Option<ProtocolStep<'a>> },
     /// A session was authorized.
     Authorized(AuthorizedNames<'a>),
@@ -40,7 +41,7 @@ pub(crate) enum LogMessage<'a> {
     Plan,
     /// A message of pgaudit: it mentions a statement, but is not one.
     Audit,
-    /// A statement or duration in another language, if the language is known.
+    /// A statement or duration in another language; `None` if the language is not known.
     OtherLanguage(Option<Language>),
     /// Any other message.
     Other,
@@ -256,8 +257,7 @@ fn split_at_text<'a>(text: &'a [u8], at: &[u8]) -> (&'a [u8], &'a [u8]) {
     }
 }
 
-/// Parses `server process (PID 4711) was terminated by signal 9: Killed`, or `exited with exit code
-/// 1`.
+/// Returns the process id in a message such as `server process (PID 4711) exited with exit code 1`.
 ///
 /// Source: `LogChildExit` in `postmaster.c`.
 fn parse_child_exit(text: &[u8]) -> Option<u32> {

@@ -40,7 +40,7 @@ impl PreparedStatement {
     }
 }
 
-/// The value of [`PreparedStatement::prefix`] for a name.
+/// Returns the value of [`PreparedStatement::prefix`] for a name.
 #[inline]
 fn name_prefix(name: &[u8]) -> (u64, usize) {
     let keyword = match name.first_chunk::<PREFIX_BYTES>() {
@@ -53,7 +53,7 @@ fn name_prefix(name: &[u8]) -> (u64, usize) {
 const PREFIX_BYTES: usize = 8;
 
 impl PreparedNames {
-    /// Remembers that `name` stands for `sql` from now on.
+    /// Stores `sql` as the text of the prepared statement `name`.
     pub(crate) fn insert(&mut self, name: &[u8], sql: Hashed<'_>) {
         let name_key = name_prefix(name);
         let is_last = self.statements.get(self.last).is_some_and(|known| known.is(name_key, name));
@@ -91,7 +91,7 @@ impl PreparedNames {
         self.is_new
     }
 
-    /// Whether `name` stands for this text; `None` if the name is not known.
+    /// Whether `sql` is the text of the prepared statement `name`; `None` if the name is not known.
     fn has_text(&self, name: &[u8], sql: &[u8]) -> Option<bool> {
         let name_key = name_prefix(name);
         let known = self.statements.iter().find(|known| known.is(name_key, name))?;
@@ -166,7 +166,7 @@ fn unambiguous_name_len(text: &[u8]) -> Option<usize> {
     starts_like_sql(sql).then_some(len)
 }
 
-/// Length of the statement's name at the front of an unambiguous text without a portal.
+/// Returns the length of the statement's name at the front of an unambiguous text without a portal.
 pub(crate) fn unambiguous_statement_len(text: &[u8]) -> Option<usize> {
     unambiguous_name_len(text).filter(|len| !text[..*len].contains(&b'/'))
 }

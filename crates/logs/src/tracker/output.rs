@@ -10,7 +10,7 @@ use crate::{
 
 /// A consumer of events.
 pub(crate) trait EventSink {
-    /// Handles an event, which is borrowed for this call only.
+    /// Handles an event, which is valid only during the call.
     fn event(&mut self, event: &EventRef<'_>);
 }
 

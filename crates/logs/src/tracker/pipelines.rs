@@ -13,7 +13,7 @@ use howdah_traffic::{ActionRef, Source};
 
 use super::vxid::Vxid;
 
-/// Assigns the actions of one session to pipelines.
+/// The state by which the actions of one session are assigned to pipelines.
 #[derive(Debug, Default)]
 pub(super) struct SessionPipelines {
     /// Number of the last pipeline.
@@ -51,7 +51,8 @@ struct AmbiguousExecution {
 pub(super) struct Membership {
     /// The number of the action's pipeline, if it is known.
     pub(super) pipeline: Option<u32>,
-    /// Number of executions, up to this one, now known to have an unknown Sync.
+    /// Number of executions, among this one and earlier ones, whose Sync has just turned out to be
+    /// unknown.
     pub(super) unknown: u64,
 }
 
@@ -209,8 +210,9 @@ impl SessionPipelines {
         before.map_or(0, |before| if before.is_counted { 1 } else { 2 })
     }
 
-    /// Removes the ambiguous execution, after which pipelines are known. Returns the number of
-    /// executions to count: 1 if it is of this transaction and was not counted.
+    /// Removes the ambiguous execution, because pipelines are known from now on. Returns the number
+    /// of executions to count: 1 if the removed one is of `transaction` and was not counted, else
+    /// 0.
     fn resolve_ambiguous(&mut self, transaction: Option<Vxid>) -> u64 {
         let before = self.ambiguous.take();
         let is_new = |before: &AmbiguousExecution| {
@@ -282,8 +284,8 @@ fn statement_block_change(statement: &[u8]) -> BlockChange {
     }
 }
 
-/// A cheap test that most statements fail: whether the text starts like a comment, with a
-/// parenthesis, or with the first two bytes of a keyword that begins or ends a block.
+/// Whether a text starts like a comment, with a parenthesis, or with the first two bytes of a
+/// keyword that begins or ends a block: a cheap test that most statements fail.
 fn may_change_blocks(text: &[u8]) -> bool {
     match text {
         [b'/' | b'-' | b'(', ..] => true,

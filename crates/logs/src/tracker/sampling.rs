@@ -1,5 +1,5 @@
-//! Detects that a log with statements at their end is only a sample: transactions are partly or
-//! completely missing.
+//! Detects that a log, whose statements are logged at their end, is only a sample: transactions are
+//! partly or completely missing.
 //!
 //! With `log_min_duration_sample` the server samples statements, with `log_transaction_sample_rate`
 //! transactions. The log does not say so, but its contents are inconsistent: a COMMIT has no BEGIN,
@@ -9,7 +9,7 @@ use howdah_sql::{Lexer, SqlCommand, TokenKind};
 
 use crate::record::spans::parse_u64;
 
-/// Detects inconsistencies between successive statements of a session.
+/// A detector of inconsistencies between successive statements of a session.
 #[derive(Debug, Default)]
 pub(super) struct SamplingDetector {
     /// Whether the session is inside a transaction block; `None` if that is not known.

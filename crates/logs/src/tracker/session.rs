@@ -99,12 +99,12 @@ impl LastLoggedStep {
         }
     }
 
-    /// The kind of the step, if there is one.
+    /// Returns the kind of the step, if there is one.
     pub(super) fn step(&self) -> Option<StepKind> {
         self.step
     }
 
-    /// The text of the step.
+    /// Returns the text of the step.
     pub(super) fn sql(&self) -> &[u8] {
         self.action.sql().as_bytes()
     }
@@ -177,7 +177,8 @@ impl BareDurations {
         self.last[1].is_none_or(|step| step.kind.is_some())
     }
 
-    /// Number of consecutive last steps of a transaction, if the log does not show their kinds.
+    /// Returns the number of the latest consecutive steps that ran in `transaction`; 0 if the log
+    /// shows the kinds of steps.
     pub(super) fn untagged_in(&self, transaction: Vxid) -> usize {
         let is_one = |step: BareStep| step.kind.is_none() && step.vxid == Some(transaction);
         if self.last[1].is_some_and(is_one) { self.in_transaction } else { 0 }
@@ -185,8 +186,8 @@ impl BareDurations {
 
     /// Removes and returns the durations of parse and bind. If the log does not show the kinds of
     /// steps, two durations are taken for parse and bind, and a single one for the bind of an
-    /// earlier statement; of more than two, some belong to unlogged actions. `may_parse`: the
-    /// statement was not parsed before, as far as the log shows.
+    /// earlier statement; of more than two, some belong to unlogged actions. `may_parse` means that
+    /// the statement was not parsed before, as far as the log shows.
     pub(super) fn take_parse_and_bind(
         &mut self,
         may_parse: bool,
@@ -216,7 +217,7 @@ impl SessionName {
         Self { logged: logged.to_vec(), text: name_text(logged).into() }
     }
 
-    /// Whether `logged` is a different name.
+    /// Whether `logged` is a different name; false if it is empty.
     #[inline]
     fn differs(&self, logged: &[u8]) -> bool {
         !logged.is_empty() && self.logged != logged
@@ -235,8 +236,8 @@ impl SessionName {
 }
 
 impl TrackedSession {
-    /// Creates the session first seen in `record`; `previous_id` is that of the process's previous
-    /// session.
+    /// Creates the session first seen in `record`. `previous_id` is the id of the previous session
+    /// of its process.
     pub(super) fn new(
         key: SessionKey,
         record: &LogRecord<'_>,
@@ -286,7 +287,7 @@ impl TrackedSession {
         self.digest = IdentityDigest::new(id, &user.text, &database.text, &application.text);
     }
 
-    /// The fields that are common to all events of the session.
+    /// Returns the fields that are common to all events of the session.
     #[inline]
     pub(super) fn identity(&self) -> EventIdentity<'_> {
         let Self { id, user, database, application, digest, .. } = self;
@@ -334,8 +335,8 @@ impl TrackedSession {
         }
     }
 
-    /// Whether a record's session fields contain nothing new and certainly identify the session.
-    /// This then holds for all records with the same fields.
+    /// Whether a record's session fields contain nothing new and certainly identify the session. If
+    /// so, the same is true of all records with these fields.
     #[inline]
     pub(super) fn is_up_to_date(&self, record: &LogRecord<'_>) -> bool {
         let is_identified_by_id = !self.logged_id.is_empty() && !record.session_id().is_empty();
@@ -346,7 +347,8 @@ impl TrackedSession {
             && (!self.remote.is_empty() || record.remote().is_empty())
     }
 
-    /// Stores the session fields of a record, whose names are the session's if `is_named`.
+    /// Stores the session fields of a record. If `is_named`, its names are known to be those of the
+    /// session.
     #[inline]
     pub(super) fn update_from(&mut self, record: &LogRecord<'_>, is_named: bool) {
         if !is_named {
@@ -384,7 +386,7 @@ impl TrackedSession {
         self.update_digest();
     }
 
-    /// The identity of the open action.
+    /// Returns the identity of the open action.
     pub(super) fn open_identity(&self) -> EventIdentity<'_> {
         let Some(former) = &self.previous_names else { return self.identity() };
         let PreviousNames { user, database, application, digest } = &**former;
@@ -407,8 +409,8 @@ impl TrackedSession {
         }
     }
 
-    /// Counts lines that the server numbered between the last record and this one, and repeated
-    /// lines whose numbers go back.
+    /// Counts lost lines, whose numbers are between those of the last record and of this one, or a
+    /// repeated record, whose number is not higher than the last.
     #[inline]
     pub(super) fn count_lines(&mut self, record: &LogRecord<'_>, facts: &mut LogFacts) {
         let Some((first, last)) = record.lines() else { return };
@@ -420,7 +422,7 @@ impl TrackedSession {
         }
     }
 
-    /// Creates an event of this session without an outcome.
+    /// Creates an event of this session without an outcome, and assigns it to a pipeline.
     pub(super) fn draft<'a>(
         &mut self,
         time: Timestamp,
@@ -441,17 +443,19 @@ impl TrackedSession {
         }
     }
 
-    /// The start of an action that ended at `end`. Times in a log are truncated to milliseconds or
-    /// seconds, so the difference may precede the end of the session's previous action.
+    /// Returns the start of an action that ended at `end`, but not before the end of the session's
+    /// previous action: times in a log are truncated to milliseconds or seconds, so the difference
+    /// may be too early.
     pub(super) fn start_time(&self, end: Timestamp, micros: u64) -> Timestamp {
         let start = end - std::time::Duration::from_micros(micros);
         start.max(self.earliest_start).min(end)
     }
 }
 
-/// The id of a new session: `%c`, or its equivalent, start second and process id in hexadecimal. If
-/// the log does not show the start, the first record's time is used; without a process id, the id
-/// consists of user, database and client address.
+/// Returns the id of a new session: `%c`, or an equivalent that consists of the start time, in
+/// seconds since the Unix epoch, and the process id, both in hexadecimal. If the log does not show
+/// the start, the first record's time is used; without a process id, the id consists of user,
+/// database and client address.
 fn id(record: &LogRecord<'_>) -> Arc<str> {
     if !record.session_id().is_empty() {
         return String::from_utf8_lossy(record.session_id()).into();

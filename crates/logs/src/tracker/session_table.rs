@@ -7,7 +7,7 @@ use howdah_traffic::{ActionRef, Source, Timestamp};
 use super::{is_client, message::AuthorizedNames, output::EventOutput, session::TrackedSession};
 use crate::{collections::hashing::Map, record::LogRecord};
 
-/// All open sessions. Each keeps its slot as long as it exists.
+/// The table of all open sessions. A session keeps its slot as long as it exists.
 #[derive(Debug, Default)]
 pub(super) struct SessionTable {
     slots: Vec<Option<Box<TrackedSession>>>,
@@ -25,7 +25,7 @@ pub(super) struct SessionTable {
     last_removed: Option<(SessionKey, Arc<str>)>,
 }
 
-/// Identifies a session. A process has one session at a time, so keys may repeat later.
+/// The key of a session. A process has one session at a time, so keys may repeat later.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum SessionKey {
     Process(u32),
@@ -63,7 +63,7 @@ pub(crate) struct SessionMemo {
 const SESSIONS_MAX: usize = 1 << 16;
 
 impl SessionTable {
-    /// The slot of a session.
+    /// Returns the slot of a session.
     #[inline]
     pub(super) fn find(&self, key: &SessionKey) -> Option<usize> {
         match key {
@@ -72,18 +72,18 @@ impl SessionTable {
         }
     }
 
-    /// The session in a slot, for changes; `None` if the slot is empty.
+    /// Returns the session in a slot for changes; `None` if the slot is empty.
     #[inline]
     pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut TrackedSession> {
         self.slots.get_mut(slot)?.as_deref_mut()
     }
 
-    /// The session in a slot; `None` if it is empty.
+    /// Returns the session in a slot; `None` if the slot is empty.
     pub(super) fn get(&self, slot: usize) -> Option<&TrackedSession> {
         self.slots.get(slot)?.as_deref()
     }
 
-    /// The session of a memo, if it still exists and has not changed.
+    /// Returns the session of a memo, if it still exists and has not changed.
     #[inline]
     pub(super) fn recall(&self, memo: &SessionMemo) -> Option<&TrackedSession> {
         let session = self.slots.get(memo.slot)?.as_deref()?;
@@ -138,8 +138,8 @@ impl SessionTable {
         Some(slot)
     }
 
-    /// The slot of the session that performs an action. Emits a Connect if none was logged. `None`
-    /// for processes without a client: walsenders, parallel workers, background processes.
+    /// Returns the slot of the session that performs an action. Emits a Connect if none was logged.
+    /// `None` for processes without a client: walsenders, parallel workers, background processes.
     pub(super) fn acting_session(
         &mut self,
         slot: Option<usize>,
@@ -168,7 +168,7 @@ impl SessionTable {
         Some((slot, session))
     }
 
-    /// The session of a record, created if there is none.
+    /// Returns the session in `slot`, or creates the session of a record if there is none.
     pub(super) fn entry(
         &mut self,
         slot: Option<usize>,
@@ -222,7 +222,7 @@ impl SessionTable {
         Some(session)
     }
 
-    /// Replaces the session in a slot, if any, with a new one.
+    /// Creates a session, after removing the one in `slot`, if any.
     pub(super) fn replace(
         &mut self,
         slot: Option<usize>,
@@ -286,7 +286,7 @@ impl SessionTable {
         }
     }
 
-    /// Handles a restart of the server: no earlier session is left.
+    /// Removes all sessions, because the server has restarted.
     pub(super) fn restart(&mut self, record: &LogRecord<'_>, output: &mut EventOutput<'_>) {
         for (_, slot) in self.by_age() {
             self.remove(slot, record.time(), output);
@@ -311,7 +311,7 @@ impl SessionTable {
         }
     }
 
-    /// Slots in the order in which their sessions were last seen, oldest first.
+    /// Returns the number of each session's last record and the session's slot, in ascending order.
     fn by_age(&self) -> Vec<(u64, usize)> {
         let seen = |(slot, session): (usize, &Option<Box<TrackedSession>>)| {
             session.as_ref().map(|session| (session.last_seen, slot))

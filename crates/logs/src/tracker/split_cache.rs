@@ -8,7 +8,7 @@ use howdah_traffic::Hashed;
 
 use super::names::{normalize_name, unambiguous_statement_len};
 
-/// Recently split texts of all sessions.
+/// A cache of recently split texts of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct SplitCache {
     slots: Vec<CachedSplit>,
@@ -60,7 +60,8 @@ impl SplitCache {
     }
 }
 
-/// The slot of a text, by its ends and its length; `None` if it has less than eight bytes.
+/// Returns the slot of a text, computed from its ends and its length; `None` if it has less than
+/// eight bytes.
 #[inline]
 fn slot(text: &[u8]) -> Option<usize> {
     let front = u64::from_le_bytes(*text.first_chunk()?);

@@ -152,12 +152,13 @@ fn check_transactions(
     summary.facts.missing_transactions += evidence.missing_transactions;
 }
 
-/// The query id, if the server computed one.
+/// Returns the query id, if the server computed one.
 pub(super) fn query_id(record: &LogRecord<'_>) -> Option<i64> {
     record.query_id().filter(|id| *id != 0)
 }
 
-/// Parses a step's text into an action.
+/// Parses a step's text into an action; counts a problem and returns `None` if the text has no
+/// name.
 fn parse_action<'a>(
     session: &mut TrackedSession,
     step: ProtocolStep<'a>,
@@ -207,7 +208,7 @@ fn parse_action<'a>(
     })
 }
 
-/// The action of a Query message.
+/// Returns the action of a Query message.
 pub(super) fn simple(sql: Hashed<'_>) -> ActionRef<'_> {
     match copy_direction(sql.as_bytes()) {
         Some(direction) => ActionRef::Copy { sql, direction },
@@ -215,7 +216,7 @@ pub(super) fn simple(sql: Hashed<'_>) -> ActionRef<'_> {
     }
 }
 
-/// The values in a record's DETAIL. Without any, a statement without placeholders has no
+/// Returns the values in a record's DETAIL. Without any, a statement without placeholders has no
 /// parameters.
 fn parameters<'a>(
     sql: &[u8],
@@ -236,8 +237,8 @@ fn parameters<'a>(
     values
 }
 
-/// The parameters of a statement without logged values: none if it has no placeholders, else
-/// unknown.
+/// Returns the parameters of a statement without logged values: none if it has no placeholders,
+/// else unknown.
 pub(super) fn no_values(sql: &[u8]) -> Option<ParametersRef<'static>> {
     if howdah_sql::placeholder_count(sql) > 0 { None } else { Some(ParametersRef::NONE) }
 }
@@ -255,8 +256,8 @@ pub(super) fn step_kind(record: &LogRecord<'_>) -> Option<StepKind> {
     }
 }
 
-/// Whether a record identifies its step. If [`step_kind`] is `None`, the step is neither parse nor
-/// bind.
+/// Whether a record identifies its step by a command tag or a server function. If so, and
+/// [`step_kind`] returns `None`, the step is neither parse nor bind.
 #[inline]
 fn is_other_step(record: &LogRecord<'_>) -> bool {
     !record.tag().is_empty() || !record.function().is_empty()

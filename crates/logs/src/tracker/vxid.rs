@@ -12,8 +12,8 @@ pub(super) struct Vxid {
 const BYTES_MAX: usize = 23;
 
 impl Vxid {
-    /// Stores an id. `None` for `3/0`, which stands for the absence of a transaction, and for a
-    /// text that is empty, longer than any id, or not ASCII.
+    /// Parses an id. Returns `None` for one such as `3/0`, which marks the absence of a
+    /// transaction, and for a text that is empty, longer than any id, or not ASCII.
     #[inline]
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         if text.is_empty() || text.len() > BYTES_MAX || text.ends_with(b"/0") || !text.is_ascii() {

@@ -127,8 +127,8 @@ pub struct AuthenticatedClient {
     pub database: String,
     /// The negotiated protocol version, 3.0 or 3.2.
     pub version: ProtocolVersion,
-    /// Whether the client runs as the OS user of this process, and uses the console as user
-    /// `howdah`, `pgbouncer` or `pgcat`.
+    /// Whether the client runs as the OS user of the pooler, and uses the console as user `howdah`,
+    /// `pgbouncer` or `pgcat`.
     pub is_owner: bool,
     /// The kind of replication that the connection is for, if any.
     pub replication: Replication,
@@ -323,7 +323,8 @@ impl ClientHandshake {
         ClientStep::Close(why)
     }
 
-    /// Handles one startup packet or request, which has no tag. `Ok(None)` means to continue.
+    /// Handles one startup packet or request, which has no tag. `Ok(None)` means that more input
+    /// can be handled at once.
     fn handle_packet(&mut self) -> Result<Option<ClientStep>, Rejection> {
         let may_begin_tls = !self.has_requested_tls && self.tls.is_none() && self.offers_tls();
         if self.input.first() == Some(&TLS_HANDSHAKE) && may_begin_tls {
@@ -432,7 +433,7 @@ impl ClientHandshake {
         exchange::ScramContext { end_point_hash: facts.end_point_hash, nonce: self.entropy.nonce }
     }
 
-    /// Handles one message of the client.
+    /// Handles the client's response to an authentication request.
     fn handle_response(
         &mut self,
         request: Box<StartupRequest>,
@@ -463,7 +464,7 @@ impl ClientHandshake {
         Ok(Some(self.apply_outcome(request, outcome)))
     }
 
-    /// Writes the message of an authentication step.
+    /// Writes the message of an authentication step, if it has one, and returns the step's outcome.
     fn write_request(
         &mut self,
         outcome: Result<exchange::AuthOutcome, Rejection>,

@@ -5,8 +5,7 @@
 //! ```
 //!
 //! Arguments are separated by whitespace; a backslash escapes the next character. A `-` in a name
-//! stands for `_`. Source: `pg_split_opts` in `postinit.c`, `ParseLongOption` in
-//! `guc.c`.
+//! means `_`. Source: `pg_split_opts` in `postinit.c`, `ParseLongOption` in `guc.c`.
 
 use crate::SessionParameter;
 

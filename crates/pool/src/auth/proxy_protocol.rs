@@ -28,7 +28,7 @@ pub enum ProxySource {
 }
 
 impl ProxySource {
-    /// Whether this source covers a connection from `from`; `None` stands for a Unix socket.
+    /// Whether this source covers a connection from `from`; `None` means a Unix socket.
     pub(crate) fn matches(&self, from: Option<IpAddr>) -> bool {
         match (self, from) {
             (Self::Unix, None) => true,

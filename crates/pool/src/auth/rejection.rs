@@ -155,7 +155,7 @@ pub enum Rejection {
     /// The client selected a SASL mechanism that was not offered.
     #[error("client selected an invalid SASL authentication mechanism")]
     Mechanism,
-    /// A SCRAM message is malformed, or does not belong to this exchange.
+    /// A SCRAM message is malformed, or does not match the exchange.
     #[error("malformed SCRAM message")]
     Scram,
     /// SCRAM channel binding failed: client and pooler are not the two ends of one TLS connection.
@@ -173,7 +173,7 @@ pub enum Rejection {
     /// The client needs a new pool, and the maximum number of pools is reached.
     #[error("no more pools allowed: the pooler can have {0}")]
     TooManyPools(
-        /// The maximum.
+        /// The maximum number of pools.
         usize,
     ),
     /// The pooler is shutting down: only its console still accepts connections.

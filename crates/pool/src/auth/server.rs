@@ -61,7 +61,7 @@ pub struct ServerHandshake {
     is_running_query: bool,
 }
 
-/// Identity, credentials and protection of a login to a server.
+/// The input of a login to a server: identity, credentials and protection of the connection.
 #[derive(Clone, Debug)]
 pub struct ServerIntent {
     /// The user, database, secret and configured parameters.
@@ -73,7 +73,7 @@ pub struct ServerIntent {
     /// The keys from a client's SCRAM login. Without a password, they allow logins to servers that
     /// store the same verifier.
     pub client_keys: Option<ScramKeys>,
-    /// How the connection is protected.
+    /// The protection of the connection against eavesdropping.
     pub protection: ServerProtection,
 }
 

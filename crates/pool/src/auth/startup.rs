@@ -23,7 +23,7 @@ pub(super) struct StartupRequest {
     pub(super) settings: Vec<SessionParameter>,
     /// The server role that the client requests with `target_session_attrs`.
     pub(super) role: Option<TargetRole>,
-    /// Whether the client is the OS user of this process, on the console.
+    /// Whether the client runs as the OS user of the pooler and uses the console.
     pub(super) is_owner: bool,
     /// The user's secret from an auth query.
     pub(super) secret: Option<StoredSecret>,

@@ -17,10 +17,11 @@ use parking_lot::{Mutex, MutexGuard};
 use super::{CheckSeq, ServerStatus, WriteTracker};
 use crate::{config::ConfiguredRole, core::time::Time};
 
-/// Bits of the eligibility that workers read: the requests for which the server is eligible, and
-/// reasons against waiting for it.
+/// Bit of the eligibility that workers read: the server accepts writes.
 pub(super) const PRIMARY: u8 = 1;
+/// The server serves reads as a standby.
 pub(super) const REPLICA: u8 = 2;
+/// The server serves requests that accept any role.
 pub(super) const ANY: u8 = 4;
 /// The server is [`ServerStatus::Stale`] or [`ServerStatus::Foreign`], a primary that is not the
 /// accepted one: clients must not stay connected to it.
@@ -67,7 +68,8 @@ struct HealthState {
     findings: CheckFindings,
 }
 
-/// Period during which a server other than the primary gets no clients, and the reason.
+/// A ban of a server: a period during which it gets no clients, and the reason. The primary is
+/// never banned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberBan {
     /// Time at which the ban started.

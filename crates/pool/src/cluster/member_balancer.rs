@@ -45,9 +45,11 @@ pub(crate) struct MemberBalancer {
     pub(crate) cluster: Arc<ClusterSpec>,
     /// Version of the member states when the bit sets were copied; 0 if they must be copied again.
     version: u32,
-    /// Bit sets of members suitable for any request, for writes, and for reads on a standby.
+    /// Bit set of members suitable for requests that accept any role.
     any: u64,
+    /// Bit set of members that accept writes.
     primary: u64,
+    /// Bit set of members that serve reads as standbys.
     replica: u64,
     /// Bit set of members that returned less than `slow_start` ago.
     slow_starting: u64,
@@ -95,7 +97,7 @@ struct MemberSpeed {
 /// Fixed-point scale of loads: one request in progress counts as this many units.
 const LOAD_PARTS: u64 = 256;
 
-/// Latencies are clamped to an hour, to avoid overflow.
+/// Maximum latency in nanoseconds, an hour. Longer latencies are clamped, to avoid overflow.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
 impl MemberBalancer {

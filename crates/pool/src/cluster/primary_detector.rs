@@ -87,7 +87,7 @@ pub(crate) struct PrimaryDetector {
     last_primary: Option<LastPrimary>,
     /// System identifier of the primary, if known.
     system_identifier: Option<i64>,
-    /// How long a primary that returned must wait until it is accepted.
+    /// Delay before a primary that returned is accepted.
     primary_rejoin_delay: Duration,
     /// Whether a server with another system identifier is excluded from being the primary.
     require_same_system_identifier: bool,
@@ -100,7 +100,7 @@ pub(crate) struct PrimaryDetector {
     timeline_regression: Option<TimelineRegression>,
 }
 
-/// The event that a primary was accepted although a newer timeline was known.
+/// The acceptance of a primary although a newer timeline was known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimelineRegression {
     /// Index of the accepted primary.
@@ -320,8 +320,8 @@ impl PrimaryDetector {
         self.servers.get(server)?.last_report.as_ref().map(|(report, _)| report)
     }
 
-    /// Returns the servers that reported not to be in recovery, except those configured as
-    /// replicas.
+    /// Returns the servers whose last report says that they are not in recovery, except those
+    /// configured as replicas.
     fn candidates(&self) -> impl Iterator<Item = (usize, &HealthReport)> {
         let all = (0..self.servers.len()).zip(&self.roles);
         let all = all.filter(|(_, role)| **role != ConfiguredRole::Replica);
@@ -343,8 +343,9 @@ impl PrimaryDetector {
     }
 
     /// Determines the primary's system identifier: that of the configured primary, or else the
-    /// previous one while any server reports it. Returns whether it is unambiguous: if the
-    /// candidates belong to several systems, exactly one of these must have a standby.
+    /// previous one while any server reports it, or else that of the candidates. Returns whether it
+    /// is unambiguous: if the candidates have several identifiers, exactly one of these must be
+    /// that of a standby too.
     fn resolve_system(&mut self) -> bool {
         let named = self.roles.iter().position(|role| *role == ConfiguredRole::Primary);
         if let Some(report) = named.and_then(|at| self.report_of(at)) {

@@ -58,10 +58,10 @@ pub(crate) enum MemberChoice {
     Chosen(PoolId),
     /// The primary, because no standby has replayed the client's writes.
     Redirected(PoolId),
-    /// No member for now: no standby has replayed the client's writes, and no other server is
-    /// suitable.
+    /// No member can be used yet: no standby has replayed the client's writes, and no other server
+    /// is suitable.
     AwaitReplay,
-    /// No member, because none is suitable.
+    /// No member is suitable.
     NoMember,
 }
 

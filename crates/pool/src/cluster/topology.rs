@@ -121,7 +121,8 @@ impl ClusterTopology {
         self.detector.take_timeline_regression()
     }
 
-    /// Discards the reports and timelines of unreachable servers.
+    /// Discards the reports of unreachable servers, and determines the statuses of all servers
+    /// anew.
     pub(crate) fn reset(&mut self, now: Time) {
         self.detector.reset();
         let statuses = self.statuses(now);

@@ -19,17 +19,17 @@ use std::{
 
 use super::thinning::thin;
 
-/// The number that the next health check in this process gets.
+/// The number of the next health check.
 static NEXT_SEQ: AtomicU64 = AtomicU64::new(1);
 
 /// The number of a health check. Checks are numbered in the order in which they are sent.
 ///
-/// 0 precedes all checks: every server has replayed what was written before it.
+/// 0 precedes all checks: a standby need not have replayed anything to satisfy it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckSeq(u64);
 
 impl CheckSeq {
-    /// Allocates the number of a check that is sent after this call.
+    /// Allocates the number of a check, which must be sent afterwards.
     pub(crate) fn allocate() -> Self {
         Self(NEXT_SEQ.fetch_add(1, Ordering::SeqCst))
     }
@@ -42,8 +42,8 @@ impl CheckSeq {
         Self(number)
     }
 
-    /// Returns the number of the next check. It will be sent after this call, so it covers
-    /// everything acknowledged so far.
+    /// Returns the number of the next check to be sent. That check covers everything acknowledged
+    /// so far.
     pub(crate) fn upcoming() -> Self {
         Self(NEXT_SEQ.load(Ordering::SeqCst))
     }
@@ -94,7 +94,7 @@ pub(crate) struct WriteTracker {
     check_requested: AtomicBool,
     /// The number of the last check that the primary has replied to.
     answered: AtomicU64,
-    /// Whether a client waits for a standby to catch up.
+    /// Whether a check of the standbys was requested, because a client waits for one to catch up.
     replay_requested: AtomicBool,
 }
 
@@ -157,7 +157,7 @@ impl WriteTracker {
 /// Maximum number of entries in an [`LsnHistory`].
 const ENTRIES_MAX: usize = 512;
 
-/// The WAL position of the primary at each check.
+/// The primary's WAL insert position at each past check.
 ///
 /// Check numbers and positions both increase. A full history is thinned: the older its entries, the
 /// fewer remain, so a standby with a large lag finds only a coarse entry until it catches up.

@@ -1,4 +1,4 @@
-//! [`AuthQuery`]: how the secret of an unlisted user is queried from a server.
+//! [`AuthQuery`]: the query that reads the secret of an unlisted user from a server.
 
 use super::{CONSOLE_DATABASES, Config};
 

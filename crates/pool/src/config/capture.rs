@@ -1,4 +1,4 @@
-//! `[pool.capture]`: which parts of clients' traffic are captured, and where they are stored.
+//! `[pool.capture]`: settings for capturing clients' traffic.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -15,10 +15,10 @@ pub struct CaptureConfig {
     pub path: Option<PathBuf>,
     /// Whether the pooler starts a capture when it starts.
     pub start: bool,
-    /// How the rows that clients send for COPY are captured.
+    /// The captured part of the rows that clients send for COPY.
     pub copy: CopyCapture,
-    /// Maximum bytes of COPY rows captured per message, from 0 to 128 MiB. A COPY beyond the limit
-    /// is captured without its rows.
+    /// Maximum bytes of rows captured for the COPYs of one message, from 0 to 128 MiB. A COPY
+    /// beyond the limit is captured without its rows.
     pub copy_bytes_max: u32,
     /// Whether captured values are replaced by other values of the same shape.
     pub redact: bool,

@@ -101,23 +101,23 @@ impl ConfiguredRole {
     }
 }
 
-/// Load balancing, health checks and failover: `[pool.databases.NAME.cluster]`.
+/// Settings of load balancing, health checks and failover: `[pool.databases.NAME.cluster]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ClusterConfig {
-    /// How the server for a transaction is selected from the eligible ones.
+    /// The method of selecting the server for a transaction from the eligible ones.
     pub strategy: Strategy,
     /// The role preference of clients that do not state one.
     #[serde(with = "toml::role_preference")]
     pub role: RolePreference,
-    /// How long a failed replica is banned.
+    /// Time for which a failed replica is banned.
     #[serde(with = "durations::duration")]
     pub ban: Duration,
-    /// How long a recovered server gets a reduced, growing share of the load.
+    /// Time for which a recovered server gets a reduced, growing share of the load.
     #[serde(with = "durations::duration")]
     pub slow_start: Duration,
-    /// How long health checks may fail before requests running on the server are aborted; `None`,
-    /// written 0, means never.
+    /// Time for which health checks may fail before requests running on the server are aborted;
+    /// `None`, written 0, means no limit.
     #[serde(with = "durations::timeout")]
     pub check_failure_timeout: Option<Duration>,
     /// Interval between two health checks of a server.
@@ -138,10 +138,11 @@ pub struct ClusterConfig {
     /// Whether a server whose system identifier differs from the primary's is excluded: it belongs
     /// to another database cluster.
     pub require_same_system_identifier: bool,
-    /// How long a primary that was unreachable gets no writes, unless a standby streams from it.
+    /// Time for which a primary that was unreachable gets no writes, unless a standby streams from
+    /// it.
     #[serde(with = "durations::duration")]
     pub primary_rejoin_delay: Duration,
-    /// How long a client waits while no server is eligible; with `None`, written 0, only
+    /// Maximum time that a client waits while no server is eligible; with `None`, written 0, only
     /// `timeouts.query-wait` applies.
     #[serde(with = "durations::timeout")]
     pub failover_timeout: Option<Duration>,

@@ -35,7 +35,7 @@ pub struct DatabaseConfig {
     /// Whether cleartext passwords may be sent to the database's servers over connections that are
     /// neither encrypted nor local.
     pub allow_cleartext_password: Option<bool>,
-    /// When a client releases its server connection.
+    /// The pool mode, which determines when a client releases its server connection.
     pub mode: Option<PoolMode>,
     /// Maximum number of server connections per user, without the reserve; 0 means no limit.
     pub pool_size: Option<u32>,
@@ -54,7 +54,7 @@ pub struct DatabaseConfig {
     /// Age at which an idle server connection is closed.
     #[serde(with = "toml::optional_duration")]
     pub server_lifetime: Option<Duration>,
-    /// How long a client may wait for a server connection.
+    /// Maximum time that a client waits for a server connection.
     #[serde(with = "toml::optional_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
     /// The order in which `hosts` are used.
@@ -76,9 +76,9 @@ pub struct DatabaseConfig {
     pub servers: Vec<ServerEntry>,
     /// Load balancing over `servers`, or over the servers of each shard.
     pub cluster: ClusterConfig,
-    /// How requests are routed to servers.
+    /// Settings for routing requests to servers.
     pub routing: RoutingConfig,
-    /// How rows are distributed over shards.
+    /// The distribution of rows over shards.
     pub sharding: ShardingConfig,
     /// Shards, each with its own servers; instead of `servers`.
     pub shards: Vec<ShardEntry>,
@@ -90,10 +90,10 @@ pub struct DatabaseConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadBalanceHosts {
-    /// Each new connection goes to the next host.
+    /// Each new connection is opened to the next host.
     #[default]
     RoundRobin,
-    /// Each new connection goes to the first reachable host.
+    /// Each new connection is opened to the first reachable host.
     First,
 }
 

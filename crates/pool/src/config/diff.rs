@@ -25,7 +25,7 @@ use super::{
 };
 use crate::hba::Hba;
 
-/// A key whose value has changed.
+/// A changed key, or an added or removed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigChange {
     /// The key's path below `[pool]`.

@@ -52,7 +52,8 @@ impl KeyLocations {
     }
 
     /// Creates a diagnostic for a key, with the file and line of the key or, if it is not set, of
-    /// its nearest parent that is. If there is none, it has the configuration file and no line.
+    /// its nearest parent that is. If there is none, the diagnostic has the configuration file and
+    /// no line.
     fn diagnostic(&self, key: &str, text: String) -> Diagnostic {
         let parents = self.keys.iter().filter(|(path, ..)| is_same_or_child(key, path));
         let nearest = parents.max_by_key(|(path, ..)| path.len());
@@ -186,7 +187,7 @@ impl Config {
         Ok(Self::read_str(&text, path)?)
     }
 
-    /// Like [`Config::read`] for a text that has already been read from `path`.
+    /// Does the same as [`Config::read`] for a text that has already been read from `path`.
     ///
     /// # Errors
     ///

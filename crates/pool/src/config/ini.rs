@@ -11,7 +11,7 @@
 //! A comment cannot follow a value on its line. A key consists of `A-Z`, `a-z`, `0-9` and `_.-*`,
 //! or of anything in single quotes. A value may be empty.
 
-/// A line of the file.
+/// A line of a `pgbouncer.ini`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IniLine<'a> {
     /// `[name]`.

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::durations;
 
-/// Additional events to log: `[pool.log]`. Destination and format of the log are settings of the
-/// whole process.
+/// Settings that select additional events to log: `[pool.log]`. Destination and format of the log
+/// are settings of the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LogConfig {

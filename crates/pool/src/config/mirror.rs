@@ -41,7 +41,8 @@ pub struct MirrorEntry {
     /// Maximum bytes of all clients' buffered and running transactions together.
     #[serde(default = "default_buffer_bytes")]
     pub buffer_bytes: u32,
-    /// How long a transaction may run at the mirror, and how long it may wait for a connection.
+    /// Maximum time that a transaction may run at the mirror, and that it may wait for a
+    /// connection.
     #[serde(default = "default_timeout", with = "durations::duration")]
     pub timeout: Duration,
 }

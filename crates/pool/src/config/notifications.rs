@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// LISTEN in transaction and statement mode: `[pool.notifications]`.
+/// Settings of LISTEN in transaction and statement mode: `[pool.notifications]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NotificationConfig {

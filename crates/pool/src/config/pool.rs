@@ -12,7 +12,8 @@ use super::{
 
 /// The resolved settings of a pool, that is, of one user in one database.
 ///
-/// Settings of the user override those of the database, which override those of `[pool]`.
+/// Settings of the user override those of the database, which override those of `[pool]`. For
+/// maximum numbers, `None` means no limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolSettings {
     /// Endpoints of the servers; never empty.
@@ -29,7 +30,7 @@ pub struct PoolSettings {
     /// Whether cleartext passwords may be sent over connections that are neither encrypted nor
     /// local.
     pub allow_cleartext_password: bool,
-    /// When a client gives its server connection back.
+    /// The pool mode, which determines when a client releases its server connection.
     pub mode: PoolMode,
     /// Maximum number of server connections, without the reserve; `None` means no limit.
     pub size: Option<NonZeroU32>,

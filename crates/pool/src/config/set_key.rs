@@ -19,7 +19,7 @@ pub(crate) enum SetError {
     /// The name is neither a key of PgBouncer nor one of the keys of `[pool]` that SET can change.
     #[error("unrecognized parameter {0:?}")]
     Unknown(String),
-    /// The key has no effect in this program.
+    /// The key is one of PgBouncer's, and has no effect in howdah.
     #[error("{name} has no effect: {why}")]
     Ignored {
         /// Name of the key.
@@ -30,12 +30,12 @@ pub(crate) enum SetError {
     /// The key can be changed only by a restart.
     #[error("parameter {0:?} cannot be changed without a restart")]
     NeedsRestart(String),
-    /// The key's parser rejects the value.
+    /// The value is malformed, violates a rule, or names a file that cannot be used.
     #[error("{name}: {why}")]
     Invalid {
         /// Name of the key.
         name: String,
-        /// The error of the value's parser.
+        /// The problem with the value.
         why: String,
     },
 }

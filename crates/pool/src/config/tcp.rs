@@ -23,7 +23,7 @@ pub struct TcpConfig {
     /// Number of unanswered probes after which the connection is closed.
     #[serde(with = "toml::limit")]
     pub keepalive_count: Option<NonZeroU32>,
-    /// How long sent data may stay unacknowledged before the connection is closed
+    /// Maximum time that sent data may stay unacknowledged before the connection is closed
     /// (TCP_USER_TIMEOUT).
     #[serde(with = "durations::timeout")]
     pub user_timeout: Option<Duration>,

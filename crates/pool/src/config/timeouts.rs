@@ -20,17 +20,17 @@ pub struct TimeoutConfig {
     /// Maximum idle time of a client outside a transaction.
     #[serde(with = "durations::timeout")]
     pub client_idle: Option<Duration>,
-    /// How long a client may wait for a server connection.
+    /// Maximum time that a client waits for a server connection.
     #[serde(with = "durations::timeout")]
     pub query_wait: Option<Duration>,
-    /// How long a client waits for a server connection before it gets a notice; `None` means that
+    /// Time that a client waits for a server connection before it gets a notice; `None` means that
     /// it gets none.
     #[serde(with = "durations::timeout")]
     pub query_wait_notify: Option<Duration>,
-    /// How long a request may run on a server before its client is disconnected.
+    /// Maximum time that a request may run on a server before its client is disconnected.
     #[serde(with = "durations::timeout")]
     pub query: Option<Duration>,
-    /// How long a transaction, or a request outside one, may take before its client is
+    /// Maximum time that a transaction, or a request outside one, may take before its client is
     /// disconnected.
     #[serde(with = "durations::timeout")]
     pub transaction: Option<Duration>,
@@ -41,7 +41,7 @@ pub struct TimeoutConfig {
     /// server closes the connection.
     #[serde(with = "durations::timeout")]
     pub cancel_wait: Option<Duration>,
-    /// How long a client waits before the pool may use its reserve; `None` means that the reserve
+    /// Time that a client waits before the pool may use its reserve; `None` means that the reserve
     /// is not used.
     #[serde(with = "durations::timeout")]
     pub reserve_wait: Option<Duration>,
@@ -62,27 +62,28 @@ pub struct TimeoutConfig {
     /// zero, it is always run.
     #[serde(with = "durations::duration")]
     pub server_check_delay: Duration,
-    /// How long new clients are accepted after SIGTERM or SIGINT, while `/readyz` fails.
+    /// Time for which new clients are accepted after SIGTERM or SIGINT, while `/readyz` fails;
+    /// `None` means that none are accepted.
     #[serde(with = "durations::timeout")]
     pub shutdown_delay: Option<Duration>,
-    /// How long clients are served after SIGTERM or SIGINT before the pooler exits anyway; counted
-    /// from the end of `shutdown_delay`. In a takeover, how long the old process serves clients
+    /// Maximum time for which clients are served after SIGTERM or SIGINT, counted from the end of
+    /// `shutdown_delay`. In a takeover, the maximum time for which the old process serves clients
     /// that cannot be handed over.
     #[serde(with = "durations::timeout")]
     pub shutdown: Option<Duration>,
-    /// How long a pool without clients and servers is retained. A pool with a minimum size is never
-    /// removed.
+    /// Time for which a pool without clients and servers is retained. A pool with a minimum size is
+    /// never removed.
     #[serde(with = "durations::timeout")]
     pub pool_idle: Option<Duration>,
-    /// How long an unused pool of a database that only matches the entry `"*"` is retained, unless
-    /// `pool_idle` is shorter.
+    /// Time for which an unused pool of a database that only matches the entry `"*"` is retained,
+    /// unless `pool_idle` is shorter.
     #[serde(with = "durations::timeout")]
     pub autodb_idle: Option<Duration>,
     /// Interval between DNS lookups of a server's name. Connections to an address that is gone are
     /// replaced as they become idle.
     #[serde(with = "durations::duration")]
     pub dns_max_ttl: Duration,
-    /// How long SUSPEND waits for clients and servers to read their pending output.
+    /// Maximum time that SUSPEND waits for clients and servers to read their pending output.
     #[serde(with = "durations::timeout")]
     pub suspend: Option<Duration>,
 }

@@ -8,8 +8,8 @@ use howdah_connect::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Encryption of connections from clients and to servers: `[pool.tls]`. Unix sockets are never
-/// encrypted.
+/// Settings for the encryption of connections from clients and to servers: `[pool.tls]`. Unix
+/// sockets are never encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TlsConfig {
@@ -19,7 +19,8 @@ pub struct TlsConfig {
     pub server: TlsSideConfig,
 }
 
-/// Encryption of connections from clients or to servers: `[pool.tls.client]`, `[pool.tls.server]`.
+/// Settings for the encryption of connections on one side of the pooler: `[pool.tls.client]`,
+/// `[pool.tls.server]`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TlsSideConfig {

@@ -17,7 +17,7 @@ impl Config {
         self.to_toml_with(&[])
     }
 
-    /// Like [`Config::to_toml`], with `comments` written above their keys.
+    /// Returns the same section as [`Config::to_toml`], with `comments` above their keys.
     pub(super) fn to_toml_with(&self, comments: KeyComments<'_>) -> String {
         let mut table = without(table(self), &table(&Self::default()));
         // `Config::default()` has no databases or users, so their entries are compared with a

@@ -114,7 +114,7 @@ pub(super) mod optional_timeout {
     }
 }
 
-/// Serde module for the check query; `false` means none.
+/// Serde module for the check query; `false` means none, and `true` an empty query.
 pub(super) mod check_query {
     use super::{Deserialize, Deserializer, Serializer};
 

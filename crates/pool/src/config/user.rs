@@ -20,7 +20,7 @@ pub struct UserConfig {
     /// Whether the secret is from the user list, which may be reloaded.
     #[serde(skip)]
     pub secret_is_listed: bool,
-    /// When a client of this user releases its server connection.
+    /// The pool mode, which determines when the user's clients release their server connections.
     pub mode: Option<PoolMode>,
     /// Maximum number of server connections of this user in one database, without the reserve; 0
     /// means no limit.
@@ -32,13 +32,13 @@ pub struct UserConfig {
     pub max_servers: Option<u32>,
     /// Maximum number of clients of this user; 0 means no limit.
     pub max_clients: Option<u32>,
-    /// How long a request may run before its client is disconnected.
+    /// Maximum time that a request may run before its client is disconnected.
     #[serde(with = "toml::optional_timeout")]
     pub query_timeout: Option<Option<Duration>>,
-    /// How long a client may wait for a server connection.
+    /// Maximum time that a client waits for a server connection.
     #[serde(with = "toml::optional_timeout")]
     pub query_wait_timeout: Option<Option<Duration>>,
-    /// How long a transaction, or a request outside one, may take before its client is
+    /// Maximum time that a transaction, or a request outside one, may take before its client is
     /// disconnected.
     #[serde(with = "toml::optional_timeout")]
     pub transaction_timeout: Option<Option<Duration>>,

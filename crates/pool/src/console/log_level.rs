@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 
 use tracing::level_filters::LevelFilter;
 
-/// The control of the log level, if the program has provided one: the log belongs to the process.
+/// The control of the log level; unset until [`allow_log_level_changes`] is called.
 static LOG_LEVEL: OnceLock<LogLevelControl> = OnceLock::new();
 
-/// The function that changes the log level of the process, as provided by the program.
+/// Changes the log level of the process with a function that the program provides.
 #[derive(Debug)]
 struct LogLevelControl {
     /// The level at process start.
@@ -40,7 +40,7 @@ pub(crate) fn is_log_level(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// The level does not exist, or the program does not allow changes.
+/// The value is not a level, or changes are not allowed.
 pub(crate) fn set_log_level(name: &str, value: &str) -> Result<Option<String>, LogLevelError> {
     let fixed = || LogLevelError::Fixed { name: name.to_owned() };
     let log = LOG_LEVEL.get().ok_or_else(fixed)?;

@@ -74,7 +74,8 @@ const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 /// Maximum number of prepared statements in a session; the same maximum applies to portals.
 const NAMES_MAX: usize = 1000;
 
-/// Returned if the client must be disconnected: it sent Terminate or violated the protocol.
+/// The error for a client that must be disconnected, because it sent Terminate or violated the
+/// protocol.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Disconnect;
 

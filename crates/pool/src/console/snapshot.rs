@@ -25,8 +25,8 @@ pub struct PoolerSnapshot {
     pub at: SystemTime,
     /// Pools, ordered by id.
     pub pools: Vec<PoolView>,
-    /// Counts of removed pools by database; `None` stands for all databases that are unused and not
-    /// in the configuration.
+    /// Counts of removed pools by database; `None` means all databases that are unused and not in
+    /// the configuration.
     pub removed: Vec<(Option<String>, PoolStats)>,
     /// Clients of all workers; empty unless requested.
     pub clients: Vec<ClientView>,

@@ -1,4 +1,5 @@
-//! Hands clients over to another process, with their sockets, and accepts clients from one.
+//! Hands clients over to another process, with their sockets, and adopts clients that another
+//! process hands over.
 
 use std::{sync::Arc, time::Duration};
 
@@ -91,7 +92,7 @@ impl Core {
     }
 
     /// Removes a client without closing its connection, and returns its owner pool and state. Its
-    /// id may then be reused. Returns `None`, without any change, if the client cannot be handed
+    /// slot may then be reused. Returns `None`, without any change, if the client cannot be handed
     /// over now.
     pub fn hand_over_client(
         &mut self,

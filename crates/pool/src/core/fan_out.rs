@@ -1,4 +1,4 @@
-//! Requests on several shards: starts their sub-requests, merges the replies, and finishes. See
+//! Runs requests on several shards: starts their sub-requests, and merges the replies. See
 //! [`crate::core::fan_out::active`].
 //!
 //! Work that follows from a sub-request's replies is deferred to the end of the call that delivered
@@ -26,7 +26,8 @@ use crate::{
 };
 
 impl Core {
-    /// Starts a client's request that runs on several shards.
+    /// Records a client's request to run on several shards. Its sub-requests start at the end of
+    /// the current call into the core.
     pub(super) fn start_fan_out(
         &mut self,
         id: ClientId,
@@ -78,7 +79,7 @@ impl Core {
     }
 
     /// Advances a client's fan-out request as far as possible: starts the next sub-request,
-    /// continues a COPY, or finishes.
+    /// continues a COPY, or finishes the request.
     fn advance_fan_out(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         self.collect_sub_requests(id, io);
         let Some(client) = self.clients.get_mut(id) else { return };
@@ -154,8 +155,8 @@ impl Core {
         self.deferred.push(DeferredWork::Client(id));
     }
 
-    /// Merges replies for a sub-request with those for the others, and sends the result to the
-    /// client.
+    /// Merges replies for a sub-request with those for the request's other sub-requests, and sends
+    /// the result to the client.
     pub(super) fn merge_sub_request_output(
         &mut self,
         sub_request: SubRequest,

@@ -20,9 +20,9 @@ use crate::{
 ///
 /// - After [`CoreIo::close`] or [`CoreIo::hand_over`] the id is invalid: the worker reports nothing
 ///   more about it, and the core may reuse its slot for another connection within the same call.
-/// - A peer is not paused initially. While it is paused, the worker does not read from it. It need
-///   not change the peer's registration in the event loop: with edge-triggered readiness a flag is
-///   enough, if [`CoreIo::resume`] makes the worker try to read again.
+/// - A peer is not paused initially. While it is paused, the worker does not read from it. The
+///   worker need not change the peer's registration in the event loop: with edge-triggered
+///   readiness a flag is enough, if [`CoreIo::resume`] makes the worker try to read again.
 /// - Errors are never returned. The bytes of a failed send are lost, but count as sent; the worker
 ///   then calls [`crate::Core::client_closed`] or [`crate::Core::server_closed`].
 pub trait CoreIo {

@@ -231,10 +231,10 @@ impl Core {
         }
     }
 
-    /// Does nothing while a server has unanswered requests or an open transaction or batch.
-    /// Otherwise releases the server from its client, unless it is in session mode or the client's
-    /// last message is incomplete; if the database was removed, disconnects the client instead. For
-    /// a server that is being cleaned, takes the next step.
+    /// Releases a server from its client if all requests are answered and no transaction or batch
+    /// is open, unless the pool is in session mode or the client's last message is incomplete. If
+    /// the database was removed, disconnects the client instead. For a server that is being
+    /// cleaned, takes the next step.
     pub(super) fn release_if_quiescent(&mut self, server_id: ServerId, io: &mut dyn CoreIo) {
         let ignores_replies = self.injects(InjectedFault::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };

@@ -210,8 +210,8 @@ impl Rewriter<'_> {
 }
 
 impl ReplyHandler<'_> {
-    /// Called with the command tag when a client's LISTEN or UNLISTEN has been executed. Warns the
-    /// client if the pooler could not track the statement.
+    /// Handles the command tag of a client's LISTEN or UNLISTEN. Warns the client if the pooler
+    /// could not track the statement.
     pub(super) fn listen_completed(&mut self, tag: &[u8]) {
         self.server.session_state |= SessionStateFlags::from_tag(tag);
         let Some(client) = self.client.as_deref_mut().filter(|_| self.multiplexes_listen) else {

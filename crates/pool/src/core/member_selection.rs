@@ -205,8 +205,8 @@ impl Core {
         self.redirect_waiting(owner, io);
     }
 
-    /// Periodic work for clusters: updates the load balancers, and applies changes of member states
-    /// that the worker has not reported.
+    /// Updates the load balancers of all clusters, and applies changes of member states that the
+    /// worker has not reported.
     pub(super) fn sweep_clusters(&mut self, io: &mut dyn CoreIo) {
         for owner in self.owner_pools() {
             let Some(mut balancers) = self.pool(owner).balancers.take() else { continue };
@@ -241,8 +241,9 @@ impl Core {
         balancers.iter().flat_map(|balancers| balancers.members()).collect()
     }
 
-    /// Applies pending state changes before a member's servers are assigned: the member may have
-    /// become unsuitable, such as a primary that was demoted while the server logged in.
+    /// Moves waiting clients to suitable members if the cluster's state has changed. Called before
+    /// a member's servers are assigned, because the member may have become unsuitable: a primary
+    /// may have been demoted during the login to it.
     #[inline]
     pub(super) fn apply_cluster_changes(&mut self, pool: PoolId, io: &mut dyn CoreIo) {
         let Some(state) = &self.pools[pool.index()] else { return };

@@ -166,8 +166,8 @@ impl Core {
         queues.into_iter().any(is_behind)
     }
 
-    /// Called when a client or a mirror client is removed: closes its queues, or returns its
-    /// prepared statements to its queue.
+    /// Called when a client or a mirror client is removed: closes the client's queues, or returns
+    /// the mirror client's prepared statements to its queue.
     pub(super) fn stop_mirroring(&mut self, client: &mut ClientConnection) {
         match &mut client.kind {
             ClientKind::Plain | ClientKind::SubRequest(_) => {}

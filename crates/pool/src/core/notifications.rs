@@ -91,7 +91,8 @@ impl Core {
         }
     }
 
-    /// Requests the channels of a client that was taken over from another process.
+    /// Requests that the dedicated connection listen to the channels of a client that was taken
+    /// over from another process.
     pub fn resume_listening(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get(id) else { return };
         let Some(channels) = &client.channels else { return };

@@ -52,7 +52,7 @@ pub enum ClientRefusal {
     ServerSetup {
         /// The SQLSTATE that the server sent, or one that the pooler chose for the failure.
         sqlstate: [u8; 5],
-        /// The error message of the server or the operating system.
+        /// The error message of the server, the operating system or the pooler.
         message: String,
     },
     /// No suitable server of the client's database became available in time.

@@ -33,7 +33,7 @@ pub struct CoreReport {
 pub struct PoolReport {
     /// The pool's id, which is the same in every worker.
     pub pool: PoolId,
-    /// The pooling mode: when a client's server is released.
+    /// The pooling mode, which determines when a client's server is released.
     pub mode: PoolingMode,
     /// Statistics since this worker added the pool.
     pub stats: PoolStats,
@@ -46,7 +46,7 @@ pub struct PoolReport {
 pub struct PoolCounts {
     /// Number of clients that have a server or do not need one now.
     pub clients_active: u32,
-    /// Number of clients that wait for a server.
+    /// Number of clients that wait for a server, or for their login to finish.
     pub clients_waiting: u32,
     /// Number of server connections on which a login is in progress.
     pub servers_login: u32,
@@ -117,7 +117,7 @@ pub enum ServerPhase {
     Active,
     /// The server is being checked, or reset after a client.
     Tested,
-    /// A CancelRequest to the server is in flight.
+    /// The server has no client, and a CancelRequest to it is in flight.
     BeingCanceled,
 }
 

@@ -93,8 +93,8 @@ impl Core {
         }
     }
 
-    /// Reroutes requests from the members of a cluster that fail health checks, if the requests
-    /// allow it.
+    /// Reroutes all requests that can be rerouted from the members of a cluster that fail health
+    /// checks.
     pub(super) fn reroute_requests(&mut self, owner: PoolId, io: &mut dyn CoreIo) {
         if let Some(balancers) =
             self.pools[owner.index()].as_mut().and_then(|it| it.balancers.as_mut())

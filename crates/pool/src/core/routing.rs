@@ -32,7 +32,7 @@ const KNOWN_STATEMENTS_MAX: usize = 512;
 #[derive(Debug)]
 pub(crate) struct ClientRouting {
     pub(crate) session: RouteSession,
-    /// Which side answers the batch that the next messages belong to.
+    /// The side that answers the batch of the next messages.
     pub(crate) batch_owner: BatchOwner,
     /// Number of bytes at the start of the remaining input that have already been inspected and
     /// routed.
@@ -118,8 +118,8 @@ impl ClientRouting {
         }
     }
 
-    /// Called when a server has been linked. `shard` is the server's shard; `value` returns its
-    /// parameters.
+    /// Records the shard of the server that was linked to the client, and its encoding if that is
+    /// not known yet. `value` returns the server's parameters.
     pub(crate) fn server_linked<'a>(
         &mut self,
         shard: u32,
@@ -172,8 +172,8 @@ impl ClientRouting {
     }
 }
 
-/// Returns the servers that are suitable for a role preference. `Auto` depends on the statement's
-/// text, and counts as `Any` until there is one.
+/// Returns the role of the servers that are suitable for a role preference. `Auto` depends on the
+/// statement's text, and counts as `Any` until there is one.
 pub(crate) fn target_role(preference: RolePreference) -> TargetRole {
     match preference {
         RolePreference::Primary => TargetRole::Primary,

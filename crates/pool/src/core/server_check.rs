@@ -18,7 +18,7 @@ use crate::{
 
 impl Core {
     /// Returns the idle server for the next client of a pool. Returns `None` if there is none, if
-    /// it must be checked first, if the database is paused, or if the worker is suspended.
+    /// that server must be checked first, if the database is paused, or if the worker is suspended.
     #[inline]
     pub(super) fn next_idle_server(&self, pool_id: PoolId) -> Option<ServerId> {
         let pool = self.pools[pool_id.index()].as_ref()?;

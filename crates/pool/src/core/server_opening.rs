@@ -173,8 +173,9 @@ impl Core {
             .map(|it| it.state_since)
     }
 
-    /// Closes an idle server of another pool, if this pool can then open one. Returns whether it
-    /// did.
+    /// Closes an idle server of another pool so that the pool `pool_id` can open one. A server
+    /// within the other pool's share must have been idle for [`MIN_SERVER_AGE`]. Returns whether a
+    /// server was closed.
     pub(super) fn evict_for(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) -> bool {
         let limits = Arc::clone(&self.pool(pool_id).spec.server_limits);
         let mut others =

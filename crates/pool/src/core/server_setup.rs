@@ -213,8 +213,8 @@ pub(super) fn mark_listen_in_batch(
     });
 }
 
-/// Why encoding cannot fail: names come from startup packets, servers or the pooler itself, and
-/// values are length-prefixed.
+/// The reason why encoding cannot fail: names come from startup packets, servers or the pooler
+/// itself, and values are length-prefixed.
 const NO_ZERO_BYTE: &str = "names have no zero byte, and values are short";
 
 /// Returns the query string that resets the changed session state, and records that state as reset.

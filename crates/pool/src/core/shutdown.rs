@@ -8,8 +8,8 @@ use crate::{
 
 impl Core {
     /// Disconnects all clients that are idle outside a transaction, logging in, or waiting for a
-    /// server, as PgBouncer does. Call it again after every event until no clients are left, so
-    /// that the others are disconnected when they become idle.
+    /// server, as PgBouncer does. Call this again after every event until no clients are left, so
+    /// that the remaining clients are disconnected when they become idle.
     pub fn drain(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for index in 0..self.clients.slots() {

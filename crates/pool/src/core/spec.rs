@@ -14,9 +14,9 @@ use crate::{
 /// The pooling mode, which determines when a client releases its server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PoolingMode {
-    /// Until the client disconnects.
+    /// A client keeps its server until it disconnects.
     Session,
-    /// Until the client's transaction has ended and all its requests are answered.
+    /// A client keeps its server until its transaction has ended and all its requests are answered.
     #[default]
     Transaction,
     /// Like [`PoolingMode::Transaction`], but a client that opens a transaction block is
@@ -27,7 +27,7 @@ pub enum PoolingMode {
 /// The settings of a pool, the same in every worker.
 #[derive(Clone, Debug)]
 pub struct PoolSpec {
-    /// How long a client keeps its server.
+    /// The pooling mode, which determines when a client releases its server.
     pub mode: PoolingMode,
     /// The limits from which every server connection, except those of the reserve, acquires a
     /// permit. The first is the pool's own size; the others (database, user, host, total) are
@@ -54,7 +54,7 @@ pub struct PoolSpec {
     pub reset: Option<ResetQuery>,
     /// The query that runs after a server's login, and again after each reset.
     pub connect_query: Option<Arc<ConnectQuery>>,
-    /// The query that checks, before a client gets it, a server that has been idle for a long time.
+    /// The query that checks a long-idle server before a client gets it.
     pub check: Option<CheckQuery>,
     /// Whether the least recently used idle server is used first, instead of the most recently used
     /// one.
@@ -71,7 +71,7 @@ pub struct PoolSpec {
     pub welcome: Arc<WelcomeMessage>,
     /// The effect of administrators' commands on the database, such as PAUSE.
     pub admin_state: Arc<AdminState>,
-    /// The name of the pool's user, for `PAUSE` of single users.
+    /// The name of the pool's user, by which an administrator can pause single users.
     pub user: Arc<str>,
     /// Timeouts for the pool's clients and servers.
     pub timeouts: PoolTimeouts,
@@ -113,7 +113,8 @@ pub struct CheckQuery {
     pub idle: Duration,
 }
 
-/// Servers beyond a pool's size (PgBouncer's `reserve_pool_size`).
+/// The settings of a pool's reserve: servers beyond the pool's size (PgBouncer's
+/// `reserve_pool_size`).
 #[derive(Clone, Debug)]
 pub struct ReservePool {
     /// The limits from which each reserve server acquires a permit: the reserve's size, and all

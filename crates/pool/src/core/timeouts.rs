@@ -72,7 +72,7 @@ impl Core {
         if is_still { Time::NEVER } else { self.next_sweep }
     }
 
-    /// Runs a sweep, if one is due.
+    /// Enforces timeouts and does other periodic work, if a sweep is due.
     pub(super) fn sweep(&mut self, io: &mut dyn CoreIo) {
         if self.now < self.next_sweep || self.is_suspended {
             return;

@@ -1,4 +1,4 @@
-//! `pg_ident.conf`: which certificate names or OS users may log in as which users.
+//! `pg_ident.conf`: maps certificate names and OS users to the users that they may log in as.
 //!
 //! ```text
 //! map  system-name        user

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Tokens are separated by whitespace; a comma continues a field. A token in double quotes is never
-//! a keyword; a quote within quotes is doubled. `@file` stands for all tokens of that file. Source:
+//! a keyword; a quote within quotes is doubled. `@file` means all tokens of that file. Source:
 //! `next_token` and `tokenize_auth_file` in `hba.c`.
 
 use std::{

@@ -1,4 +1,4 @@
-//! [`EventWriter`]: redacts, hashes and writes the events of a recording.
+//! [`EventWriter`]: redacts, hashes and writes the events of a capture.
 
 use std::error::Error;
 
@@ -98,7 +98,8 @@ impl EventWriter {
         counts.report(&self.hash, withheld, error)
     }
 
-    /// Finishes the current file if it is large or old enough; its manifest gets the report.
+    /// Sets the report for the manifest, and finishes the current file if it is large or old
+    /// enough.
     pub(super) fn rotate_file(&mut self, report: Value) {
         self.capture.set_report(report);
         if let Err(error) = self.capture.finish_file_if_due() {

@@ -38,9 +38,9 @@ pub(super) struct SimBackend {
     /// Locks, channels and tables that remain after the end of a transaction.
     leftovers: Vec<&'static str>,
     leftover_owner: Option<u32>,
-    /// Channels that the session listens to, and changes that are pending until commit; `None`
-    /// stands for `UNLISTEN *`.
+    /// Channels that the session listens to.
     channels: Vec<String>,
+    /// Changes of `channels` that are pending until commit; `None` means `UNLISTEN *`.
     pending: Vec<Option<String>>,
     /// The client whose statement ran last.
     pub(super) last_client: Option<u32>,
@@ -542,7 +542,8 @@ impl SimBackend {
         self.complete("SELECT 1");
     }
 
-    /// Checks that the session has no state left by a client other than the statement's.
+    /// Records a violation if a statement runs on the wrong shard, in another client's transaction,
+    /// or with another client's session state.
     fn check_owner(&mut self, sql: &str) {
         let Some(token) = sql.rsplit(' ').next().filter(|token| token.starts_with('c')) else {
             return;

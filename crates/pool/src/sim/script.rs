@@ -333,7 +333,7 @@ impl SimClient {
         }
     }
 
-    /// Selects a shard, or queries which one is selected.
+    /// Writes a command that selects a shard or queries the selected one.
     fn command(&mut self, buf: &mut Vec<u8>, random: &mut SimRandom) {
         let is_new = self.reference.client_shard.is_none();
         if self.is_in_block || !is_new && random.percent(30) {

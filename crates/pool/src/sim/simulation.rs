@@ -90,7 +90,7 @@ struct SimWorker {
     peers: HashMap<PeerId, SimPeer>,
 }
 
-/// One simulation: workers, clients, servers, and the queue of scheduled events.
+/// A simulation: workers, clients, servers, and the queue of scheduled events.
 pub(super) struct Simulation {
     random: SimRandom,
     now: u64,
@@ -237,8 +237,8 @@ impl Simulation {
         self.schedule(self.now + delay, event);
     }
 
-    /// Runs until no event is left, or a guarantee is violated. Returns the counters of the mirror,
-    /// if there is one.
+    /// Runs until all clients are closed, no event is left, the maximum number of events or time is
+    /// reached, or a guarantee is violated. Returns the counters of the mirror, if there is one.
     pub(super) fn run(mut self) -> Result<Option<MirrorReport>, String> {
         for _ in 0..EVENTS_MAX {
             let Some(Reverse(key)) = self.queue.pop() else { break };

@@ -111,7 +111,8 @@ fn wait_readable(
 /// Maximum number of notices about changed settings in one reply. The log contains all changes.
 const NOTICES_MAX: usize = 200;
 
-/// Returns the first [`NOTICES_MAX`] texts, and a note with the number of texts left out.
+/// Returns the first [`NOTICES_MAX`] texts and, if there are more, a note with the number of texts
+/// left out.
 fn truncated(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut texts: Vec<_> = texts.collect();
     if texts.len() > NOTICES_MAX {

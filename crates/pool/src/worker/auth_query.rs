@@ -59,7 +59,7 @@ enum AuthQueryError {
     Encode(#[from] EncodeError),
 }
 
-/// Runs an auth query; `None` if the user does not exist or the query fails.
+/// Runs an auth query. Returns `None` if the user does not exist or the query fails.
 pub(super) fn user_secret(
     auth_query: &AuthQuery,
     worker: &Mailbox,

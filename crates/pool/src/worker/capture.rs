@@ -23,7 +23,7 @@ use crate::{
     recorder::{CaptureRecorder, CaptureStartError, RecorderSettings, RecorderStatus},
 };
 
-/// The captures of this process, one at a time.
+/// The running capture of the pooler, or the last one. Only one runs at a time.
 #[derive(Debug, Default)]
 pub(super) struct Captures(Mutex<CaptureState>);
 
@@ -31,7 +31,7 @@ pub(super) struct Captures(Mutex<CaptureState>);
 struct CaptureState {
     /// The recorder of the running capture, or of the last one.
     recorder: Option<Arc<CaptureRecorder>>,
-    /// Number of captures that this process has tried to start. It numbers the last one.
+    /// Number of captures that the pooler has tried to start; also the number of the last one.
     started: u32,
 }
 
@@ -65,7 +65,7 @@ pub enum CaptureError {
     KeyFile {
         /// The path of the key file.
         path: PathBuf,
-        /// The I/O error.
+        /// The error of opening or reading the file.
         #[source]
         source: std::io::Error,
     },
@@ -98,7 +98,7 @@ impl PoolerHandle {
     ///
     /// # Errors
     ///
-    /// [`CaptureError`]. Nothing is captured after an error.
+    /// [`CaptureError`]. No capture is started then.
     pub fn start_capture(&self, name: Option<&str>) -> Result<PathBuf, CaptureError> {
         let config = self.config();
         let path = capture_path(&config.capture, name)?;
@@ -164,7 +164,7 @@ impl PoolerHandle {
         Ok(status)
     }
 
-    /// Returns the status of the running capture, or of the last one.
+    /// Returns the status of the running capture, or of the last one; `None` if there was none.
     pub fn capture(&self) -> Option<RecorderStatus> {
         let recorder = self.shared.captures.current().recorder.clone();
         recorder.map(|recorder| recorder.status())

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::recorder::CaptureRecorder;
 
-/// How long the start of a capture waits for replies of servers.
+/// Maximum time that the start of a capture waits for replies from servers.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum duration of one search while a capture runs. Servers that are left over are queried in
@@ -42,7 +42,8 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum delay before a failed query is retried.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// A database by the name of its entry in the settings, and the number of the shard.
+/// Identifies a shard of a database, by the name of the database's entry in the settings and the
+/// number of the shard (0 without shards).
 type DatabaseShard = (String, u32);
 
 /// The servers of a capture's databases, as far as they have been queried.
@@ -63,7 +64,7 @@ struct FailedQuery {
 struct Candidate {
     key: DatabaseShard,
     entry: Arc<PoolEntry>,
-    /// Whether a login may reach one of several servers.
+    /// Whether the pool has several hosts, so that it is uncertain which server a login reaches.
     has_several_hosts: bool,
 }
 
@@ -154,8 +155,8 @@ impl ServerFinder {
         common
     }
 
-    /// Searches until the recording or the pooler has ended, and reports what it finds to the
-    /// recorder.
+    /// Searches repeatedly until the capture or the pooler has ended, and reports the server to the
+    /// recorder whenever a search has found more databases.
     pub(super) fn run(mut self, shared: &SharedState, recorder: &CaptureRecorder) {
         while !recorder.is_finished() && !shared.is_stopped() {
             let found = self.found.len();

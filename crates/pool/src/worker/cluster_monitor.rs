@@ -63,7 +63,8 @@ struct LoggedStatus {
     role: &'static str,
     is_foreign: bool,
     is_unresponsive: bool,
-    /// Whether the server is a primary on an older timeline, and no other primary exists.
+    /// Whether the server is a primary on an older timeline, while no server is accepted as the
+    /// primary.
     is_only_primary: bool,
 }
 
@@ -85,9 +86,10 @@ pub(super) struct ClusterMonitor {
     is_conflict_logged: AtomicBool,
     /// For each server, whether its actual role last differed from the configured one.
     role_conflicts: Box<[AtomicBool]>,
-    /// Number of checks requested so far.
+    /// Number of requests so far to check all servers immediately. A thread that sees a new number
+    /// runs a check.
     check_requests: AtomicU32,
-    /// The wakers of the threads.
+    /// The wakers of the check threads, by server index; `None` until the thread has started.
     wakers: Mutex<Vec<Option<Waker>>>,
     has_started: AtomicBool,
     is_stopped: AtomicBool,
@@ -156,7 +158,8 @@ impl ClusterMonitor {
         self.wakers.lock()
     }
 
-    /// Whether a client that uses read-your-writes waits for a check of this server.
+    /// Whether a check of this server may let standbys serve more reads of clients that use
+    /// read-your-writes.
     fn is_check_awaited(&self, member: &MemberHealth) -> bool {
         let writes = &self.state.write_tracker;
         if member.accepts_writes() {
@@ -221,7 +224,7 @@ impl ClusterMonitor {
     }
 
     /// Discards what is known about unreachable servers, determines the roles and the timeline from
-    /// the reports of the others, and checks all servers again.
+    /// the reports of reachable servers, and checks all servers again.
     pub(super) fn reset(&self, now: Time) {
         let (mut topology, mut logged) = (self.topology(), self.logged());
         topology.reset(now);

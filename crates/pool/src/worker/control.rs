@@ -33,7 +33,7 @@ use crate::{
     console::{DatabaseSelector, ShutdownRequest, log_level},
 };
 
-/// A handle to a running pooler.
+/// A handle for administering and monitoring a running pooler.
 #[derive(Clone, Debug)]
 pub struct PoolerHandle {
     pub(super) mailboxes: Arc<[Arc<Mailbox>]>,
@@ -166,7 +166,8 @@ impl PoolerHandle {
         self.mailboxes.iter().for_each(|mailbox| mailbox.send(message()));
     }
 
-    /// Waits until every running worker has confirmed, but not longer than [`REPLY_TIMEOUT`].
+    /// Waits until every running worker has confirmed over `done`, but not longer than
+    /// [`REPLY_TIMEOUT`].
     pub(super) fn wait_for_all(&self, done: &mpsc::Receiver<()>) {
         let deadline = Instant::now() + REPLY_TIMEOUT;
         for _ in 0..self.mailboxes.len() {
@@ -191,8 +192,8 @@ impl PoolerHandle {
         }
     }
 
-    /// Pauses all databases like PAUSE, but does not wait for servers to become idle. If the pooler
-    /// is suspended, does nothing and returns `false`.
+    /// Pauses all databases like PAUSE, but does not wait until their servers are closed. If the
+    /// pooler is suspended, does nothing and returns `false`.
     pub fn pause_all(&self) -> bool {
         let may = !self.shared.is_suspended();
         if may {
@@ -329,7 +330,8 @@ impl PoolerHandle {
         Ok(())
     }
 
-    /// Closes a client by its ID. Returns whether it existed.
+    /// Closes a client by its ID. Returns whether it existed; also `false` if its worker did not
+    /// reply.
     pub(super) fn kill_client(&self, id: u64) -> bool {
         let (worker, client) = parse_client_id(id);
         let Some(mailbox) = self.mailboxes.get(usize::from(worker.0)) else { return false };
@@ -361,7 +363,8 @@ impl PoolerHandle {
         Ok(())
     }
 
-    /// Bans a server, given as `host` or `host:port`, in all clusters. Returns the banned servers.
+    /// Bans a server in all clusters, for `lasts` or, if that is `None`, the configured time.
+    /// Returns the banned servers.
     pub(super) fn ban(
         &self,
         server: &str,
@@ -378,8 +381,8 @@ impl PoolerHandle {
     }
 
     /// Discards what is known about a database's unreachable servers, and determines the roles and
-    /// the timeline from the reports of the others. Returns the new roles; `None` if the database
-    /// is not a cluster or has not been used yet.
+    /// the timeline from the reports of reachable servers. Returns the new roles; `None` if the
+    /// database is not a cluster or has not been used yet.
     pub(super) fn reset_cluster(&self, database: &str) -> Option<Vec<String>> {
         let config = self.config();
         let name = directory::entry_name(&config, database);

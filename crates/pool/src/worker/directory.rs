@@ -102,7 +102,7 @@ struct DirectoryState {
     routes: HashMap<String, Arc<howdah_route::RouteSettings>>,
 }
 
-/// Identifies the clients and servers that a pool is for.
+/// Identifies a pool by the clients and servers that it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolKey {
     /// The database, by the name that clients use.

@@ -38,7 +38,7 @@ type ResolveFn = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 /// Addresses by host and port.
 type FirstAddresses = HashMap<(String, u16), Vec<SocketAddr>>;
 
-/// Resolves host names of servers: with the operating system's resolver, or a test's function.
+/// Resolves host names of servers, with the operating system's resolver or a test's function.
 #[derive(Clone)]
 pub struct HostResolver {
     resolve: Arc<ResolveFn>,

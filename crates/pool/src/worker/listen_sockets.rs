@@ -10,7 +10,7 @@ use crate::config::Config;
 /// The listening sockets of a pooler.
 #[derive(Debug)]
 pub(super) struct ListenSockets {
-    /// The listeners of each worker.
+    /// The listeners of each worker, by worker ID.
     pub(super) listeners: Vec<Vec<Listener>>,
     /// The TCP addresses, with actual ports.
     pub(super) addresses: Vec<SocketAddr>,

@@ -38,8 +38,8 @@ pub(super) enum WorkerMessage {
     Cancel(CancelKey, Option<SocketAddr>),
     /// Closes a connection that has not logged in, to make room for another.
     CloseStartup(StartupRef),
-    /// A helper has finished a login step. The slot belongs to the login only if its generation
-    /// still matches.
+    /// A helper has finished a login step. The result is discarded if the slot has another
+    /// generation by now.
     LoginStepDone {
         pending: Box<PendingLogin>,
         progress: LoginProgress,

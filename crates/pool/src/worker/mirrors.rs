@@ -55,17 +55,18 @@ const QUIET_PERIOD: Duration = Duration::from_secs(5);
 /// Minimum interval between two log messages about a mirror.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The state of all mirrors as last logged.
+/// Logs when a mirror starts to drop transactions, and when it keeps up again.
 #[derive(Debug, Default)]
 pub(super) struct MirrorLog {
     states: HashMap<(String, String), MirrorLogState>,
 }
 
-/// The state of a mirror as last logged.
+/// The counts and times that decide what to log about a mirror.
 #[derive(Debug, Default)]
 struct MirrorLogState {
     dropped: u64,
-    /// The number of drops before the current ones started, if their start was logged.
+    /// The number of drops before the current period of drops; `None` unless the start of that
+    /// period was logged.
     dropped_before: Option<u64>,
     last_drop: Option<Instant>,
     /// The number of transactions that the mirror had run at the time of the last drop.

@@ -2,8 +2,8 @@
 //! clients.
 //!
 //! The connection has its own thread for as long as any client listens. Workers queue requests and
-//! wake the thread; it replies with messages. Notifications go to each worker once, with the list
-//! of clients that receive them.
+//! wake the thread; it replies with messages. Notifications are sent to each worker once, with the
+//! list of clients that receive them.
 //!
 //! The connection logs in as one of the users whose clients listen. In a cluster it connects to the
 //! primary, since a standby does not accept LISTEN. When it is lost, or the primary moves, it is
@@ -149,7 +149,8 @@ impl Drop for NotificationBatch {
 }
 
 impl ListenMultiplexers {
-    /// Sends a client's request to the multiplexer of its database, which is created if needed.
+    /// Sends a request to the multiplexer of a database. If there is none, creates one for a
+    /// request that needs a connection, and drops any other request.
     pub(super) fn send_request(
         &self,
         database: &str,

@@ -176,7 +176,7 @@ impl PendingLogin {
         }
     }
 
-    /// Provides the resolved address, or the reason why it is unknown.
+    /// Sets the resolved address, or the reason why it is unknown.
     pub(super) fn set_address(&mut self, address: Result<SocketAddr, String>) {
         match &mut self.kind {
             PendingKind::Client(_) => {}
@@ -270,5 +270,5 @@ fn origin(stream: &Stream) -> ClientOrigin {
     }
 }
 
-/// Size of reads during a login, whose packets are short, in bytes.
+/// Size in bytes of reads during a login, whose packets are short.
 const READ_BYTES: usize = 1024;

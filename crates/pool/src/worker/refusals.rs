@@ -18,10 +18,11 @@ use parking_lot::Mutex;
 use super::control::PoolerHandle;
 use crate::auth::{RefusalReason, Rejection};
 
-/// Interval of summaries of refusals that were not logged individually.
+/// Interval between summaries of refusals that were not logged individually.
 const SUMMARY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of warnings for one reason before it is summarized; one more is allowed each second.
+/// Number of warnings for one reason before further refusals are only summarized; one more is
+/// allowed each second.
 const LOGIN_BURST: u32 = 10;
 
 /// Like [`LOGIN_BURST`], for reasons that are usually known before the user name: one line a second
@@ -123,7 +124,7 @@ impl Refusals {
         }
     }
 
-    /// Counts and logs a CancelRequest with an unknown key.
+    /// Counts a CancelRequest with an unknown key, and logs it unless the rate limit is reached.
     pub(super) fn record_cancel_key(&self, from: Option<SocketAddr>) {
         let reason = RefusalReason::CancelKey;
         if self.count(reason) {

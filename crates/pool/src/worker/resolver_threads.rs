@@ -54,7 +54,8 @@ impl ResolverThreads {
         Ok(Self { names, waiting })
     }
 
-    /// Resolves the name that a pending login needs, then continues the login.
+    /// Queues the host name that a pending login needs. A thread resolves the name and then
+    /// continues the login.
     pub(super) fn submit(&self, job: LoginJob) {
         let Some(name) = job.pending.host() else { return };
         let mut waiting = lock_waiting(&self.waiting);

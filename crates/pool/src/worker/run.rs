@@ -43,7 +43,7 @@ const RECEIVE_BYTES: usize = 64 << 10;
 /// Maximum number of reads of one connection before other connections are served.
 const READS_MAX: usize = 8;
 
-/// How long a closed connection may take to accept its last output.
+/// Maximum time that a closed connection may take to accept its last output.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A worker: one event loop with its core and sockets.
@@ -84,12 +84,14 @@ struct HandoverState {
     to: Sender<Outgoing>,
     /// Time until which listening clients wait for the other process to listen to their channels.
     listens_until: Instant,
-    /// The position of the last notification delivered here, by database and channel.
+    /// The position of the last notification that this worker has delivered, by database and
+    /// channel.
     positions: HashMap<Arc<str>, HashMap<Channel, u64>>,
 }
 
-/// How long a listening client waits, in a takeover, for the new process to listen to its channels.
-/// Then it is handed over anyway and warned that it may have missed notifications.
+/// Maximum time that a listening client waits, in a takeover, for the new process to listen to its
+/// channels. The client is then handed over anyway and warned that it may have missed
+/// notifications.
 const LISTEN_HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,7 +286,7 @@ impl PoolWorker {
         self.sockets.deferred.push_back(DeferredAction::Read(token));
     }
 
-    /// Sends a peer's backlog.
+    /// Sends as much of a peer's backlog as the socket accepts.
     fn flush(&mut self, slot: usize) {
         let Some(connection) = self.sockets.table.connection(slot) else { return };
         match connection.flush() {
@@ -301,7 +303,7 @@ impl PoolWorker {
         }
     }
 
-    /// Handles a connection that has ended.
+    /// Removes a connection that has ended, and notifies the core.
     pub(super) fn connection_lost(&mut self, slot: usize) {
         let peer = self.sockets.table.connection(slot).and_then(|connection| connection.peer);
         self.sockets.table.remove(slot);
@@ -319,7 +321,7 @@ impl PoolWorker {
         }
     }
 
-    /// Sets the deadline of a pending login.
+    /// Sets the deadline of a pending login to `limit` from now; without a limit, does nothing.
     fn set_login_timeout(&mut self, slot: usize, limit: Option<Duration>) {
         let Some(limit) = limit else { return };
         let due = Instant::now() + limit;
@@ -335,7 +337,8 @@ impl PoolWorker {
         }
     }
 
-    /// Registers a pending login's stream with the poller unless it is registered.
+    /// Records that a pending login waits, and registers its stream with the poller unless that is
+    /// already done.
     fn watch_login(&mut self, slot: usize) {
         let token = self.sockets.table.token(slot);
         let Some(SocketEntry::Login(pending)) = self.sockets.table.get_mut(slot) else { return };
@@ -355,7 +358,7 @@ impl PoolWorker {
     }
 
     /// Adds a pool to the core, unless it is already there. If the pool has a minimum size, makes
-    /// every worker open its share of it.
+    /// every worker open its share of the minimum.
     fn ensure_pool(&mut self, pool: PoolId) {
         if !self.core.has_pool(pool)
             && let Some(entry) = self.shared.directory.by_id(pool)
@@ -391,8 +394,8 @@ impl PoolWorker {
     }
 
     /// Routes a CancelRequest received from this address to the worker that its key names. While
-    /// there may be clients from another process, the request also goes to all workers and to that
-    /// process.
+    /// there may be clients from another process, the request is also sent to all workers and to
+    /// that process.
     fn cancel(&mut self, key: CancelKey, from: Option<SocketAddr>) {
         if self.shared.has_foreign_clients.load(Ordering::Relaxed) {
             let mailboxes = Arc::clone(&self.sockets.mailboxes);

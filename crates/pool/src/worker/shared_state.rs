@@ -74,7 +74,7 @@ pub(super) struct SharedState {
     /// The limit on console connections.
     pub(super) admin_clients: Arc<[Arc<ConnectionLimit>]>,
     history: Mutex<StatsHistory>,
-    /// Captures of client traffic.
+    /// The running capture of client traffic, or the last one.
     pub(super) captures: Captures,
     /// The file that settings are reloaded from. Locked while settings are changed.
     pub(super) origin: Mutex<Option<ConfigOrigin>>,

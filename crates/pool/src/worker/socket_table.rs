@@ -9,7 +9,7 @@ use super::{peer_connection::PeerConnection, pending_login::PendingLogin};
 pub(super) enum SocketEntry {
     /// A listener, by its index in the worker's list.
     Listener(usize),
-    /// A connection that is not logged in yet, or that carries a CancelRequest.
+    /// A connection that is not logged in yet, or one for a CancelRequest.
     Login(Box<PendingLogin>),
     /// A login at a helper thread, with the events reported since it was handed to the helper.
     AtHelper { ready: bool, hung_up: bool },

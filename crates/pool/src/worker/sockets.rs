@@ -21,9 +21,9 @@ use crate::{
 pub(super) enum DeferredAction {
     OpenServer(ServerId, PoolId),
     SendCancel(ServerId, PoolId, CancelKey),
-    /// Checks all servers of the cluster that this pool belongs to.
+    /// Checks all servers of this pool's cluster.
     CheckCluster(PoolId),
-    /// Queries the WAL position of the primary of the cluster that this pool belongs to.
+    /// Queries the WAL position of the primary in this pool's cluster.
     CheckPrimary(PoolId),
     /// Listens to channels for a client. `again` is whether the client already listened to them in
     /// another process.
@@ -68,7 +68,7 @@ struct SocketRef {
     slot: usize,
     /// The route of a server connection; `None` for a client.
     route: Option<ServerRoute>,
-    /// A client's permits, returned when this is dropped.
+    /// A client's permits, which are returned on drop.
     permits: Option<Permits>,
     /// A client's log fields; `None` if client events are not logged.
     log_fields: Option<Box<ClientLogFields>>,
@@ -170,8 +170,8 @@ impl WorkerSockets {
         })
     }
 
-    /// Removes a client's connection in order to hand it over. Its permits move with it, so that
-    /// its pool is not removed before the client has disconnected.
+    /// Removes a client's connection in order to hand the client over. The client's permits move
+    /// with the connection, so that the pool is not removed before the client has disconnected.
     pub(super) fn take_client(&mut self, id: ClientId) -> Option<(Stream, Permits)> {
         let peer = PeerId::Client(id);
         let (slot, _) = self.connection(peer)?;

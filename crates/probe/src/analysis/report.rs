@@ -1,8 +1,8 @@
 //! A recording as a versioned JSON document.
 //!
-//! Within a version fields are never renamed or removed; new ones may be added. Times are
-//! microseconds since 1970 or, as their names state, RFC 3339; durations are microseconds, and
-//! unknown values are `null`.
+//! Within a version fields are never renamed or removed; new ones may be added. The suffix of a
+//! name is its unit: `_us` is microseconds (for times, since 1970), `_seconds` is seconds. `from`
+//! and `to` are times as in RFC 3339. Unknown values are `null`.
 
 use std::time::Duration;
 

@@ -55,9 +55,9 @@ use crate::{checkpoints::CheckpointPhase, recorder::RecordedSecond, waits::TimeC
 
 /// Minimum number of waits for a meaningful 99th percentile.
 const WAITS_MIN: u64 = 30;
-/// Minimum seconds inside a phase.
+/// Minimum number of seconds inside a phase.
 const INSIDE_MIN: usize = 2;
-/// Minimum seconds outside of checkpoints.
+/// Minimum number of seconds outside of checkpoints.
 const OUTSIDE_MIN: usize = 5;
 /// Ratio from which a difference is notable.
 const FACTOR_MIN: f64 = 3.0;
@@ -184,7 +184,7 @@ impl SecondsGroup {
         }
     }
 
-    /// Average number of sessions in the selected events.
+    /// Returns the average number of sessions in the selected events.
     fn sessions(&self, class_and_event: impl Fn(&str, &str) -> bool) -> f64 {
         let of_clients =
             self.sum.waits.iter().filter(|((group, ..), _)| *group == TimeCategory::Database);
@@ -192,7 +192,7 @@ impl SecondsGroup {
         found.fold(0.0, |sum, (_, seconds)| sum + seconds) / self.sum.seconds().max(1e-9)
     }
 
-    /// Quantile `share` (0 to 1) of the seconds' 99th percentiles of extension waits.
+    /// Returns the quantile `share` (0 to 1) of the seconds' 99th percentiles of extension waits.
     fn p99_of_seconds(&self, share: f64) -> Duration {
         let mut sorted = self.p99s.clone();
         sorted.sort_unstable();
@@ -403,8 +403,8 @@ fn second_span(second: &RecordedSecond) -> TimeSpan {
     TimeSpan { from_us: second.at_us, to_us: second.at_us.saturating_add(length) }
 }
 
-/// Spans in which a session waited longer than usual to extend a relation. The longest wait of a
-/// second ended in that second.
+/// Returns the spans in which a session waited longer than usual to extend a relation. The longest
+/// wait of a second ended in that second.
 fn slow_spans(window: &RecordingWindow, usual: Duration) -> Vec<TimeSpan> {
     let slow = window.seconds.iter().filter_map(|second| {
         let longest = second.extension.as_ref()?.waits.max();

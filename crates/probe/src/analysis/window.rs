@@ -84,7 +84,7 @@ pub struct TimeBucket {
 const EPISODE_GAP_US: i64 = 120_000_000;
 
 impl TimeSpan {
-    /// Overlap of both spans, in microseconds.
+    /// Returns the length of the overlap with `other`, in microseconds; 0 if there is none.
     pub fn overlap_us(self, other: Self) -> i64 {
         self.to_us.min(other.to_us).saturating_sub(self.from_us.max(other.from_us)).max(0)
     }
@@ -95,9 +95,9 @@ impl TimeSpan {
 }
 
 impl RecordingWindow {
-    /// Creates a window of the whole recording. In a full ring file episodes are older than the
-    /// rest: they are included only if they are contiguous with it, and otherwise available
-    /// [separately](Self::from_episode).
+    /// Creates a window of the whole recording. In a full ring file, episodes may be older than the
+    /// other records: they are included only if they are contiguous with these, and otherwise
+    /// available [separately](Self::from_episode).
     pub fn from_recording(recording: &FlightRecording) -> Self {
         let mut from_us = i64::MIN;
         for (_, last) in &recording.episodes {
@@ -112,18 +112,18 @@ impl RecordingWindow {
         Self::from_span(recording, TimeSpan { from_us, to_us: i64::MAX })
     }
 
-    /// Episodes in the recording, oldest first.
+    /// Returns the time spans of the episodes in the recording, oldest first.
     pub fn episodes(&self) -> &[TimeSpan] {
         &self.episodes
     }
 
-    /// A window of one of [`Self::episodes`], numbered from 0; `None` if it does not exist.
+    /// Creates a window of one of [`Self::episodes`], numbered from 0; `None` if it does not exist.
     pub fn from_episode(recording: &FlightRecording, number: usize) -> Option<Self> {
         let span = *episodes(recording).get(number)?;
         Some(Self::from_span(recording, span))
     }
 
-    /// A window of everything recorded in a time span.
+    /// Creates a window of everything recorded in a time span.
     fn from_span(recording: &FlightRecording, span: TimeSpan) -> Self {
         let (max_bytes, unreadable) = (recording.max_bytes, recording.unreadable);
         let episodes = episodes(recording);
@@ -187,7 +187,8 @@ impl RecordingWindow {
         }
     }
 
-    /// The time from the start of the first second to the end of the last.
+    /// Returns the time from the start of the first second to the end of the last; both are 0
+    /// without seconds.
     pub fn span(&self) -> TimeSpan {
         let end = |second: &RecordedSecond| second.at_us.saturating_add_unsigned(second.elapsed_us);
         TimeSpan {
@@ -196,13 +197,14 @@ impl RecordingWindow {
         }
     }
 
-    /// A relation's name, or its oids if the name is unknown.
+    /// Returns a relation's name, or its oids if the name is unknown.
     pub fn relation_name(&self, relation: &RelationWaits) -> String {
         let known = self.names.get(&(relation.database, relation.relation));
         known.cloned().unwrap_or_else(|| format!("{}/{}", relation.database, relation.relation))
     }
 
-    /// Subject of a traced call, with a relation's oids replaced by its name if that is known.
+    /// Returns the subject of a traced call, with a relation's oids replaced by its name if that is
+    /// known.
     pub fn subject_name(&self, subject: &str) -> String {
         let (front, last) = subject.rsplit_once(' ').unwrap_or(("", subject));
         let name = last.split_once('/').and_then(|(database, relation)| {
@@ -249,7 +251,7 @@ impl TimeBucket {
         }
     }
 
-    /// Seconds that sessions spent in events of a group, by class.
+    /// Returns the seconds that sessions spent in events of a group, by class.
     pub fn classes(&self, group: TimeCategory) -> BTreeMap<&str, f64> {
         let mut classes = BTreeMap::new();
         for ((of, class, _), seconds) in &self.waits {
@@ -260,12 +262,12 @@ impl TimeBucket {
         classes
     }
 
-    /// Recorded time, in seconds.
+    /// Returns the recorded time, in seconds.
     pub fn seconds(&self) -> f64 {
         self.elapsed_us as f64 / 1e6
     }
 
-    /// Buffers examined per allocation; `None` without allocations.
+    /// Returns the number of buffers examined per allocation; `None` without allocations.
     pub fn examined_per_allocation(&self) -> Option<f64> {
         let sweep = self.sweep.as_ref().filter(|sweep| sweep.allocations > 0)?;
         Some(sweep.examined as f64 / sweep.allocations as f64)

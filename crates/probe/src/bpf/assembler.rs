@@ -47,9 +47,9 @@ pub(crate) enum Helper {
     MapDelete = 3,
     /// Returns the nanoseconds of `CLOCK_MONOTONIC`.
     MonotonicNs = 5,
-    /// Process id in the high half, thread id in the low one.
+    /// Returns the process id in the high half, and the thread id in the low one.
     CurrentPidTgid = 14,
-    /// The id of the stack in a stack map, negative if it could not be stored.
+    /// Returns the id of the stack in a stack map, negative if it could not be stored.
     StackId = 27,
     ReadUser = 112,
     RingOutput = 130,

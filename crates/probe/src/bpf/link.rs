@@ -33,7 +33,7 @@ pub(crate) struct FilePoints<'a> {
     pub(crate) points: &'a [Point],
 }
 
-/// Whether a program runs at the probe point or at the function's return.
+/// The kind of a uprobe: at an instruction, or at the return of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UprobeKind {
     Entry,
@@ -69,8 +69,8 @@ impl BpfLink {
     }
 }
 
-/// Links that are detached together. For each, the kernel waits some 50 ms until no processor can
-/// be in its program; so they are dropped in parallel.
+/// Links that are detached together. Detaching one takes some 50 ms, until no processor can be in
+/// its program; so they are dropped in parallel.
 #[derive(Debug, Default)]
 pub(crate) struct BpfLinks(Vec<BpfLink>);
 

@@ -22,12 +22,14 @@ impl LruHashMap {
         self.0.as_fd()
     }
 
-    /// Emits a lookup: `R0` is the address of the entry, or 0. The key is on the stack.
+    /// Emits a lookup of the key at offset `key` on the stack. `R0` is the address of the value, or
+    /// 0 if there is none.
     pub(crate) fn lookup(&self, program: &mut Assembler, key: i16) {
         self.load_key(program, key).call(Helper::MapLookup);
     }
 
-    /// Emits an insertion of the value at `value` on the stack. `R0` is 0 on success.
+    /// Emits an insertion of the key and the value at the offsets `key` and `value` on the stack.
+    /// `R0` is 0 on success.
     pub(crate) fn update(&self, program: &mut Assembler, key: i16, value: i16) {
         self.load_key(program, key)
             .stack_address(Register::R3, value)
@@ -35,7 +37,7 @@ impl LruHashMap {
             .call(Helper::MapUpdate);
     }
 
-    /// Emits a deletion of the entry whose key is on the stack.
+    /// Emits a deletion of the entry whose key is at offset `key` on the stack.
     pub(crate) fn delete(&self, program: &mut Assembler, key: i16) {
         self.load_key(program, key).call(Helper::MapDelete);
     }
@@ -88,7 +90,7 @@ impl CounterMap {
 pub(crate) struct StackMap(OwnedFd);
 
 impl StackMap {
-    /// Maximum addresses per stack; the innermost are kept.
+    /// Maximum number of addresses per stack; the innermost are kept.
     pub(crate) const DEPTH: usize = 64;
 
     pub(crate) fn new() -> Result<Self, BpfError> {
@@ -97,8 +99,8 @@ impl StackMap {
     }
 
     /// Emits code that stores the process's user stack in the map. The stack's id is stored on the
-    /// program's stack at `into`, negative if it could not be stored. `context` holds the program's
-    /// context.
+    /// program's stack at `into`, negative if it could not be stored. The register `context` holds
+    /// the program's context.
     pub(crate) fn capture(&self, program: &mut Assembler, context: Register, into: i16) {
         program
             .copy(Register::R1, context)
@@ -108,7 +110,7 @@ impl StackMap {
             .store(Size::Double, Register::R10, into, Register::R0);
     }
 
-    /// The addresses of a stack, innermost first.
+    /// Returns the addresses of a stack, innermost first.
     pub(crate) fn addresses(&self, number: u32) -> Result<Vec<u64>, BpfError> {
         let mut addresses = [0; Self::DEPTH];
         sys::lookup_value(self.0.as_fd(), number, &mut addresses)

@@ -58,7 +58,7 @@ impl Program {
         self.is_multi
     }
 
-    /// Hits missed because another program was running on the processor.
+    /// Returns the number of hits missed because another program was running on the processor.
     pub(crate) fn misses(&self) -> Result<u64, BpfError> {
         sys::recursion_misses(self.fd())
             .map_err(|source| BpfError::map("program statistics", source))

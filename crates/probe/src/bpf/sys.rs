@@ -113,7 +113,7 @@ struct PerfEvent {
     flags: u64,
     wakeup_events: u32,
     breakpoint_type: u32,
-    /// Address of the binary's path, in our memory.
+    /// Address of the binary's path, in the memory of this process.
     config1: u64,
     /// Offset of the instruction in the binary.
     config2: u64,
@@ -196,8 +196,8 @@ pub(super) fn load_program(
     into_owned_fd(bpf(BpfCommand::ProgramLoad, &mut attributes))
 }
 
-/// Hits at which the kernel did not run the program, because another BPF program was running on the
-/// processor: `recursion_misses` of `struct bpf_prog_info`.
+/// Returns the number of hits at which the kernel did not run the program, because another BPF
+/// program was running on the processor: `recursion_misses` of `struct bpf_prog_info`.
 pub(super) fn recursion_misses(program: BorrowedFd<'_>) -> io::Result<u64> {
     const MISSES_AT: usize = 208;
     let mut info = [0_u8; MISSES_AT + 8];
@@ -298,7 +298,8 @@ pub(super) fn attach_to_event(
     into_owned_fd(bpf(BpfCommand::LinkCreate, &mut attributes))
 }
 
-/// The two mappings of a ring: one page that this process writes, the rest written by the kernel.
+/// The two mappings of a ring: one page that this process writes, and the part that the kernel
+/// writes.
 #[derive(Debug)]
 pub(super) struct RingMemory {
     consumer: NonNull<u8>,
@@ -323,28 +324,28 @@ impl RingMemory {
         Ok(Self { consumer, producer, page_bytes, data_bytes })
     }
 
-    /// Position up to which this process has read.
+    /// Returns the position up to which this process has read.
     pub(super) fn consumed(&self) -> &AtomicU64 {
         // SAFETY: the mapping starts with the position, aligned, and lives as long as `self`; the
         // kernel reads it, and nothing else is derived from it here.
         unsafe { self.consumer.cast::<AtomicU64>().as_ref() }
     }
 
-    /// Position up to which the kernel has written.
+    /// Returns the position up to which the kernel has written.
     pub(super) fn produced(&self) -> u64 {
         // SAFETY: as above, for the other mapping, which the kernel writes.
         let position = unsafe { self.producer.cast::<AtomicU64>().as_ref() };
         position.load(Ordering::Acquire)
     }
 
-    /// Header of the record at `position`: length and state.
+    /// Returns the header of the record at `position`: length and state.
     pub(super) fn header(&self, position: u64) -> u32 {
         // SAFETY: the position is taken modulo the ring, and records are aligned to eight bytes.
         let header = unsafe { self.data(position).cast::<AtomicU32>().as_ref() };
         header.load(Ordering::Acquire)
     }
 
-    /// Payload of the record at `position`, which must be complete.
+    /// Returns the payload of the record at `position`, which must be complete.
     pub(super) fn record(&self, position: u64, bytes: usize) -> &[u8] {
         let bytes = bytes.min(self.data_bytes);
         // SAFETY: the kernel does not write to a finished record until `RingBuffer` marks it as

@@ -1,5 +1,5 @@
-//! Finds out which processes blocked a wait for a heavyweight lock. After the wait has ended, it is
-//! too late to ask, so a separate session polls during the waits, every [`POLL_INTERVAL`].
+//! Finds out which processes blocked a wait for a heavyweight lock. The server does not report them
+//! after the wait has ended, so a separate session polls every [`POLL_INTERVAL`].
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,7 +30,7 @@ struct BlockerSamples(HashMap<u32, VecDeque<BlockerSample>>);
 #[derive(Debug)]
 struct BlockerSample {
     at: SystemTime,
-    /// Process ids, 0 for a prepared transaction, as `pg_blocking_pids()` has them.
+    /// Process ids, 0 for a prepared transaction, as `pg_blocking_pids()` returns them.
     blocked_by: String,
 }
 
@@ -50,7 +50,7 @@ impl BlockerSamples {
         self.0.retain(|_, samples| samples.back().is_some_and(is_recent));
     }
 
-    /// The processes last seen blocking `pid` during a wait with this end and duration.
+    /// Returns the processes last seen blocking `pid` during a wait with this end and duration.
     fn blocked_by(&self, pid: u32, ended_at: SystemTime, waited: Duration) -> Option<&str> {
         let started_at = ended_at.checked_sub(waited)?;
         let is_during = |sample: &&BlockerSample| started_at <= sample.at && sample.at <= ended_at;
@@ -85,8 +85,8 @@ impl BlockerMonitor {
         Self { samples, stop, thread }
     }
 
-    /// The ids of the processes last seen blocking `pid` during a wait with this end and duration,
-    /// as in `pg_blocking_pids()`.
+    /// Returns the ids of the processes last seen blocking `pid` during a wait with this end and
+    /// duration, as in `pg_blocking_pids()`.
     pub(crate) fn blocked_by(
         &self,
         pid: u32,

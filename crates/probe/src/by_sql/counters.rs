@@ -54,7 +54,7 @@ impl SqlIo {
         counts.into_iter().filter(|of| of.calls.is_some_and(|calls| calls > 0)).collect()
     }
 
-    /// All operations since sampling started.
+    /// Returns the counts of all operations since sampling started.
     pub fn total(&self) -> Vec<OperationCounts> {
         operations(&IO_OPERATIONS, |name| self.0.total("io", name))
     }
@@ -86,7 +86,7 @@ impl SqlWal {
         counts.into_iter().filter(|of| of.calls.is_some_and(|calls| calls > 0)).collect()
     }
 
-    /// All operations since sampling started.
+    /// Returns the counts of all operations since sampling started.
     pub fn total(&self) -> Vec<OperationCounts> {
         operations(&WAL_OPERATIONS, |name| self.0.total("wal", name))
     }
@@ -108,15 +108,16 @@ impl SqlProbe for SqlWal {
 pub struct SqlSweep(CounterGrowth);
 
 impl SqlSweep {
-    /// Drains the number of allocations since the last call; `None` if the server does not count
-    /// them.
+    /// Returns the number of buffer allocations since the last call; `None` if the server does not
+    /// count them.
     pub fn drain_interval(&mut self) -> Option<u64> {
         let allocations = self.0.interval("buffers", "allocated").map(|count| count as u64);
         self.0.start_interval();
         allocations
     }
 
-    /// Buffer allocations since sampling started; `None` if the server does not count them.
+    /// Returns the number of buffer allocations since sampling started; `None` if the server does
+    /// not count them.
     pub fn total(&self) -> Option<u64> {
         self.0.total("buffers", "allocated").map(|count| count as u64)
     }
@@ -224,12 +225,12 @@ impl CounterGrowth {
         self.before.get_or_insert_with(|| self.now.clone());
     }
 
-    /// Increase of a counter in the interval; `None` if the server does not have it.
+    /// Returns the increase of a counter in the interval; `None` if the server does not have it.
     fn interval(&self, area: &str, name: &str) -> Option<f64> {
         self.since(self.before.as_ref(), area, name)
     }
 
-    /// Increase of a counter since the start.
+    /// Returns the increase of a counter since the start; `None` if the server does not have it.
     fn total(&self, area: &str, name: &str) -> Option<f64> {
         self.since(self.first.as_ref(), area, name)
     }
@@ -259,7 +260,7 @@ fn read(
     server.read(view(name)).map_err(SqlSampleError::reading(what))
 }
 
-/// Counters of checkpoints, buffers and WAL.
+/// Reads the counters of checkpoints, buffers and WAL.
 fn counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleError> {
     let mut counts = CounterValues::new();
     let Some(reading) = read(server, "wal", "the WAL statistics")? else { return Ok(counts) };
@@ -274,8 +275,8 @@ fn counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleErro
     Ok(counts)
 }
 
-/// I/O counters of relations. PostgreSQL before 16 lacks `pg_stat_io`, so they are derived from
-/// other views there.
+/// Reads the I/O counters of relations. Before PostgreSQL 16, which introduced `pg_stat_io`, they
+/// are derived from other views.
 fn io_counts(server: &mut MonitorConnection) -> Result<CounterValues, SqlSampleError> {
     let Some(reading) = read(server, "io", "the I/O statistics")? else {
         let mut counts = counts(server)?;

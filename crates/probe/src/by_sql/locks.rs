@@ -39,7 +39,7 @@ pub struct EndedLockWait {
     pub blocked_by: String,
 }
 
-/// Maximum number of locks, of blockers and of relations to keep: there may be very many relations.
+/// Maximum number of entries of each table of durations: there may be very many relations.
 const SUBJECTS_MAX: usize = 10_000;
 
 impl SqlLocks {
@@ -79,17 +79,17 @@ impl SqlLocks {
         self.snapshots.finish_all();
     }
 
-    /// Durations by lock, of the waits drained so far.
+    /// Returns the durations by lock, of the waits drained so far.
     pub fn subjects(&self) -> &BTreeMap<String, Distribution> {
         &self.subjects
     }
 
-    /// Durations by blocking processes, of the waits drained so far.
+    /// Returns the durations by blocking processes, of the waits drained so far.
     pub fn blockers(&self) -> &BTreeMap<String, Distribution> {
         &self.blockers
     }
 
-    /// Durations of all waits drained so far.
+    /// Returns the durations of all waits drained so far.
     pub fn total(&self) -> &Distribution {
         &self.all
     }
@@ -132,12 +132,12 @@ impl SqlExtensions {
         self.snapshots.finish_all();
     }
 
-    /// Durations by relation, of the waits drained so far.
+    /// Returns the durations by relation, of the waits drained so far.
     pub fn relations(&self) -> &BTreeMap<String, Distribution> {
         &self.relations
     }
 
-    /// Durations of all waits drained so far.
+    /// Returns the durations of all waits drained so far.
     pub fn total(&self) -> &Distribution {
         &self.all
     }

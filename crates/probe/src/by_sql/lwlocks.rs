@@ -19,7 +19,7 @@ pub struct LwLockSamples {
     all: BTreeMap<String, SampledTime>,
 }
 
-/// Number of samples, and the time that they represent.
+/// Sampled waits: their number, and the time that they represent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SampledTime {
     /// Number of waiting processes, summed over all samples.
@@ -50,12 +50,12 @@ impl LwLockSamples {
         mem::take(&mut self.interval)
     }
 
-    /// All samples so far, drained or not, by tranche name.
+    /// Returns all samples so far, drained or not, by tranche.
     pub fn tranches(&self) -> &BTreeMap<String, SampledTime> {
         &self.all
     }
 
-    /// The sum over all tranches.
+    /// Returns the sum over all tranches.
     pub fn total(&self) -> SampledTime {
         self.all.values().fold(SampledTime::default(), |sum, one| SampledTime {
             samples: sum.samples + one.samples,

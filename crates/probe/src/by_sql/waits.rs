@@ -20,7 +20,7 @@ pub struct SqlWaits {
     unreadable: usize,
 }
 
-/// The wait events of a server version are unknown.
+/// The error for a server version whose wait events are unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("this version of howdah does not know the wait events of PostgreSQL {version}")]
 pub struct UnknownWaitEvents {
@@ -29,7 +29,7 @@ pub struct UnknownWaitEvents {
 }
 
 impl SqlWaits {
-    /// Maximum samples per second: each one is a query for the server.
+    /// Maximum number of samples per second: each sample is a query for the server.
     pub const FREQUENCY_MAX: u32 = 10;
 
     /// Limitation of the sampled data, as text for the user.
@@ -55,7 +55,7 @@ impl SqlWaits {
         Ok(Self { server, names, texts, sampled_at: None, unreadable: 0 })
     }
 
-    /// The largest number of sessions in one sample that the role may not see.
+    /// Returns the largest number of sessions in one sample that the role may not see.
     pub fn unreadable(&self) -> usize {
         self.unreadable
     }
@@ -83,7 +83,7 @@ impl WaitSource for SqlWaits {
     }
 }
 
-/// The current wait and statement of a session.
+/// Returns the kind, the current wait and the statement of a session.
 fn observation(
     backend: &BackendActivity,
     names: &WaitEventNames,

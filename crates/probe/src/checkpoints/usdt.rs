@@ -90,7 +90,7 @@ impl FromUsdt {
     }
 }
 
-/// The names of all USDT probes of checkpoints.
+/// Returns the names of all USDT probes of checkpoints.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     edges().map(|(name, _)| name)
 }
@@ -99,7 +99,7 @@ fn edges() -> impl Iterator<Item = (&'static str, Edge)> {
     PROBES.into_iter().chain(TWO_PHASE)
 }
 
-/// The counts in the arguments of the probe at the end of a phase.
+/// Returns the counts in the arguments of the probe at the end of a phase.
 fn counts(phase: CheckpointPhase, event: &UsdtEvent) -> PhaseCounts {
     let argument =
         |index: usize| event.arguments[index].and_then(|value| u64::try_from(value).ok());

@@ -53,7 +53,7 @@ pub(super) const fn traced_call(
     TracedFunction { span: TracedSpan::Call(symbol), operation, subject: about, unless: None }
 }
 
-/// The functions that a metric may trace; a server has only some of them. Source: `proc.h`,
+/// Returns the functions that a metric may trace; a server has only some of them. Source: `proc.h`,
 /// `lwlock.c`, `md.h`, `xlog.h`, `planner.h`, `executor.h`, `tuplesort.h`, `buffile.h` of 14 to 18.
 const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
     match metric {
@@ -115,14 +115,14 @@ const fn candidates(metric: ProbeMetric) -> &'static [TracedFunction] {
     }
 }
 
-/// The register of an argument that makes a call a no-op. In PostgreSQL 17, the third argument of
-/// `ProcSleep` states whether to return without sleeping.
+/// Returns the register of an argument that makes a call a no-op. In PostgreSQL 17, the third
+/// argument of `ProcSleep` states whether to return without sleeping.
 fn no_op_register(function: &TracedFunction, major: u32) -> Option<&'static str> {
     (function.span == TracedSpan::Call("ProcSleep") && major == 17).then_some("rdx")
 }
 
 impl ProbeMetric {
-    /// The functions of the metric that exist in a server.
+    /// Returns the functions of the metric that exist in a server; for lightweight locks, only one.
     pub(super) fn functions_in(
         self,
         server: &RunningServer,
@@ -146,8 +146,8 @@ impl ProbeMetric {
         }
     }
 
-    /// The traced functions of a server, each with the operation that its calls represent. A metric
-    /// traced by USDT probes is represented by an equivalent function.
+    /// Returns the traced functions of a server, each with the operation that its calls represent.
+    /// A metric traced by USDT probes is represented by an equivalent function.
     pub(crate) fn traced_symbols(
         self,
         server: &RunningServer,
@@ -170,7 +170,7 @@ impl ProbeMetric {
         all.iter().map(|function| function.span.to_string()).collect()
     }
 
-    /// The cost of a call to the calling process, for the most expensive of the functions.
+    /// Returns the time that tracing adds to a call of the most expensive function.
     pub(crate) fn cost_per_call(
         self,
         server: &RunningServer,
@@ -208,7 +208,7 @@ impl TracedSpan {
         }
     }
 
-    /// The probe points for the start and for the end of the span. For a call both are the
+    /// Returns the probe points for the start and for the end of the span. For a call both are the
     /// function's entry, where a return probe is attached too.
     pub(super) fn points(self, traced: &TracedServer<'_>) -> Result<[Vec<Point>; 2], ProbeError> {
         match self {

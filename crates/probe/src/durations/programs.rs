@@ -147,8 +147,9 @@ fn read_user(program: &mut Assembler, at: i16, bytes: i32, lost: JumpLabel) {
 /// `PG_WAIT_LWLOCK`, the highest of the four bytes.
 const LWLOCK_CLASS: i32 = 1;
 
-/// The program at the start of a call. `wait_variable` is the address of the process's pointer to
-/// its wait event, if that is the subject of the call: then only waits for lightweight locks count.
+/// Builds the program at the start of a call. `wait_variable` is the address of the process's
+/// pointer to its wait event, if that is the subject of the call: then only waits for lightweight
+/// locks count.
 pub(super) fn start_program(
     tables: &CallMaps,
     traced: &TracedServer<'_>,
@@ -208,8 +209,8 @@ pub(super) fn start_program(
     program
 }
 
-/// The program at the end of a call. A return has popped the return address that was on the stack
-/// at the entry; between two USDT probes of a function the stack pointer is the same.
+/// Builds the program at the end of a call. A return has popped the return address that was on the
+/// stack at the entry; between two USDT probes of a function the stack pointer is the same.
 pub(super) fn end_program(tables: &CallMaps, number: usize, span: TracedSpan) -> Assembler {
     let popped_bytes = match span {
         TracedSpan::Call(_) => Size::Double.bytes(),

@@ -68,21 +68,21 @@ impl AttachPoints {
         Ok(points)
     }
 
-    /// The cost of a lock to the backend that takes it.
+    /// Returns the time that tracing a lock costs the backend that takes it.
     pub(super) fn cost(&self, hit: HitCost) -> std::time::Duration {
         let of = |is_emulated| if is_emulated { hit.emulated } else { hit.stepped };
         of(self.is_request_emulated) + hit.emulated + of(self.is_release_emulated)
     }
 }
 
-/// Offset of the call of `target` in the basic block.
+/// Returns the offset of the call of `target` in the basic block.
 fn find_call(code: &[u8], target: i64) -> Option<u64> {
     let calls = |kind| kind == InstructionKind::Call(target);
     instructions(code).find(|found| calls(found.kind)).map(|found| found.at as u64)
 }
 
-/// Offsets of the call of `target` and of the jump after it; `None` if the first emulated
-/// instruction after the call is not a jump.
+/// Returns the offsets of the call of `target` and of the jump after it; `None` if the first
+/// emulated instruction after the call is not a jump.
 fn find_call_and_jump(code: &[u8], target: i64) -> Option<[u64; 2]> {
     let call = find_call(code, target)?;
     let mut following = instructions(code).filter(|found| found.at as u64 > call);

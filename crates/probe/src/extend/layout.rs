@@ -10,7 +10,7 @@ use crate::error::ProbeError;
 ///
 /// ```text
 /// f3 0f 7e 47 d        movq  d(%rdi), %xmm0        both at once
-/// 8b 47 d              mov   d(%rdi), %eax         one, and likewise the other
+/// 8b 47 d              mov   d(%rdi), %eax         each separately
 /// ```
 ///
 /// Source: `rd_lockInfo.lockRelId` in `rel.h`.

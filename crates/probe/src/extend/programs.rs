@@ -56,7 +56,7 @@ impl ExtensionMaps {
         })
     }
 
-    /// The number of lost locks, and of locks without a start.
+    /// Returns the number of lost locks, and of locks without a start.
     pub(super) fn lost_events(&self) -> Result<[u64; 2], BpfError> {
         Ok([self.counters.value(LOST)?, self.counters.value(NO_START)?])
     }
@@ -148,12 +148,13 @@ const THREAD: i16 = 48;
 /// The request and acquisition times of a lock.
 const TIMES: [i16; 2] = [ENTRY, ENTRY + ACQUIRED];
 
-/// Emits code that stores the thread id as the key, and in `R0`.
+/// Emits code that stores process and thread id as the key, and leaves them in `R0`.
 fn store_key(program: &mut Assembler) {
     program.call(Helper::CurrentPidTgid).store(Size::Double, Register::R10, KEY, Register::R0);
 }
 
-/// Emits code that reads the relation's oid from the relation, which the first argument points to.
+/// Emits code that reads the oids of relation and database from the relation, which the first
+/// argument points to.
 fn read_relation(program: &mut Assembler, relation_id: RelationIdOffset, lost: JumpLabel) {
     program
         .load(Register::R3, Size::Double, Register::R6, pt_regs_offset("rdi"))

@@ -40,27 +40,29 @@ impl ExtensionSummary {
         self.relations.entry((lock.database, lock.relation)).or_default().add(lock);
     }
 
-    /// Waits for locks requested unconditionally, however short.
+    /// Returns statistics of the waits for locks requested unconditionally, however short.
     pub fn waits(&self) -> DurationStats {
         self.all.wait.stats()
     }
 
-    /// Hold times of all locks.
+    /// Returns statistics of the hold times of all locks.
     pub fn holds(&self) -> DurationStats {
         self.all.hold.stats()
     }
 
-    /// Times from request to release, of locks requested unconditionally.
+    /// Returns statistics of the times from request to release, for locks requested
+    /// unconditionally.
     pub fn wait_and_hold(&self) -> DurationStats {
         self.all.both.stats()
     }
 
-    /// Number of locks taken conditionally.
+    /// Returns the number of locks taken conditionally.
     pub fn conditional(&self) -> u64 {
         self.all.conditional
     }
 
-    /// Waits and holds by database and relation, ordered by total wait, longest first.
+    /// Returns statistics of waits and holds by database and relation, ordered by total wait,
+    /// longest first.
     pub fn relations(&self) -> Vec<((u32, u32), DurationStats, DurationStats)> {
         let mut relations: Vec<_> = self
             .relations

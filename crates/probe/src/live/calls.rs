@@ -145,12 +145,12 @@ impl CallMonitor {
         }
     }
 
-    /// The processes that blocked a wait for a lock, if known.
+    /// Returns the ids of the processes that blocked a wait for a lock, if known.
     fn blocked_by(&self, call: &Call) -> Option<String> {
         self.blockers.as_ref()?.blocked_by(call.pid, call.ended_at, call.duration)
     }
 
-    /// The subject of a call as text.
+    /// Returns the subject of a call as text; `None` if it has no subject.
     fn subject_name(&mut self, subject: CallSubject) -> Option<String> {
         Some(match subject {
             CallSubject::None => return None,
@@ -167,7 +167,8 @@ impl CallMonitor {
         })
     }
 
-    /// Stops tracing. At most `subjects_max` subjects are returned, because each name is a query.
+    /// Stops tracing, and returns the totals. At most `subjects_max` subjects are returned, because
+    /// each name is a query.
     ///
     /// # Errors
     ///

@@ -22,7 +22,7 @@ impl CpuBudget {
         Self { allowed, cost_per_event, started_at: now, checked: (now, 0) }
     }
 
-    /// Cost of the events since the start, as a share of all CPUs.
+    /// Returns the cost of the events since the start, as a share of all CPUs.
     pub(super) fn share(&self, events: u64) -> f64 {
         self.share_of(events, self.started_at.elapsed())
     }

@@ -102,7 +102,7 @@ impl ExtensionMonitor {
         }
     }
 
-    /// Stops tracing.
+    /// Stops tracing, and returns the totals.
     ///
     /// # Errors
     ///

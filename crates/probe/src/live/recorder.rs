@@ -38,7 +38,7 @@ pub enum RecordingStop {
 }
 
 impl RecordingStop {
-    /// The reason as text.
+    /// Returns the reason as text, for users.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Interrupted => "interrupted",
@@ -54,7 +54,8 @@ impl fmt::Display for RecordingStop {
     }
 }
 
-/// Records until a limit is reached. Events go to `output`, names of relations to the recording.
+/// Records until a limit is reached. Passes events to `output`, and names that `namer` has found to
+/// the recorder.
 ///
 /// # Errors
 ///

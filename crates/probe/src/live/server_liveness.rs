@@ -21,7 +21,7 @@ pub struct ServerLiveness {
     checked_at: Instant,
 }
 
-/// The server has stopped, or cannot be sampled.
+/// The reason why a server can no longer be sampled.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}")]
 pub struct ServerUnavailable {
@@ -43,7 +43,8 @@ impl ServerLiveness {
         Ok(Self { identity, data_dir, checked_at: Instant::now() })
     }
 
-    /// The error if the server has stopped; checks at most every half second.
+    /// Returns the error if the server has stopped. Checks at most every half second; otherwise
+    /// returns `None`.
     pub fn poll(&mut self) -> Option<ServerUnavailable> {
         if self.checked_at.elapsed() < CHECK_INTERVAL {
             return None;

@@ -32,7 +32,7 @@ impl Ticks {
         }
     }
 
-    /// Number of ticks skipped because the work in between took too long.
+    /// Returns the number of ticks skipped because the work in between took too long.
     pub(super) fn missed(&self) -> u64 {
         self.schedule.missed()
     }

@@ -25,7 +25,7 @@ pub trait TracedProbe {
     fn drain_long_events(&mut self) -> Vec<Self::LongEvent>;
     /// Returns the events since the last call, aggregated, and starts over.
     fn drain_interval(&mut self) -> Self::Interval;
-    /// Cost of an event for the traced process.
+    /// Returns the time that tracing an event costs the traced process.
     fn cost_per_event(&self) -> Duration;
 }
 

@@ -19,7 +19,7 @@ pub trait WaitSource {
     /// The server stopped, or no longer responds.
     fn sample(&mut self, profile: &mut Profile) -> Result<(), LiveError>;
 
-    /// The text of a sampled statement; `None` if unknown.
+    /// Returns the text of a sampled statement; `None` if unknown.
     fn query(&self, id: QueryId) -> Option<&str>;
 }
 
@@ -99,7 +99,7 @@ impl MemoryWaits {
         Ok(Self { sampler, monitor: ServerLiveness::new(server)? })
     }
 
-    /// Number of samples and their cost.
+    /// Returns the number of samples and their cost.
     pub fn cost(&self) -> SamplingCost {
         self.sampler.cost()
     }

@@ -22,7 +22,7 @@ impl TraceBudget {
         self.spent = self.spent.saturating_add(cost);
     }
 
-    /// Whether the budget of this second is exceeded already.
+    /// Whether the current second has exceeded the budget.
     pub(super) fn is_used_up(&self) -> bool {
         self.spent > self.per_second
     }

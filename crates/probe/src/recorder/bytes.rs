@@ -6,7 +6,7 @@
 
 use howdah_codec::{ByteReader, ByteWriter as _, CodecError};
 
-/// A record cannot be decoded.
+/// The reason why a record cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordDecodeError {

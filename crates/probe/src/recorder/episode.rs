@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::writer::RecordBody;
 
-/// Buffers the last half minute, and the records of a running episode.
+/// Buffers the records of the last half minute, and those of a running episode.
 #[derive(Debug)]
 pub(super) struct Episodes {
     recent: VecDeque<(i64, RecordBody)>,
@@ -24,9 +24,9 @@ struct OpenEpisode {
     bytes: usize,
 }
 
-/// Time before a trigger that belongs to the episode.
+/// Time before a trigger that an episode covers, in microseconds.
 const BEFORE_US: i64 = 30_000_000;
-/// Time after a trigger that belongs to the episode, including exact probes.
+/// Time after a trigger that an episode covers, in microseconds.
 const AFTER_US: i64 = 30_000_000;
 
 impl Episodes {

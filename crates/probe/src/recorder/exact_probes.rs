@@ -78,7 +78,7 @@ impl ExactProbes {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Reports since the last call.
+    /// Returns the reports since the last call.
     pub(super) fn reports(&self) -> impl Iterator<Item = TraceReport> {
         self.reports.try_iter()
     }

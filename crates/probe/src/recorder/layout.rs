@@ -42,14 +42,14 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout of a file of at most `max_bytes`.
+    /// Returns the layout of a file of at most `max_bytes`, which is clamped to the allowed range.
     pub(super) fn for_max_bytes(max_bytes: u64) -> Self {
         let max_bytes = max_bytes.clamp(MAX_BYTES_MIN, MAX_BYTES_MAX);
         let slot = (max_bytes - HEADER_BYTES) / u64::from(EPISODE_SLOTS + RING_SLOTS);
         Self { slot_bytes: u32::try_from(slot / SLOT_UNIT * SLOT_UNIT).unwrap_or(u32::MAX) }
     }
 
-    /// The header of a file, padded.
+    /// Encodes the header of a file, padded to [`HEADER_BYTES`].
     pub(super) fn head(self) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER_BYTES as usize);
         header.extend(MAGIC);
@@ -69,17 +69,17 @@ impl Layout {
         (is_valid && head.get(..32)? == &layout.head()[..32]).then_some(layout)
     }
 
-    /// The maximum size of the file, in bytes.
+    /// Returns the maximum size of the file, in bytes.
     pub(super) fn max_bytes(self) -> u64 {
         self.offset(EPISODE_SLOTS + RING_SLOTS)
     }
 
-    /// The file offset of a slot.
+    /// Returns the file offset of a slot.
     pub(super) fn offset(self, slot: u32) -> u64 {
         HEADER_BYTES + u64::from(slot) * u64::from(self.slot_bytes)
     }
 
-    /// The length of the longest body that fits into a slot, in bytes.
+    /// Returns the length of the longest body that fits into a slot, in bytes.
     pub(super) fn body_max(self) -> usize {
         self.slot_bytes as usize - SLOT_HEADER_BYTES - FRAME_HEADER_BYTES
     }
@@ -94,7 +94,7 @@ pub(super) fn slot_header(sequence: u64) -> [u8; SLOT_HEADER_BYTES] {
     head
 }
 
-/// The sequence number of a slot; `None` if its header is not valid.
+/// Returns the sequence number of a slot; `None` if its header is not valid.
 pub(super) fn sequence(slot: &[u8]) -> Option<u64> {
     let head = slot.first_chunk::<SLOT_HEADER_BYTES>()?;
     let sequence = u64::from_le_bytes(*head.first_chunk()?);
@@ -110,7 +110,7 @@ pub(super) fn frame(sequence: u64, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The bodies of a slot's frames, and the end of the last one.
+/// Returns the bodies of a slot's frames, and the offset of the end of the last one.
 pub(super) fn frames(slot: &[u8], sequence: u64) -> (Vec<&[u8]>, usize) {
     let (mut bodies, mut end) = (Vec::new(), SLOT_HEADER_BYTES);
     while let Some(body) = slot.get(end..).and_then(|rest| parse_frame(rest, sequence)) {

@@ -48,32 +48,32 @@ impl LogHistogram {
         }
     }
 
-    /// Number of durations.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Sum of all durations, exact.
+    /// Returns the sum of all durations, exact.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.total_ns)
     }
 
-    /// The shortest duration; zero if there are none.
+    /// Returns the shortest duration; zero if there are none.
     pub fn min(&self) -> Duration {
         Duration::from_nanos(self.min_ns)
     }
 
-    /// The longest duration; zero if there are none.
+    /// Returns the longest duration; zero if there are none.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// The mean duration, exact; zero if there are none.
+    /// Returns the mean duration, exact; zero if there are none.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.total_ns.checked_div(self.count).unwrap_or(0))
     }
 
-    /// The quantile `share` (0 to 1). Zero if there are no durations.
+    /// Returns the quantile `share` (0 to 1); zero if there are no durations.
     pub fn quantile(&self, share: f64) -> Duration {
         let rank = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut cumulative = 0_u64;

@@ -99,7 +99,7 @@ pub struct ExtensionTotals {
     pub holds: LogHistogram,
     /// Number of locks that were requested only if free.
     pub conditional: u64,
-    /// The relations with the longest total wait.
+    /// The relations with the longest total wait, longest first.
     pub relations: Vec<RelationWaits>,
 }
 
@@ -128,7 +128,7 @@ pub struct SweepTotals {
     /// Buffers allocated by the server.
     pub allocations: u64,
     /// Buffers examined per allocation, in thousandths: minimum and maximum, as in
-    /// [`PerAllocation`](crate::sweep::PerAllocation).
+    /// [`PerAllocation`](crate::sweep::PerAllocation). `None` if there were no allocations.
     pub slices_milli: Option<(u64, u64)>,
     /// Whether free buffers are left.
     pub has_free_buffers: bool,
@@ -179,20 +179,21 @@ pub struct LostCounts {
     pub records: u64,
 }
 
-/// A phase of a checkpoint started.
+/// The start of a phase of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseStarted {
     /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
     /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// Process id, in our namespace.
+    /// Id of the process that performs the checkpoint, as in
+    /// [`PhaseUpdate`](crate::checkpoints::PhaseUpdate).
     pub pid: u32,
     /// Number of enclosing phases; 0 for the checkpoint itself.
     pub depth: u32,
 }
 
-/// A phase of a checkpoint ended.
+/// The end of a phase of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseEnded {
     /// Start of the phase, in microseconds since 1970.
@@ -201,7 +202,8 @@ pub struct PhaseEnded {
     pub duration_us: u64,
     /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// Process id, in our namespace.
+    /// Id of the process that performs the checkpoint, as in
+    /// [`PhaseUpdate`](crate::checkpoints::PhaseUpdate).
     pub pid: u32,
     /// Number of enclosing phases; 0 for the checkpoint itself.
     pub depth: u32,
@@ -222,7 +224,7 @@ pub enum TriggerKind {
     CheckpointSync,
 }
 
-/// A trigger fired.
+/// A trigger that fired, with the value that reached the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThresholdCrossed {
     /// Time of the event, in microseconds since 1970.
@@ -258,7 +260,7 @@ pub struct TracedCalls {
 pub struct RecordingNote {
     /// Time of the event, in microseconds since 1970.
     pub at_us: i64,
-    /// The subject of the message.
+    /// The topic of the message.
     pub kind: NoteKind,
     /// The message, for the user.
     pub text: String,
@@ -277,7 +279,7 @@ pub enum NoteKind {
     File,
 }
 
-/// Resolves the oids of a relation to its name.
+/// The name of a relation, with its oids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedRelation {
     /// Oid of the relation's database (`pg_database.oid`).
@@ -288,7 +290,7 @@ pub struct NamedRelation {
     pub name: String,
 }
 
-/// Recording ended in an orderly way.
+/// The orderly end of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordingEnded {
     /// Time of the event, in microseconds since 1970.

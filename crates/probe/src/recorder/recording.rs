@@ -1,4 +1,4 @@
-//! Reads a recording.
+//! Reads a recording from its file.
 
 use std::{
     collections::BTreeMap,

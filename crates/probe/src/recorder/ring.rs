@@ -111,17 +111,17 @@ impl SlotRing {
         Ok(ring)
     }
 
-    /// The number of the next record.
+    /// Returns the number of the next record.
     pub(super) fn next_number(&self) -> u64 {
         self.next_number
     }
 
-    /// Maximum length of a record, in bytes.
+    /// Returns the maximum length of a record, in bytes.
     pub(super) fn body_max(&self) -> usize {
         self.layout.body_max()
     }
 
-    /// Maximum size of the file, in bytes.
+    /// Returns the maximum size of the file, in bytes.
     pub(super) fn max_bytes(&self) -> u64 {
         self.layout.max_bytes()
     }
@@ -206,7 +206,7 @@ impl SlotRing {
         Ok(SLOT_HEADER_BYTES)
     }
 
-    /// The oldest used slot of the ring other than `than`.
+    /// Returns the oldest used slot of the ring other than `than`, if there is one.
     fn oldest_other(&self, than: u32) -> Option<u32> {
         let used = (EPISODE_SLOTS..EPISODE_SLOTS + RING_SLOTS)
             .filter(|slot| *slot != than && self.sequences[*slot as usize] > 0);
@@ -248,7 +248,7 @@ pub(super) fn read_slot(
     Ok(bytes)
 }
 
-/// Opens a file with an exclusive lock.
+/// Opens or creates a file, and locks it exclusively.
 fn open_locked(path: &Path) -> Result<File, RecordingFileError> {
     let io = |source| RecordingFileError::Io { path: path.to_owned(), source };
     let mut options = howdah_files::options();

@@ -24,8 +24,8 @@ pub const WAITS_MIN: u64 = 10;
 pub const ALLOCATIONS_MIN: u64 = 100;
 
 impl Default for Thresholds {
-    /// Values that users would notice: a wait of 100 ms for the lock, 50 buffers per allocation,
-    /// and 10 s of syncs.
+    /// Returns values that users would notice: a wait of 100 ms for the lock, 50 buffers per
+    /// allocation, and 10 s of syncs.
     fn default() -> Self {
         Self {
             extend_p99: Some(Duration::from_millis(100)),
@@ -39,7 +39,7 @@ impl Thresholds {
     /// Thresholds that turn all triggers off.
     pub const NONE: Self = Self { extend_p99: None, sweep: None, checkpoint_sync: None };
 
-    /// Sets one threshold.
+    /// Sets the threshold of one trigger, or turns the trigger off.
     pub fn set(&mut self, setting: TriggerSetting) {
         let duration = |ms: f64| Duration::try_from_secs_f64(ms / 1e3).ok();
         match setting.kind {
@@ -49,7 +49,7 @@ impl Thresholds {
         }
     }
 
-    /// The thresholds that are set, as settings.
+    /// Returns the thresholds that are set, as settings.
     pub fn settings(&self) -> impl Iterator<Item = TriggerSetting> {
         let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
         [
@@ -103,7 +103,7 @@ pub struct TriggerSetting {
     pub value: Option<f64>,
 }
 
-/// A text is not a trigger setting.
+/// The reason why a text is not a trigger setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingError {
@@ -156,7 +156,7 @@ impl FromStr for TriggerSetting {
 }
 
 impl TriggerKind {
-    /// The name of the trigger in settings.
+    /// Returns the name of the trigger in settings.
     pub fn name(self) -> &'static str {
         match self {
             Self::ExtendP99 => "extend-p99",

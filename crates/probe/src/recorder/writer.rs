@@ -72,12 +72,12 @@ impl RecordingWriter {
         Ok((writer, next_number))
     }
 
-    /// Maximum length of a record, in bytes.
+    /// Returns the maximum length of a record, in bytes.
     pub(super) fn body_max(&self) -> usize {
         self.body_max
     }
 
-    /// Maximum size of the file, in bytes.
+    /// Returns the maximum size of the file, in bytes.
     pub(super) fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
@@ -96,7 +96,7 @@ impl RecordingWriter {
         self.status.lock().clone()
     }
 
-    /// Waits until all queued records are written.
+    /// Waits until all queued records are written, and returns the final status.
     pub(super) fn finish(mut self) -> WriterStatus {
         self.close();
         self.status()

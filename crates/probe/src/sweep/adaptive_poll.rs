@@ -55,7 +55,7 @@ impl AdaptivePoll {
         }
     }
 
-    /// Time to wait after a poll at `now`.
+    /// Returns the time to wait after a poll at `now`.
     pub(super) fn next_interval(&self, now: Instant) -> Duration {
         if !self.is_moving {
             // Without allocations, a reset loses nothing.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use howdah_inspect::SweepState;
 
-/// Movement of the clock hand, and buffer allocations, during one row, an interval of sampling.
+/// Movement of the clock hand, and buffer allocations, in one interval of sampling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepRow {
     /// End of the row, since the start of sampling.
@@ -54,8 +54,8 @@ pub struct SweepSummary {
     pub examined: u64,
     /// Buffers allocated.
     pub allocations: u64,
-    /// Number of these allocations that took a sweep, because the list of free buffers was empty at
-    /// the sample before them.
+    /// Number of allocations that took a sweep, because the list of free buffers was empty at the
+    /// sample before them.
     pub swept: u64,
     /// Number of resets of the allocation counter.
     pub resets: u64,
@@ -65,7 +65,8 @@ pub struct SweepSummary {
     pub passes_per_s: Option<(f64, f64)>,
 }
 
-/// The hand stayed before its earlier position for too long, so the counters were reset.
+/// The error that the server reset its counters: the hand stayed before its earlier position for
+/// too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockHandReset;
 
@@ -107,31 +108,31 @@ struct SweepSums {
 }
 
 impl SweepRow {
-    /// Passes of the hand, including fractions.
+    /// Returns the passes of the hand, including fractions.
     pub fn passes(&self) -> f64 {
         self.examined as f64 / f64::from(self.buffers)
     }
 
-    /// Passes per second.
+    /// Returns the passes per second.
     pub fn passes_per_s(&self) -> f64 {
         per_second(self.passes(), self.elapsed)
     }
 }
 
 impl SweepSummary {
-    /// Passes of the hand, including fractions.
+    /// Returns the passes of the hand, including fractions.
     pub fn passes(&self) -> f64 {
         self.examined as f64 / f64::from(self.buffers)
     }
 
-    /// Passes per second.
+    /// Returns the passes per second.
     pub fn passes_per_s_avg(&self) -> f64 {
         per_second(self.passes(), self.elapsed)
     }
 }
 
 impl SweepMeter {
-    /// Time at which the current row is complete.
+    /// Returns the time at which the current row is complete; `None` for rows of unlimited length.
     pub(super) fn row_full_at(&self) -> Option<Instant> {
         self.row_started_at.checked_add(self.row_length)
     }
@@ -212,7 +213,8 @@ impl SweepMeter {
         }
     }
 
-    /// Distance from the last sample to this one, in buffers. The number of passes wraps at 2³².
+    /// Returns the distance from the last sample to `state`, in buffers. The number of passes wraps
+    /// at 2³².
     fn distance_to(&self, state: &SweepState) -> i64 {
         let passes = state.complete_passes.wrapping_sub(self.last.complete_passes).cast_signed();
         i64::from(passes) * i64::from(state.buffers) + i64::from(state.next_victim)

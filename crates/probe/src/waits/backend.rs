@@ -25,7 +25,7 @@ pub struct BackendInfo {
     pub database: Option<Box<str>>,
 }
 
-/// Roles of server processes. [`ProcessKind::name`] is as in `pg_stat_activity.backend_type`.
+/// The role of a server process. [`ProcessKind::name`] is as in `pg_stat_activity.backend_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ProcessKind {
@@ -72,8 +72,8 @@ pub enum ProcessKind {
 impl BackendInfo {
     /// Parses a title. `cluster_name` is the setting, empty if it is not set.
     ///
-    /// `None` if it is not a title of a server process, e.g. because the process has not set one
-    /// yet.
+    /// Returns `None` if it is not a title of a server process, e.g. because the process has not
+    /// set one yet.
     pub fn from_title(pid: u32, title: &str, cluster_name: &str) -> Option<Self> {
         let rest = title.strip_prefix("postgres: ")?;
         let rest = match cluster_name {
@@ -94,7 +94,7 @@ impl BackendInfo {
 }
 
 impl ProcessKind {
-    /// The kind's name, as in `pg_stat_activity.backend_type`.
+    /// Returns the kind's name, as in `pg_stat_activity.backend_type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client backend",
@@ -119,8 +119,8 @@ impl ProcessKind {
         }
     }
 
-    /// The kind with this `pg_stat_activity.backend_type`. Any other text is a name chosen by an
-    /// extension: [`ProcessKind::BackgroundWorker`].
+    /// Returns the kind with this `pg_stat_activity.backend_type`. Any other text is a name chosen
+    /// by an extension: [`ProcessKind::BackgroundWorker`].
     pub fn from_name(word: &str) -> Self {
         match word {
             "client backend" => Self::Client,
@@ -171,9 +171,9 @@ fn auxiliary_kind(title: &str) -> ProcessKind {
     found.map_or(ProcessKind::BackgroundWorker, |&(_, kind)| kind)
 }
 
-/// The words before the host in a client backend's title: user and database, unless their names
-/// contain spaces. `None` for a title without a host, or with fewer than two words before it, which
-/// is not a client's.
+/// Returns the words before the host in a client backend's title: user and database, unless their
+/// names contain spaces. `None` for a title without a host, or with fewer than two words before it:
+/// such a title is not a client's.
 ///
 /// The host is `[local]`, or an address or name with a port: `10.0.0.7(51234)`.
 fn names_before_host<'a>(words: &'a [&'a str]) -> Option<&'a [&'a str]> {

@@ -43,7 +43,7 @@ pub enum Class {
     LwLock,
     /// A heavyweight lock.
     Lock,
-    /// Exclusive access to a buffer: all other pins released.
+    /// Exclusive access to a buffer, for which all other pins must be released.
     BufferPin,
     /// The main loop of one of the server's own processes.
     Activity,
@@ -74,7 +74,7 @@ enum EventName {
 }
 
 impl WaitEventNames {
-    /// The names of a major version, if it is one of [`howdah_inspect::MAJORS`].
+    /// Returns the names of a major version, if it is one of [`howdah_inspect::MAJORS`].
     pub fn for_major(major: u32) -> Option<Self> {
         if !MAJORS.contains(&major) {
             return None;
@@ -87,8 +87,8 @@ impl WaitEventNames {
         })
     }
 
-    /// The names of a running server, including the lock tranches that extensions requested by name
-    /// at server start.
+    /// Returns the names of a running server, including the lock tranches that extensions requested
+    /// by name at server start.
     ///
     /// `None` if the major version is not supported.
     pub fn for_server(server: &RunningServer) -> Option<Self> {
@@ -116,9 +116,9 @@ impl WaitEventNames {
         WaitEvent { raw, name }
     }
 
-    /// The event with these names, as in `wait_event_type` and `wait_event` of `pg_stat_activity`.
-    /// An event of a known class that is missing from the tables keeps the name given by the
-    /// server.
+    /// Returns the event with these names, as in `wait_event_type` and `wait_event` of
+    /// `pg_stat_activity`. An event of a known class that is missing from the tables keeps the name
+    /// given by the server.
     pub fn lookup(&self, class: &str, event: &str) -> WaitEvent {
         let unknown = WaitEvent { raw: u32::MAX, name: EventName::Missing };
         let Some(class) = Class::WITH_EVENTS.into_iter().find(|found| found.name() == class) else {
@@ -137,7 +137,7 @@ impl WaitEventNames {
         }
     }
 
-    /// All events that have names, with their classes.
+    /// Returns all events that have names, with their classes.
     pub fn iter(&self) -> impl Iterator<Item = (Class, &'static str)> {
         let classes = TABLES.iter().zip(&self.names);
         classes.flat_map(|((class, _), names)| names.iter().flatten().map(|&name| (*class, name)))
@@ -150,13 +150,14 @@ impl WaitEventNames {
 }
 
 impl WaitEvent {
-    /// The four bytes of wait information, as read from the backend. Events from
+    /// Returns the four bytes of wait information, as read from the backend. Events from
     /// [`WaitEventNames::lookup`] that are not in the tables have a placeholder.
     pub fn raw(self) -> u32 {
         self.raw
     }
 
-    /// The class of the event; [`Class::Unknown`] also if the class is known but not the event.
+    /// Returns the class of the event; [`Class::Unknown`] also if the class is known but not the
+    /// event.
     pub fn class(self) -> Class {
         match (self.raw, self.name) {
             (0, _) => Class::NoWait,
@@ -165,7 +166,7 @@ impl WaitEvent {
         }
     }
 
-    /// The event's name, as in `pg_stat_activity.wait_event`; a number for events named by
+    /// Returns the event's name, as in `pg_stat_activity.wait_event`; a number for events named by
     /// extensions at run time; the four bytes for unknown events; empty for no wait.
     pub fn name(self) -> String {
         match (self.raw, self.name) {
@@ -190,8 +191,8 @@ impl fmt::Display for WaitEvent {
 }
 
 impl Class {
-    /// The name in `pg_stat_activity`. No wait is `CPU*`: the star stands for waits that the server
-    /// does not report, such as a page fault.
+    /// Returns the name in `pg_stat_activity`. No wait is `CPU*`: the star stands for waits that
+    /// the server does not report, such as a page fault.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoWait => "CPU*",

@@ -33,7 +33,8 @@ pub struct WaitReport {
     pub database_time: Duration,
     /// Kernel states of processes without a reported wait, where they were checked.
     pub checks: NoWaitStates,
-    /// Database time first, then background work, then idle time; each ordered by time, most first.
+    /// Database time first, then background work, then idle time; each sorted by time, longest
+    /// first.
     pub rows: Vec<ProfileRow>,
     /// Observations dropped because there were [`ROWS_MAX`] rows already.
     pub uncounted: u64,
@@ -48,7 +49,7 @@ pub struct ProfileRow {
     pub kind: ProcessKind,
     /// The event that the processes were waiting for.
     pub event: WaitEvent,
-    /// The statement they worked on, if requested and readable.
+    /// The statement that the processes were executing, if requested and readable.
     pub query: Option<QueryId>,
     /// Number of observations: each is one process in one round.
     pub samples: u64,
@@ -133,7 +134,7 @@ impl Profile {
         }
     }
 
-    /// Totals since the start.
+    /// Returns the totals since the start.
     pub fn total(&self) -> WaitReport {
         self.report(&self.whole, |cell| cell.whole)
     }

@@ -15,7 +15,7 @@ pub struct QueryId(u32);
 
 /// Options for reading statements. See [`SamplerOptions::queries`](super::SamplerOptions::queries).
 pub struct QueryOptions {
-    /// Maximum bytes read of a text.
+    /// Maximum number of bytes read of a text.
     pub text_bytes: usize,
     /// Applied to every text before comparison, e.g. to remove literals.
     pub normalise: Box<dyn FnMut(&str) -> String + Send>,
@@ -82,7 +82,7 @@ impl QueryTexts {
         Self { options, texts: Vec::new(), ids: HashMap::new() }
     }
 
-    /// The text of an id; `None` for [`QueryId::OTHER`].
+    /// Returns the text of an id; `None` for [`QueryId::OTHER`].
     pub fn text(&self, id: QueryId) -> Option<&str> {
         self.texts.get(id.0 as usize).map(|text| &**text)
     }

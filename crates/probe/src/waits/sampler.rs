@@ -80,7 +80,7 @@ pub struct Observation<'a> {
     pub backend: &'a BackendInfo,
     /// The wait event, or no wait.
     pub event: WaitEvent,
-    /// The statement it works on, if requested and readable.
+    /// The statement that the process is executing, if requested and readable.
     pub query: Option<QueryId>,
 }
 
@@ -193,17 +193,17 @@ impl WaitSampler {
         Ok(SampleRound { sampler: self, elapsed, counts: self.counts(), checks })
     }
 
-    /// The text of a statement; `None` for [`QueryId::OTHER`].
+    /// Returns the text of a statement; `None` for [`QueryId::OTHER`].
     pub fn query(&self, id: QueryId) -> Option<&str> {
         self.queries.as_ref()?.text(id)
     }
 
-    /// The names of this server's wait events.
+    /// Returns the names of this server's wait events.
     pub fn names(&self) -> &WaitEventNames {
         &self.names
     }
 
-    /// The cost of sampling so far.
+    /// Returns the cost of sampling so far.
     pub fn cost(&self) -> SamplingCost {
         self.cost
     }
@@ -242,8 +242,8 @@ impl WaitSampler {
         Ok(())
     }
 
-    /// The target of the process's pointer; `None` if that is its own variable, or the process is
-    /// gone.
+    /// Returns the target of the process's pointer; `None` if that is its own variable, or the
+    /// process is gone.
     fn wait_event_address(&self, pid: u32) -> Option<u64> {
         ProcessMemory::for_pid(pid)
             .pointer(self.pointer)
@@ -251,7 +251,7 @@ impl WaitSampler {
             .filter(|&address| address != self.local_variable)
     }
 
-    /// The process, if it belongs to the server and has an entry in shared memory.
+    /// Returns the process, if it belongs to the server and has an entry in shared memory.
     fn sampled_backend(&self, pid: u32) -> Option<SampledBackend> {
         let process = OsProcess::from_pid(pid).ok()?;
         // A postmaster that is process 1 of its container may also have unrelated children.
@@ -330,23 +330,24 @@ impl WaitSampler {
 }
 
 impl SampleRound<'_> {
-    /// The time since the previous round, which the observations represent. Zero in the first
-    /// round.
+    /// Returns the time since the previous round, which the observations represent. Zero in the
+    /// first round.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
     }
 
-    /// The number of processes by state.
+    /// Returns the number of processes by state.
     pub fn counts(&self) -> ProcessCounts {
         self.counts
     }
 
-    /// Kernel states of processes that reported no wait; empty except in rounds with a listing.
+    /// Returns the kernel states of processes that reported no wait; all 0 except in rounds with a
+    /// listing.
     pub fn checks(&self) -> NoWaitStates {
         self.checks
     }
 
-    /// All backends, ordered by process id.
+    /// Returns the observations of all backends, ordered by process id.
     pub fn observations(&self) -> impl ExactSizeIterator<Item = Observation<'_>> {
         let WaitSampler { backends, observed: seen, .. } = self.sampler;
         backends.iter().zip(seen).map(|(sampled, &(event, query))| Observation {

@@ -32,18 +32,18 @@ impl TickSchedule {
         Self { period: period.max(Duration::from_nanos(1)), next_tick_at: start, missed: 0 }
     }
 
-    /// Time at which the next tick is due.
+    /// Returns the time at which the next tick is due.
     pub fn next_tick_at(&self) -> Instant {
         self.next_tick_at
     }
 
-    /// Number of missed ticks.
+    /// Returns the number of missed ticks.
     pub fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// Records that a tick starts at `now`. Returns the ticks missed since the one that was due; 0
-    /// if on time.
+    /// Records that a tick starts at `now`. Returns the number of ticks missed since the one that
+    /// was due; 0 if on time.
     pub fn advance(&mut self, now: Instant) -> u64 {
         let late = now.saturating_duration_since(self.next_tick_at);
         let missed = u64::try_from(late.as_nanos() / self.period.as_nanos()).unwrap_or(u64::MAX);

@@ -14,8 +14,8 @@ use std::collections::HashSet;
 use howdah_inspect::{InspectError, ProcessMemory, RunningServer};
 use parking_lot::Mutex;
 
-/// The names of the tranches, in the order of their ids from `first` on. Empty if they cannot be
-/// read; the locks are then shown by id.
+/// Returns the names of the tranches, in the order of their ids from `first` on. Empty if they
+/// cannot be read; the locks are then shown by id.
 pub(super) fn extension_tranches(server: &RunningServer, first: u16) -> Vec<&'static str> {
     read_tranches(server, first).ok().flatten().unwrap_or_default()
 }

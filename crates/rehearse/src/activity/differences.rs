@@ -89,7 +89,7 @@ fn differences(base: &ActivityMeans, change: &ActivityMeans) -> Vec<ServerDiffer
     found
 }
 
-/// Whether two values differ by at least `minimum` and [`FACTOR_MIN`].
+/// Whether two values differ by at least `minimum`, and by at least the factor [`FACTOR_MIN`].
 fn is_large(base: f64, change: f64, minimum: f64) -> bool {
     let (smaller, larger) = (base.min(change), base.max(change));
     larger - smaller >= minimum && larger >= smaller * FACTOR_MIN

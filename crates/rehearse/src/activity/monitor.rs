@@ -29,7 +29,7 @@ const RECORDING: &str = "server.flight";
 /// Longest sleep between checks of the stop flag.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
-/// Observes a server until [`Self::finish`].
+/// The threads that observe a server during one run, until [`Self::finish`].
 pub(crate) struct ActivityMonitor {
     stop: Arc<AtomicBool>,
     sampler: JoinHandle<ActivitySeries>,
@@ -49,8 +49,8 @@ impl ActivityMonitor {
         Ok(())
     }
 
-    /// Starts to observe the server. `dir` is the folder of the run, for the recording. Whatever
-    /// cannot be observed becomes a note of the series.
+    /// Starts to observe the server. `dir` is the folder of the run, for the recording. A note in
+    /// the series names what cannot be observed, and why.
     pub(crate) fn start(target: &ConnectTarget, dir: &Path) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let recording = dir.join(RECORDING);

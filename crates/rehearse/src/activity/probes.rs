@@ -18,7 +18,8 @@ use super::series::{ActivitySeries, ObservedCheckpoint};
 /// time.
 const RATE: u32 = 20;
 
-/// Maximum difference between the start times of a server that SQL and its lock file report.
+/// Maximum difference, in seconds, between the start times of a server that SQL and its lock file
+/// report.
 const START_TOLERANCE_S: i64 = 2;
 
 /// Starts to record the server described by `info` into the file `path`, if the server runs on this
@@ -46,7 +47,7 @@ pub(super) fn start(info: &ServerInfo, path: &Path) -> Result<FlightRecorder, St
         .map_err(|error| unavailable(&error.to_string()))
 }
 
-/// Adds what was recorded to the series.
+/// Adds the recording in the file `path` to the series, or a note if the file cannot be read.
 pub(super) fn add_recording(series: &mut ActivitySeries, path: &Path) {
     let recording = match FlightRecording::open(path) {
         Ok(recording) => recording,

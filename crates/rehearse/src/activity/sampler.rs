@@ -13,7 +13,7 @@ use super::series::{ActivityBucket, ActivitySeries, BUCKET_US};
 /// Time between samples of wait events.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Samples wait events ten times a second, and counters once a second, on one connection.
+/// A connection that samples a server's wait events and, once a second, its counters.
 pub(super) struct ActivitySampler {
     connection: MonitorConnection,
     counters: Option<Overview>,
@@ -24,7 +24,7 @@ pub(super) struct ActivitySampler {
 /// The samples of the second in progress.
 #[derive(Default)]
 struct SampledSecond {
-    /// Number of the bucket since the start of the series.
+    /// Index of the second's bucket in the series, from 0.
     bucket: i64,
     samples: u32,
     running: u64,
@@ -41,7 +41,7 @@ impl ActivitySampler {
         }
     }
 
-    /// Takes one sample, and every second reads the counters.
+    /// Samples the wait events and, once a second, reads the counters.
     pub(super) fn sample(&mut self, series: &mut ActivitySeries) -> Result<(), CollectError> {
         let waits = self.connection.waits()?;
         let at_us = Timestamp::now().as_micros();

@@ -31,7 +31,7 @@ pub(crate) struct ActivitySeries {
     pub(crate) buckets: Vec<ActivityBucket>,
     /// Checkpoints that probes observed; `None` if there was no recording.
     pub(crate) checkpoints: Option<Vec<ObservedCheckpoint>>,
-    /// Figures that are missing, and why, one sentence each.
+    /// Reasons why figures are missing, one sentence each.
     pub(crate) notes: Vec<String>,
 }
 
@@ -55,18 +55,18 @@ pub(crate) struct ActivityBucket {
     pub(crate) wal_bytes: Option<f64>,
     /// Sessions that waited for an extension lock, on average.
     pub(crate) extension_waits: Option<f64>,
-    /// Buffers that the clock sweep examined per allocation.
+    /// Buffers that the clock sweep examined per allocation; `None` also without allocations.
     pub(crate) swept_per_allocation: Option<f64>,
 }
 
-/// A checkpoint that probes observed, in microseconds since 1970.
+/// A checkpoint that probes observed. Times are in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ObservedCheckpoint {
-    /// When it began.
+    /// Start of the checkpoint.
     pub(crate) started_us: i64,
-    /// When it began to sync files, if known.
+    /// Time at which the checkpoint began to sync files, if known.
     pub(crate) sync_us: Option<i64>,
-    /// When it ended.
+    /// End of the checkpoint.
     pub(crate) ended_us: i64,
 }
 
@@ -77,9 +77,9 @@ pub(crate) struct ActivityMeans {
     /// `None` if they were not sampled.
     pub(crate) waiting: Option<BTreeMap<String, f64>>,
     /// Share of page requests that found the page in the buffer cache; `None` if there were no
-    /// requests, or they were not counted.
+    /// requests, or if they were not counted.
     pub(crate) hit_share: Option<f64>,
-    /// Bytes per second written to temporary files.
+    /// Bytes per second written to temporary files; `None` if they were not counted.
     pub(crate) temp_bytes: Option<f64>,
     /// Number of checkpoints per recorded run; `None` if no run was recorded by probes.
     pub(crate) checkpoints: Option<f64>,

@@ -20,7 +20,7 @@ const POINTS_MAX: u64 = 1_000;
 /// Maximum number of points in one response.
 const POINTS_PER_RESPONSE: usize = 20_000;
 
-/// Maximum number of notes.
+/// Maximum number of notes; later ones are discarded.
 const NOTES_MAX: usize = 1_000;
 
 /// Minimum time between updates that change only the numbers of the current replay.
@@ -59,10 +59,10 @@ struct RunProgress {
     first: Option<Instant>,
     /// The newest report.
     newest: Option<(Instant, ReplayProgress)>,
-    /// Number of the current bucket, and the report at its start.
+    /// Number of the current bucket, from 0.
     bucket: u64,
     bucket_start: Option<(Instant, ReplayProgress)>,
-    /// When the state was last changed because of a report.
+    /// Time at which a report last changed the state.
     published: Option<Instant>,
 }
 
@@ -177,7 +177,8 @@ impl LiveState {
         is_due || is_new_bucket
     }
 
-    /// Records a finished run: the one that was replayed, or one of an earlier call.
+    /// Records a finished run: the one that was replayed, or one that the journal contained at the
+    /// start.
     pub(super) fn finish_run(&mut self, run: &RunSummary) {
         let position = self.runs.iter().position(|row| row.name == run.name).unwrap_or_else(|| {
             // Runs of earlier calls come first.
@@ -234,7 +235,8 @@ impl LiveState {
         }
     }
 
-    /// Returns the state at a time, with the points from `from` on.
+    /// Returns the state at a time, with at most [`POINTS_PER_RESPONSE`] points, from index `from`
+    /// on.
     pub(super) fn snapshot(&self, from: usize, now: Instant) -> LiveSnapshot {
         let now = self.ended.unwrap_or(now);
         let from = from.min(self.points.len());

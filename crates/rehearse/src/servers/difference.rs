@@ -64,7 +64,7 @@ pub(crate) fn differences(base: &ServerFacts, change: &ServerFacts) -> Vec<Serve
 }
 
 /// Returns a warning if the change server's statistics were older or missing before the rehearsal,
-/// whose VACUUM (ANALYZE) renews them: then the runs do not show what stale statistics cost.
+/// whose VACUUM (ANALYZE) renews them. The runs then do not show what stale statistics cost.
 pub(crate) fn renewed_statistics(differences: &[ServerDifference]) -> Option<String> {
     let mut tables = differences.iter().filter_map(|difference| match difference {
         ServerDifference::TableDiffers { table, difference: TableDifference::StatisticsOlder } => {

@@ -42,8 +42,8 @@ impl CalibrationPlan {
     pub const INTERVAL: Duration = Duration::from_millis(250);
 
     /// Plans to execute the statement if a target with this capacity has a free slot while
-    /// `sessions` captured sessions are open at once. Pass 0 if their number is not known: more are
-    /// noticed later.
+    /// `sessions` captured sessions are open at once. Pass 0 if their number is not known: the
+    /// calibration still ends when too many are open.
     ///
     /// `client` is a connection with the login of the calibration. The statement is not executed
     /// through a pooler, which may have fewer connections than the server, nor for a role or
@@ -88,8 +88,9 @@ select pg_catalog.pg_backend_pid(),
        (select datconnlimit from pg_catalog.pg_database
         where datname = pg_catalog.current_database())";
 
-/// Returns why the calibration must not use a connection like this one: it goes through a pooler,
-/// its role or database has a connection limit, or the query for these fails.
+/// Returns the reason why the calibration must not use a connection like `client`, if there is one:
+/// it goes through a pooler, its role or database has a connection limit, or querying these facts
+/// fails.
 fn find_obstacle(client: &mut Client) -> Option<(CalibrationEndReason, String)> {
     let results = match client.query(SESSION_SQL) {
         Ok(results) => results,
@@ -109,7 +110,8 @@ fn find_obstacle(client: &mut Client) -> Option<(CalibrationEndReason, String)> 
     })
 }
 
-/// Ends the calibration when the captured sessions need its connection slot, or the replay ends.
+/// The shared state of the calibration, which ends when it fails, when the captured sessions need
+/// its connection slot, or with the replay.
 #[derive(Debug)]
 pub(crate) struct CalibrationControl {
     interval: Duration,
@@ -150,8 +152,8 @@ impl CalibrationControl {
         sessions <= self.sessions_max
     }
 
-    /// Reports how many captured sessions are about to be open. If they need the calibration's
-    /// slot, this ends the calibration, and waits up to [`CLOSE_TIMEOUT`] until the slot is free.
+    /// Ends the calibration if `sessions` captured sessions need its slot, and then waits up to
+    /// [`CLOSE_TIMEOUT`] until the slot is free.
     pub(crate) fn make_room_for(&self, sessions: usize) {
         // Waiting again would not help if the server does not respond.
         if !self.has_room_for(sessions) && self.release_slot() {
@@ -200,7 +202,7 @@ impl CalibrationControl {
         false
     }
 
-    /// Records that an execution ended, at this time since the start of the replay.
+    /// Records that an execution ended; `at` is the time since the start of the replay.
     pub(super) fn record_execution(&self, at: Duration) {
         self.state.lock().executed = Some(at);
     }
@@ -231,7 +233,8 @@ impl CalibrationControl {
         }
     }
 
-    /// Returns why the calibration ended before the replay; `None` if it did not.
+    /// Returns the reason why the calibration was omitted or ended before the replay; `None`
+    /// otherwise.
     pub(super) fn end(&self) -> Option<CalibrationEnd> {
         self.state.lock().end.clone()
     }

@@ -16,8 +16,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::micros;
 
-/// Maximum bytes read of each file. The relevant lines come first; a processor's line has at most
-/// 120 bytes.
+/// Maximum number of bytes read from each file. The relevant lines come first; a processor's line
+/// has at most 120 bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Length of a clock tick in microseconds: `USER_HZ` is 100 on every Linux architecture that
@@ -38,7 +38,7 @@ struct ProcCounters {
     io_pressure: Pressure,
     memory_pressure: Pressure,
     processors: Option<ProcessorTime>,
-    /// Processor time of this process, in microseconds.
+    /// Processor time of the replaying process, in microseconds.
     own: u64,
 }
 
@@ -51,7 +51,7 @@ struct Pressure {
     full: Option<u64>,
 }
 
-/// Total time of all processors, in microseconds.
+/// Time of all processors together since the host started, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ProcessorTime {
     total: u64,
@@ -68,7 +68,7 @@ impl HostSampler {
         Self { proc: proc.as_ref().to_owned(), before: None }
     }
 
-    /// Returns the number of processors of the host.
+    /// Returns the number of processors of the host; `None` if `/proc/stat` does not list them.
     pub(super) fn processors(&self) -> Option<u32> {
         count_processors(&self.read("stat"))
     }

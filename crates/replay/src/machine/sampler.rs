@@ -39,7 +39,7 @@ impl Sampler {
         Ok(Self { is_over, thread: Some(thread) })
     }
 
-    /// Stops the thread after its next deadline, and waits for its end.
+    /// Stops the thread at its next deadline, and waits until it has ended.
     pub(super) fn stop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

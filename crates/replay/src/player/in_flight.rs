@@ -20,7 +20,8 @@ pub(super) struct InFlightBatch {
     pub(super) parts: Vec<BatchPart>,
     pub(super) sent: Instant,
     pub(super) failure: Option<ReplayFailure>,
-    /// A trial of types that is sent first. The parts remain queued until its result is known.
+    /// A trial of types that is sent before the batch. Meanwhile `parts` is empty, and the events
+    /// of the batch remain queued.
     pub(super) trial: Option<(Box<TypeTrial>, TrialResult)>,
 }
 

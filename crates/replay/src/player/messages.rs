@@ -89,7 +89,8 @@ impl Player {
         Ok(())
     }
 
-    /// Queues the captured messages that the client sent before or after an event's own.
+    /// Queues an event's own message, and the captured messages that the client sent before and
+    /// after it.
     fn queue_captured_messages(
         &mut self,
         parts: &mut [BatchPart],
@@ -158,7 +159,8 @@ impl Player {
         }
     }
 
-    /// Queues the Bind of a portal for the first event of the batch that uses the portal.
+    /// Queues the Bind of a portal for the first event of the batch that uses the portal and has no
+    /// Bind yet.
     fn bind_as_captured(
         &mut self,
         portal: &[u8],
@@ -187,8 +189,8 @@ impl Player {
         Ok(())
     }
 
-    /// Forgets statements after DEALLOCATE and DISCARD, so that they are prepared again before use:
-    /// only the server knows which names remain.
+    /// Forgets all prepared statements if `sql` contains a DEALLOCATE or DISCARD, so that they are
+    /// prepared again before use: only the server knows which names remain.
     fn drop_deallocated(&mut self, sql: &Text) {
         let deallocates =
             |one| matches!(SqlCommand::from_sql(one), SqlCommand::Deallocate | SqlCommand::Discard);

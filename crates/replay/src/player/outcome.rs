@@ -43,7 +43,7 @@ pub(crate) struct FinishedEvent {
     /// When the server could start on the event: when it was sent, or when the previous statement
     /// in its pipeline was done.
     pub(crate) started: Option<Instant>,
-    /// When the last reply arrived.
+    /// When the last reply arrived, or when the event ended without one.
     pub(crate) ended: Instant,
     /// When the session became free to send the event.
     pub(crate) free_since: Instant,

@@ -16,7 +16,7 @@ use crate::{
 /// Name of the statement, the portal and the savepoint of a trial.
 const TRIAL_NAME: &str = "howdah_types";
 
-/// Maximum number of queued events that are searched for the values of a Parse.
+/// Maximum number of queued events that are searched for values bound to a parsed statement.
 const EVENTS_AHEAD_MAX: usize = 64;
 
 impl Player {

@@ -66,7 +66,8 @@ impl Tokens<'_> {
                 && self.is_word(at - 1, &TYPE_WORDS))
     }
 
-    /// Whether a comparison of untyped operands starts here.
+    /// Whether an expression whose untyped operands PostgreSQL treats as text starts at this token:
+    /// a comparison, GREATEST, LEAST, NULLIF or a VALUES list.
     fn compares_as_text(&self, at: usize) -> bool {
         // The token before an untyped operand must not make it the operand of another operator.
         let is_start = |at: usize| {
@@ -109,7 +110,8 @@ impl Tokens<'_> {
             && self.is_untyped(at + 2)
     }
 
-    /// Whether a list like `$1, $2, 'x')` starts here.
+    /// Whether a list of untyped operands such as `$1, $2, 'x')`, with at least one placeholder,
+    /// starts at this token.
     fn is_list_of_untyped(&self, from: usize) -> bool {
         let mut at = from;
         let mut has_placeholder = false;

@@ -66,7 +66,7 @@ impl ValueShape {
         }
     }
 
-    /// Returns the smallest shape that covers both.
+    /// Returns the smallest shape that covers `self` and `other`.
     pub(crate) fn join(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unknown, known) | (known, Self::Unknown) => known,
@@ -201,7 +201,7 @@ fn is_uuid(bytes: &[u8]) -> bool {
         })
 }
 
-/// Recognises `2026-11-20`, with or without a time of day and a zone.
+/// Recognizes `2026-11-20`, with or without a time of day and a zone.
 fn date_and_time(text: &str) -> Option<Scalar> {
     let (date, rest) = text.split_at_checked(10)?;
     let mut parts = date.split('-');
@@ -312,7 +312,8 @@ fn array(text: &str) -> Option<Option<Scalar>> {
     }
 }
 
-/// Splits off one element. Returns the element, whether it was quoted, and the rest of the text.
+/// Splits off the array element at the start of `text`. Returns the element, whether it was quoted,
+/// and the rest of the text; `None` if it is malformed.
 fn element(text: &str) -> Option<(String, bool, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([',', '}', '{', '"'])?;

@@ -31,8 +31,8 @@ use crate::{
     settings::ReplayLimits,
 };
 
-/// How far ahead of their due time events are popped, so that all messages of a batch are available
-/// and a session's connection can be opened in time.
+/// Time before their due time at which events are popped, so that all messages of a batch are
+/// available and a session's connection can be opened in time.
 const LOOKAHEAD: Duration = Duration::from_secs(1);
 
 /// Time without an ended event after which the limit is raised to `backlog_bytes`.

@@ -36,7 +36,8 @@ pub(super) struct Interruption {
 }
 
 impl ReplayWorker {
-    /// Drops queued events and starts cancelling running statements.
+    /// Starts the interruption: skips queued events, and abandons logins and cancel requests in
+    /// progress. [`Self::wind_down`] then cancels running statements.
     pub(super) fn interrupt(&mut self, now: Instant) {
         self.stats.stopped = true;
         self.inbox.close();

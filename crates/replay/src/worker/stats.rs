@@ -1,6 +1,6 @@
 //! Counters of a worker, in addition to the outcomes of events.
 
-/// Counters of a worker's sessions and connections.
+/// Counters of a worker's events, sessions and connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WorkerStats {
     /// Number of events popped from the inbox. Each of them has an outcome, unlike events that a

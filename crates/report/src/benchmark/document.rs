@@ -38,7 +38,7 @@ struct RunDocument {
     transactions: u64,
     p99_us: u64,
     max_us: u64,
-    /// Throughput after a tenth of the pages was loaded, as a share of the steady rate, 0 to 1.
+    /// Throughput after a tenth of the pages was loaded, as a share of the steady rate.
     share_after_a_tenth: Option<f64>,
     warming: Option<WarmingDocument>,
     steps: Vec<u64>,
@@ -55,7 +55,7 @@ struct WarmingDocument {
     tenth_at_seconds: Option<f64>,
 }
 
-/// Converts results to a document.
+/// Converts the results of a benchmark to a document.
 pub fn document(results: &BenchmarkResults) -> BenchmarkDocument {
     BenchmarkDocument {
         format: "howdah-warm-benchmark",
@@ -104,8 +104,8 @@ impl WarmingDocument {
     }
 }
 
-/// Returns one CSV line per step of each method: the method, the end of the step in seconds, reads
-/// per second, and p99 in microseconds.
+/// Returns CSV with a header and one line per step of each method: the method, the end of the step
+/// in seconds, reads per second, and p99 in microseconds.
 pub fn steps_csv(results: &BenchmarkResults) -> String {
     let step_seconds = results.step.as_secs_f64();
     let mut text = String::from("method,seconds,transactions_per_second,p99_us\n");

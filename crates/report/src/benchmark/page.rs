@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{chart::escaped, page::HtmlPage};
 
-/// Renders the page.
+/// Renders the results of a benchmark as an HTML page.
 pub fn page(results: &BenchmarkResults) -> String {
     let mut html = String::from("<main>\n");
     let headline = headline(results);

@@ -14,7 +14,7 @@ const RIGHT: f64 = 24.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = 48.0;
 
-/// The CSS class of a method; [`super::page()`] defines its colours.
+/// Returns the CSS class of a method; [`super::page()`] defines its colours.
 pub(super) fn css_class(method: WarmMethod) -> &'static str {
     match method {
         WarmMethod::NoWarming => "nothing",
@@ -23,7 +23,7 @@ pub(super) fn css_class(method: WarmMethod) -> &'static str {
     }
 }
 
-/// Maps times and rates to coordinates.
+/// The axes of the chart, which map times and rates to coordinates.
 struct ChartAxes {
     seconds: f64,
     rate: f64,
@@ -39,7 +39,7 @@ impl ChartAxes {
     }
 }
 
-/// Renders the chart.
+/// Renders the results of a benchmark as a chart.
 pub(super) fn svg(results: &BenchmarkResults) -> String {
     let step = results.step.as_secs_f64();
     let count = results.runs.iter().map(|run| run.steps.len()).max().unwrap_or(1).max(1);
@@ -96,7 +96,8 @@ fn steady(svg: &mut Svg, axes: &ChartAxes, rate: f64) {
     svg.push(format_args!(r#"<text class="tick end" x="{right}" y="{y:.1}">steady</text>"#));
 }
 
-/// Draws the line of one method. The point of a step is at the middle of the step.
+/// Draws the line of one method, with a point at the middle of each step, and a mark where 90 % of
+/// the steady rate was reached.
 fn line(svg: &mut Svg, axes: &ChartAxes, run: &BenchmarkRun, step: f64) {
     let class = css_class(run.method);
     let position = |at: usize| {

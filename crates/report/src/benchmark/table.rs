@@ -7,7 +7,8 @@ use howdah_warm::benchmark::{BenchmarkResults, BenchmarkRun, WarmMethod};
 use super::seconds;
 use crate::text;
 
-/// Renders the server, the notes, one row per method, and the effect of the first tenth.
+/// Renders the server, the notes, one row per method, and the throughput after a tenth of the pages
+/// was loaded.
 pub fn table(results: &BenchmarkResults) -> String {
     let mut table = String::new();
     // Writing to a String cannot fail, here and below.

@@ -42,7 +42,7 @@ struct ImageInfoRow {
     dirty: u64,
 }
 
-/// Describes an image, with the `limit` relations that have the most pages.
+/// Converts an image to a document with the `limit` relations that have the most pages.
 pub fn document(image: &CacheImage, limit: usize) -> ImageInfoDocument {
     let mut relations = rows(image);
     let dirty = relations.iter().map(|row| row.dirty).sum();

@@ -48,7 +48,8 @@ pub(crate) fn decade_ticks(from: f64, to: f64) -> Vec<f64> {
     (first..=last.max(first + 1)).map(|power| 10_f64.powi(power)).collect()
 }
 
-/// Returns about ten ticks in seconds since midnight, at steps that are usual for clocks.
+/// Returns up to about ten ticks from `from` to `to`, in seconds since the Unix epoch, at steps
+/// that are usual for clocks.
 pub(crate) fn time_ticks(from: f64, to: f64) -> Vec<f64> {
     const STEPS: [f64; 16] = [
         1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,

@@ -10,7 +10,8 @@ use super::rows::{Cell, RowFormat, RowWriter};
 const COLUMNS: &[&str] =
     &["probe", "description", "sources", "points", "cost", "source_here", "cost_here", "missing"];
 
-/// Renders probes with the points where they attach, and which of these a server supports.
+/// Renders probes with the points where they attach, and, for probes diagnosed in `here`, their
+/// source and cost on that server, and what is missing.
 ///
 /// # Errors
 ///

@@ -43,7 +43,7 @@ impl<W: Write> RowWriter<W> {
         self.format == RowFormat::Table
     }
 
-    /// Writes a row.
+    /// Writes a row, and flushes the writer.
     pub(super) fn write(&mut self, cells: &[Cell]) -> io::Result<()> {
         debug_assert!(cells.iter().all(|(name, _)| self.columns.contains(name)));
         let cell = |name: &&'static str| {

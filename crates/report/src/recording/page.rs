@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{chart::escaped, page::HtmlPage};
 
-/// Renders the page.
+/// Renders a recording as an HTML page.
 pub fn page(window: &RecordingWindow) -> String {
     let summary = summarize(window);
     let mut html = String::from("<main>\n");

@@ -22,7 +22,7 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 42.0;
 const GAP: f64 = 30.0;
 const PHASE_ROW: f64 = 17.0;
-/// Maximum number of distinguishable columns.
+/// Maximum number of columns; narrower ones could not be distinguished.
 const BUCKETS_MAX: i64 = 900;
 
 /// Renders a recording as a self-contained chart, readable on light and dark backgrounds.
@@ -58,7 +58,7 @@ pub fn svg(window: &RecordingWindow) -> String {
     svg.into_string()
 }
 
-/// State while the lanes are drawn.
+/// The chart while its lanes are drawn.
 struct Canvas {
     svg: Svg,
     x: Axis,

@@ -37,7 +37,7 @@ const CHART_SCRIPT: &str = include_str!("../../../../third_party/uplot/uPlot.iif
 const CHART_STYLE: &str = include_str!("../../../../third_party/uplot/uPlot.min.css");
 
 const PAGE_STYLE: &str = include_str!("html/page.css");
-/// Formats of values, for the scripts of all pages, which come after it.
+/// The script that formats values. It must precede the page's own script, which uses it.
 const UNITS_SCRIPT: &str = include_str!("html/units.js");
 const PAGE_SCRIPT: &str = include_str!("html/page.js");
 

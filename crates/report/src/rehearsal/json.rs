@@ -78,7 +78,7 @@ struct ChangedQueryRow<'a> {
     /// Positions of the reasons in `differences`.
     reasons: Vec<usize>,
     plan_change: Option<&'a str>,
-    /// Why the query's plans could not be compared.
+    /// The reason why the query's plans could not be compared.
     plan_failure: Option<&'a str>,
     /// One captured execution with its values, if requested.
     example: Option<&'a str>,

@@ -91,7 +91,8 @@ fn changed_queries(out: &mut String, report: &RehearsalReport) {
     }
 }
 
-/// Appends where the runs started, and how copies are restored to the start of the capture.
+/// Appends the positions from which the runs started, and instructions for restoring copies to the
+/// start of the capture.
 fn start(out: &mut String, report: &RehearsalReport) {
     list(out, "Start of the runs", &report.start.sentences(), usize::MAX);
     let target = report.start.target.as_ref();

@@ -21,7 +21,7 @@ pub enum Obstacle {
         /// Factor by which the calibration statement differs between the sides, at least 1.
         machine: f64,
     },
-    /// Runs on the base differ among themselves by as much as counts as a change.
+    /// Runs on the base differ among themselves by a factor that counts as a change.
     Noise {
         /// The factor by which the typical query differs.
         factor: f64,

@@ -9,7 +9,7 @@ use crate::text;
 /// The name of a table or view, with its schema and database.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TableName {
-    /// Name of the database; `None` for the one that was named for the server.
+    /// Name of the database; `None` for the main database, [`ServerFacts::database`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub database: Option<String>,
     /// Name of the schema, such as `public`.
@@ -36,7 +36,7 @@ impl fmt::Display for TableName {
 pub struct ServerFacts {
     /// Address of the server, without a password.
     pub target: String,
-    /// Name of the database that was named for the server.
+    /// Name of the main database, which the user gave with the server's address.
     pub database: String,
     /// The server's `server_version`.
     pub version: String,

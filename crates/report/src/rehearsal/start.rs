@@ -1,5 +1,5 @@
-//! [`StartState`]: where both servers stood before their first run, compared with the start of the
-//! capture, and how copies are restored to it.
+//! [`StartState`]: the positions of both servers before their first run, compared with the start of
+//! the capture, and ways to restore copies to that start.
 
 use std::fmt;
 
@@ -50,13 +50,15 @@ impl RecoveryTarget {
         lines
     }
 
-    /// Returns the setting of the time, if the position is known, too: only one of them can be set.
+    /// Returns the setting for recovery to the time, as an alternative to the position; `None`
+    /// unless both are known.
     fn alternative(&self) -> Option<String> {
         let time = self.time.filter(|_| self.lsn.is_some())?;
         Some(format!("recovery_target_time = '{}'", postgres_time(time)))
     }
 
-    /// Returns the command for pgBackRest, without the stanza.
+    /// Returns the command for pgBackRest, without the stanza; `None` if neither position nor time
+    /// is known.
     ///
     /// Source: pgBackRest's command reference, "Restore Command".
     pub fn pgbackrest(&self) -> Option<String> {
@@ -137,7 +139,7 @@ pub enum StartPosition {
 }
 
 impl StartPosition {
-    /// Returns the name in JSON.
+    /// Returns the kind of position, as it is named in JSON.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Distance { .. } => "distance",
@@ -217,7 +219,7 @@ fn wal(bytes: u64) -> String {
 pub struct StartState {
     /// The start of the capture, if the capture has its position or time.
     pub target: Option<RecoveryTarget>,
-    /// The servers; `None` if the capture has no position.
+    /// Positions of the servers; `None` if the capture has no position.
     pub positions: BothSides<Option<StartPosition>>,
     /// Distance between the servers in bytes of WAL, if it is known.
     pub apart: Option<u64>,

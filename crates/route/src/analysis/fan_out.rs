@@ -89,7 +89,8 @@ pub(crate) fn is_multi_row_function(name: &str) -> bool {
 }
 
 impl<'a> Analysis<'a> {
-    /// Returns how the results of several shards for a query are merged, or why they cannot be.
+    /// Returns the rule for merging the results of several shards for a query, or the reason why
+    /// they cannot be merged.
     pub(super) fn merge_plan(&mut self, select: &'a SelectStmt, scan: &StatementScan) -> MergePlan {
         let table = scan.first_sharded.clone().unwrap_or_default();
         let read = |why| NoShardKey::Read { table: table.clone(), why };
@@ -250,7 +251,8 @@ fn sort_key(by: &Node, select: &SelectStmt) -> Option<SortKey> {
     Some(SortKey { column: sort_column(by, select)?, descending, nulls_first })
 }
 
-/// Returns the output column that rows are ordered by, given by number or by name.
+/// Returns the output column that rows are ordered by, given by number or by name; `None` if it
+/// cannot be identified.
 fn sort_column(by: &SortBy, select: &SelectStmt) -> Option<SortColumn> {
     let by = by.node.as_deref()?;
     let targets = || select.target_list.iter().filter_map(output_column);

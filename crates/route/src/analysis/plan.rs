@@ -185,8 +185,8 @@ fn names_temporary(statement: &Node) -> bool {
     found || !is_seen
 }
 
-/// Returns whether the statement creates a temporary object that outlives its transaction, or
-/// discards such objects; `None` if it does neither.
+/// Returns whether the statement creates a temporary object or discards all of them; `None` if it
+/// does neither.
 fn temporary_change(statement: &Node) -> Option<Temporary> {
     if let Some(NodeEnum::DiscardStmt(discard)) = &statement.node {
         let forgets =

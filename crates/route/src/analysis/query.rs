@@ -8,7 +8,8 @@ use pg_query::{
 use super::{Analysis, AnalysisResult, UnsupportedStatement, scope::Scope};
 
 impl<'a> Analysis<'a> {
-    /// Analyzes a query. Every sharded table in it must have a known key.
+    /// Analyzes a query. Fails if a sharded table in it has no known key, or if it is not
+    /// supported.
     pub(super) fn query(
         &mut self,
         select: &'a SelectStmt,
@@ -46,7 +47,7 @@ impl<'a> Analysis<'a> {
     }
 
     /// Analyzes the queries of a `WITH`, and adds their names to the CTEs in scope. Returns the
-    /// number of CTE names before, to which the caller truncates the list.
+    /// previous number of CTE names, to which the caller truncates the list.
     pub(super) fn with(&mut self, with: Option<&'a WithClause>) -> AnalysisResult<usize> {
         let before = self.cte_names.len();
         for query in with.map_or(&[][..], |with| &with.ctes) {

@@ -22,7 +22,7 @@ pub(super) struct StatementScan {
     pub(super) writes_unlisted: bool,
     /// A replicated table that the statement writes.
     pub(super) writes_replicated: Option<Box<str>>,
-    /// Whether the statement writes or locks something.
+    /// Whether the statement writes rows, or locks them with a clause such as `FOR UPDATE`.
     pub(super) writes: bool,
     /// Whether the statement calls a function that is not known to be read-only.
     pub(super) calls_unknown: bool,
@@ -32,7 +32,7 @@ pub(super) struct StatementScan {
     pub(super) parameters: BTreeMap<u16, usize>,
     /// Whether the statement names a listed table other than as a relation, as DROP does.
     pub(super) mentions_listed: bool,
-    /// Names of functions, without schemas.
+    /// Names of the called functions, without schemas.
     pub(super) functions: Vec<String>,
     /// Whether the statement contains a construct, other than a plain function call, that
     /// aggregates rows or refers to other rows.

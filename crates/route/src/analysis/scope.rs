@@ -75,7 +75,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         set(0..self.instances.len())
     }
 
-    /// Adds a FROM item; returns the tables that it contributes.
+    /// Adds a FROM item, and returns the set of sharded tables in it.
     pub(super) fn item(
         &mut self,
         analysis: &mut Analysis<'a>,
@@ -104,7 +104,7 @@ impl<'a, 'o> Scope<'a, 'o> {
         Ok(set(before..self.instances.len()))
     }
 
-    /// Adds a table, given by its name.
+    /// Adds a table, given by its name, and returns its class.
     pub(super) fn relation(
         &mut self,
         analysis: &mut Analysis<'a>,

@@ -132,7 +132,7 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// Whether an UPDATE assigns a key column.
+/// Whether an UPDATE or ON CONFLICT DO UPDATE with these targets may assign a key column.
 fn changes_key(targets: &[Node], table: &RoutedTable) -> bool {
     let is_key =
         |name: Option<&str>| name.is_none_or(|name| table.key.iter().any(|key| key == name));

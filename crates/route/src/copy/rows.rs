@@ -78,8 +78,9 @@ impl CopyRowSplitter {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the next row, with its line end; `None` if no complete row has arrived.
-    /// `same_encoding` says whether the server stores text with the same bytes.
+    /// Returns the next row, with its line end, and the shards that receive it; `None` if no
+    /// complete row has arrived or the data has ended. `same_encoding` says whether the server
+    /// stores text with the same bytes.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use crate::fan_out::Aggregate;
 /// A cell of the combined row; `None` (NULL) as long as all shards returned NULL.
 type AggregateCell = Option<Vec<u8>>;
 
-/// The combination of the rows of aggregates added so far, into one row.
+/// The row that combines the aggregate rows added so far.
 #[derive(Debug)]
 pub(super) struct AggregateRow {
     cells: Vec<AggregateCell>,

@@ -75,13 +75,14 @@ impl MergedRows {
         Ok(true)
     }
 
-    /// Whether the next row of a shard is known and waits for the rows of the others.
+    /// Whether the next row of a shard is known and waits for the rows of other shards.
     pub(super) fn has_key(&self, shard: usize) -> bool {
         matches!(&self.method, MergeMethod::Ordered { keys, .. } if keys[shard].is_some())
     }
 
-    /// Removes and returns the shard whose next row comes first in order. The next row of each
-    /// unfinished shard must be known.
+    /// Returns the shard whose next row is first in order, and removes the row's sort values;
+    /// `None` if no row is left, or the merge is not ordered. The next row of each unfinished shard
+    /// must be known.
     pub(super) fn next_shard(&mut self) -> Option<usize> {
         let MergeMethod::Ordered { order, keys, .. } = &mut self.method else { return None };
         let known = keys.iter().enumerate().filter_map(|(shard, key)| Some((shard, key.as_ref()?)));

@@ -15,7 +15,7 @@ use howdah_wire::{
 
 use crate::SessionError;
 
-/// The user and credentials of a login.
+/// The data with which a client logs in.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// Name of the role to log in as.
@@ -33,7 +33,7 @@ pub struct Login {
 
 impl Login {
     /// Appends the startup packet. It requests protocol 3.0, which every server and pooler supports
-    /// and which is sufficient here.
+    /// and which has all the features that this client uses.
     pub(super) fn startup(&self, buf: &mut Vec<u8>) -> Result<(), EncodeError> {
         let own = [("user", &self.user), ("database", &self.database)];
         let more = self.parameters.iter().map(|(name, value)| (name.as_str(), value));
@@ -162,7 +162,7 @@ fn first_reply(
     }
 }
 
-/// Returns the strongest mechanism that both sides support.
+/// Returns the channel binding of the strongest SCRAM mechanism that both sides support.
 fn choose(
     mechanisms: &Mechanisms<'_>,
     hash: Option<Vec<u8>>,

@@ -32,7 +32,7 @@ pub enum Request {
     Query,
     /// Calls a function by its OID.
     FunctionCall,
-    /// Ends the client's COPY data. Answered by the end of the statement that the data belongs to.
+    /// Ends the client's COPY data. The server answers it by ending the COPY statement.
     CopyEnd,
 }
 

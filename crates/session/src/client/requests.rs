@@ -135,8 +135,8 @@ impl ClientSession {
         })
     }
 
-    /// Like [`ClientSession::call_function`], with formats for the arguments, by the rule of
-    /// [`howdah_wire::Formats`], and for the result.
+    /// Calls a function like [`ClientSession::call_function`], with formats for the arguments, by
+    /// the rule of [`howdah_wire::Formats`], and for the result.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl ClientSession {
     /// Ends a batch.
     ///
     /// Between [`crate::SessionEvent::CopyIn`] and the end of the COPY data a server ignores Syncs;
-    /// in that state none is sent, and this request is never answered.
+    /// in that state none is sent, and the returned request is never answered.
     pub fn sync(&mut self) -> RequestId {
         let ignored = self.protocol.pipeline.ignores_sync();
         match self.protocol.request_buffer().filter(|_| !ignored) {
@@ -201,8 +201,8 @@ impl ClientSession {
         self.request(Request::CopyEnd, |buf| encode::copy_fail(buf, reason)).map(drop)
     }
 
-    /// Sends Terminate. The server closes the connection when it has read this; then
-    /// [`ClientSession::handle_eof`] reports no error.
+    /// Sends Terminate. The server then closes the connection, and [`ClientSession::handle_eof`]
+    /// reports no error.
     pub fn terminate(&mut self) {
         if let Some(buf) = self.protocol.request_buffer() {
             encode::terminate(buf);

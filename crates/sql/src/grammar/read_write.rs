@@ -17,10 +17,11 @@ use serde_json::Value;
 
 use super::tree::visit;
 
-/// The two settings, in lower case.
+/// The settings that make transactions read-only, in lower case.
 const SETTINGS: [&str; 2] = ["transaction_read_only", "default_transaction_read_only"];
 
-/// Whether the result may depend on constants, so that it can differ between texts of one shape.
+/// Whether the result of [`allows_writes`] may depend on constants, and differ between texts of one
+/// shape.
 pub(super) fn depends_on_constants(sql: &[u8]) -> bool {
     contains(sql, b"read_only") || contains(sql, b"set_config") || contains(sql, b"u&")
 }
@@ -56,8 +57,8 @@ fn is_read_write_mode(option: &Value) -> bool {
     option["defname"] == SETTINGS[0] && !is_on(&option["arg"])
 }
 
-/// Whether a statement is `SET` or `RESET` of one of the settings, unless its new value certainly
-/// is on or the value set at login.
+/// Whether a statement is `SET` or `RESET` of one of the settings, unless its new value is
+/// certainly on, or the value set at login.
 fn sets_read_write(set: &Value) -> bool {
     // Values of `VariableSetKind`.
     const VALUE: u64 = 1;

@@ -16,9 +16,9 @@ use crate::{grammar::TimingUnit, settings::StatsdLimits, sketch::Sketch};
 pub struct ShardInterval {
     /// Packets applied to the shard.
     pub packets: u64,
-    /// Bytes of these packets.
+    /// Bytes in the applied packets.
     pub bytes: u64,
-    /// Non-empty lines in these packets.
+    /// Non-empty lines in the applied packets.
     pub lines: u64,
     /// Parsed samples, including those then rejected because of their key or a limit.
     pub samples: u64,
@@ -34,7 +34,7 @@ pub struct ShardInterval {
     pub overflow_keys: u64,
     /// Values and lines that could not be used.
     pub rejects: Rejects,
-    /// Keys assigned a cell since the last swap, in cell order.
+    /// Keys that were assigned a cell since the last swap.
     pub names: NewNames,
     /// Counters, indexed by cell number.
     pub counters: CellTable<CounterCell>,
@@ -44,7 +44,7 @@ pub struct ShardInterval {
     pub gauges: CellTable<GaugeCell>,
     /// Sets, with their distinct members.
     pub sets: CellTable<SetCell>,
-    /// Keys known to the shard at the time of the swap.
+    /// Number of keys that the shard knew at the time of the swap.
     pub keys: usize,
     /// Number of timer samples stored exactly, in all timers of the shard.
     pub(super) exact_samples: usize,
@@ -105,7 +105,7 @@ impl NewNames {
         self.text.extend_from_slice(tags);
     }
 
-    /// Returns all keys in cell order.
+    /// Returns all keys in the order in which they were assigned cells.
     pub fn iter(&self) -> impl Iterator<Item = NewName<'_>> {
         let mut rest = self.text.as_slice();
         self.entries.iter().map(move |entry| {
@@ -147,7 +147,7 @@ impl<C> Default for CellTable<C> {
     }
 }
 
-/// A value that aggregates samples and can be reset without releasing its memory.
+/// A value that aggregates samples and can be reset.
 pub(super) trait MetricCell: Default {
     /// Returns a mutable reference to the number of samples in the cell.
     fn hits(&mut self) -> &mut u32;
@@ -189,7 +189,7 @@ impl<C: MetricCell> CellTable<C> {
         }
     }
 
-    /// Returns the number of used cells.
+    /// Returns the number of cells used in the interval.
     pub fn touched(&self) -> usize {
         self.touched.len()
     }
@@ -218,7 +218,7 @@ pub struct CounterCell {
 pub struct TimerCell {
     /// Samples in order of arrival, until the limit is exceeded.
     pub samples: Vec<f64>,
-    /// All samples, once the limit is exceeded.
+    /// A sketch of all samples once the limit is exceeded; `None` until then.
     pub sketched: Option<Box<Sketched>>,
     /// Number of samples, each counted as the inverse of its rate.
     pub count: f64,
@@ -296,10 +296,10 @@ impl TimerCell {
 /// The operations on one gauge that affect its value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GaugeCell {
-    /// The last absolute value and the stamp of its batch.
+    /// The stamp of the batch with the last absolute value, and that value.
     pub set: Option<(u64, f64)>,
-    /// Relative changes after `set`, with the stamps of their batches; changes of one batch are
-    /// summed.
+    /// The stamps of the batches with relative changes after `set`, each with the sum of its
+    /// changes.
     pub changes: Vec<(u64, f64)>,
     /// Number of samples received, not scaled by their rates.
     pub hits: u32,
@@ -344,8 +344,8 @@ impl GaugeCell {
         }
     }
 
-    /// Returns the gauge's value after these operations, starting from `before`, or from 0 if the
-    /// gauge is unset.
+    /// Returns the gauge's value after the operations, starting from `before`, or from 0 if that is
+    /// `None`.
     pub fn value(&self, before: Option<f64>) -> f64 {
         let start = self.set.map(|(_, value)| value).or(before).unwrap_or(0.0);
         self.changes.iter().fold(start, |value, (_, by)| value + by)

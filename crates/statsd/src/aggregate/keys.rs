@@ -12,7 +12,8 @@ pub const KINDS: usize = 4;
 /// The cell number that marks a metric type for which a key has no cell.
 const NONE: u32 = u32::MAX;
 
-/// The key table. Its hasher has a random seed, so that senders cannot craft colliding keys.
+/// The cells of all keys, by name and tags. The hasher has a random seed, so that senders cannot
+/// craft colliding keys.
 #[derive(Debug, Default)]
 pub(super) struct KeyTable {
     table: HashTable<u32>,

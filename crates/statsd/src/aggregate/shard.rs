@@ -8,7 +8,7 @@ use crate::{
     settings::{StatsdDialect, StatsdLimits, StatsdSettings},
 };
 
-/// Aggregates the samples received by one reader.
+/// An aggregator of the samples that one reader receives.
 #[derive(Debug)]
 pub struct SampleShard {
     dialect: StatsdDialect,
@@ -113,8 +113,8 @@ impl SampleShard {
         }
     }
 
-    /// Allocates a cell for a key that has none of this type, or returns the overflow cell. Fails
-    /// if the key is invalid.
+    /// Allocates a cell for a key that has none of this type; returns the overflow cell if a limit
+    /// is reached. Fails if the key is invalid.
     #[cold]
     fn new_cell(
         &mut self,
@@ -203,8 +203,8 @@ fn kind(value: SampleValue<'_>) -> MetricType {
     }
 }
 
-/// Estimates the number of distinct keys beyond the limit by linear counting. Takes 8 KiB once it
-/// is used.
+/// An estimator of the number of distinct keys beyond the limit, by linear counting. Takes 8 KiB
+/// once it is used.
 ///
 /// Source: Whang, Vander-Zanden, Taylor: A linear-time probabilistic counting algorithm, 1990.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use crate::{
     settings::{self, StatsdDialect},
 };
 
-/// Prints each snapshot to a writer.
+/// The backend that prints snapshots to a writer.
 pub struct ConsoleOutput {
     dialect: StatsdDialect,
     pretty: bool,

@@ -32,7 +32,7 @@ use crate::{
     settings,
 };
 
-/// Appends snapshots to a file.
+/// The backend that appends snapshots to a file.
 #[derive(Debug)]
 pub struct FileBackend {
     settings: settings::FileSettings,
@@ -41,7 +41,7 @@ pub struct FileBackend {
 }
 
 impl FileBackend {
-    /// Creates a backend with these settings. The first flush opens the file.
+    /// Creates the backend. The first flush opens the file.
     pub fn new(settings: settings::FileSettings) -> Self {
         let status = BackendStatus::default();
         status.set(LOST_VALUES, 0.0);

@@ -33,8 +33,8 @@ const BUDGET_MAX: Duration = Duration::from_secs(10);
 /// Maximum wait for Carbon to close the connection after the last byte.
 const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Returns how long a flush waits for Carbon to close the connection: at most a quarter of the
-/// interval, because a receiver that never closes it costs this time in every flush.
+/// Returns the time for which a flush waits for Carbon to close the connection: at most a quarter
+/// of the interval, because a receiver that never closes it costs this time in every flush.
 fn hang_up_timeout(interval: Duration) -> Duration {
     (interval / 4).min(HANG_UP_TIMEOUT)
 }

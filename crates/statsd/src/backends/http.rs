@@ -15,7 +15,8 @@ pub(super) const AGENT: &str = "howdah-statsd";
 /// Maximum duration of a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(10);
 
-/// Sends batches to an HTTP endpoint, and spools them while it is unreachable.
+/// A sender that posts batches to an HTTP endpoint, and spools them while the endpoint is
+/// unreachable.
 pub(super) struct HttpSender {
     endpoint: HttpEndpoint,
     outbox: Outbox,

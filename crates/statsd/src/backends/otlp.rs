@@ -225,7 +225,7 @@ fn nanoseconds(time: SystemTime) -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Writes requests and passes full ones to the sink.
+/// An encoder that writes requests and passes full ones to the sink.
 struct OtlpEncoder<'r> {
     resource: &'r [(String, String)],
     sink: BatchSink<'r>,

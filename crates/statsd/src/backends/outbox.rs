@@ -46,7 +46,7 @@ impl fmt::Debug for ValueBatch {
     }
 }
 
-/// Receives batches as they are rendered.
+/// A function that receives batches as they are rendered.
 pub(super) type BatchSink<'s> = &'s mut dyn FnMut(ValueBatch);
 
 /// The reason why a batch could not be sent.
@@ -60,7 +60,7 @@ pub(super) trait SendError: Error + Send + Sync + 'static {
     }
 }
 
-/// The spool of a receiver.
+/// The batches that wait to be sent to a receiver, and those that may not have arrived yet.
 #[derive(Debug)]
 pub(super) struct Outbox {
     waiting: BatchQueue,
@@ -107,8 +107,9 @@ impl Outbox {
         }
     }
 
-    /// Creates an outbox for a receiver that confirms nothing: sent batches are retained until
-    /// [`confirm`](Self::confirm) or [`requeue_unconfirmed`](Self::requeue_unconfirmed).
+    /// Creates an outbox for a receiver that confirms nothing: the latest sent batches, up to
+    /// `bytes_max`, are retained until [`confirm`](Self::confirm) or
+    /// [`requeue_unconfirmed`](Self::requeue_unconfirmed).
     pub(super) fn with_unconfirmed(bytes_max: usize) -> Self {
         Self { tracks_unconfirmed: true, ..Self::new(bytes_max) }
     }
@@ -269,7 +270,7 @@ impl<E> Default for DeliveryOutcome<E> {
 }
 
 impl<E> DeliveryOutcome<E> {
-    /// Adds a later outcome.
+    /// Adds a later outcome, whose error, if any, replaces the earlier one.
     pub(super) fn add(&mut self, later: Self) {
         self.first |= later.first;
         self.lost += later.lost;
@@ -279,7 +280,7 @@ impl<E> DeliveryOutcome<E> {
 
 impl<E: SendError> DeliveryOutcome<E> {
     /// Returns an error if values were lost. If a failure only delayed them, records its time in
-    /// `status`, and logs a warning if it is the first.
+    /// `status`, and logs a warning if it is the first since the last success.
     pub(super) fn into_result(
         self,
         receiver: &str,

@@ -45,7 +45,7 @@ pub struct PostgresBackend {
     status: BackendStatus,
 }
 
-/// The reason why the settings of this backend cannot be used.
+/// The reason why the settings of the PostgreSQL backend cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresError {
@@ -108,7 +108,8 @@ impl PostgresBackend {
         self.outbox.report(&self.status);
     }
 
-    /// Reports the outcome of sending batches.
+    /// Returns an error if values were lost, as [`DeliveryOutcome::into_result`] does. In that
+    /// case, also forgets the transaction of the unanswered commit.
     fn finish_delivery(
         &mut self,
         delivery: DeliveryOutcome<CopyError>,

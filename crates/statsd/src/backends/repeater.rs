@@ -61,8 +61,8 @@ struct RepeaterCounts {
     failed: AtomicU64,
 }
 
-/// Forwards packets. Once it and all its observers are dropped, the threads try to send the queued
-/// batches, and end.
+/// The repeater, which forwards packets to the configured receivers. Once it and all its observers
+/// are dropped, its threads try to send the queued batches, and end.
 #[derive(Debug)]
 pub struct PacketRepeater {
     queues: Arc<Vec<RepeaterQueue>>,
@@ -144,7 +144,7 @@ impl PacketRepeater {
     }
 }
 
-/// Collects the packets of one reader and queues them at the end of each batch.
+/// The observer that collects the packets of one reader and queues them at the end of each batch.
 struct RepeaterObserver {
     queues: Arc<Vec<RepeaterQueue>>,
     packets: RawPackets,

@@ -87,7 +87,7 @@ struct SelfMetricNames {
 pub struct ReceiveTotals {
     /// Received packets.
     pub packets: u64,
-    /// Bytes of these packets.
+    /// Bytes in the received packets.
     pub bytes: u64,
     /// Non-empty lines.
     pub lines: u64,
@@ -185,7 +185,8 @@ impl KeyRegistry {
         }
     }
 
-    /// Finishes the interval: collects, calculates, and applies the rules for idle metrics.
+    /// Finishes the interval: returns its snapshot, resets the values, and applies the rules for
+    /// idle metrics.
     pub fn flush(&mut self, time: FlushTime, account: LossAccount) -> FlushSnapshot {
         self.collect(time.now);
         let started = std::time::Instant::now();
@@ -249,8 +250,8 @@ impl KeyRegistry {
         self.counters.len() + self.timers.len() + self.gauges.len() + self.sets.len()
     }
 
-    /// Records etsy's `timestamp_lag`: the seconds by which this timestamp is later than the last
-    /// one plus the interval.
+    /// Records etsy's `timestamp_lag`: the seconds by which `timestamp` is later than the last one
+    /// plus the interval.
     fn record_timestamp_lag(&mut self, timestamp: i64) {
         let last = self.last_timestamp.replace(timestamp);
         let (Some(last), Some(name)) = (last, &self.self_names.lag) else { return };
@@ -336,8 +337,8 @@ impl SelfMetricNames {
     }
 }
 
-/// Whether etsy's server never deletes this counter: its key contains one of these texts,
-/// regardless of its sender.
+/// Whether etsy's server never deletes this counter, because its key contains the name of one of
+/// that server's own counters, regardless of its sender.
 fn is_self_metric(key: &str) -> bool {
     ["packets_received", "metrics_received", "bad_lines_seen"].iter().any(|part| key.contains(part))
 }

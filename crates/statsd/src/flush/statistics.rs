@@ -38,7 +38,7 @@ struct Percentile {
     names: [(Arc<str>, bool); 5],
 }
 
-/// `fields` and `summary` of a [`super::TimerMetric`].
+/// The `fields` and the `summary` of a [`super::TimerMetric`].
 pub(super) type TimerStatistics = (Box<[(Arc<str>, f64)]>, Option<TimerSummary>);
 
 const PLAIN_FIELDS: [&str; 9] =

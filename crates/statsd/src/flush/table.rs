@@ -156,7 +156,8 @@ impl<S: Default> MetricTable<S> {
         }
     }
 
-    /// Drops the entries of removed metrics. Returns the new index of each old one.
+    /// Drops the entries of removed metrics. Returns the new index of each old one, or `None` if
+    /// the entry was dropped.
     pub(crate) fn compact(&mut self) -> Vec<Option<u32>> {
         let mut next = 0;
         let moved = self.entries.iter().map(|entry| {

@@ -1,7 +1,7 @@
 //! Parses numbers like JavaScript's `Number(text)`, which etsy's clients rely on.
 //!
 //! Accepted: decimals with or without sign, point and exponent, `0x1f`, `0b1`, `0o7`, surrounding
-//! white space. Unlike JavaScript, this parser refuses infinities and white space alone (0 in
+//! white space. Unlike JavaScript, this parser refuses infinities, and empty or blank text (0 in
 //! JavaScript).
 
 use super::{ADDEND_MAX, RejectReason};

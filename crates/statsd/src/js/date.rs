@@ -4,7 +4,7 @@ use std::fmt;
 
 use jiff::{Timestamp, tz::TimeZone};
 
-/// Formats seconds since 1970 as JavaScript does, in the system's time zone:
+/// A time in seconds since 1970, formatted as JavaScript does, in the system's time zone:
 /// `Sun Mar 01 2026 10:00:00 GMT+0000 (Coordinated Universal Time)`.
 ///
 /// Time zones other than UTC have their abbreviation in parentheses, `(CET)`, where JavaScript has

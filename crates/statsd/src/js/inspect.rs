@@ -26,7 +26,7 @@ pub enum JsValue {
     Object(Vec<(Box<str>, JsValue)>),
 }
 
-/// Options of [`inspect`]: how deep and in which style it prints.
+/// The options of [`inspect`] for depth and style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InspectOptions {
     /// Nested levels to print; deeper ones are printed as `[Object]` or `[Array]`.

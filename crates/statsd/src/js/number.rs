@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Formats a double as JavaScript does: the shortest digits that parse back to the same number, an
-/// exponent from 1e21 upwards and below 1e-6, `NaN`, `Infinity`, and `0` for minus zero.
+/// A double, formatted as JavaScript does: the shortest digits that parse back to the same number,
+/// an exponent from 1e21 upwards and below 1e-6, `NaN`, `Infinity`, and `0` for minus zero.
 ///
 /// ```
 /// use howdah_statsd::js::JsNumber;

@@ -13,7 +13,8 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Listens until dropped. Connections end soon afterwards, when they check their [`StopFlag`].
+/// A listener that accepts connections until dropped. Its connections then end when they check
+/// their [`StopFlag`].
 pub(super) struct PortListener {
     address: SocketAddr,
     stopping: StopFlag,
@@ -129,7 +130,7 @@ impl<S: Fn(TcpStream, &StopFlag) + Send + Sync + 'static> AcceptLoop<S> {
     }
 }
 
-/// Counts one connection until dropped, even if its thread panics.
+/// A guard that counts one connection until dropped, even if its thread panics.
 struct ConnectionPermit(Arc<AtomicUsize>);
 
 impl Drop for ConnectionPermit {

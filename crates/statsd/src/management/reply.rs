@@ -20,7 +20,7 @@ use crate::{
     settings::StatsdDialect,
 };
 
-/// The state of one connection.
+/// The state of one connection to the management port.
 #[derive(Debug, Default)]
 pub(super) struct ManagementSession {
     json: bool,
@@ -80,7 +80,8 @@ const END: &str = "END\n\n";
 /// The order of status fields in etsy's Graphite backend; other fields follow.
 const FIELD_ORDER: [&str; 4] = ["last_flush", "last_exception", "flush_time", "flush_length"];
 
-/// Executes a command of a proxy: etsy's proxy has a different set of commands.
+/// Executes a command for a proxy. The commands are those of etsy's proxy, and `format`, `stats`
+/// and `drops`.
 fn execute_on_proxy(
     core: &ServerCore,
     proxy: &StatsdProxy,
@@ -111,7 +112,7 @@ fn document(value: &JsValue) -> String {
     format!("{}\n", js::json(value, Compact))
 }
 
-/// Returns an object with these keys.
+/// Returns an object with the given keys and values.
 fn fields<const N: usize>(entries: [(&str, JsValue); N]) -> JsValue {
     JsValue::Object(entries.map(|(key, value)| (key.into(), value)).into())
 }
@@ -398,8 +399,8 @@ fn drops(core: &ServerCore, session: &ManagementSession) -> String {
     text + END
 }
 
-/// Executes `bad`: returns the numbers of bad lines by reason, and the most recent ones with their
-/// age in seconds.
+/// Executes `bad`: returns the numbers of bad values and lines by reason, and the most recent ones
+/// with their age in seconds.
 fn bad(core: &ServerCore, session: &ManagementSession) -> String {
     let now = SystemTime::now();
     let registry = core.running_interval();

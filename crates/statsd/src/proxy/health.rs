@@ -22,7 +22,8 @@ const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Number of bytes of a reply after which no more are read.
 const REPLY_BYTES_MAX: usize = 4096;
 
-/// Schedules the checks, and stops them.
+/// The schedule of the health checks. Other threads use it to request a check or to stop the
+/// checks.
 #[derive(Debug, Default)]
 pub(super) struct CheckSchedule {
     state: Mutex<ScheduleState>,

@@ -1,7 +1,7 @@
 //! [`HashRing`]: consistent hashing of keys to nodes.
 //!
 //! Each node has about forty points on a circle of 32-bit numbers, the MD5 of `host:port-0`,
-//! `host:port-1`, …; a key belongs to the first point at or after its own MD5. If a node is
+//! `host:port-1`, …; a key is placed at the first point at or after its own MD5. If a node is
 //! removed, only its keys move. The points, including rounding, are those of etsy's proxy (npm's
 //! hashring 3.2 with `replicas: 0`), so that both proxies send a key to the same server.
 
@@ -12,7 +12,8 @@ use md5::{Digest as _, Md5};
 /// A ring of nodes, identified by index.
 #[derive(Debug, Default)]
 pub struct HashRing {
-    /// Sorted by position; at equal positions, the earlier node comes first.
+    /// The points with the indexes of their nodes, sorted by position; at equal positions, the node
+    /// added first comes first.
     points: Vec<(u32, usize)>,
 }
 
@@ -44,8 +45,8 @@ impl HashRing {
     }
 }
 
-/// Returns the number of points per node: 40, or 39 if `100 / total * 40 * nodes` is rounded down,
-/// as for seven nodes.
+/// Returns the number of points per node: 40, or 39 for some numbers of nodes, such as seven,
+/// because the floating-point result is rounded down.
 fn points_per_node(nodes: usize) -> u32 {
     let share = 100.0 / (100.0 * nodes as f64);
     (share * 40.0 * nodes as f64).floor() as u32

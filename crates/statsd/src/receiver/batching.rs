@@ -23,7 +23,7 @@ pub(crate) enum ReadDecision {
     Wait,
 }
 
-/// Measures the packet rate of one socket and paces its reader.
+/// A pacer of one socket's reader, which measures the rate of received packets.
 #[derive(Debug)]
 pub(crate) struct BatchPacer {
     /// The longest pause in which the socket's buffer cannot overflow.
@@ -36,7 +36,7 @@ pub(crate) struct BatchPacer {
 }
 
 impl BatchPacer {
-    /// Maximum pause: far below the shortest flush interval.
+    /// Maximum pause: far below usual flush intervals.
     pub(crate) const PAUSE_MAX: Duration = Duration::from_millis(5);
     /// Target number of packets that arrive during a pause. More packets would exceed the
     /// processor's caches.
@@ -50,7 +50,7 @@ impl BatchPacer {
     const PACKET_CHARGE_BYTES: f64 = 1024.0;
     /// Packet rate of a burst that may start at any moment: the rate at which one core can send.
     const BURST_PACKETS_PER_SECOND: f64 = 500_000.0;
-    /// Fraction of the buffer that such a burst may fill during a pause.
+    /// Fraction of the buffer that a burst may fill during a pause.
     const BURST_BUFFER_SHARE: f64 = 0.5;
 
     /// Creates a pacer for a socket with a buffer of `buffer_bytes`.

@@ -31,10 +31,11 @@ use super::{
 /// Maximum number of packets received by one system call.
 const BATCH: usize = 128;
 
-/// Maximum packet size: UDP's maximum. Longer packets from unix sockets are truncated.
+/// Maximum size of a packet in bytes; no UDP packet is larger. Longer packets from unix sockets are
+/// truncated.
 const PACKET_BYTES_MAX: usize = 64 << 10;
 
-/// Reads one socket until the stop signal.
+/// The reader of one datagram socket, which runs until the stop signal.
 #[derive(Debug)]
 pub(crate) struct DatagramReader {
     pub(crate) socket: Arc<OwnedFd>,
@@ -78,7 +79,7 @@ impl DatagramReader {
         }
     }
 
-    /// Passes a batch to the handlers.
+    /// Passes a batch to the handlers, and counts its packets and bytes.
     fn deliver(&mut self, batch: &PacketBatch) -> BatchCounts {
         let mut read = BatchCounts::default();
         let mut truncated = 0;
@@ -126,7 +127,7 @@ impl DatagramReader {
 /// Pause after an error.
 const ERROR_PAUSE: Duration = Duration::from_millis(100);
 
-/// The size of a batch.
+/// The size of a batch, in packets and in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct BatchCounts {
     packets: u64,

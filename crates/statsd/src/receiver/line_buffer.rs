@@ -5,7 +5,8 @@
 
 use memchr::{memchr, memrchr};
 
-/// Splits the bytes of one connection into lines. Stores its incomplete last line between reads.
+/// A buffer that splits the bytes of one connection into lines, and stores the incomplete last line
+/// between reads.
 #[derive(Debug, Default)]
 pub(crate) struct LineBuffer {
     tail: Vec<u8>,

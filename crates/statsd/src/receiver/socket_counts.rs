@@ -51,7 +51,7 @@ impl SocketCounts {
         })
     }
 
-    /// Returns the socket's name.
+    /// Returns the socket's name in logs and accounts.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -93,7 +93,7 @@ impl SocketCounts {
     }
 }
 
-/// The counts of all sockets and of the host's backlog drops, as a [`LossLedger`].
+/// The [`LossLedger`] of all sockets and of the host's backlog drops.
 #[derive(Debug)]
 pub(crate) struct SocketLedger {
     sockets: Vec<Arc<SocketCounts>>,
@@ -102,7 +102,7 @@ pub(crate) struct SocketLedger {
 }
 
 impl SocketLedger {
-    /// Creates a ledger of these sockets, starting now.
+    /// Creates a ledger of `sockets`. Backlog drops are counted from now on.
     pub(crate) fn new(sockets: Vec<Arc<SocketCounts>>) -> Self {
         Self { sockets, backlog_before: backlog_drops() }
     }

@@ -74,7 +74,7 @@ impl SocketLabel {
     }
 }
 
-/// An open socket.
+/// An open socket that is bound to its address or path.
 #[derive(Debug)]
 pub(crate) struct BoundSocket {
     /// The name in logs: type and address.

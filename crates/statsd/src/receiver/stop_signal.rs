@@ -53,7 +53,7 @@ impl StopSignal {
         self.deadline.get().is_some_and(|deadline| Instant::now() >= *deadline)
     }
 
-    /// Returns the descriptor that becomes readable on request.
+    /// Returns the eventfd, which becomes readable once stopping is requested.
     pub(crate) fn signal(&self) -> &OwnedFd {
         &self.signal
     }

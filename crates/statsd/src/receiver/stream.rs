@@ -20,7 +20,7 @@ use super::{
 /// Bytes read from a connection at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// Reads the connections of all stream listeners until the stop signal.
+/// The reader of the connections of all stream listeners, which runs until the stop signal.
 #[derive(Debug)]
 pub(crate) struct StreamReader {
     epoll: OwnedFd,
@@ -56,7 +56,7 @@ struct LineConnection {
 const STOP: u64 = u64::MAX;
 
 impl StreamReader {
-    /// Creates a reader of these listeners.
+    /// Creates a reader, and registers the listeners and the stop signal with epoll.
     ///
     /// # Errors
     ///

@@ -121,7 +121,7 @@ impl Drop for PacketBatch {
 pub(crate) struct ReceivedPacket<'b> {
     /// The content, up to the buffer's size.
     pub(crate) bytes: &'b [u8],
-    /// Whether the packet was longer; the rest is lost.
+    /// Whether the packet was longer than the buffer, so that the rest is lost.
     pub(crate) truncated: bool,
 }
 

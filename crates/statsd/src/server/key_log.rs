@@ -12,7 +12,7 @@ use crate::{
     settings::{KeyFlush, StatsdDialect},
 };
 
-/// Schedules the key log.
+/// The schedule of the key log.
 #[derive(Debug)]
 pub(super) struct KeyLog {
     last: Instant,

@@ -8,7 +8,7 @@ use crate::self_metrics::SelfMetrics;
 /// Minimum time between warnings about sets at their limit.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Logs each kind of notice once or at intervals: stores which ones were already logged.
+/// The notices that were already logged, so that each kind is logged only once or at intervals.
 #[derive(Debug, Default)]
 pub(super) struct ThrottledNotices {
     events: bool,

@@ -31,7 +31,7 @@ impl PacketObserver for ObserverList {
     }
 }
 
-/// `dump-messages`: logs every metric line.
+/// The observer for the setting `dump-messages`, which logs every metric line.
 struct PacketDump;
 
 impl PacketObserver for PacketDump {

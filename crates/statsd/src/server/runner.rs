@@ -31,9 +31,9 @@ use crate::{
 
 /// Maximum number of intervals that a backend has at once: one in progress and two waiting.
 const INTERVALS_MAX: usize = 3;
-/// Maximum number of metrics in these intervals, because an interval of a million keys takes about
-/// 100 MB. An idle backend accepts an interval of any size, and a busy backend that joins intervals
-/// lets one of any size wait.
+/// Maximum number of metrics in all intervals that a backend has at once, because a million metrics
+/// take about 100 MB. An idle backend accepts an interval of any size, and one interval of any size
+/// may wait for a busy backend that joins intervals.
 const METRICS_MAX: u64 = 1_000_000;
 
 /// A running backend.
@@ -133,7 +133,8 @@ impl SnapshotQueue {
         queued
     }
 
-    /// Marks the previous job as done and waits for the next one; `None` if the queue was closed.
+    /// Marks the previous job as done and waits for the next one; `None` once the queue is closed
+    /// and empty.
     fn next(&self) -> Option<BackendJob> {
         let mut state = self.lock();
         state.in_work = None;
@@ -193,7 +194,7 @@ impl BackendRunner {
         self.status.clone()
     }
 
-    /// Queues an interval.
+    /// Queues an interval, and counts it in the status if it is joined or dropped.
     pub(super) fn flush(&self, snapshot: Arc<FlushSnapshot>) -> QueueOutcome {
         let metrics = snapshot.self_metrics.num_stats;
         let queued = self.queue.push(snapshot, self.joins);
@@ -234,7 +235,7 @@ impl Drop for BackendRunner {
     }
 }
 
-/// Closes a queue when its thread ends, including by a panic.
+/// A guard that closes a queue when its thread ends, including by a panic.
 struct QueueCloser(Arc<SnapshotQueue>);
 
 impl Drop for QueueCloser {

@@ -27,7 +27,7 @@ pub struct BackendSettings {
     pub postgres: Vec<PostgresSettings>,
 }
 
-/// The Graphite backend: sends text lines or pickles to Carbon.
+/// The settings of the Graphite backend, which sends text lines or pickles to Carbon.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GraphiteSettings {
@@ -95,7 +95,7 @@ pub enum GraphiteProtocol {
     Pickle,
 }
 
-/// The console backend: prints each interval.
+/// The settings of the console backend, which prints each interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ConsoleSettings {
@@ -103,7 +103,7 @@ pub struct ConsoleSettings {
     pub pretty: bool,
 }
 
-/// The file backend: appends one line per value to a file.
+/// The settings of the file backend, which appends one line per value to a file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FileSettings {
@@ -114,7 +114,7 @@ pub struct FileSettings {
     pub timestamps: bool,
 }
 
-/// The repeater: forwards every packet unchanged to another server.
+/// The settings of the repeater for one receiver, to which it forwards every packet unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RepeaterSettings {
@@ -140,13 +140,14 @@ pub enum RepeaterProtocol {
     Tcp,
 }
 
-/// The Prometheus backend: an endpoint for scrapes.
+/// The settings of the Prometheus backend, an endpoint for scrapes.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PrometheusSettings {
     /// Address that serves `/metrics`; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// How timers, histograms and distributions are exposed, unless overridden by the mapping file.
+    /// The metric type of timers, histograms and distributions, unless the mapping file overrides
+    /// it.
     pub timers: ObserverType,
     /// Quantiles of summaries, each from 0 to 1.
     pub quantiles: Vec<f64>,
@@ -197,7 +198,7 @@ pub enum ObserverType {
     Histogram,
 }
 
-/// The InfluxDB backend: line protocol over HTTP.
+/// The settings of the InfluxDB backend, which sends line protocol over HTTP.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InfluxSettings {
@@ -224,7 +225,7 @@ impl fmt::Debug for InfluxSettings {
     }
 }
 
-/// The OTLP backend: OpenTelemetry's protocol over HTTP with protobuf.
+/// The settings of the OTLP backend, which sends OpenTelemetry's protocol over HTTP with protobuf.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct OtlpSettings {
@@ -256,7 +257,7 @@ pub enum Temporality {
     Delta,
 }
 
-/// The PostgreSQL backend: copies values into a partitioned table.
+/// The settings of the PostgreSQL backend, which copies values into a partitioned table.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PostgresSettings {
@@ -323,7 +324,8 @@ fn spool() -> usize {
     16 << 20
 }
 
-/// The proxy: consistent hashing over other statsd servers.
+/// The settings of the proxy, which distributes keys over other statsd servers by consistent
+/// hashing.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ProxySettings {

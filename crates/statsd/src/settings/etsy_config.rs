@@ -22,7 +22,7 @@ use super::{
 };
 use crate::js::JsNumber;
 
-/// Reads a complete file.
+/// Parses the text of a complete file.
 pub(super) fn read(
     text: &str,
     context: ExpressionContext<'_>,
@@ -78,7 +78,7 @@ impl Default for ListenAddress {
     }
 }
 
-/// The settings read so far, with values that are resolved at the end.
+/// The state of reading a file: the settings so far, and values that are resolved at the end.
 #[derive(Default)]
 struct EtsyConfigReader {
     settings: StatsdSettings,

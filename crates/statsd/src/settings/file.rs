@@ -151,7 +151,7 @@ impl StatsdSettings {
 }
 
 fn toml_section(text: &str) -> Result<ParsedSettings, SettingsErrors> {
-    /// The part of howdah.toml that this crate reads; other sections belong to other commands.
+    /// The part of howdah.toml that this crate reads; other sections are for other commands.
     #[derive(serde::Deserialize)]
     struct HowdahToml {
         statsd: Option<StatsdSettings>,

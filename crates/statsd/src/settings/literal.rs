@@ -68,7 +68,7 @@ pub(crate) struct ExpressionContext<'s> {
     pub(crate) variable: &'s dyn Fn(&str) -> Option<String>,
 }
 
-/// Parses a complete file.
+/// Parses the text of a complete file, and evaluates its expressions.
 pub(crate) fn parse(
     text: &str,
     context: ExpressionContext<'_>,
@@ -87,7 +87,8 @@ pub(crate) fn parse(
     }
 }
 
-/// Whether a text is a literal rather than TOML: its first character outside of comments is `{`.
+/// Whether a text is a literal rather than TOML: its first character outside of comments is `{`, or
+/// a comment before it does not end.
 pub(crate) fn is_literal(text: &str) -> bool {
     let mut parser = LiteralParser::new(text, ExpressionContext { host: "", variable: &|_| None });
     parser.skip_space().is_err() || parser.peek() == Some('{')
@@ -400,7 +401,8 @@ impl<'t> LiteralParser<'t> {
         Ok(number.map_or(Literal::Null, Literal::Number))
     }
 
-    /// Parses `require('os').hostname()`, the one expression in etsy's example file.
+    /// Parses `require('os').hostname()`, the one expression in etsy's example file, and an
+    /// optional `.split('.')[0]` after it.
     fn hostname(&mut self) -> Result<Literal, LiteralSyntaxError> {
         let is_host = self.match_tokens(&["(", "'os'", ")", ".", "hostname", "(", ")"])?;
         if !is_host {

@@ -42,7 +42,7 @@ pub(super) struct FrameWriter {
     pub(super) rows: usize,
 }
 
-/// Figures in a frame that do not belong to a session.
+/// The overview and the host figures of a frame, to which those of the next frame are compared.
 #[derive(Clone, Debug, Default)]
 struct FrameFigures {
     now: [DeltaField; OVERVIEW_FIELDS],

@@ -51,7 +51,7 @@ pub enum RecorderError {
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A recording that is appended to frame by frame. After a kill, all frames but the last are
-/// intact; after a power failure, all but those of the last ten seconds and the next sample.
+/// intact; after a power failure, all that were synced to disk, which happens every ten seconds.
 ///
 /// Only one process writes to a recording. If the file exceeds its maximum size at the start of a
 /// segment, or its first frame exceeds the maximum age by an eighth, the frames to keep are copied
@@ -65,8 +65,8 @@ pub struct HistoryRecorder {
     /// Offset in the file at which the next frame is written.
     bytes: u64,
     frames: Vec<RecordedFrame>,
-    /// Servers whose current segment was started by this process. Segments of other processes
-    /// cannot be continued, because their compressor state is lost.
+    /// Servers whose current segment was started by this recorder. A segment that another process
+    /// started cannot be continued, because its compressor state is lost.
     started: BTreeSet<u64>,
     /// Time at which the file was last synced to disk.
     synced_at: Instant,
@@ -155,9 +155,9 @@ impl HistoryRecorder {
         self.file = File::options().read(true).write(true).open("/dev/full").expect("there is one");
     }
 
-    /// Appends a frame of the server called `name`. The first frame of a segment may compact the
-    /// file before. Frames of a segment whose first frame this process has not written, or that
-    /// arrive after [`Self::finish`], are dropped.
+    /// Appends a frame of the server called `name`. Before the first frame of a segment, compacts
+    /// the file if needed. Frames of a segment whose first frame this recorder has not written, or
+    /// that arrive after [`Self::finish`], are dropped.
     pub(super) fn append_frame(
         &mut self,
         name: &str,
@@ -310,7 +310,8 @@ impl HistoryRecorder {
     }
 }
 
-/// Syncs the directory entry as well as the file, if the directory is readable.
+/// Syncs the directory of the file `path`, so that a new or renamed file survives a power failure.
+/// Does nothing if the directory is not readable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     match File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()) {

@@ -62,8 +62,8 @@ pub struct TopRecording {
 /// Maximum number of servers in a recording. Frames of further servers are ignored.
 const STREAMS_MAX: usize = 10_000;
 
-/// Maximum number of markers without a valid frame. A file with more of them is treated as
-/// unreadable from there on.
+/// Maximum number of gaps between valid frames. A file with more gaps is treated as unreadable from
+/// there on.
 const GAPS_MAX: u64 = 10_000;
 
 impl TopRecording {
@@ -162,7 +162,7 @@ impl ServerStream {
     }
 }
 
-/// An item found by [`scan`].
+/// A frame or a gap that [`scan`] found.
 #[derive(Debug)]
 pub(super) enum ScanItem<'a> {
     /// A valid frame.

@@ -14,8 +14,8 @@ const SEGMENT_TEXT_BYTES_MAX: usize = 64 << 20;
 pub(super) struct TextWriter(HashMap<Arc<str>, i64>);
 
 impl TextWriter {
-    /// Returns the number of a text. A new text is appended to `new_texts`, which is written before
-    /// the frame.
+    /// Returns the number of a text. A new text is appended to `new_texts`, which is written at the
+    /// start of the frame.
     pub(super) fn number(&mut self, text: &Arc<str>, new_texts: &mut Vec<Arc<str>>) -> i64 {
         if let Some(number) = self.0.get(text) {
             return *number;
@@ -75,7 +75,7 @@ impl TextReader {
         })
     }
 
-    /// Like [`Self::line`], for an optional field.
+    /// Returns the text with the number in an optional field, sanitized to one line.
     pub(super) fn optional_line(
         &self,
         slot: Option<i64>,

@@ -17,7 +17,7 @@ pub struct TableGeometry {
     pub columns: Vec<(u16, u16, &'static str)>,
 }
 
-/// Rows that one step of the mouse wheel moves.
+/// Number of rows by which one step of the mouse wheel moves the selection.
 const WHEEL_ROWS: isize = 3;
 
 impl Model {

@@ -1,4 +1,4 @@
-//! Displays past samples on the same screens.
+//! Displays past samples on the same screens as the present.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     units::parse_duration,
 };
 
-/// A time in the past, and the states of the servers at that time.
+/// The displayed time in the past, and the states of the servers at that time.
 #[derive(Clone, Debug)]
 pub struct Playback {
     /// The time by our clock, in microseconds since 1970.
@@ -160,7 +160,7 @@ impl Model {
         }
     }
 
-    /// Whether an action must be rejected, with a notice, because the past is displayed.
+    /// Returns whether the past is displayed, in which actions are rejected. If so, shows a notice.
     pub(super) fn rejects_past_action(&mut self) -> bool {
         let is_past = self.past.is_some();
         if is_past {
@@ -201,7 +201,8 @@ impl Model {
         }
     }
 
-    /// Changes the replay speed; `None` without a replay.
+    /// Multiplies the replay speed by `factor`, within [`SPEED_RANGE`]. Returns `None` without a
+    /// replay.
     pub(super) fn change_speed(&mut self, factor: f64) -> Option<Vec<ModelEffect>> {
         let replay = self.replay.as_mut()?;
         replay.speed = (replay.speed * factor).clamp(*SPEED_RANGE.start(), *SPEED_RANGE.end());

@@ -30,7 +30,7 @@ pub struct Alert {
     pub threshold: f64,
     /// Unit of `value` and `threshold`.
     pub measure: Measure,
-    /// The session that the value belongs to, for rules about sessions.
+    /// The session that the value was measured for; `None` if the rule is about the server.
     pub session: Option<SessionInfo>,
     /// Time of the sample that `value` is from, in microseconds since 1970 by the server's clock;
     /// `None` for [`RuleSubject::Unreachable`].
@@ -194,7 +194,8 @@ impl RuleEvaluator {
         changes
     }
 
-    /// Handles a value above the rule's clear value.
+    /// Updates the alert of a value above the rule's clear value. Returns the change if the alert
+    /// starts.
     fn observe(
         &mut self,
         now: Instant,

@@ -132,7 +132,7 @@ impl Chart {
 }
 
 /// Returns the class that a stack has at `height`, in sessions; `None` above the stack. In the
-/// lowest row, a stack that is lower than that shows its largest class.
+/// lowest row, a stack below `height` shows its largest class.
 fn class_at(stack: &ClassStack, height: f64, row: usize) -> Option<&'static WaitClass> {
     let mut top = 0.0;
     for (at, sessions) in stack.iter().enumerate() {

@@ -44,7 +44,7 @@ pub(crate) struct Theme {
 }
 
 /// Running (`cpu`) and PostgreSQL's wait event classes, with the symbol and colour of each in the
-/// chart. The last entry stands for all other classes.
+/// chart. The last entry is for all other classes.
 pub(crate) const WAIT_CLASSES: [WaitClass; 11] = [
     WaitClass::new("cpu", 'c', 36),
     WaitClass::new("IO", 'i', 25),
@@ -59,7 +59,7 @@ pub(crate) const WAIT_CLASSES: [WaitClass; 11] = [
     WaitClass::new("other", 'o', 231),
 ];
 
-/// A wait event class, and how the chart shows it.
+/// A wait event class, with its symbol and colour in the chart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitClass {
     pub(crate) name: &'static str,
@@ -72,7 +72,7 @@ impl WaitClass {
         Self { name, letter, colour }
     }
 
-    /// Returns the index in [`WAIT_CLASSES`] of a class that the server reports; `None` stands for
+    /// Returns the index in [`WAIT_CLASSES`] of a class that the server reports; `None` means
     /// running.
     pub(crate) fn index(class: Option<&str>) -> usize {
         let name = match class {

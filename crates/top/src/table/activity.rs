@@ -9,7 +9,7 @@ use howdah_collect::{
 use super::{RowId, RowMark, ScreenTable, TableColumn, TableOptions, TableRow, clients};
 use crate::ServerSnapshot;
 
-/// The pooler's client, placed after the time column.
+/// The column with the pooler's client of a session.
 pub(super) const POOLED: TableColumn = TableColumn::new(
     "pooled",
     "Pooler's client",
@@ -20,7 +20,7 @@ pub(super) const POOLED: TableColumn = TableColumn::new(
 .ranked(4)
 .shrinking();
 
-/// Index at which [`POOLED`] is inserted into the columns.
+/// Index at which [`POOLED`] is inserted into [`COLUMNS`]: after the time column.
 const POOLED_COLUMN: usize = 4;
 
 /// Columns of the activity screen.

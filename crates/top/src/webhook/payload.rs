@@ -23,7 +23,7 @@ pub enum WebhookEvent {
     Alert(AlertChange),
 }
 
-/// Events that are sent in one request.
+/// A message to a webhook: the events that are sent in one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WebhookMessage {
     /// Identifies the message, so that receivers can detect duplicates.
@@ -156,9 +156,9 @@ fn truncated(query: &str) -> String {
     kept
 }
 
-/// Formats text inside code in Slack's mrkdwn: escapes `&`, `<` and `>`, so that nothing becomes a
-/// link or notifies a channel; replaces a backtick, which would end the code, by a similar
-/// character; and removes terminal control characters.
+/// A text to display inside code in Slack's mrkdwn. Escapes `&`, `<` and `>`, so that nothing
+/// becomes a link or notifies a channel; replaces a backtick, which would end the code, with a
+/// similar character; and removes terminal control characters.
 struct SlackCode<'a>(&'a str);
 
 impl std::fmt::Display for SlackCode<'_> {

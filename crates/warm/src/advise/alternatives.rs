@@ -29,17 +29,17 @@ pub enum SizeAssessment {
     TooSmall,
     /// A larger size, although the present cache has free buffers.
     NeverFull,
-    /// A larger size that may help, because most present pages are in steady use.
+    /// A larger size that may help, because at least half of the present pages are in steady use.
     MayHelp,
-    /// A larger size without a visible benefit, because the present cache holds many pages that
-    /// were not used again.
+    /// A larger size without a visible benefit, because most of the present pages were not used
+    /// again.
     NoBenefit,
 }
 
 /// Usage count from which a page counts as hot: it survives that many passes of the clock sweep.
 pub const HOT_USAGE: usize = 3;
 
-/// Assesses the present size, and a quarter, half, double and four times of it.
+/// Assesses the present size of the cache, and a quarter, half, two and four times that size.
 pub fn alternatives(buffers: u64, usage: [u64; 6], free: u64) -> Vec<Alternative> {
     let sizes = [(1, 4), (1, 2), (1, 1), (2, 1), (4, 1)];
     sizes
@@ -70,7 +70,7 @@ fn assess_size(size: u64, buffers: u64, usage: [u64; 6], free: u64) -> Alternati
 }
 
 impl SizeAssessment {
-    /// The assessment's name in machine-readable output.
+    /// Returns the assessment's name in machine-readable output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Present => "present",
@@ -82,7 +82,7 @@ impl SizeAssessment {
         }
     }
 
-    /// A phrase that describes the assessment to people.
+    /// Returns a phrase that describes the assessment to people.
     pub fn description(self) -> &'static str {
         match self {
             Self::Present => "present size",

@@ -9,12 +9,13 @@ use crate::{
     image::{QualifiedName, RelationName},
 };
 
-/// Memory settings and statistics of a server. Values that its version does not have are `None`.
+/// Memory settings and statistics of a server. Settings that the server's version does not have are
+/// `None`.
 #[derive(Clone, Debug)]
 pub struct MemoryInfo {
     /// Shared memory in bytes, `shared_memory_size` (15 and later).
     pub shared_memory_bytes: Option<u64>,
-    /// The setting `huge_pages`, and whether they are in use.
+    /// The setting `huge_pages`, and whether huge pages are in use.
     pub huge_pages: HugePages,
     /// Huge pages needed for shared memory, `shared_memory_size_in_huge_pages` (15 and later).
     pub huge_page_count: Option<u64>,
@@ -22,14 +23,14 @@ pub struct MemoryInfo {
     pub sessions: u64,
     /// The setting `max_connections`.
     pub max_connections: u64,
-    /// Buffer hits and buffer reads since the last statistics reset.
+    /// Buffer hits and buffer reads in all databases since the last statistics reset.
     pub hits_and_reads: (u64, u64),
     /// The 10,000 largest relations of the database, with their pages as of the last `VACUUM` or
     /// `ANALYZE`.
     pub relations: Vec<(RelationName, u64)>,
 }
 
-/// Whether shared memory uses huge pages, as configured and as reported by the server.
+/// The use of huge pages for shared memory, as configured and as reported by the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HugePages {
     /// `huge_pages`: `on`, `off` or `try`.

@@ -1,4 +1,5 @@
-//! Creates the tables of pgbench: with the same columns and rows, so that results are comparable.
+//! Creates tables like those of pgbench, with the same columns and rows, so that results are
+//! comparable.
 
 use std::io::{self, Read, Write as _};
 

@@ -72,7 +72,7 @@ pub enum BenchmarkError {
 
 /// Adds the purpose of a statement to its error.
 pub(crate) trait StepContext<T> {
-    /// See [`BenchmarkError::Query`].
+    /// Converts an error to [`BenchmarkError::Query`] with this purpose.
     fn step(self, step: &'static str) -> Result<T, BenchmarkError>;
 }
 

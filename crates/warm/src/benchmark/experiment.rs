@@ -36,15 +36,15 @@ pub struct Benchmark {
     /// Size of the table in units of 100 000 rows, which are about 15 MiB with the index; at least
     /// 1.
     pub scale: u32,
-    /// How long the client reads after each restart.
+    /// Time for which the client reads after each restart.
     pub duration: Duration,
     /// Length of one step, the unit of time for which throughput is reported.
     pub step: Duration,
     /// Exponent of Zipf's law for the rows that are read; `None` is a uniform distribution.
     pub skew: Option<f64>,
-    /// How the operating system's cache is made cold.
+    /// The part of the operating system's cache to drop before each measurement.
     pub drop_caches: DropCaches,
-    /// How Howdah loads the image.
+    /// Options for the load by Howdah.
     pub load: LoadOptions,
     /// When set, the benchmark ends after the current read or stage.
     pub stop: Arc<AtomicBool>,
@@ -73,7 +73,8 @@ pub enum WarmMethod {
     Howdah,
 }
 
-/// Throughput with and without warming, and the settings it was measured with.
+/// The results of a benchmark: throughput with and without warming, and the settings of the
+/// measurement.
 #[derive(Clone, Debug)]
 pub struct BenchmarkResults {
     /// The setting `server_version`.
@@ -100,10 +101,10 @@ pub struct BenchmarkResults {
     pub notes: Vec<String>,
 }
 
-/// Throughput, latency and cost measured with one method.
+/// The measurements of one method: throughput, latency and cost.
 #[derive(Clone, Debug)]
 pub struct BenchmarkRun {
-    /// How the cache was warmed.
+    /// The method by which the cache was warmed.
     pub method: WarmMethod,
     /// The client's reads since the server accepted its connection.
     pub steps: Vec<ThroughputStep>,
@@ -128,7 +129,7 @@ pub struct WarmingCost {
     /// CPU time of the server's processes except the client's backend; `None` if the processes are
     /// not accessible.
     pub server_cpu: Option<Duration>,
-    /// CPU time of our own threads except the client's.
+    /// CPU time of the benchmark's own threads except the client's.
     pub own_cpu: Duration,
     /// Bytes read from disk by the same processes as in `server_cpu`. Processes whose
     /// `/proc/PID/io` cannot be read count as 0.
@@ -144,7 +145,7 @@ impl WarmMethod {
     /// All methods, in the order of measurement.
     pub const ALL: [Self; 3] = [Self::NoWarming, Self::Autoprewarm, Self::Howdah];
 
-    /// The method's name in output and files.
+    /// Returns the method's name in output and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoWarming => "no warming",
@@ -155,15 +156,15 @@ impl WarmMethod {
 }
 
 impl BenchmarkResults {
-    /// Number of rows in the table that the client read.
+    /// Returns the number of rows in the table that the client read.
     pub fn row_count(&self) -> u64 {
         u64::from(self.scale) * data::ROWS_PER_SCALE
     }
 }
 
 impl BenchmarkRun {
-    /// The rate in the first whole step after `tenth_at`, as a share of `steady`; `None` if that
-    /// time is unknown or the steps end before.
+    /// Returns the rate in the first whole step after `tenth_at`, as a share of `steady`; `None` if
+    /// that time is unknown or the steps end before.
     pub fn share_after_a_tenth(&self, steady: f64, step: Duration) -> Option<f64> {
         let at = self.warming?.tenth_at?;
         let step_seconds = step.as_secs_f64();
@@ -270,8 +271,8 @@ impl Benchmark {
         if self.stop.load(Ordering::Relaxed) { Err(BenchmarkError::Interrupted) } else { Ok(()) }
     }
 
-    /// Measures one method, right after the restart: the client and the warming start at the same
-    /// time.
+    /// Measures one method right after the restart: one thread loads the image or observes
+    /// autoprewarm while the client reads.
     fn run_method(
         &self,
         method: WarmMethod,
@@ -323,7 +324,7 @@ impl Benchmark {
     }
 }
 
-/// The median; with an even number of rates, the smaller one in the middle.
+/// Returns the median; with an even number of rates, the smaller one in the middle.
 fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
@@ -393,7 +394,7 @@ impl WarmingContext<'_> {
         Ok(self.cost_since(&before, own_backend, self.began.elapsed(), false, None, None))
     }
 
-    /// The usage so far, excluding the client's backend and the backend `excluded`.
+    /// Returns the usage so far, excluding the client's backend and the backend `excluded`.
     fn usage(&self, excluded: Option<i32>) -> UsageReading {
         let server = self.postmaster.and_then(|postmaster| {
             let all = resource_usage::server_usage(postmaster).ok()?;

@@ -17,9 +17,10 @@ use crate::benchmark::{
 /// Throughput and latency of the reads in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThroughputStep {
-    /// Number of reads, each of one row in its own transaction.
+    /// Number of reads that began in this step, each of one row in its own transaction.
     pub transactions: u64,
-    /// 99th percentile of the latency of reads that ended in this step, in microseconds.
+    /// 99th percentile of the latency of reads that began in this step, in microseconds; 0 without
+    /// reads.
     pub p99_us: u64,
 }
 
@@ -49,13 +50,13 @@ impl ReadClient {
         Ok(Self { client, rows })
     }
 
-    /// The process id of the client's backend.
+    /// Returns the process id of the client's backend.
     pub(crate) fn process_id(&self) -> Option<i32> {
         self.client.process_id()
     }
 
     /// Reads for `duration`, rounded up to whole steps. A read that spans several steps counts in
-    /// the one in which it ends.
+    /// the one in which it began.
     pub(crate) fn run(
         &mut self,
         step: Duration,

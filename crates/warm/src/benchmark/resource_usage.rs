@@ -1,4 +1,5 @@
-//! Measures CPU time and bytes read from disk, for the server's processes and for this process.
+//! Measures CPU time and bytes read from disk by the server's processes, and CPU time of the
+//! benchmark itself.
 //!
 //! Sources: proc_pid_stat(5), proc_pid_io(5), sched-stats.rst. `/proc/PID/stat` and `/proc/PID/io`
 //! count a process that has exited and been waited for as part of its parent, the postmaster.
@@ -17,7 +18,7 @@ pub(crate) struct ResourceUsage {
 }
 
 impl ResourceUsage {
-    /// The difference to `before`, an earlier reading or the usage of some of the processes.
+    /// Returns this usage minus `before`, an earlier reading or the usage of some of the processes.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             cpu: self.cpu.saturating_sub(before.cpu),
@@ -30,7 +31,7 @@ impl ResourceUsage {
     }
 }
 
-/// The usage of all processes of a server, including exited ones.
+/// Returns the usage of all processes of a server, including exited ones.
 pub(crate) fn server_usage(postmaster: OsProcess) -> io::Result<ResourceUsage> {
     let postmaster_usage = read_process(postmaster.pid(), ExitedChildren::Include)?;
     let children = postmaster.children().map_err(io::Error::other)?;
@@ -43,19 +44,19 @@ pub(crate) fn server_usage(postmaster: OsProcess) -> io::Result<ResourceUsage> {
         .fold(postmaster_usage, sum))
 }
 
-/// The usage of one process; zero if it no longer exists.
+/// Returns the usage of one process; zero if it no longer exists.
 pub(crate) fn process_usage(pid: Option<i32>) -> ResourceUsage {
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
     pid.and_then(|pid| read_process(pid, ExitedChildren::Exclude).ok()).unwrap_or_default()
 }
 
-/// CPU time of this process.
+/// Returns the CPU time that the calling process has used.
 pub(crate) fn own_cpu() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// CPU time of a thread of this process.
+/// Returns the CPU time of a thread of the calling process; zero if it cannot be read.
 pub(crate) fn thread_cpu(thread: rustix::thread::Pid) -> Duration {
     let path = format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero());
     let text = fs::read_to_string(path).unwrap_or_default();
@@ -63,7 +64,7 @@ pub(crate) fn thread_cpu(thread: rustix::thread::Pid) -> Duration {
     Duration::from_nanos(nanos.unwrap_or(0))
 }
 
-/// Whether the usage of exited children is included.
+/// Handling of the usage of exited children.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ExitedChildren {
     Exclude,
@@ -83,8 +84,8 @@ fn read_process(pid: u32, exited: ExitedChildren) -> io::Result<ResourceUsage> {
 /// `CONFIG_HZ`.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Sums fields 14 and 15 (utime, stime); with exited children, also 16 and 17 (cutime, cstime).
-/// Field 2, the command, may contain spaces and parentheses.
+/// Sums fields 14 and 15 (utime, stime) of `/proc/PID/stat`; with exited children, also 16 and 17
+/// (cutime, cstime). Field 2, the command, may contain spaces and parentheses.
 fn parse_cpu(stat: &str, exited: ExitedChildren) -> Option<Duration> {
     let (_, rest) = stat.rsplit_once(')')?;
     let fields = rest.split_ascii_whitespace().skip(11);

@@ -30,7 +30,7 @@ pub enum BenchmarkServer {
 /// A server that is created for the benchmark and removed afterwards.
 #[derive(Clone, Debug)]
 pub struct TemporaryServer {
-    /// Which PostgreSQL binaries to use.
+    /// Search that finds the PostgreSQL binaries to use.
     pub search: BinariesSearch,
     /// `shared_buffers` of the server. By default, the size of the table and its index, plus a
     /// quarter and 32 MB.
@@ -124,7 +124,7 @@ impl ServerUnderTest {
         &self.target
     }
 
-    /// Postmaster of the server, if it runs on this host.
+    /// Returns the postmaster of the server, if it runs on this host.
     pub(crate) fn postmaster(&self) -> Option<OsProcess> {
         match &self.control {
             ServerControl::Temporary(cluster) => OsProcess::from_pid(cluster.pid()?).ok(),

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::benchmark::read_client::ThroughputStep;
 
-/// The summary of a sequence of steps.
+/// A summary of throughput: when it returned to normal, and how many reads were lost until then.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThroughputSummary {
-    /// Time from the start until throughput reached 90 % of the steady rate and stayed there on
-    /// average over the next steps, in whole steps; `None` if it never did.
+    /// Time from the start to the first step whose throughput, and the mean over it and the next
+    /// two, reached 90 % of the steady rate; `None` if no step did.
     pub time_to_90: Option<Duration>,
     /// Transactions that a warm server would have served until that time (or until the end), minus
     /// those that this server served.

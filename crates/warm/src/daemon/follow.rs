@@ -32,10 +32,10 @@ pub struct FollowSettings {
     /// Time from the start of one round to the start of the next, unless a round takes longer.
     /// Without a primary, the next round starts after five seconds if that is sooner.
     pub interval: Duration,
-    /// Where the primary's cached pages are read from.
+    /// Source from which the primary's cached pages are read.
     pub source: DumpSource,
-    /// How a standby is loaded. A standby's cache is full of the pages it replays, so a load must
-    /// evict some of them: see [`LoadOptions::evict`].
+    /// Options for loading each standby. A standby's cache is full of the pages it replays, so a
+    /// load must evict some of them: see [`LoadOptions::evict`].
     pub load: LoadOptions,
     /// Maximum share of a standby's cache for the primary's hottest pages, 0 to 1.
     pub share: f64,
@@ -90,7 +90,7 @@ pub fn follow(settings: &FollowSettings, stop: &ShutdownSignal, registry: &Regis
     }
 }
 
-/// The index of the only primary.
+/// Returns the index of the only primary.
 ///
 /// # Errors
 ///

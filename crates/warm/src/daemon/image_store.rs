@@ -97,7 +97,7 @@ impl ImageStore {
     }
 }
 
-/// An error and its sources, in one line.
+/// Formats an error and its sources on one line.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -3,8 +3,8 @@
 use crate::metrics::WarmMetrics;
 use howdah_stats::{Counter, Description, Gauge, MetricUnit, Registry};
 
-/// The metrics that only the daemons export, in the order of the reference page. The others are
-/// [`crate::metrics::METRICS`].
+/// The metrics that only the daemons export, in the order of the reference page. Those of dumps and
+/// loads are [`crate::metrics::METRICS`].
 pub const METRICS: &[Description] = &[SERVER_UP, RESTARTS, READ_AHEAD_BYTES];
 
 const SERVER_UP: Description =

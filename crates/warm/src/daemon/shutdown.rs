@@ -23,7 +23,7 @@ pub struct ShutdownSignal {
     stream: UnixStream,
 }
 
-/// Fires its [`ShutdownSignal`] when dropped.
+/// The handle of a [`ShutdownSignal`], which fires when the handle is dropped.
 #[derive(Debug)]
 pub struct ShutdownHandle(#[expect(dead_code, reason = "closing it is the signal")] UnixStream);
 
@@ -38,8 +38,8 @@ impl ShutdownSignal {
         Ok((ShutdownHandle(theirs), Self { stream: ours }))
     }
 
-    /// A signal that fires when `stream` becomes readable or is closed. The stream is never read,
-    /// so the signal stays set.
+    /// Creates a signal that fires when `stream` becomes readable or is closed. The stream is never
+    /// read, so the signal stays set.
     pub fn from_stream(stream: UnixStream) -> Self {
         Self { stream }
     }

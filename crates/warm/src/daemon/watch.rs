@@ -15,10 +15,10 @@
 //! taken after the shutdown has begun. A remote server is checked every few seconds over a new
 //! connection. No connection is kept open, because a smart shutdown would wait for it.
 //!
-//! A dump starts only after the previous contents of the cache were loaded, so a cold cache never
-//! replaces the image of a warm one. If that load restored less than [`WARM_SHARE_MIN`] (for
-//! example because of a missing privilege or a lock), its image is also saved as `aside.cache`: it
-//! is loaded after the newest one at each restart, until the cache is as full as it was.
+//! Dumps start only after the newest image was loaded, so that an image of a cold cache does not
+//! replace it. If that load failed or restored less than [`WARM_SHARE_MIN`] (for example because of
+//! a missing privilege or a lock), the image is also saved as `aside.cache`, which is loaded after
+//! the newest image at each restart, until the cache is as full as it was.
 
 mod postmaster;
 mod reachable_server;
@@ -57,14 +57,14 @@ pub struct WatchSettings {
     /// Folder for the images: `newest.cache`, older ones as `newest.cache.1` and so on, and
     /// `aside.cache` after an incomplete load.
     pub folder: PathBuf,
-    /// Time between images. `None` takes one only at shutdown, and one at the start if there is
-    /// none yet; this requires reading the server's memory.
+    /// Time between images. If `None`, an image is taken only when the server or the daemon shuts
+    /// down, and at the start if there is none yet; this requires access to the server's memory.
     pub interval: Option<Duration>,
     /// Number of older images to retain.
     pub keep: Generations,
-    /// Where cached pages are read from.
+    /// Source from which cached pages are read.
     pub source: DumpSource,
-    /// How the newest image is loaded.
+    /// Options for loading images.
     pub load: LoadOptions,
     /// The server's data directory, to read its files ahead while it cannot be queried. By default,
     /// the directory found through the server's Unix socket, or while the server could still be
@@ -98,15 +98,15 @@ pub enum WatchError {
     },
 }
 
-/// Interval of the checks whether a remote server has restarted.
+/// Interval between checks of whether a remote server has restarted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Initial interval of connection attempts to an unreachable server. It doubles up to the maximum.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(2);
-/// Interval of log messages about an unreachable server.
+/// Interval between log messages about an unreachable server.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
-/// Interval of images while a server shuts down, or ten times the duration of a dump if that is
-/// longer.
+/// Interval between images while a server shuts down, or ten times the duration of a dump if that
+/// is longer.
 const SHUTDOWN_DUMP_INTERVAL: Duration = Duration::from_secs(1);
 /// A cache counts as warm again if this share of the image is resident, 0 to 1.
 const WARM_SHARE_MIN: f64 = 0.9;
@@ -167,7 +167,7 @@ struct WatchDaemon<'a> {
     read_ahead_start: Option<(u32, i64)>,
     /// The cache into which loads were attempted, and the number of attempts.
     load_attempts: Option<(CacheColdSince, u32)>,
-    /// Whether loading the newest image has failed since this start of the server.
+    /// Whether loading the newest image into the present cache has failed for good.
     is_cold: bool,
     unreachable: Option<UnreachablePeriod>,
     retry_interval: Duration,
@@ -270,9 +270,9 @@ impl WatchDaemon<'_> {
         is_done
     }
 
-    /// Loads an image. Returns the share of it that is in the cache afterwards, or whether the load
-    /// may be retried; `None` if it was cut short because the server or the daemon stops: the next
-    /// start loads it again.
+    /// Loads an image. Returns the share of the image that is in the cache afterwards, or, if the
+    /// load failed, whether it may be retried; `None` if the load was cut short because the server
+    /// or the daemon is stopping.
     fn load(
         &self,
         image: &CacheImage,
@@ -326,8 +326,8 @@ impl WatchDaemon<'_> {
         self.aside = Some(image.clone());
     }
 
-    /// Removes `aside.cache` if `image` shows that the cache is as full as it was, at least to
-    /// [`WARM_SHARE_MIN`].
+    /// Removes `aside.cache` if `image`, the newest one, has at least [`WARM_SHARE_MIN`] times as
+    /// many pages, or fills that share of the server's buffers.
     fn remove_aside_if_warm(&mut self, image: &CacheImage) {
         let Some(aside) = &self.aside else { return };
         // The server may have fewer buffers than before.
@@ -385,10 +385,10 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// The time of the first image; `None` if there is an image and others are taken only at
-    /// shutdown. The first image is taken immediately, because a shutdown image takes the names and
-    /// lengths of relations from the previous image. Only a cold cache gets one interval to fill
-    /// first.
+    /// Returns the time of the first image after a connection; `None` if there is an image and
+    /// others are taken only at shutdown. The first image is taken immediately, because a shutdown
+    /// image takes the names and lengths of relations from the previous image. Only a cold cache
+    /// gets one interval to fill first.
     fn first_dump(&self) -> Option<Instant> {
         let now = Instant::now();
         match (&self.newest, self.settings.interval) {

@@ -19,7 +19,7 @@ pub(super) fn read(client: &mut Client) -> Result<BufferContents, QueryFailure> 
     Ok(rows.cached)
 }
 
-/// Parses rows of COPY's text format, split anywhere.
+/// Parses rows in COPY's text format, which may arrive in pieces of any size.
 struct CopyRowParser {
     cached: BufferContents,
     rest: Vec<u8>,

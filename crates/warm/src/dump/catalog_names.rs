@@ -41,12 +41,12 @@ const LENGTHS: &str = "
     pg_relation_size(c.oid, 'main') / b.bytes, pg_relation_size(c.oid, 'fsm') / b.bytes,
     pg_relation_size(c.oid, 'vm') / b.bytes, pg_relation_size(c.oid, 'init') / b.bytes";
 const NO_LENGTHS: &str = "NULL, NULL, NULL, NULL";
-/// Limits the wait for such locks. After a timeout, names are queried without lengths.
+/// Limits the wait for locked relations. After a timeout, names are queried without lengths.
 const SET_LOCK_TIMEOUT: &str = "SET lock_timeout = '2s'";
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// Queries the catalogs of the database of `client` for the relations `files`, which belong to the
-/// database `oid` (0 for the shared ones).
+/// Queries the names and lengths of the relations `files` in the database that `client` is
+/// connected to. `oid` is the oid of that database, or 0 for the shared catalogs.
 pub(super) fn query_names(
     client: &mut Client,
     default_tablespace: u32,

@@ -85,7 +85,7 @@ impl ForkTable {
     }
 }
 
-/// The server of a session, if it runs on this host and may be inspected.
+/// Returns the server of a session, if it runs on this host and may be inspected.
 ///
 /// # Errors
 ///

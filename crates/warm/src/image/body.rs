@@ -12,7 +12,7 @@ use super::{
     RelationName, pages::CachedPages,
 };
 
-/// The bytes are not a valid image.
+/// The reason why bytes are not a valid image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {

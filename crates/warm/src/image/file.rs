@@ -19,7 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{BodyError, CacheImage, ImageError};
 
-/// A file could not be read or written.
+/// The reason why a file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{} could not be {action}", path.display())]
 pub struct FileError {
@@ -37,11 +37,12 @@ pub struct FileError {
 pub struct Generations(pub u32);
 
 impl CacheImage {
-    /// Reads an image.
+    /// Reads an image file.
     ///
     /// # Errors
     ///
-    /// The file cannot be read, or is not an image, truncated, corrupted, or of a later version.
+    /// The file cannot be read, or is not an image, truncated, corrupted, or of another format
+    /// version.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ImageError> {
         let path = path.as_ref();
         let failed = |source| FileError { path: path.to_path_buf(), action: "read", source };
@@ -52,7 +53,8 @@ impl CacheImage {
     }
 
     /// Writes the image to `path` atomically: to a temporary file next to it, flushed to disk, then
-    /// renamed. So there is always a complete image at `path`, the old or the new one.
+    /// renamed. So there is always a complete image at `path`, the old or the new one. Older images
+    /// are retained as [`Generations`] says.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ pub struct CachedPage {
 }
 
 impl CachedPages {
-    /// Number of cached pages of the fork.
+    /// Returns the number of cached pages of the fork.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
@@ -36,7 +36,7 @@ impl CachedPages {
         self.blocks.is_empty()
     }
 
-    /// The pages, by ascending block.
+    /// Returns the pages, by ascending block.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = CachedPage> {
         self.blocks.iter().zip(&self.flags).map(|(&block, &mark)| CachedPage {
             block,

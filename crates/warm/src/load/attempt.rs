@@ -32,7 +32,7 @@ pub(super) struct Attempt<'a> {
     started: String,
 }
 
-/// Whether an attempt succeeded, or must be repeated.
+/// The result of an attempt: a report, or the need for another attempt.
 pub(super) enum AttemptResult {
     Done(Box<LoadReport>),
     /// The server restarted, so the loaded pages are lost.
@@ -132,9 +132,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The limits of the plan: room for as many pages as there are free buffers, minus a reserve
-    /// for the catalogs of sessions, including ours. If pages may be evicted or free buffers cannot
-    /// be counted, there is room in all buffers. A dry run needs no room.
+    /// Returns the limits of the plan: room for as many pages as there are free buffers, minus a
+    /// reserve for the catalogs of sessions, including ours. If pages may be evicted or free
+    /// buffers cannot be counted, there is room in all buffers. A dry run needs no room.
     fn bounds(&self, occupancy: Option<&Occupancy>) -> PlanLimits {
         let all = u64::from(self.cluster_info.buffers);
         let room = match occupancy {
@@ -156,7 +156,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Loads the chunks. `None` if the server restarted during the load.
+    /// Loads the chunks. Returns `None` if the server restarted during the load.
     fn load(
         &mut self,
         located: &[Result<LocatedRelation, RelationProblem>],

@@ -29,8 +29,8 @@ pub(super) struct LocatedRelation {
     /// The relation's current file.
     pub(super) file: RelationFile,
     pub(super) kind: RelationKind,
-    /// Pages of each fork, by fork number. Unknown while another session holds an exclusive lock
-    /// on the relation.
+    /// Length of each fork in pages, by fork number; `None` while another session holds an
+    /// `AccessExclusiveLock` on the relation.
     pub(super) lengths: [Option<u32>; Fork::ALL.len()],
     /// The relation's current name.
     pub(super) name: QualifiedName,
@@ -305,7 +305,8 @@ fn query_by_file(
     Ok(client.query_with(&format!("{COLUMNS}{BY_FILE}{FROM}"), &values)?)
 }
 
-/// A query for the relations of the CTE `with`, which ends with a table `w` of positions and oids.
+/// Returns a query for the relations in the table `w` of the `WITH` clause `with`, which has
+/// positions and oids.
 pub(super) fn family_query(with: &str) -> String {
     format!("{with} {COLUMNS} FROM w JOIN pg_class c ON c.oid = w.oid {FROM} ORDER BY w.at")
 }
@@ -356,7 +357,7 @@ fn parse_row(row: &ResultRow, target: &ConnectTarget) -> Result<LocatedRelation,
     })
 }
 
-/// The kind of a relation without storage; `None` if it has storage.
+/// Returns what relations of a kind without storage are called; `None` for other kinds.
 fn kind_without_storage(relkind: Option<&str>) -> Option<&'static str> {
     Some(match relkind? {
         "v" => "view",

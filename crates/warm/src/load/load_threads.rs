@@ -21,7 +21,7 @@ use super::{
 };
 use crate::dump;
 
-/// Data that the loading threads share.
+/// Loads chunks on several threads, which share this data.
 pub(super) struct LoadThreads<'a> {
     pub(super) target: &'a ConnectTarget,
     pub(super) options: &'a LoadOptions,

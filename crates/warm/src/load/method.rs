@@ -1,4 +1,4 @@
-//! The methods of loading pages into the cache: the statements for the runs of a chunk.
+//! Methods of loading pages into the cache, and the statements that they use.
 //!
 //! If `pg_prewarm` is installed and the role may read the relation, it is used for everything.
 //! Otherwise plain queries are used, which need only the SELECT privilege:
@@ -31,7 +31,7 @@ pub enum LoadMethod {
 }
 
 impl LoadMethod {
-    /// The method's name in output.
+    /// Returns the method's name in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::PgPrewarm => "pg_prewarm",
@@ -133,7 +133,7 @@ pub(super) const INDEX_ONLY_SCAN: &str = "
     ) k
     WHERE i.indexrelid = $1::oid AND i.indexprs IS NULL AND i.indisvalid";
 
-/// Whether a plan is an index-only scan of the index `name` (quoted).
+/// Whether a plan contains an index-only scan of the index `name` (quoted).
 pub(super) fn is_index_only_scan<'a>(mut plan: impl Iterator<Item = &'a str>, name: &str) -> bool {
     plan.any(|line| {
         let line = line.trim_start_matches([' ', '-', '>']);

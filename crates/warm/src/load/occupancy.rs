@@ -9,7 +9,7 @@ use crate::{
     image::{Fork, ImageSource, RelationFile},
 };
 
-/// The contents of a cache.
+/// The blocks in a server's cache, and the number of its free buffers.
 pub(super) struct Occupancy {
     /// Blocks of each fork, ascending.
     blocks: BTreeMap<(RelationFile, Fork), Vec<u32>>,
@@ -38,7 +38,7 @@ impl Occupancy {
         Ok(Self { blocks, free: u64::from(cluster_info.buffers).saturating_sub(held), source })
     }
 
-    /// A cache with the given blocks, for tests.
+    /// Creates the contents of a cache with the given blocks, for tests.
     #[cfg(test)]
     pub(super) fn from_blocks(
         blocks: impl IntoIterator<Item = ((RelationFile, Fork), Vec<u32>)>,
@@ -47,7 +47,7 @@ impl Occupancy {
         Self { blocks: blocks.into_iter().collect(), free, source: ImageSource::Memory }
     }
 
-    /// The cached blocks of a fork, ascending.
+    /// Returns the cached blocks of a fork, ascending.
     pub(super) fn blocks(&self, file: RelationFile, fork: Fork) -> &[u32] {
         self.blocks.get(&(file, fork)).map_or(&[], Vec::as_slice)
     }

@@ -75,12 +75,12 @@ impl BlockRun {
         Self { first, last, resident: 0 }
     }
 
-    /// Number of pages to load.
+    /// Returns the number of pages to load.
     pub(super) fn pages(self) -> u64 {
         self.blocks() - u64::from(self.resident)
     }
 
-    /// Number of pages that are touched, resident or not.
+    /// Returns the number of pages that are touched, resident or not.
     fn blocks(self) -> u64 {
         u64::from(self.last - self.first) + 1
     }

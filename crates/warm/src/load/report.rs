@@ -19,7 +19,8 @@ pub struct LoadReport {
     pub outcomes: Vec<RelationOutcome>,
     /// Whether the load was stopped before everything was loaded.
     pub is_cut_short: bool,
-    /// How much of the plan and of the image is in the cache now.
+    /// The result of the scan after the load: how much of the plan and of the image is in the
+    /// cache.
     pub residency: Result<Residency, ResidencyError>,
     /// Pages of the image that [`super::LoadOptions::limit`] excluded; they are not in the
     /// relations' counts.
@@ -44,8 +45,8 @@ pub struct RelationOutcome {
     pub relation: RelationIdentity,
     /// Numbers of the relation's pages, by outcome.
     pub pages: PageCounts,
-    /// Whether the relation was rewritten since the image was taken, or belongs to another cluster.
-    /// If so, blocks were scaled to its length.
+    /// Whether the relation was rewritten since the image was taken, or the image is from another
+    /// cluster. If so, blocks were scaled to the length of the relation.
     pub is_rewritten: bool,
     /// The current name, if the relation was found by its file and has another name than in the
     /// image.
@@ -82,7 +83,7 @@ pub struct PageCounts {
     pub not_found: u64,
     /// Pages requested to be in the cache.
     pub requested: u64,
-    /// Pages that were in the cache before.
+    /// Requested pages that were in the cache before the load.
     pub resident: u64,
     /// Pages that this load brought into the cache.
     pub loaded: u64,
@@ -113,7 +114,7 @@ pub enum RelationProblem {
     /// meaningless here.
     #[error("the image has no name for it and is from another server")]
     Nameless,
-    /// The relation with this name now has no storage.
+    /// The relation that has this name now is of a kind without storage, such as a view.
     #[error("its name now belongs to a {0}, which has no pages")]
     NoPages(&'static str),
     /// The relation is shorter than in the image.
@@ -152,13 +153,13 @@ pub struct Residency {
     pub source: ImageSource,
 }
 
-/// The cache could not be scanned.
+/// The reason why the cache could not be scanned before or after a load.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot scan the cache")]
 pub struct ResidencyError(#[source] pub Box<DumpError>);
 
 impl LoadReport {
-    /// Sums over all relations.
+    /// Returns the sums of the counts over all relations.
     pub fn pages(&self) -> PageCounts {
         let mut sum = PageCounts::default();
         for RelationOutcome { pages, .. } in &self.outcomes {
@@ -174,16 +175,16 @@ impl LoadReport {
         sum
     }
 
-    /// Pages in the cache if the image is loaded completely, at most the number of buffers.
-    /// Relations that were not found count with their pages in the image; pages beyond the end of a
-    /// relation do not count, as there is nothing to load.
+    /// Returns the number of pages that would be in the cache if the image were loaded completely,
+    /// at most the number of buffers. Relations that were not found count with their pages in the
+    /// image; pages beyond the end of a relation do not count, as there is nothing to load.
     pub fn expected(&self) -> u64 {
         let pages = self.pages();
         (pages.requested + pages.not_found).min(u64::from(self.buffers))
     }
 
-    /// Pages of the image in the cache, by the last scan or, without one, by the counts of the
-    /// load.
+    /// Returns the number of pages of the image in the cache, by the last scan or, without one, by
+    /// the counts of the load.
     pub fn resident(&self) -> u64 {
         match &self.residency {
             Ok(seen) => seen.of_image,
@@ -194,13 +195,14 @@ impl LoadReport {
         }
     }
 
-    /// Share of the image in the cache, 0 to 1. Lack of room, privileges or relations lowers it.
+    /// Returns the share of the [expected](Self::expected) pages that is in the cache, 0 to 1. Lack
+    /// of room, privileges or relations lowers it.
     pub fn share(&self) -> f64 {
         share(self.resident(), self.expected())
     }
 
-    /// Share of the plan in the cache, 0 to 1. Pages that were not found or had no room do not
-    /// count.
+    /// Returns the share of the plan in the cache, 0 to 1. Pages that were not found or had no room
+    /// do not count.
     pub fn plan_share(&self) -> f64 {
         match &self.residency {
             Ok(seen) => share(seen.resident, seen.planned),

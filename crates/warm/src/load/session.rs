@@ -60,12 +60,12 @@ impl LoadSession {
         })
     }
 
-    /// Start time of the server, as text.
+    /// Queries the start time of the server, as text.
     pub(super) fn start_time(&mut self) -> Result<String, QueryFailure> {
         Ok(self.client.one_value(START_TIME)?.unwrap_or_default())
     }
 
-    /// Current length of a fork, in pages.
+    /// Queries the current length of a fork, in pages.
     pub(super) fn length(&mut self, oid: u32, fork: Fork) -> Result<u32, QueryFailure> {
         let (oid, fork) = (oid.to_string(), fork.name());
         let result = self.client.query_with(FORK_LENGTH, &[Some(&oid), Some(fork)])?;
@@ -74,8 +74,8 @@ impl LoadSession {
         crate::dump::parse_number("length of a relation", text)
     }
 
-    /// Loads a chunk of the relation `found`. `is_mostly_wanted`: at least half of the fork is
-    /// requested.
+    /// Loads a chunk of the relation `found`. With `is_mostly_wanted`, at least half of the
+    /// relation's pages are requested, so that a btree may be read as a whole.
     pub(super) fn load(
         &mut self,
         found: &LocatedRelation,
@@ -113,9 +113,9 @@ impl LoadSession {
         }
     }
 
-    /// Scattered pages are prefetched, so that the disk works on many of them at once. They are
-    /// read by the session itself: having an I/O worker read a single page takes five times as
-    /// long.
+    /// Loads a chunk with `pg_prewarm()`. Scattered pages are prefetched first, so that the disk
+    /// works on many of them at once. They are read by the session itself: having an I/O worker
+    /// read a single page takes five times as long.
     fn load_by_pg_prewarm(
         &mut self,
         schema: &str,
@@ -265,7 +265,7 @@ fn classify_error(error: QueryError) -> ChunkResult {
     }
 }
 
-/// The problem of a connection that was lost repeatedly.
+/// Creates the problem of a relation for which the connection was lost repeatedly.
 pub(super) fn connection_lost(failure: QueryFailure) -> RelationProblem {
     RelationProblem::ConnectionLost(Arc::new(failure))
 }

@@ -248,7 +248,8 @@ fn empty_outcome(name: &QualifiedName) -> RelationOutcome {
     }
 }
 
-/// Splits the requested blocks into chunks, and records problems of relations without any.
+/// Splits the requested blocks into chunks, and records the problems of relations that cannot be
+/// loaded.
 fn make_chunks(
     names: &[QualifiedName],
     located: &[Result<LocatedRelation, RelationProblem>],

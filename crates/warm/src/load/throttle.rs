@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::dump::QueryFailure;
 
-/// Limits the rate of all connections.
+/// Limits the rate of a load, over all of its connections.
 #[derive(Debug)]
 pub(super) struct Throttle {
     bytes_per_second: Option<u64>,
@@ -81,7 +81,7 @@ impl Throttle {
         sleep_until(until, should_stop);
     }
 
-    /// Waits while a check is overdue.
+    /// Waits while a check is overdue, at most for [`LATE_CHECK_TIMEOUT`].
     fn wait_for_late_check(&self, should_stop: impl Fn() -> bool) {
         let Some(limit) = self.max_latency else { return };
         let until = Instant::now() + LATE_CHECK_TIMEOUT;
@@ -102,7 +102,8 @@ impl Throttle {
         }
     }
 
-    /// Records the latency of a check.
+    /// Adapts the pause to the latency of a check: doubles it if the latency exceeds `limit`,
+    /// otherwise halves it.
     fn record_latency(&self, latency: Duration, limit: Duration) {
         let pause = self.pause.load(Ordering::Relaxed);
         let next = if latency > limit {
@@ -113,8 +114,8 @@ impl Throttle {
         self.pause.store(next, Ordering::Relaxed);
     }
 
-    /// Measures the server's latency until `should_stop`, if there is a limit, over a connection
-    /// made by `connect`.
+    /// Measures the server's latency until `should_stop` returns true, if there is a limit, over a
+    /// connection made by `connect`.
     pub(super) fn measure_latency(
         &self,
         connect: impl Fn() -> Result<Client, QueryFailure>,

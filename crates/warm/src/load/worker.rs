@@ -165,8 +165,9 @@ fn defer_chunks(
     }
 }
 
-/// Whether to continue searching around corrupted pages of a relation. Each search causes an error
-/// in the server's log, and a file may be corrupted as a whole.
+/// Counts an error about a corrupted page of a relation, and returns whether to load the pages
+/// around it. Each such search may cause another error in the server's log, and a file may be
+/// corrupted as a whole.
 fn may_search_damage(shared: &LoadContext<'_>, relation: usize) -> bool {
     let mut searches = lock(&shared.searches);
     let count = searches.entry(relation).or_default();
@@ -261,8 +262,8 @@ fn truncate_chunk(
     beyond > 0
 }
 
-/// Whether the buffers are lost too: the server stopped, or reinitialised after a crash of one of
-/// its processes.
+/// Whether the failure means that the buffers are lost: the server stopped, or reinitialised after
+/// a crash of one of its processes.
 fn is_crash(failure: &QueryFailure) -> bool {
     // crash_shutdown, cannot_connect_now
     matches!(failure.sqlstate(), Some("57P02" | "57P03"))

@@ -35,7 +35,7 @@ pub const SCRAM_SHA_256: &[u8] = b"SCRAM-SHA-256";
 pub const SCRAM_SHA_256_PLUS: &[u8] = b"SCRAM-SHA-256-PLUS";
 
 /// Maximum number of iterations that a client computes. A server requests 4,096 by default
-/// (`scram_iterations`); a hostile one could request two billion, which take half an hour.
+/// (`scram_iterations`); a hostile one could request billions, which take many minutes.
 pub const ITERATIONS_MAX: u32 = 1_000_000;
 
 /// The only type of channel binding that PostgreSQL supports.
@@ -51,7 +51,7 @@ pub enum ScramError {
         /// Name of the attribute.
         attribute: u8,
     },
-    /// The peer did not repeat our nonce, or the server did not extend it.
+    /// The peer did not repeat the nonce that it received, or the server did not extend it.
     #[error("SCRAM nonce of the peer does not belong to this exchange")]
     Nonce,
     /// The server requests more iterations than [`ITERATIONS_MAX`], or none.

@@ -10,7 +10,7 @@ use crate::{
     writer::{self, BodyWriter, EncodeError},
 };
 
-/// Messages without a body, such as ParseComplete.
+/// A message without a body, such as ParseComplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bare {
     /// Reply to Bind.
@@ -188,8 +188,9 @@ pub fn data_row<'v>(
     })
 }
 
-/// Returns the four fields that every error or notice has, with the severity in both forms. Pass
-/// them, with any other fields after them, to [`error_response`] or [`notice_response`].
+/// Returns the four fields that every error or notice has: the localized and the English severity
+/// (the same text), the SQLSTATE and the message. Pass them, with any other fields after them, to
+/// [`error_response`] or [`notice_response`].
 pub fn essentials<'v>(
     severity: Severity,
     sqlstate: &'v [u8],

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::reader::{BodyReader, DecodeError};
 
-/// The fields of an ErrorResponse or a NoticeResponse.
+/// An error or notice: the fields of an ErrorResponse or a NoticeResponse.
 ///
 /// Layout: per field a code byte and a string; a zero byte at the end. Each accessor scans for its
 /// code; there are about ten fields, of which only severity, SQLSTATE and message are always
@@ -154,7 +154,7 @@ impl Severity {
     }
 }
 
-/// Code bytes of the fields that PostgreSQL sends.
+/// The code byte of a field of an error or notice, as far as PostgreSQL defines it.
 ///
 /// Source: PostgreSQL manual, "Error and Notice Message Fields".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

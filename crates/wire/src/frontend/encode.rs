@@ -88,7 +88,7 @@ pub fn close(buf: &mut Vec<u8>, target: DescribeTarget<'_>) -> Result<(), Encode
     writer::message(buf, Frontend::Close.tag(), |body| write_target(body, target))
 }
 
-/// Appends Execute, which runs a portal, for at most `max_rows` rows if that is not 0. The
+/// Appends Execute, which runs a portal and returns at most `max_rows` rows; 0 means no limit. The
 /// protocol's maximum is 2³¹ - 1; higher limits are reduced to that.
 ///
 /// # Errors

@@ -81,7 +81,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Removes the first pending request, which succeeded, and emits its event, if it has one.
+    /// Removes the first pending request, which succeeded, and emits or holds its event, if it has
+    /// one.
     fn complete_front(&mut self, context: &mut DecodeContext<'_>) {
         let Some(request) = self.pending.pop_front() else { return };
         let event = match &request.kind {
@@ -196,8 +197,8 @@ impl SessionDecoder {
         }
     }
 
-    /// Moves the Sync after the failed first request to that request's event, if the Sync was sent
-    /// with an event that the server will skip.
+    /// Adds the Sync after the failed first request to that request's event, if the Sync was
+    /// assigned to the event of a request that the server skips.
     fn move_sync_to_front(&mut self) {
         let Some(sync) = self.pending.iter().position(PendingRequest::is_sync) else { return };
         let is_last = !self.pending.range(1..sync.max(1)).any(PendingRequest::will_be_event);
@@ -208,7 +209,7 @@ impl SessionDecoder {
         }
     }
 
-    /// Takes the event of the first Execute.
+    /// Takes the event of the first pending Execute.
     fn take_execute_event(&mut self) -> Option<Box<Event>> {
         let is_execute =
             |request: &&mut PendingRequest| matches!(request.kind, AwaitedReply::Execute);

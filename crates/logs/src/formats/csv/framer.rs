@@ -22,7 +22,7 @@ use crate::{
     scan::bitmasks::Bitmasks,
 };
 
-/// Frames chunks of a csvlog.
+/// A framer for chunks of a csvlog.
 #[derive(Clone, Debug)]
 pub(crate) struct CsvFramer {
     max_record_bytes: usize,

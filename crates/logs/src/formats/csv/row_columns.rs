@@ -34,8 +34,8 @@ impl RowColumns {
     /// Splits the row at `start` and returns its end, after its newline. `time_bytes` is the length
     /// of the row's time if a comma follows it, or 0 if unknown; `masks` are the quotes, commas and
     /// newlines of the chunk. Returns `None` if the row is ambiguous: incomplete, with stray
-    /// quotes, with a carriage return at its end, or with a line inside quotes that starts like a
-    /// row.
+    /// quotes, with more than [`COLUMN_SLOTS`] columns, with a carriage return at its end, or with
+    /// a line inside quotes that starts like a row.
     #[inline]
     pub(super) fn split_row(
         &mut self,
@@ -125,19 +125,20 @@ impl RowColumns {
         Some(())
     }
 
-    /// Number of columns in the row that was split.
+    /// Returns the number of columns in the row that was split.
     #[inline]
     pub(super) fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Offset of the end of a column, or of the row if it has fewer columns.
+    /// Returns the offset of the end of a column, or of the row if it has fewer columns.
     #[inline]
     pub(super) fn column_end(&self, column: usize) -> usize {
         self.ends[column.min(self.columns.saturating_sub(1)) % COLUMN_SLOTS] as usize
     }
 
-    /// The span of a column without its quotes; one with doubled quotes is copied to `scratch`.
+    /// Returns the span of a column without its quotes; one with doubled quotes is copied to
+    /// `scratch`.
     #[inline(always)]
     pub(super) fn column(&self, number: usize, chunk: &[u8], scratch: &mut Vec<u8>) -> FieldSpan {
         if number >= self.columns {

@@ -7,10 +7,11 @@
 use super::{JsonLogKey, KEYS, KeySpans, NAME_BYTES, ObjectParser};
 use crate::{record::spans::FieldSpan, scan::bitmasks::Bitmasks};
 
-/// The known keys, and the keys that followed each of them.
+/// A parser for typical objects, which stores the known keys and the keys that followed each of
+/// them.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectFastPath {
-    /// The first entry stands for the beginning of an object.
+    /// The known keys, after an entry for the beginning of an object.
     known: Vec<KeyName>,
 }
 
@@ -23,7 +24,7 @@ struct KeyName {
     len: usize,
     /// Index of the key's value in [`KeySpans`]; out of range for a key that is not read.
     key: usize,
-    /// Indexes of the last two keys that followed this one.
+    /// Indexes of the last two keys that followed this one, or 0.
     next: [u8; 2],
 }
 
@@ -40,7 +41,7 @@ impl KeyName {
     const BEGINNING: Self =
         Self { words: [0; 2], masks: [u128::MAX; 2], len: 0, key: KEYS, next: [0; 2] };
 
-    /// Returns `None` if the key is too long.
+    /// Creates an entry for a key; returns `None` if the key is longer than [`NAME_BYTES`].
     fn new(text: &[u8], key: usize) -> Option<Self> {
         let (mut bytes, mut bits) = ([0; NAME_BYTES], [0; NAME_BYTES]);
         bytes.get_mut(..text.len())?.copy_from_slice(text);
@@ -69,8 +70,9 @@ fn halves(bytes: &[u8; NAME_BYTES]) -> [u128; 2] {
 }
 
 impl ObjectFastPath {
-    /// Finds the keys of the object that fills `chunk` from `start` to `end`, exclusive; `None` if
-    /// it needs the full parser. `masks` are the quotes, backslashes and newlines of the chunk.
+    /// Finds the values of the known keys of the object that fills `chunk` from `start` to `end`,
+    /// exclusive; `None` if it needs the full parser. `masks` are the quotes, backslashes and
+    /// newlines of the chunk.
     #[inline]
     pub(super) fn parse(
         &mut self,
@@ -105,7 +107,7 @@ impl ObjectFastPath {
         }
     }
 
-    /// Index of the key at `at`, if it recently followed the key `before`.
+    /// Returns the index of the key at `at`, if it recently followed the key `before`.
     #[inline]
     fn predicted(&self, chunk: &[u8], at: usize, before: usize) -> Option<usize> {
         // This may include bytes of the next line, which no key contains.

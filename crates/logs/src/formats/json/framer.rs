@@ -17,7 +17,7 @@ use crate::{
     scan::bitmasks::Bitmasks,
 };
 
-/// Frames chunks of a jsonlog.
+/// A framer for chunks of a jsonlog.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonFramer {
     max_record_bytes: usize,

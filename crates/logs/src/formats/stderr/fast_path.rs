@@ -1,8 +1,8 @@
 //! The fast path for typical lines: the same time as in the previous line, to the second; a cached
 //! prefix; and `LOG:`.
 //!
-//! The fast path only compares words at known offsets. Any other line goes through
-//! [`StderrFramer`], which returns the same result.
+//! The fast path only compares words at known offsets. [`StderrFramer`] parses all other lines
+//! completely, and would return the same result for typical ones.
 
 use howdah_log_input::{LineLabel, LogSeverity, MessageField};
 use howdah_traffic::Timestamp;
@@ -105,7 +105,8 @@ impl OpenRecord {
         });
     }
 
-    /// Removes the last frame and continues its record, for a path that appends lines to it.
+    /// Reopens the record whose frame was added last, if it may continue, and removes the frame, so
+    /// that lines can be appended.
     pub(super) fn reopen(&mut self, out: &mut ChunkFrames) {
         if !std::mem::take(&mut self.is_framed) {
             return;
@@ -172,7 +173,8 @@ impl OpenRecord {
     }
 }
 
-/// The span of a further field that a frame stores verbatim.
+/// Returns the span of a further field in a frame; `None` if frames do not store the field
+/// verbatim.
 #[inline]
 fn field_span(frame: &mut RecordFrame, field: MessageField) -> Option<&mut FieldSpan> {
     match field {

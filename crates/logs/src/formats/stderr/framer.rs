@@ -25,13 +25,13 @@ use crate::{
     scan::structural_index::{Delimiter, StructuralIndex},
 };
 
-/// Frames chunks of a log with a known prefix.
+/// A framer for chunks of a stderr log with a known prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct StderrFramer {
     pub(super) prefix: CompiledPrefix,
     /// Whether the prefix has no padding: see [`CompiledPrefix::is_unpadded`].
     pub(super) is_unpadded: bool,
-    /// Recently read prefixes, if they may repeat.
+    /// Recently read prefixes; `None` if prefixes do not repeat within a session.
     pub(super) recent: Option<RecentPrefixes>,
     pub(super) has_carriage_returns: bool,
     pub(super) max_record_bytes: usize,
@@ -44,7 +44,7 @@ pub(crate) struct StderrFramer {
     pub(super) prefix_session: SessionFields,
 }
 
-/// A line of a chunk, as the structural index shows it, with the number of newlines before it.
+/// A line of a chunk, found with the structural index, and the number of newlines before it.
 #[derive(Clone, Copy)]
 pub(super) struct StderrLine {
     pub(super) start: usize,
@@ -64,8 +64,8 @@ pub(super) struct StderrLine {
 /// The record that is being assembled.
 pub(super) struct OpenRecord {
     pub(super) is_open: bool,
-    /// Whether the record has already been added as the last frame, except for its end. Only
-    /// `start`, `newlines` and `label_at` are valid here.
+    /// Whether the record has already been added as the last frame, except for its end. If so, only
+    /// `start`, `newlines`, `first_delimiter` and `label_at` are valid.
     pub(super) is_framed: bool,
     /// The record's offset in the chunk, and the number of newlines before it.
     pub(super) start: u32,
@@ -86,7 +86,8 @@ pub(super) struct OpenRecord {
     /// Whether a further field, such as DETAIL, is present.
     pub(super) has_fields: bool,
     pub(super) is_folded: bool,
-    /// Length of the first line before its label. Further lines usually repeat these bytes.
+    /// Number of bytes before the label of the record's first line. Further lines usually repeat
+    /// these bytes.
     pub(super) label_at: usize,
 }
 
@@ -422,7 +423,7 @@ impl StderrFramer {
         out.frames.push(frame);
     }
 
-    /// Appends a line to the open record if it belongs to it; returns whether it does.
+    /// Appends a line to the open record if the line is part of it; returns whether it is.
     #[cold]
     fn append_line(
         &self,
@@ -566,7 +567,7 @@ fn has_colon_and_spaces(text: &[u8]) -> bool {
     }) != 0
 }
 
-/// Iterates over the lines of a chunk that are certainly complete, because no tab follows their
+/// An iterator over the lines of a chunk that are certainly complete, because no tab follows their
 /// newline.
 struct StderrLines<'a> {
     chunk: &'a [u8],

@@ -9,7 +9,7 @@ use crate::record::{
     spans::short_eq,
 };
 
-/// Recently read prefixes, by their first and last bytes.
+/// A cache of recently read prefixes, indexed by a hash of their first and last bytes.
 #[derive(Clone, Debug)]
 pub(super) struct RecentPrefixes {
     slots: Vec<RecentPrefix>,

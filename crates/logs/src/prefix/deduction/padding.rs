@@ -6,8 +6,7 @@
 
 use super::LineHead;
 
-/// The padding in similar heads: that of each token, and the spaces between tokens that are literal
-/// text.
+/// The padding of each token in heads with the same kinds of tokens.
 pub(super) struct Padding {
     tokens: Vec<PaddingKind>,
 }
@@ -116,8 +115,8 @@ impl Padding {
 }
 
 impl PaddedColumn {
-    /// The width of values with these numbers of spaces next to them; `None` if the spaces are not
-    /// padding.
+    /// Detects the width to which values are padded, from the number of spaces next to each; `None`
+    /// if the spaces are not padding.
     fn detect(
         values: impl Iterator<Item = usize>,
         spaces: &[usize],

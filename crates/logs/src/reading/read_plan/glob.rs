@@ -85,7 +85,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
-/// Length of the pattern item at the front, if it matches `byte`.
+/// Returns the length of the pattern item at the front, if it matches `byte`.
 fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),

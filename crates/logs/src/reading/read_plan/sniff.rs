@@ -12,7 +12,7 @@ use crate::{
     server_log_format::ServerLogFormat,
 };
 
-/// Properties of the beginning of a file.
+/// The result of examining the beginning of a file.
 #[derive(Debug, Default)]
 pub(super) struct FileSniff {
     pub(super) format: Option<ServerLogFormat>,
@@ -31,7 +31,7 @@ const SAMPLE_BYTES: usize = 64 << 10;
 const TIME_WINDOW_BYTES: usize = 200;
 
 impl FileSniff {
-    /// Examines a file.
+    /// Examines the beginning of a file, without its compression and envelopes.
     pub(super) fn from_path(path: &Path, options: &ImportOptions) -> io::Result<Self> {
         let mut input = LogInput::open(path, options.max_record_bytes)?;
         let mut sample = Vec::new();
@@ -62,7 +62,7 @@ impl FileSniff {
     }
 }
 
-/// The format of a line, if it is a record.
+/// Returns the format of a line, if it is a record.
 fn format_from_line(line: &[u8]) -> Option<ServerLogFormat> {
     if is_row_start(line, true) == Some(true) {
         return Some(ServerLogFormat::Csv);

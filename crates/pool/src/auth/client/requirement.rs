@@ -1,4 +1,5 @@
-//! [`AuthRequirement`]: how a client must authenticate, according to the settings and its origin.
+//! [`AuthRequirement`]: the authentication required of a client, according to the settings and its
+//! origin.
 
 use super::{ClientRules, ClientTlsInfo, Replication};
 use crate::{
@@ -23,9 +24,9 @@ pub(super) enum AuthRequirement {
 }
 
 impl ClientRules {
-    /// Whether the client is the OS user of this process and uses the console as user `howdah`,
-    /// `pgbouncer` or `pgcat`. Such a client needs no password, because it has full access to the
-    /// process anyway. PgBouncer does the same for its user `pgbouncer`.
+    /// Whether the client runs as the OS user of the pooler and uses the console as user `howdah`,
+    /// `pgbouncer` or `pgcat`. Such a client needs no password, because that OS user has full
+    /// access to the process anyway. PgBouncer does the same for its user `pgbouncer`.
     pub(super) fn is_owner(&self, request: &StartupRequest, from: ClientOrigin) -> bool {
         let is_named = |name: &String| CONSOLE_DATABASES.contains(&name.as_str());
         let ClientOrigin::Unix { uid: Some(uid) } = from else { return false };

@@ -14,11 +14,12 @@ use crate::{
 pub struct ClientRules {
     pub(super) config: Arc<Config>,
     pub(super) mock: MockSecret,
-    /// The UID of this process, if its OS user may use the console without a password.
+    /// The UID of the OS user that may use the console without a password; `None` if none may.
     pub(super) owner: Option<u32>,
     /// A cache of the SCRAM keys of plain passwords, so that each is derived only once.
     pub(super) keys: ClientKeys,
-    /// Whether unknown users are asked for SCRAM rather than md5, where the method accepts both.
+    /// Whether unknown users get a SCRAM request rather than an md5 request, where the method
+    /// allows both.
     pub(super) mock_is_scram: bool,
 }
 

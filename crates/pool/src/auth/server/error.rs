@@ -73,7 +73,7 @@ pub enum ServerLoginError {
     /// A message is malformed.
     #[error(transparent)]
     Message(#[from] DecodeError),
-    /// A configured name or value contains a zero byte, which no message can carry.
+    /// A configured name or value contains a zero byte, which is not allowed in a message.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }

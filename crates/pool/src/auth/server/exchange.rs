@@ -24,7 +24,7 @@ pub(super) enum ServerAuthState {
     Initial { keys: ClientKeys, nonce: [u8; 18] },
     /// The first SCRAM message was sent. The password is present if keys may need to be derived.
     ScramFirst { scram: Box<ClientFirst>, password: Option<Secret>, keys: ClientKeys },
-    /// Keys are being derived for the response to this message.
+    /// Keys are being derived for the response to the server-first message.
     DerivingKeys { scram: Box<ClientFirst>, server_first: Vec<u8> },
     /// The client proof was sent; the server's signature is expected.
     ScramFinal(Box<ClientFinal>),

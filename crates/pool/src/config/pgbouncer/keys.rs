@@ -11,7 +11,7 @@ use super::super::{ApplicationName, AuthMethod, Config, PoolMode, TlsSideConfig,
 pub struct PgbouncerKey {
     /// The key as written in a `pgbouncer.ini`.
     pub name: &'static str,
-    /// The `[pool]` key that it sets, or why it is ignored.
+    /// The `[pool]` key that it sets, or the reason why it is ignored.
     pub effect: KeyEffect,
 }
 

@@ -22,7 +22,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct General {
     pub(super) config: Config,
-    /// How long a failed replica is banned. Copied to the cluster of every database, like
+    /// Time for which a failed replica is banned. Copied to the cluster of every database, like
     /// `check_timeout`.
     pub(super) ban: Duration,
     pub(super) check_timeout: Duration,

@@ -10,12 +10,13 @@ pub(super) struct PgcatKey<T> {
     pub(super) name: &'static str,
     /// The `[pool]` key that this key is converted to; empty if this key is dropped.
     pub(super) ours: &'static str,
-    /// The difference between the two keys, or the reason why the key is dropped.
+    /// The difference between the two keys, empty if there is none; or the reason why the key is
+    /// dropped.
     pub(super) difference: &'static str,
     pub(super) read: fn(&mut T, &DeValue<'_>) -> PgcatKeyResult,
 }
 
-/// Describes a key that is converted to another.
+/// Returns the row of a key that is converted to another.
 pub(super) const fn sets<T>(
     name: &'static str,
     ours: &'static str,

@@ -108,8 +108,8 @@ fn path_at(table: &DeTable<'_>, at: usize) -> Option<String> {
     found
 }
 
-/// Like [`path_at`], within a value. Array items that are not tables are not entries, since
-/// removing one would change the array's meaning.
+/// Returns the path within a value of the innermost entry that contains an offset. Array items that
+/// are not tables are not entries, since removing one would change the array's meaning.
 fn path_in_value(value: &Spanned<DeValue<'_>>, at: usize) -> Option<String> {
     match value.get_ref() {
         DeValue::Table(table) => path_at(table, at).map(|below| format!(".{below}")),
@@ -142,7 +142,7 @@ fn remove_entry(table: &mut DeTable<'_>, at: usize) -> bool {
     found.is_some_and(|name| table.remove(name.as_str()).is_some())
 }
 
-/// Like [`remove_entry`], for the tables in a value, and for the items of an array.
+/// Removes from a value the innermost entry that contains an offset. Returns whether there was one.
 fn remove_from_value(value: &mut Spanned<DeValue<'_>>, at: usize) -> bool {
     match value.get_mut() {
         DeValue::Table(table) => remove_entry(table, at),

@@ -1,4 +1,4 @@
-//! SHOW CONFIG: the settings that have an effect here, by PgBouncer's names.
+//! SHOW CONFIG: the settings that have an effect in howdah, by PgBouncer's names.
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ pub(crate) struct FanOutRequest {
     pub(crate) messages: Vec<u8>,
     /// The requests among `messages` that each shard replies to, in order.
     pub(crate) expected_replies: Vec<ShardRequest>,
-    /// For a COPY, how to assign the rows that follow to shards.
+    /// The assignment of a COPY's rows to shards; `None` for other requests.
     pub(crate) copy: Option<CopyRowRouting>,
     /// Length of the request in the client's input, in bytes.
     pub(crate) bytes: usize,

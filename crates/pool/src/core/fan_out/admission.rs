@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Core {
-    /// Starts a client's fan-out request, queues it until the shared limits allow it, or refuses it
+    /// Admits a client's fan-out request, queues it until the shared limits allow it, or refuses it
     /// because they never will.
     pub(super) fn acquire_connections(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(client) = self.clients.get(id) else { return };

@@ -86,7 +86,7 @@ pub(crate) fn marker_channel(number: u32) -> String {
     format!("howdah listen {number}")
 }
 
-/// Returns the number in the name of a marker channel.
+/// Returns the number in the name of a marker channel; `None` for other channels.
 pub(crate) fn marker_number(channel: &[u8]) -> Option<u32> {
     let digits = channel.strip_prefix(b"howdah listen ")?;
     std::str::from_utf8(digits).ok()?.parse().ok()

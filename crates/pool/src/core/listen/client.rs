@@ -100,8 +100,8 @@ impl ClientChannels {
         self.refusal = Some(reason);
     }
 
-    /// Applies the statements of an ended transaction that took effect, and drops the channels of
-    /// the others.
+    /// Applies the statements of an ended transaction that took effect, and drops the channels that
+    /// are still not committed.
     pub(crate) fn commit<'a>(&mut self, actions: impl Iterator<Item = &'a ListenAction>) {
         for action in actions {
             match action {
@@ -159,7 +159,7 @@ impl ClientChannels {
     }
 
     /// Queues a notification, as the server sent it, if the client listens to the channel. Drops it
-    /// if the buffer is full, or if others were dropped since the client was last warned.
+    /// if the buffer is full, or if the client must first be warned about earlier drops.
     pub(crate) fn offer(
         &mut self,
         channel: &Channel,

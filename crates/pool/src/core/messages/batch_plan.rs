@@ -158,8 +158,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// If a batch of a client without a server is a single BEGIN that must wait until the next
-    /// request determines the shard, stores it as the client's pending BEGIN and returns `true`.
+    /// Stores the client's pending BEGIN, if the client has no server and its batch is a single
+    /// BEGIN that must wait until the next request determines the shard. Returns whether it did.
     fn defer_begin(
         &self,
         client: &mut ClientConnection,

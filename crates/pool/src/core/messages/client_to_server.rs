@@ -427,8 +427,8 @@ impl UnlinkedHandler<'_> {
         }
     }
 
-    /// Handles a message of a batch that the pooler answers itself; `None` if the batch belongs to
-    /// servers.
+    /// Handles a message of a batch that the pooler answers itself; `None` if servers answer the
+    /// batch.
     #[inline]
     fn handle_local_batch(
         &mut self,
@@ -477,7 +477,8 @@ impl UnlinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Replies to a BEGIN; the BEGIN itself is sent to a server before the next request.
+    /// Replies to a BEGIN, and stores it to be sent to a server before the next request that runs a
+    /// statement.
     fn defer_begin(&mut self, message: PartialMessage<'_>, route: Route) {
         let Some(routing) = &mut self.client.routing else { return };
         routing.deferred_begin = Some((message.body.into(), route));

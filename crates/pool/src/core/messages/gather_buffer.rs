@@ -17,7 +17,7 @@ struct GatherSlice {
 }
 
 /// The bytes to send to one peer, in order. The buffer is reused to avoid allocations, and is empty
-/// between calls of the core.
+/// between calls into the core.
 #[derive(Debug, Default)]
 pub(crate) struct GatherBuffer {
     slices: Vec<GatherSlice>,

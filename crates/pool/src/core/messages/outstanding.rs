@@ -1,6 +1,6 @@
 //! [`OutstandingRequests`]: the requests that a server has not answered yet, in order.
 //!
-//! Replies carry no ids: only their order shows which request each belongs to. The pooler adds
+//! Replies have no ids: only their order shows which request each of them answers. The pooler adds
 //! requests of its own, whose replies are discarded. It answers requests that it has not sent to
 //! the server as soon as all earlier ones are answered.
 
@@ -51,8 +51,8 @@ impl RequestKind {
     }
 }
 
-/// The change that was recorded when a request was sent, and must be rolled back if the request
-/// fails or is skipped. The variants name the action; their comments, the change.
+/// The action that rolls back the change recorded when a request was sent, if the request fails or
+/// is skipped. The comments of the variants describe the change.
 #[derive(Debug)]
 pub(crate) enum RollbackAction {
     /// The name was added for the client.
@@ -156,8 +156,8 @@ pub(crate) enum ReplyTarget {
     /// an error of the client's next request or, in a batch of the pooler's own, disconnects client
     /// and server.
     ParseSettings,
-    /// The pooler, which resets or checks a server without a client, or has withdrawn the request
-    /// there: an error closes the server connection.
+    /// The pooler, which resets or checks a server without a client, or has withdrawn the client's
+    /// request from the server: an error closes the server connection.
     Cleaning,
 }
 
@@ -188,13 +188,13 @@ impl OutstandingRequests {
         self.entries.push_back(entry);
     }
 
-    /// Whether it depends on outstanding replies if the client has the statement `name`, or the
-    /// server the statement `id`.
+    /// Whether outstanding replies decide if the client has the statement `name`, or if the server
+    /// has the statement `id`.
     pub(crate) fn is_ambiguous(&self, name: &[u8], id: u64) -> bool {
         self.pending_rollbacks().any(|rollback| rollback.concerns(name, id))
     }
 
-    /// Whether it depends on outstanding replies which unnamed statement the client has.
+    /// Whether outstanding replies decide which unnamed statement the client has.
     pub(crate) fn is_unnamed_ambiguous(&self) -> bool {
         self.pending_rollbacks()
             .any(|rollback| matches!(rollback, RollbackAction::RestoreUnnamed(_)))

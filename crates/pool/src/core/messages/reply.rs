@@ -64,7 +64,7 @@ fn needs_body(kind: Backend, body_bytes: u32) -> bool {
 /// Maximum length, in bytes, of an ErrorResponse body that is examined.
 const ERROR_BYTES_MAX: u32 = 8192;
 
-/// The handler for the messages of a server, and for the client that is linked to it, if any.
+/// The handler for the messages of a server, with the client that is linked to it, if any.
 pub(in crate::core) struct ReplyHandler<'a> {
     pub(in crate::core) server: &'a mut ServerConnection,
     pub(in crate::core) client: Option<&'a mut ClientConnection>,
@@ -281,7 +281,7 @@ impl ReplyHandler<'_> {
     }
 
     /// Drops a notification if LISTEN is multiplexed, because the dedicated connection delivers
-    /// notifications.
+    /// notifications then. Otherwise forwards it to the linked client, if there is one.
     fn handle_notification(&self) -> ReplyAction {
         if self.multiplexes_listen { ReplyAction::Swallow } else { self.forward_if_linked() }
     }
@@ -363,8 +363,8 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Called when a DEALLOCATE that the client sent by the extended protocol has run: the
-    /// statement that it names no longer exists, neither for the client nor on the server.
+    /// Removes, for the client and the server, the statement that a DEALLOCATE has deallocated. The
+    /// client sent the DEALLOCATE by the extended protocol.
     fn deallocate_completed(&mut self) {
         let Some(name) = self.server.deallocated_name.take() else { return };
         let Some(client) = self.client.as_deref_mut() else { return };
@@ -426,8 +426,8 @@ impl ReplyHandler<'_> {
         self.server.parameters.handle_parse_values(std::array::from_fn(|_| value()));
     }
 
-    /// Called when the server has applied the client's parameters. Stores the values as the server
-    /// spells them; otherwise the same parameters would never count as applied.
+    /// Records that the server has applied the client's parameters, and stores the values as the
+    /// server spells them. Otherwise the same parameters would never count as applied.
     fn parameters_applied(&mut self) {
         let Some(client) = self.client.as_deref_mut() else { return };
         let settings = &mut self.server.parameters;

@@ -127,8 +127,8 @@ impl MessageHandler for LinkedHandler<'_> {
 }
 
 impl LinkedHandler<'_> {
-    /// Handles a message of a batch that the pooler answers itself; `None` if the batch belongs to
-    /// servers.
+    /// Handles a message of a batch that the pooler answers itself; `None` if servers answer the
+    /// batch.
     #[inline]
     fn handle_local_batch(
         &mut self,
@@ -345,7 +345,7 @@ impl LinkedHandler<'_> {
         rewritten
     }
 
-    /// Forwards a message with its statement name unchanged, if names are not tracked.
+    /// Forwards a Parse, Bind, Describe or Close unchanged, if statement names are not rewritten.
     fn forward_unrenamed(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
         let server = &mut *self.rewriter.server;
         if kind == Frontend::Parse {
@@ -367,7 +367,8 @@ impl LinkedHandler<'_> {
         RewriteResult::AsIs
     }
 
-    /// Replaces the client's statement name in a message by the name that all clients share.
+    /// Handles a Parse, Bind, Describe or Close, if clients' statement names are replaced by names
+    /// that all clients share. Waits for outstanding replies if they decide what the name means.
     #[inline]
     fn rewrite_names(&mut self, kind: Frontend, message: PartialMessage<'_>) -> RewriteResult {
         loop {
@@ -458,7 +459,7 @@ impl LinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Handles a query string for which [`fast_path::is_simple`] holds.
+    /// Handles a query string for which [`fast_path::is_simple`] returns `true`.
     #[inline]
     fn fast_path_query(&mut self, sql: &[u8]) -> RewriteResult {
         let Rewriter { client, server, .. } = &mut self.rewriter;
@@ -482,8 +483,9 @@ impl LinkedHandler<'_> {
         RewriteResult::AsIs
     }
 
-    /// For a query string that resets parameters among other statements, returns the query string
-    /// to send instead; it restores the client's startup values after each reset.
+    /// Returns the query string to send in place of one that resets parameters among other
+    /// statements; it restores the client's startup values after each reset. Returns `None` if the
+    /// query string is sent unchanged.
     fn splice_restore(&self, message: PartialMessage<'_>) -> Option<SplicedQuery> {
         let Rewriter { client, server, .. } = &self.rewriter;
         let startup = client.startup_parameters.list();

@@ -1,4 +1,5 @@
-//! [`RetryBuffer`]: retries a batch whose prepared statement the server refused to run.
+//! [`RetryBuffer`]: the bytes of a batch, which is sent again if the server refuses to run its
+//! prepared statement.
 //!
 //! A server refuses to run a prepared statement whose result columns have changed since it was
 //! parsed (0A000), or that no longer exists because, for example, a function has deallocated it

@@ -126,7 +126,8 @@ impl StatementRef {
 }
 
 impl Rewriter<'_> {
-    /// Called before the first message of a batch is handled.
+    /// Starts the tracking of a batch's statements, and decides whether the batch may be buffered.
+    /// Called before the first message of the batch is handled.
     #[inline]
     pub(in crate::core) fn start_batch(&mut self) {
         let server = &mut *self.server;
@@ -135,7 +136,7 @@ impl Rewriter<'_> {
         server.retry_buffer.start_batch(is_first && server.status == TransactionStatus::Idle);
     }
 
-    /// Called when the Sync of a batch is handled.
+    /// Ends the open batch at its Sync, and buffers the batch in case it must be sent again.
     #[inline]
     pub(in crate::core) fn finish_batch(&mut self, input: &[u8]) {
         self.server.retry_buffer.finish_batch(self.to_server, input);
@@ -329,9 +330,9 @@ impl Rewriter<'_> {
         RewriteResult::FrontReplaced(text_at)
     }
 
-    /// Whether it depends on outstanding replies which statement `name` means, or whether the
-    /// server has the statement `id`, when it processes a message sent now. `id` is 0 for a name
-    /// without a statement.
+    /// Whether outstanding replies decide which statement `name` means, or if the server has the
+    /// statement `id`, when it processes a message sent now. `id` is 0 for a name without a
+    /// statement.
     fn is_ambiguous(&mut self, name: &[u8], id: u64) -> bool {
         let server = &mut *self.server;
         if server.may_deallocate && server.outstanding.is_empty() {
@@ -620,8 +621,9 @@ impl Rewriter<'_> {
     }
 
     /// Returns the statement to use for a client's name on this server. This is the shared
-    /// statement if the settings that it was parsed under are in force. Otherwise it is a statement
-    /// for this client alone, and a Parse for it has been sent under those settings.
+    /// statement if its meaning depends on no settings, or if the settings that it was parsed under
+    /// are in force. Otherwise it is a statement for this client alone, and a Parse for it has been
+    /// sent under those settings.
     #[inline]
     fn usable_statement(
         &mut self,
@@ -677,8 +679,8 @@ impl Rewriter<'_> {
         Ok(own)
     }
 
-    /// Changes the server's parse settings from `current` to `settings`, runs `sends`, then changes
-    /// them back.
+    /// Changes the server's parse settings from `current` to `settings`, calls `sends`, and changes
+    /// the settings back.
     fn with_parse_settings(
         &mut self,
         settings: &ParseSettings,

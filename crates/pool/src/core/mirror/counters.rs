@@ -138,8 +138,8 @@ impl Mirror {
         self.dropped_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Counts a finished transaction, given its first errors: `client_error` on the database,
-    /// `mirror_error` on the mirror.
+    /// Compares the first errors of a finished transaction, `client_error` on the database and
+    /// `mirror_error` on the mirror. Counts the transaction by the result, which is returned.
     pub(crate) fn record_result(
         &self,
         client_error: Option<SqlstateBytes>,
@@ -174,7 +174,7 @@ impl Mirror {
         result
     }
 
-    /// Records as last error why the mirror could not be used.
+    /// Records, as the mirror's last error, the reason why the mirror could not be used.
     pub(crate) fn record_failure(&self, refusal: &ClientRefusal) {
         let sqlstate = String::from_utf8_lossy(&refusal.sqlstate()).into_owned();
         self.errors().last = Some(format!("{sqlstate}: {refusal}"));

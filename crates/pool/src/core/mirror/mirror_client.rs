@@ -166,8 +166,7 @@ impl Core {
         self.drop_orphaned_transactions(id, true);
     }
 
-    /// Drops the waiting transactions of a disconnected client, on the first failure or after a
-    /// timeout.
+    /// Drops the waiting transactions of a closed queue, on the first failure or after a timeout.
     fn drop_orphaned_transactions(&mut self, id: MirrorQueueId, has_failed: bool) {
         let now = self.now;
         if let Some(queue) = self.mirror_queues.get_mut(id)

@@ -84,7 +84,7 @@ pub(crate) struct BufferReservation {
     pub(crate) bytes: usize,
     /// Bytes of the client's prepared statements, which count only against the limit for all
     /// clients. Otherwise a client with many statements would have no space left after its first
-    /// drop.
+    /// dropped transaction.
     pub(crate) statements: usize,
 }
 

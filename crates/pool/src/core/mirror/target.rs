@@ -6,8 +6,8 @@
 //! The bytes of a mirrored client are copied into [`BufferedTransaction`]s, each of which starts
 //! and ends between two transactions. Once the client has received the result, the transaction is
 //! queued for the mirror, after earlier ones. A [`MirrorClient`], an internal client in the
-//! mirror's pool, then runs it. Like any client, it gets the session parameters and prepared
-//! statements of the mirrored client, waits for a server, and has its session state reset; its
+//! mirror's pool, then runs it, with the session parameters and prepared statements of the mirrored
+//! client. Like any client, it waits for a server, whose session state is reset afterwards. Its
 //! replies are read and discarded.
 //!
 //! So the mirror gets only complete transactions whose result is known, for each client in the

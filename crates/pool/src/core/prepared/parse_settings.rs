@@ -180,7 +180,7 @@ impl ParseState {
             != Uncertainty::None
     }
 
-    /// Records the execution of a portal.
+    /// Records the uncertainty that executing a portal causes; see [`ParseState::record_bind`].
     #[inline]
     pub(crate) fn record_execute(&mut self, is_unnamed: bool) {
         let uncertainty = if is_unnamed { self.by_unnamed_portal } else { self.by_named_portals };
@@ -201,14 +201,15 @@ impl ParseState {
         self.is_relied_on = false;
     }
 
-    /// Called when the server reports an unexpected value of a parse setting.
+    /// Discards the known settings, because the server has reported an unexpected value. The
+    /// connection is tainted if an unanswered message relied on them.
     pub(crate) fn handle_unexpected_change(&mut self) {
         self.is_tainted |= self.key != 0 && self.is_relied_on;
         self.invalidate();
     }
 
-    /// Called when the connection is linked to a client. Its parameters have their values after
-    /// login, except those that the pooler is known to have set.
+    /// Discards what was known only for the previous link, when the connection is linked to a
+    /// client. Its parameters have their values after login, except those that the pooler has set.
     pub(crate) fn start_link(&mut self) {
         if self.may_change() || self.queried.is_some() {
             self.invalidate();

@@ -204,8 +204,8 @@ impl ServerParameters {
             .collect()
     }
 
-    /// Handles a ParameterStatus. The caller must restore `applied` if the set is still known,
-    /// since it knows which request the report belongs to.
+    /// Handles a ParameterStatus, and clears `applied`. The caller, which knows the request that
+    /// caused the report, must restore `applied` if the set is still in force.
     pub(crate) fn handle_report(&mut self, name: &[u8], value: &[u8]) {
         self.applied = None;
         let expected = self.value_in_force(name);
@@ -289,8 +289,8 @@ impl ServerParameters {
         self.in_flight = Some(Arc::clone(set));
     }
 
-    /// Returns the value of a parameter that the server reported last; `None` if it does not report
-    /// it.
+    /// Returns the value that the server last reported for a parameter; `None` if it does not
+    /// report the parameter.
     pub(crate) fn value(&self, name: &[u8]) -> Option<&[u8]> {
         let known = self.reported.iter().find(|known| eq_name(&known.name, name))?;
         Some(&known.current)
@@ -368,8 +368,8 @@ impl ServerParameters {
         self.unreported.iter().any(|unreported| is_it(&unreported.name))
     }
 
-    /// Called when all parameters were reset to their values after login. The new values of
-    /// reported parameters arrive as ParameterStatus messages.
+    /// Discards the values that the pooler has set, because all parameters were reset to their
+    /// values after login. New values of reported parameters arrive as ParameterStatus messages.
     pub(crate) fn handle_reset(&mut self) {
         if self.has_unreported(is_parse_setting) {
             self.parse_state.invalidate();

@@ -1,8 +1,8 @@
 //! [`SessionStateFlags`]: the state that a client has left in a server session, as far as the
 //! pooler can detect it.
 //!
-//! It examines command tags and, for functions, whose tag is `SELECT`, keywords in the text of
-//! statements. The effects of user-defined functions cannot be detected.
+//! The pooler examines command tags and, for functions, whose tag is `SELECT`, keywords in the text
+//! of statements. The effects of user-defined functions cannot be detected.
 
 use std::ops::{BitOr, BitOrAssign};
 

@@ -32,8 +32,8 @@ use crate::{
 /// ```
 ///
 /// A client waits only if no server is available at once, and becomes idle again if its request is
-/// cancelled meanwhile. It goes from `Idle` to `FanOut` while
-/// [sub-requests](crate::core::fan_out::active::SubRequest) run its request, then back to `Idle`.
+/// cancelled meanwhile. Its state is `FanOut` instead of `Idle` while
+/// [sub-requests](crate::core::fan_out::active::SubRequest) run its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
     /// The client is authenticated, but its login waits for a login to the server, because the

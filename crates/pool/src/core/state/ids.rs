@@ -17,9 +17,9 @@ macro_rules! connection_id {
                 Self { index, generation }
             }
 
-            /// Returns the slot: small and dense, so a worker can store its own state in a `Vec`
-            /// indexed by it. The slot may be reused as soon as the core or the worker has closed
-            /// the connection or handed it over.
+            /// Returns the slot. Slots are small and dense, so a worker can store its state in a
+            /// `Vec` indexed by them. A slot may be reused as soon as the core or the worker has
+            /// closed the connection or handed it over.
             pub const fn index(self) -> usize {
                 self.index as usize
             }

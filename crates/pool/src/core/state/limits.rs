@@ -1,4 +1,4 @@
-//! [`ConnectionLimit`] and [`Permits`]: connection limits that hold exactly across all workers.
+//! [`ConnectionLimit`] and [`Permits`]: connection limits that apply to all workers together.
 //!
 //! The permits in use of a limit are counted by one atomic number. Before a connection is opened,
 //! it acquires one permit of each limit that applies, or none at all; it releases them when it is
@@ -113,7 +113,7 @@ impl Permits {
 
     /// Releases the permit of the first limit that is exceeded. Returns whether it did, now or in
     /// an earlier call: the holder must then close its connection. The permit is released at once,
-    /// so that concurrent callers close only as many connections as are too many.
+    /// so that concurrent callers close only as many connections as exceed the limit.
     pub(crate) fn release_surplus(&mut self) -> bool {
         if self.released.is_none() {
             self.released = self.limits.iter().position(|limit| limit.release_surplus());

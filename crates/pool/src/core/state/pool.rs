@@ -28,7 +28,7 @@ impl WelcomeMessage {
         self.0.lock().clone()
     }
 
-    /// Copies the parameters of `from`, if this one has none.
+    /// Copies the parameters of `from`, if `self` has none.
     pub(crate) fn inherit(&self, from: &Self) {
         if self.parameters().is_none()
             && let Some(known) = from.parameters()

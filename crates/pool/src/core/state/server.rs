@@ -223,8 +223,8 @@ impl ServerConnection {
         }
     }
 
-    /// Called when a SET or a reset has succeeded. If it belongs to the last batch that was sent,
-    /// the recorded parameters must be restored.
+    /// Marks the recorded parameters as due to be restored, after a SET or a reset of the last
+    /// batch has succeeded. Does nothing while later batches are outstanding.
     pub(crate) fn mark_parameters_reset(&mut self) {
         self.is_restore_due |=
             !self.parameters_to_restore.is_empty() && self.outstanding.is_last_batch();

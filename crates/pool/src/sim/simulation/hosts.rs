@@ -3,7 +3,7 @@
 //!
 //! A client that requires the primary must never be served by a standby, nor by a primary that was
 //! killed and is to be replaced, once it has restarted. Shortly after a primary is known to be
-//! replaced, no client may be served there. A standby is promoted within the delay in which a
+//! replaced, it must not serve any client. A standby is promoted within the delay in which a
 //! returned primary is not accepted. Hosts also hang for a while: their connections stay open and
 //! silent. Connections that were opened before such a host was declared unresponsive must be closed
 //! soon after.
@@ -21,14 +21,14 @@ use crate::{
     sim::random::SimRandom,
 };
 
-/// How long a returned primary is not accepted, in nanoseconds.
+/// Delay in nanoseconds before a returned primary is accepted.
 const PRIMARY_REJOIN_DELAY_NS: u64 = 2_000 * MS;
 
-/// Time that the reaction to a status change may take, since messages and closes need time, in
-/// nanoseconds.
+/// Maximum time in nanoseconds for the reaction to a status change, since messages and closes need
+/// time.
 const REACTION_TIME_NS: u64 = 40 * MS;
 
-/// How long a host may be silent before it is declared unresponsive, in nanoseconds.
+/// Time in nanoseconds for which a host may be silent before it is declared unresponsive.
 const CHECK_FAILURE_TIMEOUT_NS: u64 = 300 * MS;
 
 /// The hosts of a simulated cluster, and the topology under test.
@@ -116,7 +116,7 @@ impl SimCluster {
         Self { owner_pool, hosts, state, topology, cluster, timeline: 1 }
     }
 
-    /// Returns the specs of owner pool and members, derived from `spec`.
+    /// Returns the specs of the owner pool and its members, derived from `spec`.
     pub(super) fn specs(&self, spec: &PoolSpec) -> Vec<PoolSpec> {
         let clusters = [Arc::clone(&self.cluster)].into();
         // With hints the router inspects every request, and batches up to their end, but the routes
@@ -275,7 +275,7 @@ impl Simulation {
         Some(host.hangs_until).filter(|until| now < *until)
     }
 
-    /// Checks that no client still waits for a connection to an unresponsive host.
+    /// Checks that connections opened before their host became unresponsive are closed soon after.
     pub(super) fn check_unresponsive(&self) -> Result<(), String> {
         let Some(hosts) = &self.cluster else { return Ok(()) };
         for host in &hosts.hosts {
@@ -356,7 +356,7 @@ impl Simulation {
         (host.is_true_primary, host.is_streaming) = (true, false);
     }
 
-    /// Checks that a server may serve this client.
+    /// Checks that a server may serve the client whose statement it has received.
     pub(super) fn check_role(&self, backend: usize) -> Result<(), String> {
         let (sim_backend, link) = &self.backends[backend];
         let Some(hosts) = &self.cluster else { return Ok(()) };

@@ -76,12 +76,12 @@ impl SimMirror {
 }
 
 impl Simulation {
-    /// Whether a pool belongs to a mirror.
+    /// Whether a pool is the mirror's pool.
     pub(super) fn is_mirror(&self, pool: PoolId) -> bool {
         self.mirror.as_ref().is_some_and(|mirror| mirror.pool == pool)
     }
 
-    /// Returns the behavior of the mirror that a pool belongs to.
+    /// Returns the mirror's behavior; `None` if the pool is not the mirror's.
     pub(super) fn mirror_behavior(&self, pool: PoolId) -> Option<MirrorBehavior> {
         self.mirror.as_ref().filter(|mirror| mirror.pool == pool).map(|mirror| mirror.behavior)
     }

@@ -7,14 +7,14 @@ use crate::{PeerId, PoolId};
 
 /// A simulated network connection between the pooler and a client or server.
 pub(super) struct SimLink {
-    /// The pool that the connection belongs to.
     pub(super) pool: PoolId,
     /// While connected, the worker of the connection and its ID there.
     pub(super) worker: Option<(usize, PeerId)>,
     /// Bytes that were sent to the pooler and not delivered yet.
     pub(super) inbox: VecDeque<Vec<u8>>,
-    /// Arrival time of the last byte in flight, to the pooler and from it.
+    /// Time in nanoseconds at which the last byte sent to the pooler arrives.
     pub(super) arrives_up: u64,
+    /// Time in nanoseconds at which the last byte sent by the pooler arrives.
     pub(super) arrives_down: u64,
     pub(super) is_closed: bool,
     /// Time at which a server's login finished; `u64::MAX` before.
@@ -104,7 +104,7 @@ impl Simulation {
         self.current_client = None;
     }
 
-    /// Returns the number of the client that is the peer, or that the peer, a server, is linked to.
+    /// Returns the number of a client, or of the client that a server is linked to.
     fn client_of(&self, worker: usize, peer: PeerId) -> Option<u32> {
         let SimWorker { core, peers: ends, .. } = &self.workers[worker];
         let client = match peer {

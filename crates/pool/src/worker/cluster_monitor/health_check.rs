@@ -92,7 +92,7 @@ impl From<io::Error> for HealthCheckError {
     }
 }
 
-/// The health checks of a server, and their connection while it is open.
+/// Checks the health of one server, over a connection that stays open between checks.
 #[derive(Debug)]
 pub(super) struct HealthCheck {
     poller: Poller,
@@ -187,7 +187,7 @@ impl HealthCheck {
     ///
     /// # Errors
     ///
-    /// The process is out of file descriptors.
+    /// The poller cannot be created, for example because the process is out of file descriptors.
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { poller: Poller::new()?, connection: None, refusal: None, is_limited: false })
     }

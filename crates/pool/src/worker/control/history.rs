@@ -54,7 +54,7 @@ impl StatsHistory {
         self.previous = std::mem::replace(&mut self.last, sums);
     }
 
-    /// Removes pools that no longer exist, because their IDs will be reused.
+    /// Removes the totals of pools that no longer exist, because their IDs will be reused.
     pub(in crate::worker) fn remove(&mut self, pools: &[PoolId]) {
         for pool in pools {
             self.previous.remove(pool);

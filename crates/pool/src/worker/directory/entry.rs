@@ -112,8 +112,8 @@ impl ServerTls {
     }
 }
 
-/// The endpoint and encryption of a server connection. A CancelRequest for the connection uses the
-/// same ones.
+/// The endpoint and encryption of a server connection. A CancelRequest for the connection is sent
+/// over the same route.
 #[derive(Clone, Debug)]
 pub(in crate::worker) struct ServerRoute {
     /// The endpoint at the time the connection was opened; the settings may have changed since.

@@ -94,7 +94,7 @@ impl Directory {
         reaper.closing.iter().copied().collect()
     }
 
-    /// Removes pools from the directory once all workers have removed them, and keeps their
+    /// Drops the directory's entries for pools that all workers have removed, and keeps the pools'
     /// statistics.
     pub(in crate::worker) fn remove_pools(&self, pools: Vec<(PoolId, PoolStats)>, now: Instant) {
         let mut state = self.state();

@@ -111,7 +111,8 @@ pub(super) fn targets(
 }
 
 impl Directory {
-    /// Returns the configured mirrors: database, settings and statistics.
+    /// Returns the database, settings and statistics of each configured mirror. Drops the
+    /// statistics of removed mirrors that no worker uses any more.
     pub(in crate::worker) fn mirrors(&self) -> Vec<(String, MirrorPool, Arc<Mirror>)> {
         let mut state = self.state();
         let config = self.config();

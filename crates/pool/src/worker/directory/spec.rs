@@ -58,8 +58,8 @@ pub(in crate::worker) fn entry_name<'a>(config: &Config, database: &'a str) -> &
     if config.databases.contains_key(database) { database } else { ANY_DATABASE }
 }
 
-/// Sets the clusters and the routing of a pool; for a member's pool, sets the cluster that it
-/// belongs to. Returns the monitors.
+/// Sets the clusters and the routing of a pool, or the cluster membership of a member's pool.
+/// Returns the monitors.
 pub(super) fn attach_cluster(
     directory: &mut DirectoryState,
     config: &Config,
@@ -212,7 +212,8 @@ pub(super) fn pool_spec(
     }
 }
 
-/// Returns the query to run when a client releases its server.
+/// Returns the query that resets a server after a client has released it, and whether it runs in
+/// all modes or only in session mode.
 pub(super) fn reset(config: &Config) -> Option<ResetQuery> {
     let query = config.reset_query.as_bytes().into();
     Some(ResetQuery { query, is_always: config.reset_query_always })

@@ -10,7 +10,7 @@ use howdah_connect::Endpoint;
 
 use super::HostResolver;
 
-/// The addresses of a host name at the last lookup.
+/// The addresses of a host name at the last lookup, and the time of the next lookup.
 #[derive(Debug, Default)]
 pub(in crate::worker) struct ResolvedAddresses {
     known: Vec<SocketAddr>,

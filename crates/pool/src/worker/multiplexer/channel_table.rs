@@ -1,5 +1,5 @@
-//! [`ChannelTable`]: which clients listen to which channels, and the LISTEN and UNLISTEN statements
-//! that must still be sent.
+//! [`ChannelTable`]: the clients that listen to each channel, and the LISTEN and UNLISTEN
+//! statements that must still be sent.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -14,7 +14,7 @@ pub(super) type ListeningClient = (WorkerId, ClientId);
 /// Maximum number of channels in one query string.
 const BATCH_CHANNELS_MAX: usize = 256;
 
-/// A result of LISTEN to deliver to a client.
+/// A reply or a warning for a listening client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ListenOutcome {
     /// The result of the client's last LISTEN.
@@ -56,7 +56,7 @@ struct ListeningState {
     channels: HashSet<Channel>,
     /// The part of `channels` that the server has not confirmed yet.
     unconfirmed: HashSet<Channel>,
-    /// Whether the client's LISTEN has not been answered yet.
+    /// Whether the client still waits for the reply to a LISTEN.
     awaits_reply: bool,
     /// Whether to warn the client that it may have missed notifications.
     may_have_missed: bool,
@@ -238,7 +238,7 @@ impl ChannelTable {
         }
     }
 
-    /// Returns the next query for the server: UNLISTEN statements first, then LISTEN.
+    /// Returns the next query for the server, if any: UNLISTEN statements first, then LISTEN.
     pub(super) fn next_query(&mut self) -> Option<Vec<u8>> {
         let mut sql = Vec::new();
         let unused: Vec<_> = self.to_unlisten.iter().take(BATCH_CHANNELS_MAX).cloned().collect();

@@ -37,10 +37,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Idle time after which an empty query tests the connection.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long to wait for a reply before the connection counts as lost.
+/// Time without a reply after which the connection counts as lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long the thread and its connection are kept without clients.
+/// Time without listening clients after which the thread and its connection end.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum number of notifications of all databases that are queued for workers, counted once per
@@ -62,9 +62,9 @@ pub(super) struct MultiplexerThread<'a> {
     attempts: usize,
     empty_since: Option<Instant>,
     database: Arc<str>,
-    /// State of a takeover of this process by another one.
+    /// The state of the takeover of this process by a successor, if one is in progress.
     outgoing_handover: Option<OutgoingHandover>,
-    /// State of a takeover of another process by this one.
+    /// The state of the takeover of a predecessor by this process, if one is in progress.
     incoming_handover: Option<IncomingHandover>,
 }
 
@@ -383,7 +383,8 @@ impl<'a> MultiplexerThread<'a> {
         }
     }
 
-    /// Reads from the connection and dispatches notifications.
+    /// Reads from the connection, dispatches notifications, and handles the reply to the last
+    /// query.
     fn receive(&mut self) {
         if self.multiplexer.in_flight.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
             thread::sleep(Duration::from_millis(1)); // Let the workers catch up.

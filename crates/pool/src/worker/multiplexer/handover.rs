@@ -38,8 +38,8 @@ use crate::{Channel, PoolId, worker::takeover::Outgoing};
 /// Maximum size in bytes of all notifications retained for clients that have not arrived yet.
 const RETAINED_BYTES_MAX: usize = 64 << 20;
 
-/// How long notifications are retained after the takeover has ended: the last clients may still be
-/// on their way to their workers.
+/// Time for which notifications are retained after the takeover has ended: the last clients may
+/// still be on their way to their workers.
 const RELEASE_DELAY: Duration = Duration::from_secs(30);
 
 /// The number of each channel's last notification, counted from the marker.
@@ -136,14 +136,15 @@ impl OutgoingHandover {
         }
     }
 
-    /// Returns the statement that sends the next marker.
+    /// Returns the statement that sends the marker of the next confirmed round, if any.
     pub(super) fn next_marker(&mut self) -> Option<Vec<u8>> {
         let round = self.confirmed.pop_front()?;
         let marker = String::from_utf8_lossy(&self.marker);
         Some(format!("NOTIFY \"{marker}\", '{round}'").into_bytes())
     }
 
-    /// If the notification is a marker, returns the channels whose numbering starts at this marker.
+    /// Starts the numbering of the channels of a marker and returns them; `None` if the
+    /// notification is not a marker.
     pub(super) fn take_marker(
         &mut self,
         notification: &ServerNotification,
@@ -154,7 +155,7 @@ impl OutgoingHandover {
         Some(channels)
     }
 
-    /// Returns the number of a notification; 0 if its channel is not numbered.
+    /// Returns the number of the next notification of a channel; 0 if the channel is not numbered.
     pub(super) fn next_position(&mut self, channel: &Channel) -> u64 {
         let Some(position) = self.positions.get_mut(channel) else { return 0 };
         *position += 1;
@@ -275,8 +276,8 @@ impl IncomingHandover {
         already_delivered
     }
 
-    /// Returns the notifications to send to a client with these positions; `None` if some are not
-    /// known.
+    /// Returns the notifications to send to a client with these positions; `None` if they cannot be
+    /// determined for all its channels.
     pub(super) fn resume(
         &mut self,
         client: ListeningClient,
@@ -322,7 +323,8 @@ impl IncomingHandover {
         self.clients_ahead.clear();
     }
 
-    /// Handles the end of the takeover: all remaining clients are on their way.
+    /// Handles the end of the takeover: retained notifications are released after
+    /// [`RELEASE_DELAY`].
     pub(super) fn schedule_release(&mut self) {
         self.release_at.get_or_insert(Instant::now() + RELEASE_DELAY);
     }

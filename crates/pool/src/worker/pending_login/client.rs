@@ -129,7 +129,7 @@ impl PendingClient {
         }
     }
 
-    /// Reads once; `None` if no bytes are available.
+    /// Reads once and passes the bytes to the handshake. Returns `None` if no bytes are available.
     fn read(&mut self, stream: &mut Stream, drained: &mut bool) -> io::Result<Option<ClientStep>> {
         if *drained {
             return Ok(None);

@@ -206,7 +206,8 @@ impl PoolWorker {
         }
     }
 
-    /// Adds a client that has logged in.
+    /// Adds a client that has logged in. Closes the connection if the client cannot be added, for
+    /// example during a shutdown.
     pub(super) fn add_client(
         &mut self,
         slot: usize,

@@ -190,8 +190,8 @@ impl PoolWorker {
     }
 
     /// Returns the positions at which another process resumes a client's notifications. `None` if
-    /// the client must wait until that process listens to its channels, or until pending
-    /// notifications have been sent here.
+    /// the client must wait until that process listens to its channels, or until this process has
+    /// sent pending notifications.
     fn listen_positions(
         &self,
         id: ClientId,
@@ -221,7 +221,8 @@ impl PoolWorker {
         })
     }
 
-    /// Records that all notifications of a channel up to this position were delivered here.
+    /// Records that all notifications of a channel up to this position were delivered by this
+    /// worker.
     fn record_position(&mut self, database: &str, channel: &Channel, position: u64) {
         let Some(handover) = &mut self.handover else { return };
         let positions = handover.positions.get_mut(database);

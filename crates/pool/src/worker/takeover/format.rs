@@ -55,7 +55,7 @@ pub(super) const HELLO: u8 = 1;
 pub(super) const LISTENER: u8 = 2;
 /// Body of LISTENER for a socket that a service manager opened, which is used unchanged.
 pub(super) const PASSED: &[u8] = b"given";
-/// Old to new: the end of the listeners, with the paused and disabled databases.
+/// Old to new: the end of the listeners, with the admin states of databases.
 pub(super) const LISTENERS_END: u8 = 3;
 /// New to old: the new process accepts clients and is ready for those of the old process.
 pub(super) const READY: u8 = 4;
@@ -149,7 +149,7 @@ pub(super) struct PoolSecrets {
 }
 
 impl PoolSecrets {
-    /// Encodes the body. The bytes are zeroed when they are dropped.
+    /// Encodes the body of SECRETS. The bytes are zeroed when they are dropped.
     pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
         let looked_up = self.looked_up.as_ref().map(secret_text);
         let looked_up = looked_up.as_ref().map_or(&[][..], |text| text);
@@ -384,8 +384,8 @@ fn push_switch(out: &mut Vec<u8>, is_on: Option<bool>) {
     out.push(is_on.map_or(0, |is_on| 1 + u8::from(is_on)));
 }
 
-/// Appends a count. A count that does not fit into 32 bits belongs to a frame that is too long to
-/// send.
+/// Appends a count. If the count does not fit into 32 bits, the frame is too long to be sent in any
+/// case.
 fn push_count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
 }

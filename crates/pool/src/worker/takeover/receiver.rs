@@ -125,7 +125,7 @@ impl Successor {
     }
 }
 
-/// Returns an error with the reason for which the old process refused.
+/// Returns an error with the old process's reason for refusing the takeover.
 fn refusal_error(frame: &frame::TakeoverFrame) -> io::Error {
     io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())
 }
@@ -138,7 +138,8 @@ pub(in crate::worker) struct HandoverReceiver {
 }
 
 impl HandoverReceiver {
-    /// Receives clients until the old process has none left or is gone.
+    /// Receives clients, credentials and channels until the old process has no clients left or is
+    /// gone.
     pub(in crate::worker) fn run(self) {
         let shared = Arc::clone(&self.control.shared);
         let mut taken = 0_usize;

@@ -202,7 +202,7 @@ impl HandoverSender {
         Ok(())
     }
 
-    /// Handles frames of the new process until it closes the socket.
+    /// Handles frames of the new process until it closes the socket or sends an unexpected frame.
     fn receive_frames(&self, socket: &UnixStream, unacknowledged: &UnacknowledgedClients) {
         while let Ok(Some(frame)) = frame::receive(socket) {
             match frame.kind {
@@ -365,7 +365,7 @@ fn send_secrets(
     frame::send(socket, SECRETS, &secrets.encode(), None)
 }
 
-/// Clients that were sent and not acknowledged yet, by ID.
+/// The clients that were sent to the new process and not acknowledged yet.
 #[derive(Debug, Default)]
 struct UnacknowledgedClients {
     clients: Mutex<HashMap<u64, OutgoingClient>>,

@@ -30,7 +30,8 @@ const DOMINANT_SESSIONS_MIN: f64 = 0.2;
 const SESSIONS_MIN: f64 = 1.0;
 /// Minimum ratio of a surge to the event's median second.
 const SURGE_FACTOR: f64 = 3.0;
-/// Minimum number of consecutive seconds; a single one may be a sampling artefact.
+/// Minimum number of consecutive seconds of a surge or stall; a single one may be a sampling
+/// artefact.
 const SECONDS_MIN: usize = 2;
 /// Minimum length of a recording, in seconds; a shorter one does not show what is usual.
 const RECORDING_MIN: usize = 10;

@@ -16,8 +16,8 @@ const EXTENSION: &str = "waits to extend relations: median to 99th percentile, l
 const EXTENSION_HEIGHT: f64 = 130.0;
 
 impl Canvas {
-    /// Draws a band from the median to the 99th percentile, a line for the 99th, and a stroke for
-    /// the maximum.
+    /// Draws waits to extend relations: a band from the median to the 99th percentile, a line
+    /// through the 99th percentiles, and a stroke up to each maximum.
     pub(super) fn extension_lane(&mut self, buckets: &[TimeBucket]) {
         let waits = |bucket: &'_ TimeBucket| {
             bucket
@@ -147,7 +147,7 @@ impl Canvas {
         self.legend(&names, top - 7.0);
     }
 
-    /// Draws a line, interrupted where more than two columns have no data.
+    /// Draws a line, interrupted where two or more successive columns have no data.
     pub(super) fn line(&mut self, class: &str, points: &[(f64, f64)]) {
         let column = self.x.length(self.bucket_us as f64 / 1e6 * 2.5);
         let (mut path, mut last) = (String::new(), f64::NEG_INFINITY);
@@ -166,7 +166,7 @@ impl Canvas {
         self.svg.push(format_args!(r#"<path class="{class}" d="{path}"/>"#));
     }
 
-    /// Draws names in their colours, right-aligned.
+    /// Draws a right-aligned legend: each name after a square in its colour.
     pub(super) fn legend(&mut self, names: &[(&str, &str)], y: f64) {
         let mut x = WIDTH - RIGHT;
         for (class, name) in names.iter().rev() {
@@ -184,7 +184,7 @@ impl Canvas {
     }
 }
 
-/// Lists the figures of a bucket, one per line.
+/// Returns the figures of a bucket, one per line, for its tooltip.
 pub(super) fn bucket_title(window: &RecordingWindow, bucket: &TimeBucket) -> String {
     let mut told = units::time_of_day(bucket.at_us);
     if let Some(extension) =

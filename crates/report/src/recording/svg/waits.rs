@@ -60,7 +60,7 @@ impl Canvas {
         self.legend(&names, top - 7.0);
     }
 
-    /// Draws idle connections and active background processes.
+    /// Draws the average numbers of background processes and idle connections.
     pub(super) fn idle_lane(&mut self, buckets: &[TimeBucket]) {
         const GROUPS: [(TimeCategory, &str, &str); 2] = [
             (TimeCategory::Background, "background processes", "ipc"),

@@ -10,8 +10,8 @@ use super::{
 };
 
 impl PageQuery {
-    /// Converts a query. The caller adds what the comparison does not have: runs, causes and an
-    /// example.
+    /// Converts a query. The caller adds what the comparison does not have, such as runs and
+    /// causes.
     ///
     /// Error messages are copied unchanged, so the caller must remove them first unless values were
     /// requested.

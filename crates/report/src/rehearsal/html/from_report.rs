@@ -67,7 +67,7 @@ fn verdict_headline(report: &RehearsalReport) -> String {
     }
 }
 
-/// Lists obstacles, violated conditions, changed queries and new errors, in this order.
+/// Returns the obstacles, violated conditions, changed queries and new errors, in this order.
 fn reasons(report: &RehearsalReport) -> Vec<VerdictReason> {
     let queries = &report.comparison.queries;
     let position = |query: &QueryComparison| {
@@ -123,8 +123,8 @@ fn page_run(report: &RehearsalReport, run: &RunSummary) -> PageRun {
     }
 }
 
-/// Describes from which state the runs started, and how faithfully each repeated the capture, one
-/// sentence each.
+/// Describes the state from which the runs started, and how faithfully each run repeated the
+/// capture, one sentence each.
 fn fidelity(report: &RehearsalReport) -> Vec<String> {
     let line = |run: &RunSummary| {
         let lateness = run.schedule_error_p99_us.map_or_else(String::new, |us| {

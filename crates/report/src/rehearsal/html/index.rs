@@ -27,34 +27,34 @@ pub struct RehearsalIndex {
 /// One past rehearsal. All texts are plain text; links are relative URLs.
 #[derive(Clone, Debug)]
 pub struct IndexRow {
-    /// Path of its folder, relative to that of the index; empty if they are the same.
+    /// Path of the rehearsal's folder, relative to the index's folder; empty if they are the same.
     pub folder: String,
-    /// How it ended.
+    /// The verdict, or the reason why there is none.
     pub outcome: IndexOutcome,
-    /// The result in one line, or why there is none.
+    /// The result in one line, or the reason why there is none.
     pub summary: String,
-    /// When it started, if known.
+    /// Time at which the rehearsal started, if known.
     pub started: Option<Timestamp>,
-    /// The database that was rehearsed.
+    /// Name of the rehearsed database; empty if unknown.
     pub database: String,
-    /// Versions of the servers: `PostgreSQL 16.4 to 17.2`.
+    /// Versions of the servers, such as `PostgreSQL 16.4 to 17.2`; empty if unknown.
     pub versions: String,
-    /// Number of slower queries.
+    /// Number of slower queries, if known.
     pub slower: Option<u64>,
-    /// The report as HTML, if there is one.
+    /// Link to the report as HTML, if there is one.
     pub report: Option<String>,
-    /// Other files: names and links.
+    /// Names and links of other files.
     pub downloads: Vec<(&'static str, String)>,
 }
 
 /// The outcome of a past rehearsal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexOutcome {
-    /// It has a report with this verdict.
+    /// The rehearsal has a report with this verdict.
     Verdict(RehearsalVerdict),
-    /// It has no report yet.
+    /// The rehearsal has no report yet.
     Unfinished,
-    /// Its files cannot be read.
+    /// The files of the rehearsal cannot be read.
     Unreadable,
 }
 
@@ -68,7 +68,7 @@ pub fn version_change(base: &str, change: &str) -> String {
     }
 }
 
-/// Renders the page.
+/// Renders the list of past rehearsals as a page.
 pub fn index_page(index: &RehearsalIndex) -> WebPage {
     HtmlPage {
         title: "Rehearsals",

@@ -17,10 +17,10 @@ use crate::{
 pub(super) const LIVE_STYLE: &str = include_str!("live.css");
 pub(super) const LIVE_SCRIPT: &str = include_str!("live.js");
 
-/// The state of a rehearsal, as the page that shows its progress needs it.
+/// The state of a rehearsal, for the page that shows its progress.
 #[derive(Clone, Debug, Serialize)]
 pub struct LiveSnapshot {
-    /// Increases with each change.
+    /// A number that increases with each change of the state.
     pub revision: u64,
     /// Whether the rehearsal is running, or how it ended.
     pub phase: LivePhase,
@@ -31,9 +31,9 @@ pub struct LiveSnapshot {
     pub steps: Vec<LiveStep>,
     /// Time since the start of this invocation, in seconds.
     pub elapsed_s: f64,
-    /// Estimated time left in seconds; unknown estimates are left out.
+    /// Estimated time left in seconds, without steps whose duration cannot be estimated.
     pub left_s: f64,
-    /// Whether all estimates of the time left are known.
+    /// Whether `left_s` includes all remaining steps.
     pub is_left_known: bool,
     /// The replay in progress.
     pub replay: Option<LiveReplay>,
@@ -47,25 +47,25 @@ pub struct LiveSnapshot {
     pub run_s: f64,
     /// Points from the requested one on.
     pub points: Vec<LivePoint>,
-    /// The number of all points, which is the next one to request.
+    /// Number of points so far, which is the index of the next point to request.
     pub points_end: usize,
     /// Whether the report can be requested.
     pub has_report: bool,
 }
 
-/// The phase of a rehearsal: running, or over with a certain outcome.
+/// The phase of a rehearsal: running, or ended with a certain outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LivePhase {
     /// A step is being carried out.
     Running,
-    /// It ended with a report: the change passed.
+    /// The rehearsal ended with a report: the change passed.
     Passed,
-    /// It ended with a report: a query is slower, or a condition is violated.
+    /// The rehearsal ended with a report: a query is slower, or a condition is violated.
     Failed,
-    /// It ended with a report: the runs are not comparable.
+    /// The rehearsal ended with a report: the runs are not comparable.
     NotComparable,
-    /// It stopped without a report.
+    /// The rehearsal stopped without a report.
     Stopped,
 }
 
@@ -86,11 +86,11 @@ pub struct LiveStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LiveStepState {
-    /// The step was carried out.
+    /// The step or run is finished.
     Done,
-    /// The step is being carried out.
+    /// The step or run is in progress.
     Active,
-    /// The step has not started.
+    /// The step or run has not started.
     Waiting,
 }
 
@@ -99,13 +99,13 @@ pub enum LiveStepState {
 pub struct LiveReplay {
     /// Whether the outcomes are discarded, because this replay only warms caches.
     pub is_warm_up: bool,
-    /// Events that ended.
+    /// Number of events whose replay has ended.
     pub ended: u64,
-    /// Events to replay; 0 if not known.
+    /// Number of events to replay; 0 if unknown.
     pub events: u64,
-    /// Statements that failed.
+    /// Number of statements that failed so far.
     pub failed: u64,
-    /// Connections that are open.
+    /// Number of open connections.
     pub connections: u64,
     /// How long after its due time the statement that ended last was sent, in microseconds.
     pub lag_us: f64,
@@ -166,7 +166,8 @@ struct ScriptChart {
     unit: &'static str,
 }
 
-/// Renders the page. `title` names the rehearsal, `folder` is its output folder.
+/// Renders the page of a running rehearsal. `title` names the rehearsal, `folder` is its output
+/// folder.
 ///
 /// The script requests `state?after=REVISION&from=POINT`, and opens `report.html` at the end.
 pub fn live_page(title: &str, folder: &str) -> WebPage {
@@ -245,7 +246,7 @@ const TILES: [(&str, &str); 6] = [
     ("failed", "failed statements"),
 ];
 
-/// Heads of the table of runs. The script fills in the cells in this order.
+/// Headings of the columns of the table of runs. The script fills in the cells in this order.
 const RUN_COLUMNS: [&str; 10] = [
     "run",
     "state",

@@ -10,9 +10,9 @@ use crate::rehearsal::{RehearsalSide, RehearsalVerdict};
 pub struct Page {
     /// A title with the database and the change: `Rehearsal of shop: PostgreSQL 15.4 to 17.2`.
     pub title: String,
-    /// The verdict: whether the change passed, failed, or the runs are not comparable.
+    /// The verdict: passed, failed or not comparable.
     pub verdict: RehearsalVerdict,
-    /// The result in words, without the verdict: `1 of 14 queries is slower`.
+    /// The result in words, without the verdict: `1 of 14 queries slower`.
     pub headline: String,
     /// Reasons for the verdict, the most important first.
     pub reasons: Vec<VerdictReason>,
@@ -28,9 +28,11 @@ pub struct Page {
     pub queries: Vec<PageQuery>,
     /// Figures over the time of the runs.
     pub time_lines: TimeLines,
-    /// How faithfully the runs repeated the capture, one sentence each.
+    /// The state from which the runs started, and how faithfully each run repeated the capture, one
+    /// sentence each.
     pub fidelity: Vec<String>,
-    /// How copies are restored to the start of the capture, as lines of text; empty if unknown.
+    /// Instructions for restoring copies to the start of the capture, as lines of text; empty if
+    /// the start is unknown.
     pub recovery: Vec<String>,
     /// Version, address, size and settings of both servers, one per row.
     pub servers: Vec<ServerFactRow>,
@@ -40,9 +42,9 @@ pub struct Page {
     pub options: Vec<(String, String)>,
     /// Version of Howdah that ran the rehearsal.
     pub howdah: String,
-    /// When the rehearsal started, as text with its time zone.
+    /// Time at which the rehearsal started, as text with its time zone.
     pub started: String,
-    /// When the comparison of the runs was finished, as text with its time zone.
+    /// Time at which the comparison of the runs was finished, as text with its time zone.
     pub finished: String,
 }
 
@@ -93,7 +95,7 @@ pub struct PageQuery {
     pub fingerprint: String,
     /// The normalised text; empty if not known.
     pub text: String,
-    /// How the query changed, if it did.
+    /// Whether the query got slower or faster, or why this is unknown.
     pub verdict: PageQueryVerdict,
     /// Whether only slow executions changed, not the typical ones.
     pub is_tail_only: bool,
@@ -107,7 +109,7 @@ pub struct PageQuery {
     pub factor: Option<FactorInterval>,
     /// Factor by which the mean changed, if only slow executions did.
     pub mean_factor: Option<FactorInterval>,
-    /// The smallest factor that these runs would have shown to be a change.
+    /// The smallest factor that the runs would have shown to be a change.
     pub detectable: Option<f64>,
     /// Time that the change costs, or saves if negative, over the executions of the base, in
     /// microseconds.
@@ -120,7 +122,7 @@ pub struct PageQuery {
     pub plan_change: Option<String>,
     /// The plans on both servers, if EXPLAIN was run on both.
     pub plans: Option<PlanPair>,
-    /// Why the plans could not be compared.
+    /// The reason why the plans could not be compared.
     pub plan_failure: Option<String>,
     /// Differences between the servers that may explain the change, one sentence each.
     pub causes: Vec<String>,
@@ -305,7 +307,8 @@ pub struct CheckpointSpan {
     pub run: usize,
     /// Start of the checkpoint, in seconds since the start of the run.
     pub from_s: f64,
-    /// When the checkpoint began to sync files, in seconds since the start of the run, if known.
+    /// Time at which the checkpoint began to sync files, in seconds since the start of the run, if
+    /// known.
     pub sync_s: Option<f64>,
     /// End of the checkpoint, in seconds since the start of the run.
     pub to_s: f64,

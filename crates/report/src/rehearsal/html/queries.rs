@@ -55,7 +55,7 @@ impl PageQuery {
     }
 }
 
-/// Renders the section.
+/// Renders the section of queries, with a form for filtering and sorting them.
 pub(super) fn section(html: &mut String, page: &Page) {
     html.push_str("<section id=\"queries\">\n<h2>Queries</h2>\n");
     if page.queries.is_empty() {

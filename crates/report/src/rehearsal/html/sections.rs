@@ -126,7 +126,7 @@ fn tiles(html: &mut String, page: &Page) {
     );
 }
 
-/// Renders how faithfully the runs repeated the capture.
+/// Renders the section on how faithfully the runs repeated the capture.
 pub(super) fn fidelity(html: &mut String, page: &Page) {
     html.push_str("<section id=\"fidelity\">\n<h2>Fidelity</h2>\n");
     for sentence in &page.fidelity {

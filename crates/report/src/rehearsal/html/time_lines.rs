@@ -145,7 +145,7 @@ struct PanelSummary {
 }
 
 impl PanelSummary {
-    /// Returns `None` if the side's runs have no values.
+    /// Summarizes the values of a side's runs; `None` if they have none.
     fn new(page: &Page, panel: &TimePanel, side: RehearsalSide) -> Option<Self> {
         let runs = page.runs.iter().zip(&panel.values).filter(|(run, _)| run.side == side);
         let values = runs.flat_map(|(_, values)| values.iter().flatten().copied());

@@ -17,7 +17,8 @@ use crate::{
     settings::{self, GraphiteProtocol, StatsdDialect},
 };
 
-/// Prefixes and suffix of keys. Each prefix ends in a dot or is empty.
+/// The prefixes and the suffix that Graphite names are made of. Each prefix ends in a dot or is
+/// empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Namespaces {
     legacy: bool,
@@ -68,7 +69,7 @@ impl Namespaces {
 /// Approximate size of a text batch in bytes.
 const TEXT_BYTES: usize = 1 << 20;
 
-/// Encodes values into batches.
+/// An encoder that writes values into batches for Carbon.
 pub(super) struct GraphiteEncoder<'s> {
     body: GraphiteBody,
     /// Buffer for the name of the current value, reused for all values.

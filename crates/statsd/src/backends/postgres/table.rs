@@ -222,7 +222,7 @@ fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Returns a regular expression that matches exactly `name`.
+/// Returns a regular expression that matches `name` literally.
 fn escape_regex(name: &str) -> String {
     name.chars().fold(String::new(), |mut pattern, char| {
         if !char.is_alphanumeric() && char != '_' {

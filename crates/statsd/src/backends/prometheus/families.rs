@@ -9,7 +9,7 @@
 //!  key ──hash──► KeyPlacement ──index──► PrometheusSeries ──index──► PrometheusFamily
 //! ```
 //!
-//! All three are stored in flat lists, because there may be a million of each: an untagged counter
+//! All three are stored in flat tables, because there may be a million of each: an untagged counter
 //! takes about 250 bytes plus the text of its key, which it shares with the registry.
 
 use std::{
@@ -92,7 +92,7 @@ enum HelpText {
     Origin(MetricName),
 }
 
-/// The family's metric type, as its `# TYPE` line declares it.
+/// The metric type of a family, as its `# TYPE` line declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FamilyType {
     Counter,
@@ -154,7 +154,7 @@ impl SeriesSource {
     }
 }
 
-/// The series of a key.
+/// A key with its series and treatment, which are determined once.
 #[derive(Debug)]
 struct KeyPlacement {
     name: MetricName,
@@ -205,7 +205,8 @@ impl FamilyTable {
         table
     }
 
-    /// Adds one interval.
+    /// Adds one interval, removes series that have become idle, and updates the server's own
+    /// metrics.
     pub(super) fn add_snapshot(&mut self, snapshot: &FlushSnapshot) {
         let now = snapshot.time;
         self.self_prefix = Arc::clone(&snapshot.self_metrics.prefix);
@@ -660,7 +661,7 @@ impl TimerObservations {
         &mut self.recent[last].1
     }
 
-    /// Returns all configured quantiles; NaN without recent observations.
+    /// Returns each configured quantile with its value, which is NaN without recent observations.
     pub(super) fn quantiles(&self) -> Vec<(f64, f64)> {
         let mut all = Sketch::default();
         self.recent.iter().for_each(|(_, part)| all.merge(part));

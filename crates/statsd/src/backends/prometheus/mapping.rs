@@ -111,7 +111,7 @@ pub enum MappingProblem {
     },
 }
 
-/// The metric types to which a rule may be limited (`match_metric_type`).
+/// A metric type to which a rule may be limited (`match_metric_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MatchMetricType {
     Counter,

@@ -11,7 +11,7 @@ use crate::{backends::protobuf::ProtobufMessage, sketch::Sketch};
 /// The coarsest schema of native histograms.
 const SCHEMA_MIN: i32 = -4;
 
-/// Renders all families, length-delimited.
+/// Renders all families and the server's own metrics, length-delimited.
 pub(super) fn render(families: &FamilyTable) -> Vec<u8> {
     let mut out = Vec::new();
     for (family, all) in families.iter() {

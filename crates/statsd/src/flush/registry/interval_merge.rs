@@ -80,7 +80,8 @@ impl KeyRegistry {
         self.count(interval, now);
     }
 
-    /// Adds the totals of the interval.
+    /// Adds the counts of the interval to the totals and to etsy's own counters, and retains its
+    /// rejected lines.
     fn count(&mut self, interval: &ShardInterval, now: SystemTime) {
         let totals = &mut self.totals;
         totals.packets += interval.packets;

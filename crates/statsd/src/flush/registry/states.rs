@@ -38,7 +38,7 @@ pub(crate) struct GaugeState {
 }
 
 impl GaugeState {
-    /// Returns the current value.
+    /// Returns the value after the operations so far.
     pub(crate) fn value(&self) -> f64 {
         self.running.value(self.before)
     }

@@ -1,5 +1,5 @@
-//! A postmaster on this host: whether it is starting, running or stopping, found out without
-//! connecting to it.
+//! Observes a postmaster on this host without connecting to it: whether it is starting, running or
+//! stopping.
 //!
 //! A postmaster writes its status to line 8 of `postmaster.pid` (`LOCK_FILE_LINE_PM_STATUS` in
 //! `pidfile.h`): `starting`, `standby`, `ready`, `stopping`. It overwrites the line in place, so an
@@ -24,7 +24,7 @@ use crate::daemon::shutdown::{ShutdownSignal, wait_readable};
 /// The status that a postmaster writes to its lock file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PostmasterStatus {
-    /// In recovery, not accepting connections.
+    /// Starting up, perhaps in recovery, and not accepting connections yet.
     Starting,
     /// Accepting connections (`ready`), or a standby without `hot_standby` (`standby`).
     Accepting,
@@ -82,7 +82,7 @@ impl LocalPostmaster {
         }
     }
 
-    /// The postmaster's current status; `None` if its lock file is missing or incomplete.
+    /// Returns the postmaster's current status; `None` if its lock file is missing or incomplete.
     pub(super) fn status(&self) -> Option<PostmasterStatus> {
         read_status(&lock_file_path(self.server.postmaster().pid()))
     }
@@ -100,12 +100,13 @@ impl LocalPostmaster {
     }
 }
 
-/// The lock file in the working directory of the process, which may run in a container.
+/// Returns the path of the lock file in the working directory of the process, which may run in a
+/// container.
 fn lock_file_path(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/cwd/postmaster.pid"))
 }
 
-/// The status in a lock file; `None` if it is missing or incomplete.
+/// Returns the status in a lock file; `None` if it is missing or incomplete.
 pub(super) fn read_status(lock_file: &Path) -> Option<PostmasterStatus> {
     parse_status(&fs::read_to_string(lock_file).ok()?)
 }
@@ -119,15 +120,16 @@ fn parse_status(text: &str) -> Option<PostmasterStatus> {
     }
 }
 
-/// Process ID and start time from the lock file of a data directory. Together they identify one
-/// start of the server.
+/// Returns the process ID and start time in the lock file of a data directory, which together
+/// identify one start of the server; `None` if the file is missing or incomplete.
 pub(super) fn read_start(data_dir: &Path) -> Option<(u32, i64)> {
     let text = fs::read_to_string(data_dir.join("postmaster.pid")).ok()?;
     let mut lines = text.lines().map(str::trim);
     Some((lines.next()?.parse().ok()?, lines.nth(1)?.parse().ok()?))
 }
 
-/// The data directory of the server with this Unix socket: line 2 of the socket's lock file.
+/// Returns the data directory of the server with this Unix socket: line 2 of the socket's lock
+/// file. `None` if the file cannot be read or the path is relative.
 pub(super) fn data_dir_from_socket(socket: &Path) -> Option<PathBuf> {
     let mut lock = socket.as_os_str().to_owned();
     lock.push(".lock");

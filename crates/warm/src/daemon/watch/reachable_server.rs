@@ -1,5 +1,5 @@
-//! A server that accepts our connection: when its cache was last empty, and whether the server runs
-//! on this host.
+//! Connects to a server, and finds out when its cache was last empty and whether the server runs on
+//! this host.
 
 use std::{
     path::PathBuf,
@@ -32,8 +32,9 @@ pub(super) struct CacheColdSince {
 }
 
 impl CacheColdSince {
-    /// Whether both values belong to the same cache. Compares the times of the server's clock: ours
-    /// include the duration of a query, and a tolerance for that could hide a quick restart.
+    /// Whether both values are of the same cache. Only the times by the server's clock are
+    /// compared: those by our clock include the duration of a query, and a tolerance for that could
+    /// hide a quick restart.
     pub(super) fn matches(self, other: Self) -> bool {
         self.server_clock_us == other.server_clock_us
     }
@@ -59,13 +60,14 @@ impl ServerAccessError {
         }
     }
 
-    /// Whether the server is starting up and will accept connections: `cannot_connect_now`.
+    /// Whether the server rejects connections for now (`cannot_connect_now`), usually because it is
+    /// starting.
     pub(super) fn is_starting(&self) -> bool {
         self.sqlstate() == Some("57P03")
     }
 
-    /// Whether the server has stopped or is about to. A server that has no free connection slot or
-    /// rejects our password is running. SQLSTATEs 57P01 to 57P03 are shutdown, crash and startup.
+    /// Whether the server is unreachable, stopping or starting (SQLSTATEs 57P01 to 57P03). A server
+    /// that has no free connection slot or rejects our password is running.
     pub(super) fn is_server_down(&self) -> bool {
         match self.sqlstate() {
             Some(code) => code.starts_with("57P"),
@@ -74,10 +76,10 @@ impl ServerAccessError {
     }
 }
 
-/// The age of the cache and the time of its creation, in microseconds. A crash of a single session
-/// empties the cache as well, while the postmaster stays: the checkpointer, which lives as long as
-/// shared memory, is then restarted. A role that may not see the checkpointer's start time detects
-/// only restarts of the postmaster.
+/// Query for the age of the cache and the time of its creation, in microseconds. A crash of a
+/// single session empties the cache as well, while the postmaster stays: the checkpointer, which
+/// lives as long as shared memory, is then restarted. A role that may not see the checkpointer's
+/// start time detects only restarts of the postmaster.
 const COLD_SINCE_SQL: &str = "SELECT (extract(epoch FROM clock_timestamp() - created) * 1e6)::int8,
         (extract(epoch FROM created) * 1e6)::int8
     FROM (SELECT greatest(
@@ -88,7 +90,8 @@ const COLD_SINCE_SQL: &str = "SELECT (extract(epoch FROM clock_timestamp() - cre
 /// Maximum time to wait for a server's reply, and to connect to it unless `connect_timeout` is set.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects to a server and finds out whether its memory can be read.
+/// Connects to a server, and finds out when its cache was last empty. Unless `source` is
+/// [`DumpSource::PgBuffercache`], also finds out whether its memory can be read.
 pub(super) fn connect(
     target: &ConnectTarget,
     source: DumpSource,
@@ -136,7 +139,8 @@ fn query_cold_since(client: &mut Client) -> Result<CacheColdSince, ServerAccessE
     Ok(CacheColdSince { at_us: now_us - age_us, server_clock_us })
 }
 
-/// The data directory of a server that is connected to through a Unix socket; `None` for TCP.
+/// Returns the data directory of a server whose address is a Unix socket; `None` for TCP, or if the
+/// socket's lock file cannot be read.
 pub(super) fn find_data_dir(target: &ConnectTarget) -> Option<PathBuf> {
     target.endpoints().iter().find_map(|endpoint| match endpoint {
         Endpoint::Unix { path } => postmaster::data_dir_from_socket(path),

@@ -55,7 +55,7 @@ impl ChannelBinding {
     }
 }
 
-/// The first step: the client has chosen its nonce.
+/// The first state of a client's exchange: the client has chosen its nonce.
 #[derive(Debug)]
 pub struct ClientFirst {
     secret: ProofSecret,
@@ -88,8 +88,8 @@ impl ClientFirst {
         Self { secret: knowledge, binding, bare: format!("n=,r={nonce}"), nonce }
     }
 
-    /// Reuses keys that were computed before, and stores newly computed keys. Has no effect on an
-    /// exchange that was started with [`ClientFirst::from_keys`].
+    /// Uses `shared` as the cache of keys: cached keys are reused, and computed ones are added. Has
+    /// no effect on an exchange that was started with [`ClientFirst::from_keys`].
     #[must_use]
     pub fn with_keys(mut self, shared: ClientKeys) -> Self {
         if let ProofSecret::Password(_, keys) = &mut self.secret {
@@ -126,9 +126,9 @@ impl ClientFirst {
         Ok(Challenge { nonce, salt, iterations })
     }
 
-    /// Returns salt and iterations that `server-first-message` requests. With them a caller can
-    /// have [`ClientKeys::get_or_compute`] compute the keys elsewhere before it calls
-    /// [`ClientFirst::receive`]. `None` if the keys are known: then `receive` is cheap.
+    /// Returns the salt and the number of iterations that `server-first-message` requests. With
+    /// them a caller can have [`ClientKeys::get_or_compute`] compute the keys elsewhere before it
+    /// calls [`ClientFirst::receive`]. `None` if the keys are known: then `receive` is cheap.
     ///
     /// # Errors
     ///
@@ -185,7 +185,8 @@ struct Challenge<'m> {
     iterations: NonZeroU32,
 }
 
-/// The last step: the client has computed its proof, and knows the expected proof of the server.
+/// The last state of a client's exchange: the client has computed its proof, and knows the expected
+/// proof of the server.
 pub struct ClientFinal {
     message: Vec<u8>,
     server_signature: [u8; 32],

@@ -20,7 +20,7 @@ const COUNT_MAX: usize = 4_096;
 /// Keys that clients have computed, by password, salt and iterations. Clones share the keys, also
 /// across threads.
 ///
-/// For a server that stores the same salt, they are equivalent to the password. They are
+/// For a server that stores the same salt, the keys are equivalent to the password. They are
 /// overwritten when the last clone is dropped, and never shown.
 #[derive(Clone, Default)]
 pub struct ClientKeys(Arc<Mutex<HashMap<[u8; 32], ScramKeys>>>);
@@ -86,8 +86,7 @@ impl ClientKeys {
 }
 
 impl ScramKeys {
-    /// Assembles keys from their parts, as returned by [`ScramKeys::salt`] and its siblings, for
-    /// keys that another process of the same user hands over.
+    /// Assembles keys from their parts, for keys that another process of the same user hands over.
     pub fn from_parts(
         salt: &[u8],
         iterations: NonZeroU32,
@@ -103,7 +102,7 @@ impl ScramKeys {
         &self.salt
     }
 
-    /// Returns the iterations that the keys were derived with.
+    /// Returns the number of iterations that the keys were derived with.
     pub fn iterations(&self) -> NonZeroU32 {
         self.iterations
     }

@@ -24,7 +24,7 @@ pub struct ScramVerifier {
     server_key: [u8; 32],
 }
 
-/// A text is not a [`ScramVerifier`].
+/// The error for a text that is not a server's SCRAM secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the secret is not of the form SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>"
@@ -32,8 +32,8 @@ pub struct ScramVerifier {
 pub struct ScramVerifierError;
 
 impl ScramVerifier {
-    /// Derives the keys from a password. `salt` must be random; PostgreSQL uses 16 bytes and 4,096
-    /// iterations.
+    /// Derives the server's secret from a password. `salt` must be random; PostgreSQL uses 16 bytes
+    /// and 4,096 iterations.
     pub fn from_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Self {
         let salted = salted_password(password, salt, iterations);
         Self {
@@ -123,7 +123,8 @@ impl std::fmt::Debug for ScramVerifier {
     }
 }
 
-/// The server has answered the client's first message and waits for its proof.
+/// The first state of a server's exchange: the server has answered the client's first message and
+/// waits for the client's proof.
 #[derive(Debug)]
 pub struct ServerFirst {
     verifier: ScramVerifier,
@@ -234,7 +235,7 @@ impl ServerFirst {
     }
 }
 
-/// The last step: the client is authenticated.
+/// The last state of a server's exchange: the client is authenticated.
 #[derive(Debug)]
 pub struct ServerFinal {
     /// The `server-final-message`, to be sent next.
