@@ -56,10 +56,13 @@ impl FrameCursor {
     /// other messages is harmless: a string without its final zero byte is an error, and no Execute
     /// follows.
     pub(crate) fn padding_bytes(&self) -> Option<usize> {
+        if !self.is_inside_forwarded_body() {
+            return Some(0);
+        }
         let bytes = self.body_left as usize;
         let may =
             self.body_handling != BodyHandling::ForwardExecutable && bytes <= PADDING_BYTES_MAX;
-        (bytes == 0 || self.body_handling == BodyHandling::Drop || may).then_some(bytes)
+        may.then_some(bytes)
     }
 
     /// Whether the last message was processed completely.

@@ -155,3 +155,24 @@ fn requests_before_terminate_are_executed() {
     assert_eq!(harness.sent_to_server(server), query("insert"));
     assert_eq!(harness.io.closed, [PeerId::Client(client)]);
 }
+
+#[test]
+fn client_lost_in_copy_data_after_failed_copy_pads_nothing() {
+    let spec = PoolSpec { mode: PoolingMode::Session, ..PoolSpec::new(1) };
+    let (mut harness, client, server) = client_and_server(spec);
+    harness.send_from_client(client, &query("copy t from stdin"));
+    harness.sent_to_server(server);
+    harness.send_from_server(server, &message(b'G', b"\0\0\0"));
+    let error = message(b'E', b"SERROR\0VERROR\0C22P02\0Mno integer\0\0");
+    harness.send_from_server(server, &[error, ready(b'I')].concat());
+    // The server discards CopyData until it has read the message that ends the COPY, but no part of
+    // this one was forwarded.
+    let data = message(b'd', &[b'x'; 10_000]);
+    harness.send_from_client(client, &data[..6_000]);
+    let before = harness.sent_to_server(server);
+    harness.core.client_closed(client, harness.now, &mut harness.io);
+    let sent = [before, harness.sent_to_server(server)].concat();
+    assert!(sent.starts_with(b"Q"), "{sent:?}");
+    assert!(!sent.contains(&1), "{sent:?}");
+    assert!(harness.io.closed.iter().all(|peer| *peer != PeerId::Server(server)));
+}
