@@ -167,10 +167,15 @@ pub enum QueryError {
     /// The server reported an error.
     #[error(transparent)]
     Sql(Box<SqlError>),
-    /// The statement is a `COPY` that needs data from the client, or that returns data to a call
-    /// that cannot take any. The `COPY` was ended, and nothing was copied in.
-    #[error("the statement is COPY FROM STDIN or COPY TO STDOUT, which is not possible here")]
-    Copy,
+    /// The statement is a `COPY … FROM STDIN`, but the call has no data for it. Nothing was copied.
+    #[error("the statement is COPY FROM STDIN, but there is no data for it")]
+    NoCopyData,
+    /// The statement is a `COPY … TO STDOUT`, but the call takes rows only. The data was discarded.
+    #[error("the statement is COPY TO STDOUT, whose data cannot be read here")]
+    CopyOutput,
+    /// The statement starts replication, which this client does not support.
+    #[error("the statement starts replication, which is not supported")]
+    Replication,
     /// The statement is not a `COPY … TO STDOUT`.
     #[error("the statement is not COPY TO STDOUT")]
     NotCopy,
@@ -215,7 +220,9 @@ impl QueryError {
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Sql(error) => error.closes_connection(),
-            Self::Copy
+            Self::NoCopyData
+            | Self::CopyOutput
+            | Self::Replication
             | Self::NotCopy
             | Self::NotCopyIn
             | Self::Reader(_)

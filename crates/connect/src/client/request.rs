@@ -86,13 +86,13 @@ impl Client {
                     },
                     // Only replication commands start COPY BOTH; this client does not support them.
                     SessionEvent::CopyBoth => {
-                        error.get_or_insert(QueryError::Copy);
+                        error.get_or_insert(QueryError::Replication);
                         self.refuse_copy()?;
                     }
                     // The protocol cannot decline COPY TO STDOUT, so its data is read and
                     // discarded.
                     SessionEvent::CopyOut if !S::ACCEPTS_COPY => {
-                        error.get_or_insert(QueryError::Copy);
+                        error.get_or_insert(QueryError::CopyOutput);
                         self.session.discard_rows(true);
                     }
                     other => sink.handle_event(other)?,
@@ -132,7 +132,7 @@ impl Client {
                 }
                 None => {
                     self.refuse_copy()?;
-                    return Ok(Err(QueryError::Copy));
+                    return Ok(Err(QueryError::NoCopyData));
                 }
             }
         }

@@ -99,13 +99,20 @@ fn copy_out_returns_data_and_refuses_copy_in() {
     assert_eq!(data.iter().filter(|byte| **byte == b'\n').count(), 100_000);
 
     client.query("create temp table t (id int)").unwrap();
-    for sql in ["copy t from stdin", "copy t to stdout", "copy (select 1) to stdout; select 1"] {
-        assert!(matches!(client.query(sql), Err(QueryError::Copy)), "{sql}");
+    let no_data = "the statement is COPY FROM STDIN, but there is no data for it";
+    let output = "the statement is COPY TO STDOUT, whose data cannot be read here";
+    for (sql, message) in [
+        ("copy t from stdin", no_data),
+        ("copy t to stdout", output),
+        ("copy (select 1) to stdout; select 1", output),
+    ] {
+        assert_eq!(client.query(sql).unwrap_err().to_string(), message, "{sql}");
     }
-    for sql in ["copy t from stdin", "copy t to stdout"] {
-        assert!(matches!(client.query_with(sql, &[]), Err(QueryError::Copy)), "{sql}");
+    for (sql, message) in [("copy t from stdin", no_data), ("copy t to stdout", output)] {
+        assert_eq!(client.query_with(sql, &[]).unwrap_err().to_string(), message, "{sql}");
     }
-    assert!(matches!(client.copy_out("copy t from stdin", &mut data), Err(QueryError::Copy)));
+    let error = client.copy_out("copy t from stdin", &mut data).unwrap_err();
+    assert!(matches!(error, QueryError::NoCopyData), "{error}");
     assert!(matches!(client.copy_out("select 1", &mut data), Err(QueryError::NotCopy)));
     let error = client.copy_out("copy nope to stdout", &mut data).unwrap_err();
     assert_eq!(error.sqlstate(), Some("42P01"));
@@ -137,7 +144,7 @@ fn copy_in_sends_data() {
     let error = client.copy_in("copy nope from stdin", &mut &data[..]).unwrap_err();
     assert_eq!(error.sqlstate(), Some("42P01"));
     let error = client.copy_in("copy t to stdout", &mut &data[..]).unwrap_err();
-    assert!(matches!(error, QueryError::Copy), "{error}");
+    assert!(matches!(error, QueryError::CopyOutput), "{error}");
     assert_eq!(client.one_value("select count(*) from t").unwrap().as_deref(), Some("100000"));
 }
 
