@@ -16,6 +16,25 @@ mod read_only;
 mod sample_rate;
 mod slices;
 
+#[cfg(not(feature = "grammar"))]
+mod read_only {
+    use howdah_traffic::Event;
+
+    use super::ExclusionReason;
+
+    /// A detector that finds no event to be read-only: only PostgreSQL's grammar shows that.
+    #[derive(Debug, Default)]
+    pub(crate) struct ReadOnlyNames;
+
+    impl ReadOnlyNames {
+        pub(crate) fn exclusion_reason(&self, _: &Event) -> Option<ExclusionReason> {
+            Some(ExclusionReason::Unreadable)
+        }
+
+        pub(crate) fn remove_session(&self, _: &str) {}
+    }
+}
+
 pub use criteria::{ExclusionReason, Filter};
 pub use event_filter::{EventFilter, ExcludedCounts};
 pub use open_transactions::OpenTransactions;

@@ -19,8 +19,8 @@ pub struct Filter {
     pub sessions: Vec<String>,
     /// Values of `application_name` with which events are kept.
     pub applications: Vec<String>,
-    /// Whether to keep only statements that PostgreSQL's grammar shows to be read-only.
-    #[cfg(feature = "grammar")]
+    /// Whether to keep only statements that PostgreSQL's grammar shows to be read-only. Builds
+    /// without the feature `grammar` keep no statement then.
     pub read_only: bool,
 }
 

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use howdah_traffic::{Action, Event, SessionId};
 
-#[cfg(feature = "grammar")]
-use crate::filter::read_only::ReadOnlyNames;
 use crate::filter::{
     criteria::{ExclusionReason, Filter},
     preambles::{SessionPreambles, is_preamble, repeat_at},
+    read_only::ReadOnlyNames,
     sample_rate::SampleRate,
 };
 
@@ -37,7 +36,6 @@ pub type ExcludedCounts = BTreeMap<ExclusionReason, u64>;
 pub struct EventFilter {
     filter: Filter,
     sample: Option<SampleRate>,
-    #[cfg(feature = "grammar")]
     read_only_names: ReadOnlyNames,
     /// Excluded events of sessions that have no kept event yet.
     preambles: SessionPreambles<ExclusionReason>,
@@ -98,7 +96,6 @@ impl EventFilter {
         if self.sample.is_some_and(|sample| !sample.contains(&event.session)) {
             return Some(ExclusionReason::Sample);
         }
-        #[cfg(feature = "grammar")]
         if self.filter.read_only {
             return self.read_only_names.exclusion_reason(event);
         }
@@ -112,16 +109,10 @@ impl EventFilter {
         goes && self.open.contains(&event.session) && self.can_pass_unchecked(event)
     }
 
-    #[cfg(feature = "grammar")]
     fn can_pass_unchecked(&self, event: &Event) -> bool {
         // The application is checked before the text, so it is not known whether an excluded Parse
         // is read-only.
         !self.filter.read_only || !matches!(event.action, Action::Parse { .. })
-    }
-
-    #[cfg(not(feature = "grammar"))]
-    fn can_pass_unchecked(&self, _event: &Event) -> bool {
-        true
     }
 
     fn admit(&mut self, event: Event) {
@@ -140,7 +131,6 @@ impl EventFilter {
         }
         if matches!(event.action, Action::Disconnect) {
             self.open.remove(&event.session);
-            #[cfg(feature = "grammar")]
             self.read_only_names.remove_session(&event.session);
         } else {
             self.open.insert(event.session.clone());
@@ -163,7 +153,6 @@ impl EventFilter {
                 | ExclusionReason::User
                 | ExclusionReason::Database
         );
-        #[cfg(feature = "grammar")]
         if may_matter
             && self.filter.read_only
             && self.read_only_names.exclusion_reason(event).is_some()

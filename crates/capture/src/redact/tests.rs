@@ -1,6 +1,5 @@
 //! Tests which values are removed, and which parts of a statement are kept.
 
-#[cfg(feature = "grammar")]
 use howdah_sql::grammar::{Effect, classify};
 use howdah_traffic::{CapturedOutcome, CopyInData, Source, Timestamp, WireDetail};
 use proptest::prelude::*;
@@ -253,7 +252,6 @@ proptest! {
         }
     }
 
-    #[cfg(feature = "grammar")]
     #[test]
     fn redacted_statements_stay_parsable((sql, _) in statement()) {
         if classify(sql.as_bytes()).effect != Effect::Unreadable {

@@ -155,7 +155,6 @@ fn late_application_name_keeps_login_and_disconnect() {
     assert_eq!(excluded, ExcludedCounts::from([(ExclusionReason::Application, 3)]));
 }
 
-#[cfg(feature = "grammar")]
 #[test]
 fn read_only_filter_keeps_known_reads() {
     let filter = Filter { read_only: true, ..Filter::default() };

@@ -64,7 +64,6 @@ impl SelectArgs {
             databases: self.database.clone(),
             sessions: self.session.clone(),
             applications: self.application.clone(),
-            #[cfg(feature = "grammar")]
             read_only: self.read_only,
         };
         EventFilter::new(filter, sample)
