@@ -179,9 +179,17 @@ impl Sources {
     fn poll_extension(&mut self, now: Instant, output: &mut PollOutput) {
         if self.extension_due.is_some_and(|due| now >= due) {
             self.extension_due = None;
-            self.extension = ExtensionLocks::attach(&self.server).ok();
             self.reported.extension = [0; 3];
-            output.notes.push("extension locks are traced again".to_owned());
+            match ExtensionLocks::attach(&self.server) {
+                Ok(locks) => {
+                    self.extension = Some(locks);
+                    output.notes.push("extension locks are traced again".to_owned());
+                }
+                Err(error) => {
+                    self.extension_due = Some(now + BUDGET_COOL_DOWN);
+                    output.notes.push(format!("extension locks are still not traced: {error}"));
+                }
+            }
         }
         let Some(locks) = &mut self.extension else { return };
         let (gathered, budget, cost) = (&mut self.totals, &mut self.budget, self.cost_of_lock);
