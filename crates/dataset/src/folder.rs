@@ -102,6 +102,9 @@ impl Folder {
         {
             return Err(ReadError::OtherKind { dir: folder.dir, expected: kind, found });
         }
+        if head.format != kind.format() {
+            return Err(ReadError::NotADataset { dir: folder.dir, kind });
+        }
         if !kind.supports(head.version) {
             let (found, supported) = (head.version, kind.version());
             return Err(ReadError::Version { path, found, supported });

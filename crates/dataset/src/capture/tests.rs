@@ -360,6 +360,8 @@ fn invalid_capture_is_reported_with_path() {
     let error = open();
     assert!(matches!(error, ReadError::Version { found: 5, supported: 4, .. }));
     assert!(error.to_string().contains("capture.json"), "{error}");
+    fs::write(dir.join("capture.json"), r#"{"format":"other","version":4}"#).unwrap();
+    assert!(matches!(open(), ReadError::NotADataset { .. }));
     let file = scratch.path().join("a-file");
     fs::write(&file, "text").unwrap();
     assert!(matches!(Capture::open(&file).unwrap_err(), ReadError::NotADataset { .. }));
