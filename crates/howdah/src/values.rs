@@ -11,21 +11,22 @@ use howdah_top::units::{parse_duration, parse_size};
 ///
 /// The text is not a valid duration; the error shows the expected notation.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    parse_duration(text)
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| {
-            "write a time such as 500ms, 10s, 5m or 1h (a bare number is seconds)".to_owned()
-        })
+    time_or_zero(text).ok().filter(|time| !time.is_zero()).ok_or_else(notation)
 }
 
-/// Like [`time`], but also accepts 0.
+/// Like [`time`], but also accepts zero.
 ///
 /// # Errors
 ///
 /// See [`time`].
 pub(crate) fn time_or_zero(text: &str) -> Result<Duration, String> {
-    if text == "0" { Ok(Duration::ZERO) } else { time(text) }
+    parse_duration(text)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(notation)
+}
+
+fn notation() -> String {
+    "write a time such as 500ms, 10s, 5m or 1h (a bare number is seconds)".to_owned()
 }
 
 /// Returns a parser of durations within a range in seconds; see [`time`].
@@ -77,9 +78,8 @@ pub(crate) const DATA_RATE_MAX: u64 = 1 << 40;
 /// See [`time`].
 pub(crate) fn short_time(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
-        Ok(0.0) => Ok(Duration::ZERO),
-        Ok(_) => Err(format!("add a unit: {text}ms or {text}s")),
-        Err(_) => time(text),
+        Ok(number) if number != 0.0 => Err(format!("add a unit: {text}ms or {text}s")),
+        _ => time_or_zero(text),
     }
 }
 
@@ -102,7 +102,12 @@ fn short_times_need_a_unit() {
         assert!(time(text).is_err(), "{text}");
     }
     assert_eq!(short_time("0.5ms"), Ok(Duration::from_micros(500)));
-    assert_eq!(short_time("0"), Ok(Duration::ZERO));
+    for text in ["0", "0.0", "0ms", "0s"] {
+        assert_eq!(
+            (short_time(text), time_or_zero(text)),
+            (Ok(Duration::ZERO), Ok(Duration::ZERO))
+        );
+    }
     assert!(short_time_above_zero("0").is_err() && short_time_above_zero("0ms").is_err());
     assert_eq!(short_time("100"), Err("add a unit: 100ms or 100s".to_owned()));
 }
@@ -123,7 +128,6 @@ fn listen_addresses_are_literal() {
 fn range_is_in_the_error_and_rates_need_a_unit() {
     assert_eq!(time_in_range(5.0..=600.0)("1m"), Ok(Duration::from_secs(60)));
     assert_eq!(time_in_range(5.0..=600.0)("1s"), Err("write a time from 5s to 600s".to_owned()));
-    assert_eq!(time_or_zero("0"), Ok(Duration::ZERO));
     let rate = data_rate(DATA_RATE_MAX);
     assert_eq!(rate("50MB"), Ok(50 << 20));
     for text in ["50", "0B", "2000TB", "MB", "50 MB", "-1MB"] {
