@@ -36,21 +36,17 @@ impl<'a> PlanNode<'a> {
         plans.into_iter().flatten().filter_map(PlanNode::new)
     }
 
-    /// Returns the node as EXPLAIN names it in text: `Index Scan using orders_pkey on orders o`.
+    /// Returns the node's first line in EXPLAIN's text format, without the estimates: `Index Scan
+    /// using orders_pkey on orders o`.
     pub(super) fn title(self) -> String {
         let mut title = String::new();
-        if let Some(side @ ("Left" | "Right" | "Full" | "Semi" | "Anti")) = self.text("Join Type") {
-            title.push_str(side);
-            title.push(' ');
-        }
-        if let Some(strategy @ ("Hashed" | "Sorted" | "Mixed")) = self.text("Strategy") {
-            title.push_str(strategy);
-            title.push(' ');
-        }
         if self.value.get("Parallel Aware").and_then(Value::as_bool) == Some(true) {
             title.push_str("Parallel ");
         }
-        title.push_str(self.kind);
+        title.push_str(&self.name());
+        if self.text("Scan Direction") == Some("Backward") {
+            title.push_str(" Backward");
+        }
         if let Some(index) = self.text("Index Name") {
             title.push_str(&format!(" using {index}"));
         }
@@ -64,7 +60,24 @@ impl<'a> PlanNode<'a> {
         title
     }
 
-    /// Returns the estimates as EXPLAIN writes them in text.
+    /// Returns the name of the node's kind as in EXPLAIN's text format.
+    fn name(self) -> String {
+        if let Some(join) = self.join() {
+            return join;
+        }
+        let name = match (self.kind, self.text("Strategy")) {
+            ("Aggregate", strategy) => aggregate_name(strategy),
+            ("SetOp", Some("Hashed")) => "HashSetOp",
+            ("ModifyTable", _) => self.text("Operation").unwrap_or(self.kind),
+            (kind, _) => kind,
+        };
+        match self.text("Partial Mode") {
+            Some(mode @ ("Partial" | "Finalize")) => format!("{mode} {name}"),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Returns the estimated costs and rows, in the notation of EXPLAIN's text format.
     pub(super) fn estimates(self) -> String {
         let (startup, total) = (self.number("Startup Cost"), self.number("Total Cost"));
         format!("cost={startup:.2}..{total:.2} rows={:.0}", self.rows())
@@ -107,7 +120,8 @@ impl<'a> PlanNode<'a> {
         matches!(self.kind, "Bitmap Index Scan" | "BitmapAnd" | "BitmapOr")
     }
 
-    /// Returns how the node scans a relation; `None` if it scans none.
+    /// Returns the node's scan; `None` if the node is not a scan, or only the index part of a
+    /// bitmap scan.
     pub(super) fn scan(self) -> Option<Scan> {
         if !self.kind.ends_with("Scan") || self.kind == "Bitmap Index Scan" {
             return None;
@@ -166,12 +180,7 @@ impl<'a> PlanNode<'a> {
             | "SetOp" | "Recursive Union" | "LockRows" | "Limit" | "Merge Append" => {
                 Some(self.kind.to_owned())
             }
-            "Aggregate" => Some(match self.text("Strategy") {
-                Some("Hashed") => "HashAggregate".to_owned(),
-                Some("Sorted") => "GroupAggregate".to_owned(),
-                Some("Mixed") => "MixedAggregate".to_owned(),
-                _ => "Aggregate".to_owned(),
-            }),
+            "Aggregate" => Some(aggregate_name(self.text("Strategy")).to_owned()),
             _ => None,
         }
         // The partial half of an aggregate depends on parallel workers.
@@ -182,6 +191,15 @@ impl<'a> PlanNode<'a> {
     pub(super) fn sort_key(self) -> Option<String> {
         let normalize = |key: &str| howdah_sql::normalize(key.as_bytes());
         Some(self.texts("Sort Key")?.map(normalize).collect::<Vec<_>>().join(", "))
+    }
+}
+
+fn aggregate_name(strategy: Option<&str>) -> &'static str {
+    match strategy {
+        Some("Hashed") => "HashAggregate",
+        Some("Sorted") => "GroupAggregate",
+        Some("Mixed") => "MixedAggregate",
+        _ => "Aggregate",
     }
 }
 

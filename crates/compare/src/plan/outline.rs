@@ -97,3 +97,35 @@ fn outline_has_no_constants() {
     assert!(text.contains("\n  -> Seq Scan on orders o  (cost=0.00..2.00 rows=3)\n"), "{text}");
     assert_eq!(outline(&serde_json::json!([{}])), None);
 }
+
+#[test]
+fn nodes_are_named_as_in_explain() {
+    for (node, title) in [
+        (r#"{"Node Type": "Hash Join", "Join Type": "Left"}"#, "Hash Left Join"),
+        (r#"{"Node Type": "Nested Loop", "Join Type": "Anti"}"#, "Nested Loop Anti Join"),
+        (r#"{"Node Type": "Merge Join", "Join Type": "Inner"}"#, "Merge Join"),
+        (
+            r#"{"Node Type": "Hash Join", "Join Type": "Semi", "Parallel Aware": true}"#,
+            "Parallel Hash Semi Join",
+        ),
+        (
+            r#"{"Node Type": "Aggregate", "Strategy": "Hashed", "Partial Mode": "Partial"}"#,
+            "Partial HashAggregate",
+        ),
+        (
+            r#"{"Node Type": "Aggregate", "Strategy": "Plain", "Partial Mode": "Simple"}"#,
+            "Aggregate",
+        ),
+        (
+            r#"{"Node Type": "ModifyTable", "Operation": "Update", "Relation Name": "t"}"#,
+            "Update on t",
+        ),
+        (
+            r#"{"Node Type": "Index Scan", "Scan Direction": "Backward", "Index Name": "i"}"#,
+            "Index Scan Backward using i",
+        ),
+    ] {
+        let node: Value = serde_json::from_str(node).unwrap();
+        assert_eq!(PlanNode::new(&node).unwrap().title(), title);
+    }
+}
