@@ -5,9 +5,10 @@
 //! cargo run --release --package howdah-compare --example calibrate -- RUN RUN RUN RUN RUN RUN…
 //! ```
 //!
-//! All runs are of one unchanged setup, at least six of them. Prints a table in Markdown: the
-//! verdicts of 1,000 random splits and the queries that were called changed, then for each of the queries with the most total time the share
-//! of 200 splits in which it is found when its executions on one side are scaled by 1.3.
+//! All runs are of one unchanged setup, at least six of them. Prints tables in Markdown: the
+//! verdicts of 1,000 random splits and the queries that were called changed, then for each of the
+//! queries with the most total time the share of 200 splits in which it is found when its
+//! executions on one side are scaled by 1.3.
 
 #![allow(clippy::print_stdout, reason = "the tables are the result")]
 

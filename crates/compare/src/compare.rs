@@ -1,8 +1,8 @@
-//! Computes a [`Comparison`] from two [`Samples`].
+//! Computes a [`Comparison`] of two runs, or of several runs on each side ([`runs`]).
 //!
-//! For each query that both runs executed often enough: the shift of the logarithm of service time,
-//! with its interval and p-value; p-values are adjusted over all queries. Then [`classify()`] gives
-//! the verdict.
+//! For two runs, the shift of the logarithm of service time is estimated for each query that both
+//! runs executed often enough, with an interval and a p-value. The p-values are adjusted over all
+//! queries. Then [`classify()`] gives the verdict.
 
 mod classify;
 mod runs;
@@ -262,7 +262,7 @@ impl Noise {
     }
 }
 
-/// One query in both runs.
+/// The executions of one query on both sides; `None` for a side without the query.
 struct Pair<'a> {
     base: Option<&'a Query>,
     run: Option<&'a Query>,
@@ -317,8 +317,8 @@ impl Pair<'_> {
         LatencyBins::new(self.base?.histogram(), self.run?.histogram())
     }
 
-    /// Returns the difference of total times. If the runs executed the query a different number of
-    /// times, this is the difference of the means times the executions of the base.
+    /// Returns the difference of the mean times, multiplied by the executions of the base. If only
+    /// one side has timed executions, returns their total time, negative for the base.
     fn impact_us(&self) -> f64 {
         let timed = |query: Option<&Query>| query.map_or(0, Query::timed);
         let mean = |query: Option<&Query>| query.map_or(0.0, Query::mean_us);

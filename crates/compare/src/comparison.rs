@@ -1,4 +1,4 @@
-//! [`Comparison`]: the result of comparing two runs.
+//! [`Comparison`]: the result of comparing the runs of two setups.
 
 use howdah_sql::Fingerprint;
 use howdah_traffic::SqlState;
@@ -13,11 +13,11 @@ use crate::{
 pub struct Comparison {
     /// The settings that define a change.
     pub settings: CompareSettings,
-    /// The base run.
+    /// The totals of all runs of the base's setup.
     pub base: Side,
-    /// The assessed run.
+    /// The totals of all assessed runs.
     pub run: Side,
-    /// The result of a second run of the base's setup, if there was one.
+    /// The second run of the base's setup that measured the noise, if there was one.
     pub control: Option<Control>,
     /// Each run of the base's setup; `base` is their sum.
     pub base_runs: Vec<Side>,
@@ -25,25 +25,25 @@ pub struct Comparison {
     pub run_runs: Vec<Side>,
     /// The verdict on the workload.
     pub verdict: Overall,
-    /// Every query of either run, the largest increase of total time first.
+    /// Every query of either side, the largest [`QueryComparison::impact_us`] first.
     pub queries: Vec<QueryComparison>,
-    /// Reasons why the two runs are hard to compare.
+    /// Reasons why the runs are hard to compare.
     pub caveats: Vec<Caveat>,
-    /// The factor by which the typical query changed: 1 if only single queries changed. `None` if
-    /// no query had enough executions.
+    /// The median factor by which the queries changed: about 1 if only a few changed. `None` if no
+    /// query had enough executions.
     pub drift: Option<f64>,
     /// The factor by which the calibration statement was slower in the assessed runs than in those
     /// of the base; `None` if it was not measured in all of them.
     pub machine: Option<f64>,
-    /// The share of the base's total time that the undecided queries may have added; `None` if not
-    /// known.
+    /// The share of the base's total time that the undecided queries may have added; `None` if a
+    /// query is undecided and fewer than four runs were compared.
     pub undecided_share: Option<f64>,
 }
 
 /// The totals of one run, or of all runs of one setup.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Side {
-    /// The run's description.
+    /// The description of the first run; it is complete only if all runs are.
     pub info: RunInfo,
     /// Executions sent to the server.
     pub calls: u64,
@@ -51,22 +51,23 @@ pub struct Side {
     pub errors: u64,
     /// Executions that were captured but never sent.
     pub skipped: u64,
-    /// Total time of the successful executions.
+    /// Total time of the successful executions, in microseconds.
     pub total_us: u64,
     /// Executions that belong to no query of the comparison.
     pub unattributed: u64,
 }
 
-/// A second run of the base's setup, which measures the differences without a change.
+/// A second run of the base's setup, which shows how much two runs differ without a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Control {
     /// The run's description.
     pub info: RunInfo,
-    /// The factor by which the typical query differed from the base run, in either direction.
+    /// The factor by which the time of the typical query differed between the two runs, in either
+    /// direction: at least 1.
     pub noise: f64,
 }
 
-/// One query in both runs.
+/// The comparison of one query between the two sides.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct QueryComparison {
@@ -75,30 +76,32 @@ pub struct QueryComparison {
     /// Normalized text of the query, and the role and database of an example, as far as the runs
     /// have them.
     pub text: QueryText,
-    /// How the query changed, if it did.
+    /// How the query changed, or why that is not known.
     pub verdict: QueryVerdict,
-    /// Measures in the base run, if the query was part of it.
+    /// Measures over all runs of the base's setup, if one of them contains the query.
     pub base: Option<Measures>,
-    /// Measures in the assessed run, if the query was part of it.
+    /// Measures over all assessed runs, if one of them contains the query.
     pub run: Option<Measures>,
-    /// Measures in each run of the base's setup.
+    /// Measures in each run of the base's setup; `None` for runs without the query.
     pub base_runs: Vec<Option<Measures>>,
-    /// Measures in each assessed run.
+    /// Measures in each assessed run; `None` for runs without the query.
     pub run_runs: Vec<Option<Measures>>,
-    /// Change of typical executions, if there were enough of them.
+    /// Change of typical executions, if there were enough of them on both sides.
     pub change: Option<Change>,
-    /// Change of the mean, with its interval at 99 %; `None` if the mean changed too little for a
-    /// verdict on the tail, or if the verdict did not depend on it.
+    /// Change of the mean, with its interval at 99 %; `None` if it is too small, or rests on too
+    /// few executions, for a verdict on the tail. Not computed for two runs whose typical
+    /// executions changed.
     pub mean_change: Option<Interval>,
-    /// Factor by which the query differed between base and control, if there is a control.
+    /// Factor by which the query's time differed between the base and the control run; `None`
+    /// without a control run, or if there were too few executions.
     pub noise: Option<f64>,
-    /// The smallest factor that these runs would have shown to be a change; `None` unless each side
-    /// has several runs.
+    /// The smallest factor of change that the runs could have shown; `None` if fewer than four runs
+    /// were compared, or if there were too few executions.
     pub detectable: Option<f64>,
-    /// The largest factor that these runs do not exclude: the upper end of the interval, widened by
-    /// the shift of the machine; `None` unless each side has several runs.
+    /// The largest factor of change that the runs do not exclude: the upper end of the interval,
+    /// widened by the shift of the machine. `None` whenever `detectable` is.
     pub largest: Option<f64>,
-    /// Distribution of the executions over latencies, if both sides have any.
+    /// Distribution of the executions over latencies; `None` if a side does not contain the query.
     pub latencies: Option<LatencyBins>,
     /// Time that the change costs (or saves, if negative) over all executions of the base run, in
     /// µs. If only one side executed the query, this is the total time there, negative if that is
@@ -108,14 +111,14 @@ pub struct QueryComparison {
     pub errors: Vec<ErrorChange>,
     /// The change of the query's plan, if plans were requested and differ.
     pub plan_change: Option<String>,
-    /// The plans on both servers, if they were requested.
+    /// The plans on both servers, if they were requested and are available.
     pub plans: Option<Plans>,
     /// Whether the replay deduced the types of the query's parameters because the capture has none.
     pub types_deduced: bool,
 }
 
-/// The measures of one query in one run. Times are in microseconds and cover only successful
-/// executions.
+/// The measures of one query in one run, or over all runs of a side. Times are in microseconds and
+/// cover only successful executions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measures {
     /// Executions sent to the server.
@@ -140,7 +143,7 @@ pub struct Measures {
     pub max_us: u64,
     /// Sum of all times.
     pub total_us: u64,
-    /// Rows per execution, where the server reported them.
+    /// Mean number of rows per execution, over those for which the server reported it.
     pub rows_mean: Option<f64>,
 }
 
@@ -193,18 +196,18 @@ pub struct ErrorChange {
 }
 
 impl ErrorChange {
-    /// Whether only the assessed run had such failures.
+    /// Whether only the assessed runs had such failures.
     pub fn is_new(&self) -> bool {
         self.base == 0
     }
 
-    /// Whether only the base run had such failures.
+    /// Whether only the base runs had such failures.
     pub fn is_gone(&self) -> bool {
         self.run == 0
     }
 }
 
-/// A reason why two runs are hard to compare.
+/// A reason why runs are hard to compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Caveat {
@@ -220,16 +223,16 @@ pub enum Caveat {
     /// Nearly all classified queries changed by about [`Comparison::drift`]: perhaps because of the
     /// machine, not the change.
     EverythingMoved,
-    /// The machine was not the same: the calibration statement, which reads no table, changed by
-    /// [`Comparison::machine`].
+    /// The speed of the machine differed between the sides: the time of the calibration statement,
+    /// which reads no table, changed by [`Comparison::machine`].
     MachineChanged,
-    /// Runs of one setup differ so much among themselves that some queries are undecided.
+    /// Some queries are undecided, because the runs or the machine differ too much.
     RunsVary {
         /// Number of undecided queries.
         queries: usize,
     },
-    /// Parameter types of some queries were deduced in one or both of the runs: their plans may
-    /// differ from those in production.
+    /// The replay deduced the parameter types of some queries: their plans may differ from those in
+    /// production.
     TypesDeduced {
         /// Number of queries with deduced types.
         queries: usize,

@@ -26,7 +26,7 @@ const QUERIES_MAX: usize = 20;
 /// parameter values.
 const GENERIC_PLAN_SINCE: u32 = 160_000;
 
-/// Executions of the changed queries, one of each, as examples to plan.
+/// Example executions to plan, at most one per query.
 #[derive(Debug, Default)]
 pub struct Examples(HashMap<Fingerprint, StatementInfo>);
 
@@ -116,11 +116,11 @@ fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint>
 }
 
 /// Sets [`plan_change`](crate::QueryComparison::plan_change) and
-/// [`plans`](crate::QueryComparison::plans) of the changed queries, by requesting the plan of one
-/// execution, with its values, from both servers.
+/// [`plans`](crate::QueryComparison::plans) of the changed queries, at most 20, by requesting the
+/// plan of one execution from both servers.
 ///
-/// Returns the queries whose plans are not available, with the errors; a plan that did not change
-/// is not included. Nothing is executed: plain EXPLAIN is used, in a read-only transaction.
+/// Returns the queries whose plans are not available, with the errors. Nothing is executed: plain
+/// EXPLAIN is used, in a read-only transaction.
 ///
 /// # Errors
 ///
@@ -173,7 +173,7 @@ struct PlanServer<'t> {
     /// Whether statements are planned in the database they were captured in, not in the target's.
     ///
     /// True if the target's database is one of the captured ones: the target is then a copy of the
-    /// captured server. Any other database was mapped to, or is only a default.
+    /// captured server. Otherwise, the target's database is tried first.
     uses_captured_database: bool,
     clients: HashMap<String, Client>,
 }
@@ -268,7 +268,8 @@ impl<'t> PlanServer<'t> {
     }
 }
 
-/// Whether the database does not exist, or lacks a table, schema or function of the statement.
+/// Whether the error says that the database does not exist, or lacks a table, schema or function of
+/// the statement.
 fn is_wrong_database(error: &ExplainError) -> bool {
     match error {
         ExplainError::Connect { .. } => !error.is_fatal(),

@@ -76,10 +76,10 @@ pub struct Violation {
     pub condition: FailOn,
     /// Identifies the query.
     pub fingerprint: Fingerprint,
-    /// The metric in the base run, in microseconds or as a count; `None` if the base run does not
-    /// contain the query.
+    /// The metric on the side of the base, in microseconds or as a count; `None` if the base does
+    /// not contain the query, or not often enough for a time.
     pub base: Option<f64>,
-    /// The metric in the assessed run, in the same unit.
+    /// The metric on the assessed side, in the unit of `base`.
     pub run: f64,
 }
 
@@ -199,7 +199,8 @@ impl FailOn {
         value > limit || self.is_inclusive && value == limit
     }
 
-    /// Whether the increase of a ratio of times is statistically significant.
+    /// Whether resampling shows that the metric increased. `true` without a test for `max`, counts,
+    /// fixed limits and ratios below 1.
     fn is_significant(
         &self,
         fingerprint: Fingerprint,
@@ -224,8 +225,9 @@ impl FailOn {
         low > 1.0
     }
 
-    /// Whether several runs on each side agree that a ratio of times increased. Only the variance
-    /// of this query between runs is used, not that of other queries.
+    /// Whether the runs agree that the metric increased. `true` without a test for counts, fixed
+    /// limits, ratios below 1 and fewer than four runs. Only the variance of this query between
+    /// runs is used, not that of other queries.
     fn is_significant_between_runs(&self, query: &QueryComparison) -> bool {
         const CONFIDENCE: f64 = 0.99;
         let Limit::Ratio(limit) = self.limit else { return true };

@@ -16,11 +16,12 @@ pub struct LatencyBins {
 /// Maximum number of bins, which is what a small chart can show.
 const BINS_MAX: f64 = 40.0;
 
-/// Narrowest bins: 10 % of the latency.
+/// Minimum ratio of the two edges of a bin.
 const RATIO_MIN: f64 = 1.1;
 
 impl LatencyBins {
-    /// Divides the latencies into bins of equal ratio; `None` if there are none.
+    /// Counts the executions of both sides in bins of equal ratio; returns `None` if there are no
+    /// executions.
     pub(crate) fn new(base: &PercentileHistogram, run: &PercentileHistogram) -> Option<Self> {
         // A latency of 0 µs counts as 1 µs.
         let values = || base.counts().chain(run.counts()).map(|(value, _)| value.max(1) as f64);

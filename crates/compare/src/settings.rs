@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-/// Defines which differences between two runs count as a change.
+/// The thresholds that define which differences between runs count as a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompareSettings {
     /// Minimum factor of a change, in either direction. Default 1.25.
@@ -12,21 +12,22 @@ pub struct CompareSettings {
     /// detect. 1.25 is above such differences, and far enough below 1.5 for the confidence interval
     /// of a query with a few dozen executions.
     pub change_min: ChangeFactor,
-    /// The same when each side has several runs, which show how much runs differ. Default 1.2.
+    /// Minimum factor of a change when at least four runs are compared, because these show how much
+    /// runs differ. Default 1.2.
     pub change_min_between_runs: ChangeFactor,
     /// Minimum change of a typical execution. Default 50 µs.
     ///
     /// Smaller differences may come from the operating system's scheduler on either machine. With a
     /// control run, which measures such noise, a fifth of the floor is used.
     pub floor: Duration,
-    /// Minimum change of a typical execution when each side has several runs, which show how much
-    /// runs differ. Default 10 µs: smaller changes rarely matter to applications.
+    /// Minimum change of a typical execution when at least four runs are compared. Default 10 µs:
+    /// smaller changes rarely matter to applications.
     pub floor_between_runs: Duration,
-    /// "No change" is claimed only if a change by this factor, in either direction, is excluded.
-    /// Default 1.5.
+    /// Maximum factor of change, in either direction, that the interval of a query may contain for
+    /// the verdict "no change" of four or more runs. Default 1.5.
     pub no_change_max: ChangeFactor,
-    /// The verdict on several runs is "no change" although queries are undecided if these may have
-    /// added at most this share to the base's total time. Default 0.1.
+    /// Maximum share of the base's total time that undecided queries may have added for the verdict
+    /// on the workload to be "no change". Default 0.1.
     pub undecided_share_max: f64,
     /// Minimum number of successful executions of a query on each side, over all its runs. Default
     /// 15.
@@ -39,8 +40,8 @@ pub struct CompareSettings {
 }
 
 impl CompareSettings {
-    /// Returns settings with this smallest change, however many runs there are; without one, with
-    /// the defaults.
+    /// Returns the settings with `change_min` as the minimum factor for any number of runs; without
+    /// a value, returns them unchanged.
     #[must_use]
     pub fn with_change_min(self, change_min: Option<ChangeFactor>) -> Self {
         Self {

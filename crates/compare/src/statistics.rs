@@ -1,4 +1,4 @@
-//! The statistics of a comparison. They work on plain numbers and know no queries, runs or files.
+//! The statistics of a comparison, computed from plain numbers.
 //!
 //! Latencies are skewed, heavy in the tail, tied (whole microseconds) and autocorrelated: a
 //! checkpoint slows everything for seconds. So the shift is measured on logarithms by ranks

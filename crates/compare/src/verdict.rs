@@ -10,16 +10,16 @@ pub enum QueryVerdict {
     Slower(ChangedPart),
     /// The query got faster.
     Faster(ChangedPart),
-    /// Several runs exclude a change that matters, or two runs show none that is certain, large
-    /// enough and above the noise.
+    /// Several runs exclude a change that matters, or two runs show none that is certain and large
+    /// enough.
     NoChange,
     /// Neither a change nor its absence is certain: the runs or the machine differ too much.
     Undecided,
-    /// Too few successful executions on one of the sides.
+    /// Too few successful executions on at least one side.
     TooFew,
-    /// The query was executed in the base run only.
+    /// The query was executed in base runs only.
     OnlyInBase,
-    /// The query was executed in the assessed run only.
+    /// The query was executed in assessed runs only.
     OnlyInRun,
 }
 
@@ -47,7 +47,8 @@ impl QueryVerdict {
         }
     }
 
-    /// Returns which executions changed, if any did.
+    /// Returns the part of the executions that changed; `None` if the query is neither slower nor
+    /// faster.
     pub const fn part(self) -> Option<ChangedPart> {
         match self {
             Self::Slower(part) | Self::Faster(part) => Some(part),
@@ -96,12 +97,12 @@ pub enum Overall {
     NoChange,
     /// No query is known to have changed, but some may have: runs differ too much to say.
     NotComparable,
-    /// No query was executed often enough in both runs.
+    /// No query was executed often enough on both sides.
     TooFew,
 }
 
 impl Overall {
-    /// Combines the verdicts on the queries.
+    /// Derives the verdict on the workload from the verdicts on its queries.
     pub fn from_verdicts(verdicts: impl IntoIterator<Item = QueryVerdict>) -> Self {
         let (mut slower, mut faster, mut same, mut undecided) = (false, false, false, false);
         for verdict in verdicts {

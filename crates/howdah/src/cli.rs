@@ -1,4 +1,4 @@
-//! The command line: global options, and how arguments become values.
+//! Parses the command line, with defaults from the environment and `howdah.toml`.
 //!
 //! A value comes from the command line, else from the environment, else from `howdah.toml`, else
 //! from the option's default. An option is declared once, in a command's `Args`: this module gives
@@ -21,8 +21,8 @@ use crate::{
     terminal::write_stderr,
 };
 
-/// Returns the version, and what else a bug report should name. The build of packages sets
-/// `HOWDAH_COMMIT`.
+/// Returns the version, commit, target and features, for bug reports. `HOWDAH_COMMIT` is set when
+/// packages are built.
 fn build_facts() -> String {
     let features: Vec<&str> =
         [("grammar", cfg!(feature = "grammar")), ("fetch", cfg!(feature = "fetch"))]
@@ -51,7 +51,7 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: RootCommand,
-    /// Which configuration files are used or skipped, and why; printed to stderr.
+    /// Notices about configuration files and environment variables, to be printed to stderr.
     #[arg(skip)]
     pub(crate) config_notices: Vec<String>,
 }
@@ -65,7 +65,7 @@ Options can also be set in howdah.toml ([replay] rate = 2) and in the environmen
 pub(crate) enum StartupError {
     /// Invalid arguments, or a request for help or the version.
     Usage(clap::Error),
-    /// The configuration file is invalid.
+    /// The configuration file is invalid or cannot be read.
     Config(anyhow::Error),
 }
 
@@ -111,7 +111,8 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Cli, StartupError> {
     }
 }
 
-/// Returns the command tree with the file's values as defaults, and notices about the file.
+/// Returns the command tree with the configuration file's values as defaults, and notices about the
+/// files that were used or skipped.
 fn configured(args: &[OsString]) -> anyhow::Result<(clap::Command, Vec<String>)> {
     let Discovery { file, skipped } = ConfigFile::find(config_argument(args))?;
     let mut notices: Vec<String> = skipped.iter().map(ToString::to_string).collect();
@@ -185,7 +186,8 @@ fn variables(command: &clap::Command) -> Vec<String> {
     own.chain(command.get_subcommands().flat_map(variables)).collect()
 }
 
-/// Returns the variable that a refused value came from, if the option is not on the command line.
+/// Returns the environment variable that an invalid value came from; `None` if the option is on the
+/// command line.
 fn env_variable_for_error(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -206,8 +208,7 @@ fn env_variable_for_error(error: &clap::Error) -> Option<String> {
 
 /// Returns the file named by `--config` or HOWDAH_CONFIG.
 ///
-/// The file may supply required values, so it must be known before clap parses the arguments;
-/// this looks for that one option only.
+/// The file may supply required values, so it must be known before clap parses the arguments.
 fn config_argument(args: &[OsString]) -> Option<PathBuf> {
     let mut args = args.iter().skip(1).take_while(|arg| *arg != "--");
     while let Some(arg) = args.next() {
@@ -221,8 +222,8 @@ fn config_argument(args: &[OsString]) -> Option<PathBuf> {
     std::env::var_os("HOWDAH_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Sets the variable names: `replay --map-user` is HOWDAH_REPLAY_MAP_USER. The help states this
-/// rule once instead of repeating the name at each option.
+/// Gives each option its environment variable: HOWDAH_REPLAY_MAP_USER for `replay --map-user`. The
+/// help states this rule once instead of repeating the name at each option.
 fn with_environment(command: clap::Command, prefix: &str) -> clap::Command {
     command
         .mut_args(|arg| match (arg.get_long(), arg.get_env()) {

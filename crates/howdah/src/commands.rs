@@ -1,4 +1,4 @@
-//! The commands, one per file.
+//! The commands, one module each.
 //!
 //! # Adding a command
 //!

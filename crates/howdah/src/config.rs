@@ -1,6 +1,6 @@
 //! `howdah.toml`: defaults for the options of all commands.
 //!
-//! A key is the long name of an option. Global options come first, those of one command go into
+//! A key is the long name of an option. Global options come first, and those of one command are in
 //! the section named after it; `[capture.import]` is the section of a subcommand:
 //!
 //! ```toml
@@ -92,23 +92,23 @@ impl ConfigFile {
         Ok(Discovery { file: None, skipped })
     }
 
-    /// The file's path.
+    /// Returns the path from which the file was read.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file's full text.
+    /// Returns the text of the file.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the file was named or found.
+    /// Returns the way in which the file was chosen.
     pub(crate) fn source(&self) -> ConfigSource {
         self.source
     }
 
-    /// Whether the file has a section that a server reads itself. `false` for a file that is not
-    /// valid TOML; parsing the whole file reports that.
+    /// Whether the file has a section of this name. `false` for a file that is not valid TOML;
+    /// parsing the whole file reports that.
     pub(crate) fn has_section(&self, name: &str) -> bool {
         DeTable::parse(&self.text).is_ok_and(|document| document.get_ref().contains_key(name))
     }
@@ -131,7 +131,7 @@ impl ConfigFile {
         if found.is_empty() { Ok(command) } else { Err(self.problems(found)) }
     }
 
-    /// The number of values the file sets.
+    /// Returns the number of values that the file sets; 0 if it is not valid TOML.
     pub(crate) fn len(&self) -> usize {
         DeTable::parse(&self.text).map_or(0, |document| count_values(document.get_ref()))
     }
@@ -269,7 +269,7 @@ fn checked_values(arg: &Arg, value: &Spanned<DeValue<'_>>) -> Result<Vec<String>
     Ok(texts)
 }
 
-/// A scalar as it would be written on the command line.
+/// Returns a scalar as it would be written on the command line, or an error for other values.
 fn text(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.clone().into_owned()),

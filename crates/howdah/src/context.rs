@@ -18,7 +18,7 @@ use crate::{
     terminal::{Stdout, StdoutLock, StdoutWriter, Terminal},
 };
 
-/// The process around a command: output streams, signals and metrics, set up according to the
+/// The environment of a command: output streams, signals and metrics, set up according to the
 /// global options.
 #[derive(Debug)]
 pub(crate) struct CommandContext {
@@ -66,8 +66,8 @@ impl CommandContext {
         self.messages().report(line);
     }
 
-    /// Reports where a server listens. Prints nothing if the same is logged as JSON at level info,
-    /// because collectors expect only JSON on stderr.
+    /// Reports where a server listens. Prints nothing if the log is JSON and has level info:
+    /// collectors expect only JSON on stderr, and the caller logs the address, too.
     pub(crate) fn announce(&self, line: impl fmt::Display) {
         if !(self.logs_json && tracing::enabled!(tracing::Level::INFO)) {
             self.report(line);
@@ -95,7 +95,7 @@ impl CommandContext {
         self.interrupt.flag()
     }
 
-    /// Properties of the output streams.
+    /// Returns the properties of the output streams.
     pub(crate) fn terminal(&self) -> Terminal {
         self.terminal
     }
@@ -105,7 +105,8 @@ impl CommandContext {
         &self.registry
     }
 
-    /// Returns the configuration file named by the user. Its values are already in the options.
+    /// Returns the configuration file that the user named, if any. Its values are already in the
+    /// options.
     pub(crate) fn config(&self) -> Option<PathBuf> {
         self.config.clone()
     }
@@ -121,7 +122,7 @@ impl CommandContext {
     }
 }
 
-/// Prints messages for people to stderr, from any thread.
+/// A handle for printing messages to stderr from any thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Messages {
     bars: Bars,

@@ -21,7 +21,7 @@ use crate::{
     terminal::{self, StdoutClosed},
 };
 
-/// Adds advice to an error.
+/// Extension of `Result` that adds advice to an error.
 pub(crate) trait WithHint<T> {
     /// Adds a line `hint: …` to be printed after the error. Hints appear in the order they were
     /// added.
@@ -45,7 +45,8 @@ pub(crate) fn wrong_usage(message: impl fmt::Display) -> anyhow::Error {
     WrongUsage(message.to_string()).into()
 }
 
-/// Reports a failure on stderr and returns the exit code.
+/// Returns the exit code of a command, and reports a failure on stderr. Standard output that its
+/// reader closed is not a failure.
 pub(crate) fn exit_code(result: anyhow::Result<CommandOutcome>) -> ExitCode {
     let error = match result {
         Ok(outcome) => return outcome.into(),

@@ -17,7 +17,7 @@ pub(crate) struct IdentityArgs {
 }
 
 impl IdentityArgs {
-    /// Returns the mapping, without a single database for all sessions.
+    /// Returns the mapping that the options describe; it has no single database for all sessions.
     pub(crate) fn identity_map(&self) -> IdentityMap {
         let pairs = |renamings: &[Renaming]| {
             renamings.iter().map(|renaming| (renaming.from.clone(), renaming.to.clone())).collect()

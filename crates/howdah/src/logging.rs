@@ -22,7 +22,7 @@ use crate::{
     terminal::Terminal,
 };
 
-/// The log level.
+/// Value of `--log-level`: which events are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Level {
     /// Nothing.
@@ -40,7 +40,7 @@ pub(crate) enum Level {
     Trace,
 }
 
-/// How log lines on stderr are formatted.
+/// Value of `--log-format`: the format of log lines on stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLineFormat {
     /// Text on a terminal, JSON otherwise.
@@ -103,7 +103,7 @@ pub(crate) fn adjust(level: Option<Level>, syslog: Option<&str>) -> io::Result<(
     Ok(())
 }
 
-/// Sets the log level unconditionally.
+/// Sets the log level, even if `--log-level` was given.
 pub(crate) fn set_level(level: LevelFilter) {
     if let Some((_, handle)) = LEVEL.get() {
         // Fails only if the log is gone.
@@ -120,7 +120,7 @@ pub(crate) fn silence_on_terminal(terminal: Terminal) {
     }
 }
 
-/// Creates the writer of each log line.
+/// The destination of the log: stderr, or syslog once a command has redirected the log to it.
 struct LogWriters(Bars);
 
 /// Destination of one log line.

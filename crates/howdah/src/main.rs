@@ -1,5 +1,5 @@
 //! The `howdah` binary: parses the command line, calls the crate that does the work, and returns an
-//! exit code. It has no logic of its own; each command is one file in `commands/`.
+//! exit code. It has no logic of its own; each command is a module in `commands/`.
 
 mod cli;
 mod commands;

@@ -33,8 +33,8 @@ pub(crate) struct MetricsArgs {
     pub(crate) metrics_statsd: Option<String>,
 }
 
-/// Serves and sends metrics while it exists. Dropping it stops both, after a last packet to the
-/// statsd server.
+/// A guard that serves and sends metrics until it is dropped, with a last packet to the statsd
+/// server.
 #[derive(Debug)]
 pub(crate) struct MetricsGuard {
     _server: Option<HttpServer>,

@@ -15,7 +15,7 @@ fn is_escaped(c: char) -> bool {
         || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
 
-/// Writes text with unsafe characters escaped as in Rust's strings: `\n`, `\u{1b}`.
+/// A writer that escapes unsafe characters as in Rust's strings: `\n`, `\u{1b}`.
 pub(crate) struct EscapingWriter<W>(pub(crate) W);
 
 impl<W: Write> Write for EscapingWriter<W> {

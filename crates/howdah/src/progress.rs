@@ -65,7 +65,7 @@ impl Bars {
     }
 }
 
-/// Writes log lines to stderr, above the bars.
+/// A writer of log lines to stderr, above the bars.
 #[derive(Debug)]
 pub(crate) struct AboveBars<'a>(&'a Bars);
 

@@ -10,7 +10,7 @@ use nix::unistd::{User, geteuid, initgroups, setgid, setuid};
 pub(crate) struct ServiceUser(User);
 
 impl ServiceUser {
-    /// Finds a user by name, also in a directory service.
+    /// Finds a user of the system by name.
     ///
     /// # Errors
     ///

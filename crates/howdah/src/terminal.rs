@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 /// scrolled.
 const WIDTH_WITHOUT_TERMINAL: u16 = 160;
 
-/// When to use colour.
+/// Value of `--color`: whether output is coloured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb.

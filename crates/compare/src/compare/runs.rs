@@ -35,7 +35,7 @@ pub(super) struct ShiftsBetweenRuns {
     machine: f64,
 }
 
-/// The shift of one query, with its adjusted p-value and that of its mean.
+/// The shift of one query's typical executions, its adjusted p-value, and the shift of the mean.
 #[derive(Clone, Copy)]
 struct QueryShift {
     shift: RunShift,
@@ -155,8 +155,8 @@ impl ShiftsBetweenRuns {
         }
     }
 
-    /// Whether the interval of the shift, widened by the shift of the machine, excludes a change by
-    /// [`CompareSettings::no_change_max`] or one too small to matter.
+    /// Whether all changes within the interval of the shift, widened by the shift of the machine,
+    /// are at most [`CompareSettings::no_change_max`] or too small to matter.
     fn excludes_change(
         &self,
         shift: ShiftEstimate,
@@ -200,8 +200,9 @@ fn limits(machine: f64, settings: &CompareSettings) -> ShiftLimits {
     ShiftLimits { minimum: settings.change_min.get().ln(), machine }
 }
 
-/// Estimates the shift of the machine if no calibration measured it: the median over the queries,
-/// if there are enough queries and most moved by a similar or a small amount.
+/// Estimates the shift of the machine if no calibration measured it: the absolute median shift of
+/// the queries. Returns 0 for too few queries, and for a median that is a change in itself unless
+/// nearly all queries share it.
 fn common_shift(shifts: &[Option<RunShift>], settings: &CompareSettings) -> f64 {
     let estimates: Vec<f64> =
         shifts.iter().flatten().map(|shift| shift.absolute.estimate).collect();

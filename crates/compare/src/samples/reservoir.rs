@@ -120,7 +120,7 @@ fn all_executions_are_stored_below_limit() {
 fn executions_of_one_moment_share_its_tenth_of_a_second() {
     let mut reservoir = Reservoir::new(1);
     assert_eq!(reservoir.tenths(), 0);
-    for at in [-1, 0, 99_999, 100_000, 5_000_000, 5_000_001] {
+    for at in [-1_000, 0, 99_999, 100_000, 5_000_000, 5_000_001] {
         reservoir.record(at, 10);
     }
     assert_eq!(reservoir.tenths(), 4);

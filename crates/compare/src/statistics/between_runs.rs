@@ -48,7 +48,7 @@ const EFFECT_USUAL_DF: f64 = 4.0;
 /// Probability below which the variance of a query counts as exceptional.
 const EXCEPTIONAL_MAX: f64 = 0.01;
 
-/// One query in the runs of both sides. Runs with too few executions of the query are missing.
+/// The levels of one query in the runs of both sides; `None` for runs with too few executions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct QueryRuns {
     pub(crate) base: Vec<Option<RunLevel>>,
@@ -72,7 +72,7 @@ pub(crate) struct RunShift {
     pub(crate) relative: Option<ShiftEstimate>,
 }
 
-/// An estimate with its uncertainty.
+/// An estimate of a shift, with its standard error and the degrees of freedom of that error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ShiftEstimate {
     pub(crate) estimate: f64,
@@ -103,7 +103,7 @@ impl ShiftLimits {
 }
 
 impl RunShift {
-    /// Returns the p-value of no shift at all.
+    /// Returns the p-value under no shift.
     pub(crate) fn p(&self) -> f64 {
         self.absolute.p_beyond(0.0)
     }
@@ -131,7 +131,7 @@ impl RunShift {
 }
 
 impl ShiftEstimate {
-    /// Returns half the width of the confidence interval at this level.
+    /// Returns half the width of the confidence interval at the level `confidence`.
     pub(crate) fn half_width(&self, confidence: f64) -> f64 {
         student::critical(1.0 - confidence, self.df) * self.standard_error
     }
@@ -168,7 +168,7 @@ pub(crate) fn run_shifts(queries: &[QueryRuns]) -> Vec<Option<RunShift>> {
         .collect()
 }
 
-/// A query's levels and deviations.
+/// The estimated shift of a query, and the deviations of its runs from the mean of their side.
 struct QueryFit {
     estimate: f64,
     /// 1 / base runs + 1 / changed runs.
@@ -288,7 +288,7 @@ fn with_usual_effect(squares: f64, df: f64) -> (f64, f64) {
     ((squares + EFFECT_USUAL_DF * EFFECT_USUAL * EFFECT_USUAL) / df_sum, df_sum)
 }
 
-/// The deviations of a query that no run effect explains.
+/// The variance of a query between runs that the effects of the runs do not explain.
 struct Rest {
     variance: f64,
     df: f64,

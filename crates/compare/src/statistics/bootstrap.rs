@@ -8,7 +8,7 @@ const ROUNDS: usize = 400;
 /// Returns the interval that contains the share `confidence` of the ratios `metric(run) /
 /// metric(base)` when blocks of neighbours in time are drawn with replacement.
 ///
-/// Values are in order of time and at least one on each side; `metric` may reorder its argument. An
+/// Each side has at least one value, in order of time; `metric` may reorder its argument. An
 /// outlier that happened once is in one block, which is absent from a third of the resamples, so it
 /// widens the interval instead of moving it. Deterministic for a `seed`.
 ///

@@ -3,7 +3,7 @@
 //! Source: NIST Digital Library of Mathematical Functions, 5.5.2, 5.11.2 and 5.15.8: the argument
 //! is moved above 10 by the recurrence, where the asymptotic series is exact to 1e-12.
 
-/// ψ(x), the first derivative of ln Γ(x), for x > 0.
+/// Returns ψ(x), the first derivative of ln Γ(x), for x > 0.
 pub(crate) fn digamma(mut x: f64) -> f64 {
     let mut sum = 0.0;
     while x < 10.0 {
@@ -15,7 +15,7 @@ pub(crate) fn digamma(mut x: f64) -> f64 {
     sum + x.ln() - 0.5 / x - series
 }
 
-/// ψ′(x), the second derivative of ln Γ(x), for x > 0.
+/// Returns ψ′(x), the second derivative of ln Γ(x), for x > 0.
 pub(crate) fn trigamma(mut x: f64) -> f64 {
     let mut sum = 0.0;
     while x < 10.0 {
@@ -27,7 +27,7 @@ pub(crate) fn trigamma(mut x: f64) -> f64 {
     sum + 1.0 / x + 0.5 * square + square / x * series
 }
 
-/// The x > 0 with ψ′(x) = `value`; infinity if `value` is not positive.
+/// Returns the x > 0 with ψ′(x) = `value`; infinity if `value` is not positive.
 pub(crate) fn inverse_trigamma(value: f64) -> f64 {
     if value <= 0.0 {
         return f64::INFINITY;

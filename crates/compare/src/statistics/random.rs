@@ -34,13 +34,13 @@ impl SeededRandom {
         values.truncate(count);
     }
 
-    /// A number in [0, 1).
+    /// Returns a number in [0, 1).
     #[cfg(test)]
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A standard normal number (Box and Muller).
+    /// Returns a number with the standard normal distribution (Box and Muller).
     #[cfg(test)]
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();

@@ -129,7 +129,7 @@ pub(crate) fn open(dir: &Path) -> anyhow::Result<Capture> {
     }
 }
 
-/// Whether a folder has files, but is neither a capture nor a run: they may be logs.
+/// Whether a folder has files, but is neither a capture nor a run: the files may be logs.
 pub(crate) fn has_no_dataset(dir: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(dir) else { return false };
     let files: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

@@ -166,7 +166,8 @@ struct ExplainServers {
 }
 
 impl ExplainServers {
-    /// Resolves the targets before the runs are read, so that a typo fails immediately.
+    /// Resolves the targets named by the options, if any. Call this before the runs are read, so
+    /// that a typo fails immediately.
     fn from_args(args: &Args) -> anyhow::Result<Option<Self>> {
         let (base, run) = match (&args.explain_base, &args.explain_run) {
             (Some(base), Some(run)) => (base, run),

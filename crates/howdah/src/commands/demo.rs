@@ -109,7 +109,7 @@ fn with_advice(error: DemoError) -> anyhow::Error {
     }
 }
 
-/// Prints what was found, and last the path of the report.
+/// Prints the result, and on the last line the path of the report. Returns the command's outcome.
 fn print_result(ctx: &CommandContext, outcome: &DemoOutcome) -> anyhow::Result<CommandOutcome> {
     let report = &outcome.report;
     let mut out = ctx.stdout();

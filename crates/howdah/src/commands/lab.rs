@@ -196,7 +196,8 @@ fn needs_download(args: &LabStartArgs) -> bool {
         && search.fetch(false).find().is_err_and(|error| error.is_postgres_missing())
 }
 
-/// Waits for Ctrl-C, or until the server is stopped from outside.
+/// Waits for Ctrl-C, and stops the server. Returns earlier if the server is stopped from outside,
+/// and an error if it exits unexpectedly.
 fn wait_until_stopped(
     mut started: StartedLab,
     interrupted: &AtomicBool,
@@ -340,8 +341,8 @@ struct LabListDocument {
 #[derive(Debug, Default, Serialize)]
 struct LabRow {
     name: String,
-    /// `starting`, `running` or `down`. The fields below are empty while the server starts; `pid`
-    /// and `uri` are also empty while it is down.
+    /// `starting`, `running` or `down`. The fields below are null while the server starts; `pid`
+    /// and `uri` are also null while it is down.
     state: &'static str,
     postgresql: Option<String>,
     major: Option<u32>,

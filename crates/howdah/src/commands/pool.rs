@@ -218,8 +218,8 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     ended
 }
 
-/// Changes the user of the process to `name`. The pooler, which strangers can reach, does not run
-/// as root unless the user explicitly asks for it.
+/// Changes the user of the process to `name`, if given. Without a name, running as root is an
+/// error, because a pooler can be reached from the network.
 fn change_user(name: Option<&String>, settings: &Path) -> anyhow::Result<()> {
     let Some(name) = name else {
         if geteuid().is_root() {

@@ -147,7 +147,7 @@ struct PreparationArgs {
     allow_production: Option<String>,
 }
 
-/// How data is reset.
+/// The way in which data is reset before each run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Reset {
     /// Not at all: runs see what earlier runs wrote
@@ -342,7 +342,7 @@ fn print(
     Ok(())
 }
 
-/// Starts the page of a rehearsal, and reports its address.
+/// Starts the live page of a rehearsal, and reports its address.
 fn start_live(
     address: SocketAddr,
     options: &RehearsalOptions,
@@ -359,7 +359,8 @@ fn start_live(
     Ok(live)
 }
 
-/// Shows the steps on stderr, the progress of each replay as a bar, and all on the live page.
+/// Observer that shows the steps and the progress of each replay on stderr, and on the live page if
+/// there is one.
 struct Progress<'a> {
     ctx: &'a CommandContext,
     bar: Mutex<Option<ProgressBar>>,

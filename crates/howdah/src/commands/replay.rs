@@ -211,8 +211,8 @@ fn refuse_conflicting_settings(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Checks on the target the settings that sessions start with: an unknown name or a rejected value
-/// would make every login fail.
+/// Checks that the target accepts the settings of `--set`: an unknown name or an invalid value
+/// would make logins fail.
 fn check_login_settings(settings: &[LoginSetting], client: &mut Client) -> anyhow::Result<()> {
     // `options` is not a setting, and takes effect only at login.
     let named = settings.iter().filter(|setting| !setting.name.eq_ignore_ascii_case("options"));
@@ -234,7 +234,7 @@ fn check_login_settings(settings: &[LoginSetting], client: &mut Client) -> anyho
     Ok(())
 }
 
-/// Time spent on reading ahead in the capture to find its logins, before the replay starts.
+/// Time spent on reading ahead in the input to find its logins, before the replay starts.
 const SURVEY_TIME: Duration = Duration::from_millis(50);
 
 /// Like [`SURVEY_TIME`], if the capture may need more connections at once than the target allows.
@@ -250,8 +250,8 @@ fn query_capacity(client: &mut Client) -> Option<Capacity> {
     })
 }
 
-/// Reports, before anything is sent, which sessions will fail to log in. Returns the connection
-/// limit if it still needs to be watched during the replay.
+/// Reports which sessions will fail to log in, and whether the target allows too few connections,
+/// before anything is sent. Returns the connection limit if it must be watched during the replay.
 ///
 /// # Errors
 ///
@@ -290,7 +290,8 @@ fn check_logins(
     }
 }
 
-/// Reads ahead in the input. A pipe can be read only once, so the estimate for it is empty.
+/// Estimates the input's sessions and logins by reading ahead. The estimate is empty for a pipe,
+/// which can be read only once, and for a glob pattern.
 fn estimate_concurrency(
     args: &Args,
     capacity: Option<Capacity>,
@@ -572,7 +573,8 @@ fn show_progress(ctx: &CommandContext, total: Option<u64>, finished: &AtomicBool
     bar.finish_and_clear();
 }
 
-/// Prints the result, finishes the run, and reports errors other than failed statements.
+/// Finishes the run and prints the result. Returns an error if the replay ended early or no session
+/// could log in.
 fn finish(
     args: &Args,
     ctx: &CommandContext,

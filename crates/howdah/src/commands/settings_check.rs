@@ -59,7 +59,7 @@ impl SettingsCheck {
         if self.errors.is_empty() { CommandOutcome::Done } else { CommandOutcome::CheckFailed }
     }
 
-    /// Prints the result of `--check`.
+    /// Prints the problems, and `ok` if the settings can be used. Returns the outcome of `--check`.
     pub(super) fn finish(&self, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
         self.print(ctx)?;
         if self.outcome() == CommandOutcome::Done {

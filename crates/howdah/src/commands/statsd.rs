@@ -112,7 +112,7 @@ fn read(args: &Args, ctx: &CommandContext) -> anyhow::Result<settings::ParsedSet
 ///
 /// # Errors
 ///
-/// The file cannot be read.
+/// The file cannot be read, or was found in the working directory and must be named.
 fn read_from(
     args: &Args,
     ctx: &CommandContext,

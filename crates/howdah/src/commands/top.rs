@@ -343,7 +343,7 @@ impl Args {
         conninfos.into_iter().map(watch).collect()
     }
 
-    /// Returns the consoles of poolers. The other connection options do not apply to them.
+    /// Starts polling the consoles of the poolers. Other connection options do not apply to them.
     fn poolers(&self, environment: &Environment) -> anyhow::Result<Poolers> {
         let console = |uri: &String| -> anyhow::Result<_> {
             let target = ConnectTarget::resolve(&ConnParams::from_conninfo(uri), environment)
@@ -354,7 +354,7 @@ impl Args {
         Ok(Poolers::start(consoles)?)
     }
 
-    /// Returns the engine that evaluates alert rules and slow statements.
+    /// Creates the engine that evaluates alert rules and reports slow statements.
     fn alert_engine(&self, ctx: &CommandContext) -> anyhow::Result<AlertEngine> {
         let by_keymap = (self.keymap == KeymapName::Pgtop).then(|| PathBuf::from("pgtop.log"));
         self.notify.alert_engine(by_keymap, self.metrics.is_enabled(), ctx)
@@ -378,7 +378,7 @@ impl Args {
     }
 }
 
-/// Formats the endpoint as `HOST:PORT`, without user or password.
+/// Formats the first endpoint as `HOST:PORT`, without user or password.
 fn host_and_port(target: &ConnectTarget) -> String {
     let endpoint = target.endpoints().first();
     endpoint.map_or_else(String::new, |endpoint| format!("{}:{}", endpoint.host(), endpoint.port()))

@@ -107,7 +107,7 @@ pub(super) fn default_locations() -> Vec<(PathBuf, ConfigSource)> {
     locations
 }
 
-/// Opens a default file, or returns `None` if it does not exist.
+/// Opens a file of the default locations if it may be used; returns `None` if it does not exist.
 pub(super) fn open_trusted(path: &Path) -> Result<Option<File>, SkipReason> {
     // Without O_NONBLOCK, opening a planted FIFO would block every command.
     let flags = OFlags::NONBLOCK.bits().cast_signed();

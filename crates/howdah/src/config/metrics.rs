@@ -1,4 +1,4 @@
-//! `[metrics.statsd]`: sets the metrics option of all commands that have it.
+//! `[metrics.statsd]`: sets `--metrics-statsd` of all commands that have this option.
 //!
 //! ```toml
 //! [metrics.statsd]
@@ -13,7 +13,7 @@ use super::{ConfigProblem, apply_value};
 pub(super) const SECTION: &str = "metrics";
 const OPTION: &str = "metrics-statsd";
 
-/// Makes the section's values the defaults of the commands that have the option.
+/// Makes the section's address the default of `--metrics-statsd` in all commands that have it.
 pub(super) fn apply(
     mut command: Command,
     section: &Spanned<DeValue<'_>>,

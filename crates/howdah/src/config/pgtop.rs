@@ -74,8 +74,8 @@ pub(crate) fn is_pgtop_file(file: &ConfigFile) -> bool {
     !is_toml && !file.text.lines().any(|line| line.trim_start().starts_with('['))
 }
 
-/// Makes the file's values the defaults of `top`'s options. Also returns notices about keys that
-/// have no effect here.
+/// Makes the file's values the defaults of `top`'s options, and pgtop's keys its default keymap.
+/// Also returns notices about settings that have no effect here.
 ///
 /// # Errors
 ///

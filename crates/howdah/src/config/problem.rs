@@ -31,7 +31,7 @@ impl ConfigProblem {
         self
     }
 
-    /// Adds a hint: the nearest known name, or all of them if none is near.
+    /// Adds a hint: the nearest known name, or all known names if none is near.
     pub(super) fn or_nearest<'k>(
         mut self,
         word: &str,

@@ -13,8 +13,8 @@ use tracing_subscriber::{
 
 use crate::printable::EscapingWriter;
 
-/// Formats fields like `tracing-subscriber`, but escapes text that may come from a client or
-/// server.
+/// A formatter of fields that, unlike that of `tracing-subscriber`, escapes text that may come from
+/// a client or server.
 #[derive(Debug)]
 pub(super) struct EscapedFields;
 

@@ -15,7 +15,8 @@ use crate::errors::WithHint as _;
 /// The usual flush interval of statsd servers.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Sends metrics at intervals until dropped, and once more when dropped.
+/// The thread that sends metrics every [`FLUSH_INTERVAL`] until this handle is dropped, and then
+/// once more.
 #[derive(Debug)]
 pub(crate) struct StatsdSender {
     stop: Option<mpsc::Sender<()>>,

@@ -193,7 +193,7 @@ fn has_notable_messages(wire: Option<&WireDetail>) -> bool {
     syncs > 1 || !ClientMessage::all(messages.as_bytes()).all(is_implied)
 }
 
-/// Formats a binary value in PostgreSQL's bytea hex format.
+/// Formats a binary value in PostgreSQL's bytea hex format, up to [`VALUE_CHARS`] digits.
 fn hex(bytes: &[u8]) -> String {
     let mut hex = String::from("\\x");
     for byte in bytes.iter().take(VALUE_CHARS / 2) {
@@ -205,8 +205,9 @@ fn hex(bytes: &[u8]) -> String {
     hex
 }
 
-/// Maximum characters of a text, and of a value, in the table.
+/// Maximum characters of an SQL text in the table.
 const SQL_CHARS: usize = 100;
+/// Maximum characters of a value in the table.
 const VALUE_CHARS: usize = 30;
 
 /// Maximum characters of the messages in the table.

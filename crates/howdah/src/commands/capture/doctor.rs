@@ -96,7 +96,7 @@ fn diagnose_logs(
     })
 }
 
-/// Queries the settings. Works with any role: none of these settings is restricted.
+/// Diagnoses the logging settings of a server, which any role may read.
 fn diagnose_server(target: &ConnectTarget) -> anyhow::Result<LoggingDiagnosis> {
     let mut client = connection::connect(target)?;
     let version = client.parameter("server_version").unwrap_or_default().to_owned();

@@ -61,7 +61,7 @@ pub(super) struct Args {
     encoding: EncodingArgs,
 }
 
-/// Log formats of PostgreSQL.
+/// A log format of PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormatArg {
     /// Lines that start with log_line_prefix
@@ -136,8 +136,8 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     }
 }
 
-/// Queries the server that wrote the logs. Its position in the WAL is not recorded, because it is
-/// not that at the start of the logs.
+/// Queries the server that wrote the logs. Its WAL position is not recorded, because it has moved
+/// since the start of the logs.
 fn query_server(ctx: &CommandContext, conninfo: &str) -> anyhow::Result<CapturedServer> {
     let target = ConnectionArgs::default().target(Some(conninfo)).context("cannot use --server")?;
     let mut client = connection::connect(&target)?;

@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{context::CommandContext, errors::WithHint as _};
 
-/// Accepts events in time order, filters, redacts and counts them, and writes those that pass to a
-/// capture, if there is one.
+/// The output for events in time order. It filters, redacts and counts them, and writes those that
+/// pass to a capture, if there is one.
 #[derive(Debug)]
 pub(super) struct CaptureOutput {
     filter: EventFilter,
@@ -39,8 +39,8 @@ pub(super) struct CaptureOutput {
 enum CaptureSink {
     /// Events are only counted.
     Discard,
-    /// Events are written to a capture. It is created with the first event, so that unreadable
-    /// input neither replaces an existing capture nor leaves an empty one.
+    /// Events are written to a capture, which is created with the first event or at the end of the
+    /// input. So unreadable input neither replaces an existing capture nor leaves an empty one.
     Capture { dir: Box<Path>, settings: CaptureSettings, writer: Option<CaptureWriter> },
 }
 
@@ -220,7 +220,8 @@ impl CaptureOutput {
         }
     }
 
-    /// Returns the report on the source, with the counts of the output added.
+    /// Returns the report on the source, with the counts of the output added. If the output is
+    /// redacted, excerpts of the log are removed.
     fn report(&self, mut report: Value) -> Value {
         if report.is_null() {
             report = json!({});

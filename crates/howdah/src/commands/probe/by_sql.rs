@@ -1,4 +1,4 @@
-//! Runs probes by SQL, for servers to which no probe can be attached.
+//! Runs probes by SQL, on request or for servers to which no other probe can be attached.
 
 use anyhow::Context as _;
 use howdah_collect::MonitorConnection;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// Polls until the duration is over or the user interrupts.
+/// Polls the server until the duration is over or the user interrupts, and prints rows and totals.
 pub(super) fn run<P: SqlReport>(
     mut probe: P,
     target: &SqlTarget,

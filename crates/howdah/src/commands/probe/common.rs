@@ -69,8 +69,8 @@ impl WatchArgs {
         Pace { interval: self.interval, duration: self.duration, stop: ctx.interrupted() }
     }
 
-    /// Finds the server and opens the probe; if that fails, a connection was named and no source
-    /// was chosen, falls back to SQL. `sources` are those that the probe supports.
+    /// Finds the server and opens the probe. Falls back to SQL if that fails, provided that a
+    /// connection was named and no source was chosen. `sources` are those that the probe supports.
     pub(super) fn open<T>(
         &self,
         sources: &[SourceName],

@@ -78,7 +78,8 @@ enum LwLockTracing {
     Done(CommandOutcome),
 }
 
-/// Opens the source for lightweight locks: BPF programs, else samples of memory, else SQL.
+/// Attaches BPF programs that trace lightweight locks. If that is not possible or another source
+/// was chosen, measures the locks by samples of memory, else by SQL.
 fn open_lwlocks(
     watch: &WatchArgs,
     attach: impl Fn(&RunningServer) -> anyhow::Result<CallDurations>,

@@ -36,7 +36,7 @@ pub(super) struct TargetArgs {
 #[derive(Debug)]
 pub(super) struct LocalServer {
     pub(super) server: RunningServer,
-    /// A session for looking up relation names.
+    /// A session for looking up relation names; `None` if no connection was named.
     pub(super) session: Option<(ConnectTarget, Client)>,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum ServerAccess {
 #[derive(Debug)]
 pub(super) struct SqlTarget {
     pub(super) target: Box<ConnectTarget>,
-    /// Why the server's processes are not accessed.
+    /// The reason why the server's processes are not accessed.
     pub(super) reason: String,
 }
 
@@ -87,8 +87,9 @@ impl TargetArgs {
         }
     }
 
-    /// Finds the server's processes. If they are not accessible, falls back to SQL, provided that a
-    /// connection was named and the source is [`SourceName::Best`].
+    /// Finds the server's processes, unless the source is [`SourceName::Sql`]. If they are not
+    /// accessible, falls back to SQL, provided that a connection was named and the source is
+    /// [`SourceName::Best`].
     pub(super) fn reach(&self, source: SourceName) -> anyhow::Result<ServerAccess> {
         let is_by_process =
             self.pid.is_some() || self.data_dir.is_some() || self.container.is_some();

@@ -147,7 +147,7 @@ impl NotifyArgs {
     }
 }
 
-/// Reads a file's content, trimmed.
+/// Reads a URL or key from a file, without surrounding white space. An empty file is an error.
 fn read_secret(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let bytes = fs::File::open(path)

@@ -171,7 +171,7 @@ fn database_names(word: &str) -> Result<(String, String), &'static str> {
     }
 }
 
-/// Shows the progress on the terminal.
+/// Observer that shows the progress of a load on the terminal.
 struct LoadProgress {
     bar: ProgressBar,
     page_bytes: u64,
@@ -222,7 +222,8 @@ struct LoadDocument {
     /// Share of the planned pages that are in the cache, 0 to 1. Pages that were not found or had
     /// no room are not planned.
     plan_share: f64,
-    /// Number of pages that are in the cache if the whole image is resident.
+    /// Number of pages that would be in the cache after a complete load, at most the number of
+    /// buffers.
     expected: u64,
     /// Pages of the image that are in the cache.
     in_cache: u64,
@@ -230,7 +231,7 @@ struct LoadDocument {
     limited: u64,
     /// Whether the image lacks a record of the cluster that it was taken from.
     origin_unknown: bool,
-    /// How the cache was read at the end; `None` if that was not possible.
+    /// The source from which the cache was read at the end; `None` if that was not possible.
     measured_by: Option<&'static str>,
     #[serde(flatten)]
     pages: LoadPageCounts,
