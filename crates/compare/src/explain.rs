@@ -56,8 +56,9 @@ pub enum ExplainError {
     /// EXPLAIN does not accept the statement: it is a utility command, or several statements.
     #[error("EXPLAIN accepts only a single statement that is not a utility command")]
     NotExplainable,
-    /// The statement is not UTF-8, the only encoding used for EXPLAIN.
-    #[error("the statement is not UTF-8")]
+    /// The statement or one of its parameter values is not UTF-8, the only encoding used for
+    /// EXPLAIN.
+    #[error("the statement or one of its parameter values is not UTF-8")]
     NotUtf8,
     /// The parameter values are not known, and the server cannot plan without them.
     #[error(

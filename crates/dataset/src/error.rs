@@ -196,8 +196,8 @@ pub enum Corruption {
     /// The file does not exist, although the manifest counts it or a later file exists.
     #[error("the file is missing")]
     MissingFile,
-    /// The dataset is finished, but its manifest does not count this file.
-    #[error("the manifest does not count this file")]
+    /// The dataset is finished, and its manifest does not include this file.
+    #[error("the dataset is finished, and its manifest does not include this file")]
     UncountedFile,
     /// The file's metadata has no version, or not the format of the dataset: it was not written by
     /// howdah, or belongs to another dataset.

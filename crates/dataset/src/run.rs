@@ -73,7 +73,7 @@ pub enum Disposition {
         /// Message of the error.
         message: Text,
     },
-    /// The event was not sent, or it was abandoned at the end of the replay without its reply.
+    /// The event was not sent, or it was still running when the replay ended or was interrupted.
     Skipped {
         /// The reason, from a short list, so that skips can be counted by reason.
         reason: Arc<str>,

@@ -274,8 +274,10 @@ fn open_payload<'a>(payload: &[u8], time: &'a [u8], out: &mut Vec<u8>) -> Envelo
 }
 
 /// Appends a part of a container's stream, with a newline unless the line continues in the next
-/// part. Docker cuts long lines into parts of 16 KiB, of which only the last has a newline; agents
-/// remove the newline from all.
+/// part.
+///
+/// Docker cuts long lines into parts of 16 KiB and ends only the last with a newline, which some
+/// agents remove. So a part of that size without a newline is taken to continue.
 fn push_stream(text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(text);
     if !text.ends_with(b"\n") && text.len() < DOCKER_CHUNK_BYTES {

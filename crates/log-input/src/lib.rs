@@ -168,8 +168,8 @@ impl LogInput {
 
     /// Reserves the next part of a plain log file for another thread to read; the next
     /// [`read`](Self::read) continues after it. Returns `None` for a pipe and standard input, for a
-    /// file that is or may be compressed or in an envelope, and if less than a whole chunk was left
-    /// when the file was opened.
+    /// file that is or may be compressed or in an envelope, and once less than a whole chunk is left
+    /// of the size that the file had when it was opened.
     pub fn next_range(&mut self) -> Option<FileRange> {
         let InputSource::Plain(file) = &self.source else { return None };
         let (start, len) = (self.read_bytes(), CHUNK_BYTES as u64);

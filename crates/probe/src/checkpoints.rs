@@ -113,7 +113,7 @@ pub struct PhaseCounts {
     pub buffers_written: Option<u64>,
     /// Dirty buffers that the phase had to write when it started.
     pub buffers_to_write: Option<u64>,
-    /// Relation files that the phase flushed to disk.
+    /// Number of files that the phase flushed to disk: of relations, and of SLRUs such as `pg_xact`.
     pub files_synced: Option<u64>,
     /// The longest sync of one file.
     pub longest_sync: Option<Duration>,

@@ -8,7 +8,8 @@
 //!                       └─► ActivitySeries ─► server.json in the run's folder
 //! ```
 //!
-//! Both servers are observed in the same way, so that the cost of observing is the same.
+//! Sampling is the same on both servers of a rehearsal, so it costs the same. The flight recorder may
+//! be available on one of them only; a note in the series then says why.
 
 mod differences;
 mod monitor;

@@ -63,7 +63,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// The journal is damaged, or the file is not a journal.
-    #[error("{} is not the journal of a rehearsal", path.display())]
+    #[error("the journal {} cannot be read: it is damaged, or not of a rehearsal", path.display())]
     Corrupt {
         /// Path of the journal.
         path: PathBuf,

@@ -118,7 +118,8 @@ pub enum ClientStep {
     Close(Rejection),
 }
 
-/// An authenticated client. It has been sent AuthenticationOk and nothing after it.
+/// An authenticated client. AuthenticationOk is the last message of the handshake's output, which
+/// may not have been sent yet.
 #[derive(Debug)]
 pub struct AuthenticatedClient {
     /// The user name from the startup packet. With method `any` the user may be unknown.

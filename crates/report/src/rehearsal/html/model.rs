@@ -124,7 +124,8 @@ pub struct PageQuery {
     pub plans: Option<PlanPair>,
     /// The reason why the plans could not be compared.
     pub plan_failure: Option<String>,
-    /// Differences between the servers that may explain the change, one sentence each.
+    /// Differences between the servers that may explain the change, each as a phrase: `setting
+    /// work_mem: 4MB → 8MB`.
     pub causes: Vec<String>,
     /// One captured execution with its values; set only if values were requested.
     pub example: Option<String>,
