@@ -45,8 +45,8 @@ impl Model {
         Self { history: Some(history), ..self }
     }
 
-    /// Replays a recording, starting at the first sample of the first server that has one, or at
-    /// its start. Signals are disabled.
+    /// Displays a recording, paused at the first sample of the first server that has one, or at its
+    /// start. Signals are disabled.
     #[must_use]
     pub fn replaying(mut self, name: String, history: Arc<SnapshotHistory>) -> Self {
         let mut servers = 0..self.servers.len();
@@ -210,8 +210,8 @@ impl Model {
     }
 }
 
-/// Parses a time: `5m` or `-5m` is relative to the latest time, `14:30` the last time the clock
-/// showed it, and dates are absolute. Returns microseconds since 1970.
+/// Parses a time: `5m`, `-5m` or `5m ago` is relative to the latest time, `14:30` the last time the
+/// clock showed it, and dates are absolute. Returns microseconds since 1970.
 fn parse_moment(text: &str, latest_us: i64, zone: &TimeZone) -> Option<i64> {
     let text = text.trim();
     if let Ok(moment) = text.parse::<Timestamp>() {
@@ -229,7 +229,8 @@ fn parse_moment(text: &str, latest_us: i64, zone: &TimeZone) -> Option<i64> {
         let moment = day.to_datetime(time).to_zoned(zone.clone()).ok()?;
         return Some(moment.timestamp().as_microsecond());
     }
-    let ago = parse_duration(text.strip_prefix('-').unwrap_or(text))?;
+    let ago = text.strip_suffix("ago").map_or(text, str::trim_end);
+    let ago = parse_duration(ago.strip_prefix('-').unwrap_or(ago))?;
     #[expect(clippy::cast_possible_truncation, reason = "saturates")]
     Some(latest_us.saturating_sub((ago * 1e6) as i64))
 }
@@ -248,6 +249,7 @@ mod tests {
         };
         let cases = [
             ("5m", Some("2026-03-01T11:55:00Z")),
+            ("5m ago", Some("2026-03-01T11:55:00Z")),
             ("-90", Some("2026-03-01T11:58:30Z")),
             ("12:30", Some("2026-03-01T11:30:00Z")),
             ("23:59:59", Some("2026-02-28T22:59:59Z")),
@@ -255,6 +257,7 @@ mod tests {
             ("2026-02-01T10:00:00Z", Some("2026-02-01T10:00:00Z")),
             ("soon", None),
             ("", None),
+            ("ago", None),
             ("25:00", None),
         ];
         for (text, expected) in cases {
