@@ -248,6 +248,9 @@ fn load_exit_code_reports_residency() {
     };
     let check = load(&["--check", "--min-resident", "99"]);
     assert_eq!(check.status.code(), Some(3), "{}", text(&check.stdout));
+    let check = load(&["--check", "--format", "json"]);
+    let document: Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!(document["interrupted"], false, "a check loads nothing");
     let loaded = load(&["--format", "json", "--min-resident", "99"]);
     assert_eq!(loaded.status.code(), Some(0), "{}", text(&loaded.stderr));
     let document: Value = serde_json::from_slice(&loaded.stdout).unwrap();

@@ -142,7 +142,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let mut out = ctx.stdout();
     match args.format {
         Format::Table => table(&mut out, &loaded)?,
-        Format::Json => format::write_json(&mut out, &document(&loaded))?,
+        Format::Json => format::write_json(&mut out, &document(&loaded, args.check))?,
     }
     drop(out);
     if loaded.is_cut_short && !args.check {
@@ -217,7 +217,7 @@ struct LoadDocument {
     page_bytes: u32,
     seconds: f64,
     interrupted: bool,
-    /// Share of the image that is in the cache, 0 to 1; determines the exit code.
+    /// Share of the `expected` pages that are in the cache, 0 to 1; determines the exit code.
     share: f64,
     /// Share of the planned pages that are in the cache, 0 to 1. Pages that were not found or had
     /// no room are not planned.
@@ -263,12 +263,12 @@ struct LoadRow {
     problem: Option<String>,
 }
 
-fn document(loaded: &LoadReport) -> LoadDocument {
+fn document(loaded: &LoadReport, is_check: bool) -> LoadDocument {
     LoadDocument {
         version: 1,
         page_bytes: loaded.page_bytes,
         seconds: loaded.elapsed.as_secs_f64(),
-        interrupted: loaded.is_cut_short,
+        interrupted: loaded.is_cut_short && !is_check,
         share: loaded.share(),
         plan_share: loaded.plan_share(),
         expected: loaded.expected(),
