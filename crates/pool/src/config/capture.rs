@@ -28,10 +28,11 @@ pub struct CaptureConfig {
     /// Maximum bytes of traffic buffered for writing, for all workers together; at least 4 MiB.
     /// Traffic that does not fit is dropped, and the capture records the gap.
     pub buffer_bytes: u32,
-    /// Bytes of statement text and values after which a file is finished, from 1 MiB to 1 GiB.
+    /// Bytes of statement text and values after which a file is finished, from 1 to 64 MiB. A
+    /// file is finished at 64 MiB or 128 Ki events at the latest.
     pub file_bytes: u32,
     /// Maximum age of a file before it is finished, counted from its first event; at least a
-    /// second. A crash loses at most the events of this period.
+    /// second. A crash loses the events that are not in a finished file.
     #[serde(with = "durations::duration")]
     pub file_time: Duration,
 }
@@ -87,8 +88,8 @@ impl CaptureConfig {
         let large = self.copy_bytes_max > 128 * MIB;
         rule(large, "capture.copy-bytes-max", "must be at most 128 MiB");
         rule(self.buffer_bytes < 4 * MIB, "capture.buffer-bytes", "must be at least 4 MiB");
-        let fits = (MIB..=1024 * MIB).contains(&self.file_bytes);
-        rule(!fits, "capture.file-bytes", "must be from 1 MiB to 1 GiB");
+        let fits = (MIB..=64 * MIB).contains(&self.file_bytes);
+        rule(!fits, "capture.file-bytes", "must be from 1 to 64 MiB");
         let too_short = self.file_time < Duration::from_secs(1);
         rule(too_short, "capture.file-time", "must be at least a second");
     }

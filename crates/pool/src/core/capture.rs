@@ -36,7 +36,8 @@ impl Core {
         self.observes_clients = self.mirrored_clients > 0;
     }
 
-    /// Returns when [`Core::flush_capture`] is due; [`Time::NEVER`] if the buffer is empty.
+    /// Returns when [`Core::flush_capture`] is due; [`Time::NEVER`] if no capture runs or its
+    /// buffer is empty.
     pub fn capture_deadline(&self) -> Time {
         self.capture.as_ref().and_then(|capture| capture.flush_deadline()).map_or(Time::NEVER, Time)
     }
@@ -166,7 +167,7 @@ fn capture_messages(
 }
 
 /// Whether the client's next bytes start a transaction: no request is outstanding, and no
-/// transaction is open.
+/// transaction is open on a server or begun by a deferred BEGIN.
 pub(super) fn is_between_transactions(
     client: &ClientConnection,
     servers: &Slab<ServerId, ServerConnection>,
@@ -184,6 +185,7 @@ pub(super) fn is_between_transactions(
         ClientState::Welcome | ClientState::Waiting | ClientState::FanOut => false,
     };
     stands
+        && !client.has_deferred_begin()
         && client.input.buffered.is_empty()
         && client.input.is_at_boundary()
         && client.input_hold == InputHold::None

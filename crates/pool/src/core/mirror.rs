@@ -2,9 +2,9 @@
 //! transaction is known, and internal clients ([`mirror_client`]) replay them on the mirror. See
 //! [`crate::core::mirror::target`].
 //!
-//! On the path of a client's bytes, mirroring costs only a copy of them. Mirror clients are
-//! started, advanced and finished at the end of a call ([`Core::run_deferred`]), and no client ever
-//! waits for one.
+//! On the path of a client's bytes, mirroring costs little more than a copy of them. Mirror clients
+//! are started, advanced and finished at the end of a call ([`Core::run_deferred`]), and no client
+//! ever waits for one.
 
 mod commands;
 pub(crate) mod counters;
@@ -212,7 +212,7 @@ impl Core {
         if !matches!(client.kind, ClientKind::Mirrored(_)) {
             return;
         }
-        let begins = !client.has_deferred_begin() && is_between_transactions(client, servers);
+        let begins = is_between_transactions(client, servers);
         let ClientConnection { kind, statements, parameters, .. } = client;
         let ClientKind::Mirrored(mirrored) = kind else { return };
         let streams_of =

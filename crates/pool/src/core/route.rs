@@ -29,7 +29,7 @@ pub(super) struct RoutingContext<'a> {
     pub(super) slot: &'a mut DatabaseRouter,
     pub(super) pool: &'a PoolRouting,
     pub(super) statements: &'a StatementRegistry,
-    /// Seed for random shard choices, different for each client.
+    /// Seed for random shard choices, different for each connected client.
     pub(super) seed: u64,
 }
 
@@ -280,11 +280,7 @@ impl RoutingContext<'_> {
             // The session selected a shard that no longer exists, because the settings have
             // changed.
             ShardTarget::One(shard) => {
-                return Dispatch::Refused(Refusal::NoSuchShard {
-                    shard,
-                    shards,
-                    stays: Some(shard),
-                });
+                return Dispatch::Refused(Refusal::ShardGone { shard, shards });
             }
             ShardTarget::Many { .. } | ShardTarget::Copy(_) => {
                 return Dispatch::Refused(FAN_OUT_IN_BATCH);
