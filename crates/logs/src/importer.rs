@@ -41,8 +41,8 @@ use crate::{
 ///
 /// Events of one session are emitted in the order of their actions. Events of different sessions
 /// are emitted in the order in which they became known: with [`Emit::Start`](crate::Emit::Start)
-/// nearly in the order in which they started, with [`Emit::End`](crate::Emit::End) in the order in
-/// which they ended.
+/// nearly in the order in which they started, if the log shows actions at their start, and with
+/// [`Emit::End`](crate::Emit::End) nearly in the order in which they ended.
 ///
 /// # Memory
 ///
@@ -66,7 +66,7 @@ pub struct Importer {
     memos: Vec<SessionMemo>,
     /// Texts that the reader unescaped.
     scratch: Vec<u8>,
-    /// The reader of the previous file, for a file that is too short to detect its format.
+    /// The reader of the last file whose format was detected, for a file whose format is not.
     previous_reader: Option<LogReader>,
     tracker: Tracker,
     summary: ImportSummary,
@@ -123,9 +123,9 @@ impl Importer {
     }
 
     /// Starts a file; problems in it are reported under `name`. Sessions continue across files, as
-    /// they do when the server rotates its log. Format and prefix are detected again. If the
-    /// previous file was not finished, it is finished now, and if that fails, the next fallible
-    /// call returns the error.
+    /// they do when the server rotates its log. Format and prefix are detected again unless the
+    /// options give them. If the previous file was not finished, it is finished now; if that fails,
+    /// a later call returns the error.
     pub fn start_file(&mut self, name: &str) {
         let result = self.finish_file();
         self.pending_error = result.err();
@@ -156,7 +156,7 @@ impl Importer {
     /// # Errors
     ///
     /// The input is unusable: not a log, in another language, or in a format that needs other
-    /// options; or the previous file was unusable and has not been finished.
+    /// options; or the previous file was unusable, and no call has returned its error yet.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
         self.with_queue(|importer, queue| importer.feed_to(bytes, queue))
     }
@@ -189,7 +189,7 @@ impl Importer {
     }
 
     /// Reads the next bytes of the file, in which some records are already framed. Bytes between
-    /// frames go to the reader, as do frames that do not fit the preceding state.
+    /// frames go to the reader, as do frames that cannot be used.
     pub(crate) fn feed_chunk(
         &mut self,
         chunk: &[u8],
@@ -295,7 +295,7 @@ impl Importer {
         self.framer.as_ref()
     }
 
-    /// Returns a number that changes whenever [`framer`](Self::framer) changes.
+    /// Returns a number that changes whenever [`framer`](Self::framer) returns another framer.
     pub(crate) fn framer_version(&self) -> u64 {
         self.framer_number
     }
@@ -321,8 +321,8 @@ impl Importer {
 
     /// Like [`idle`](Self::idle), with a sink.
     pub(crate) fn idle_to(&mut self, sink: &mut dyn EventSink) {
-        // An error occurs again with the next bytes, and is reported then.
-        let _ = self.advance(InputState::Idle, sink);
+        // The next call returns the error.
+        self.pending_error = self.advance(InputState::Idle, sink).err();
     }
 
     /// Finishes the file. The rest of an incomplete record is counted as cut short.
@@ -496,7 +496,8 @@ impl Importer {
 /// Chunk size for processing input, so that a huge slice is not copied at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Number of records after which a log without any English message is rejected.
+/// Number of records after which a log with messages in another language, and none in English, is
+/// rejected.
 const LANGUAGE_RECORDS: u64 = 1000;
 
 fn count_assumption(

@@ -280,6 +280,18 @@ fn short_second_file_is_read_like_the_first() {
     assert_eq!(importer.summary().problems[0].samples[0].file, "b.log");
 }
 
+#[test]
+fn error_of_previous_file_survives_an_idle_time() {
+    let mut importer = Importer::new(ImportOptions::default()).expect("options");
+    importer.start_file("a.log");
+    importer.feed(b"something else altogether\n").expect("too little to detect a format");
+    importer.start_file("b.log");
+    importer.idle();
+    let line = log(&["LOG:  statement: select 1"]);
+    let error = importer.feed(line.as_bytes()).expect_err("the first file is no log");
+    assert!(error.to_string().contains("a.log"), "{error}");
+}
+
 /// Regression: a chunk that ended with a record left its lines uncounted.
 #[test]
 fn junk_after_any_chunk_has_its_own_line_number() {
