@@ -6,13 +6,14 @@ DEMO_OUT ?= demo-out
 PREFIX ?= /usr/local
 TARGET ?= all
 SECONDS ?= 60
+SOAK_SECONDS ?= 3600
 SEEDS ?= 100000
 # Released binaries and tests have these features; a plain build of the source does not.
 FULL = --features howdah/full
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover bench compat doc receivers
+.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover bench compat doc receivers soak
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -76,6 +77,9 @@ simulate: ## Simulate the pooler under random faults, and check that known bugs 
 
 failover: setup ## Kill a primary, promote its standby and start the old primary again behind a pooler, 20 times with different pauses.
 	HOWDAH_FAILOVER_RUNS=20 $(CARGO) test --package howdah-pool --test it -- failovers_lose_nothing --nocapture
+
+soak: setup ## Run all services together for an hour while servers and services fail: make soak SOAK_SECONDS=3600.
+	HOWDAH_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --workspace $(FULL) --test it -- soak:: --nocapture
 
 compat: ## Run drivers of other languages through the pooler, on PostgreSQL 15 and 18, and replay the captures.
 	compat/run

@@ -34,6 +34,7 @@ mod rehearse_ci;
 mod rehearse_live;
 mod rehearse_start;
 mod report_serve;
+mod soak;
 mod statsd;
 mod tmux;
 mod top;
