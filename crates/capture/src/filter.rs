@@ -24,9 +24,11 @@ mod read_only {
 
     /// A detector that finds no event to be read-only: only PostgreSQL's grammar shows that.
     #[derive(Debug, Default)]
-    pub(crate) struct ReadOnlyNames;
+    pub(crate) struct WithoutGrammar;
 
-    impl ReadOnlyNames {
+    pub(crate) use WithoutGrammar as ReadOnlyNames;
+
+    impl WithoutGrammar {
         pub(crate) fn exclusion_reason(&self, _: &Event) -> Option<ExclusionReason> {
             Some(ExclusionReason::Unreadable)
         }

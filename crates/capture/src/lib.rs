@@ -1,8 +1,8 @@
 //! Makes captures: selects the events to keep ([`filter`]), replaces their values ([`redact`]), and
 //! decodes the traffic of the pooler's clients into events ([`live`]).
 //!
-//! Events and traffic are processed in the order of time, and state is stored only for open
-//! sessions. The `dataset` crate stores captures.
+//! Events and traffic are processed as streams; little is stored beyond the state of open sessions.
+//! The `dataset` crate stores captures.
 
 pub mod filter;
 pub mod live;

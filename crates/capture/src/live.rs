@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A worker of the pooler appends to its [`CaptureBuffer`] the bytes that a client sent, with their
-//! arrival time, and the few server messages that complete a request. A [`TrafficDecoder`] decodes
-//! these records on another thread. If decoding is too slow, chunks are dropped and counted in the
-//! [`BufferQueue`]; clients never wait.
+//! arrival time, and the few server messages that are needed to follow its requests. A
+//! [`TrafficDecoder`] decodes these records on another thread. If decoding is too slow, chunks are
+//! dropped and counted in the [`BufferQueue`]; clients never wait.
 //!
 //! The pooler assigns servers to clients, decides when the recording of a client can start, and
 //! runs the thread that redacts and writes the events.

@@ -4,8 +4,8 @@
 //! function calls, comments, error messages, `application_name`, and values in `SET name =` where
 //! the name is that of an application's own setting. Preserved: names of roles, databases, schemas,
 //! tables, columns, functions, statements and portals; times, durations, SQLSTATEs; NULL, TRUE,
-//! FALSE; the number 0; characters of a value that are not alphanumeric. A value that is written
-//! like a name, in double quotes, counts as a name.
+//! FALSE; the number 0; ASCII characters of a value that are not alphanumeric. A value that is
+//! written like a name, in double quotes, counts as a name.
 //!
 //! A text that cannot be tokenized safely is replaced as a whole.
 
@@ -22,12 +22,13 @@ use self::value::ValueRedactor;
 
 /// A redactor of events, which replaces their values with others of the same shape.
 ///
-/// With one key, equal values get equal replacements, whether they are constants or bound values,
-/// so that skew and cacheability are preserved. An alphabetic character is replaced by another one,
-/// a digit by a digit and a date by a date; a text keeps its length in characters if these are
-/// ASCII. Two values may get the same replacement; the shorter they are, the more likely.
+/// With one key, equal values get equal replacements, whether they are constants or bound values in
+/// text form, so that skew and cacheability are preserved. An alphabetic character is replaced by
+/// an alphabetic character, a digit by a digit and a date by a date; a text keeps its length in
+/// characters if these are ASCII. Two values may get the same replacement; the shorter they are,
+/// the more likely.
 ///
-/// Without the key, the replacement reveals only the shape of the value.
+/// Without the key, replacements reveal only the shapes of the values, and which values are equal.
 #[derive(Debug)]
 pub struct Redactor {
     values: ValueRedactor,

@@ -1,8 +1,7 @@
 //! The activity of all sessions: the rows of `pg_stat_activity`, read at low cost.
 //!
-//! One statement per sample reads all sessions. Blockers are requested only for sessions that wait
-//! for a lock, since `pg_blocking_pids` briefly blocks the lock manager. Blockers are visible to
-//! every role.
+//! One statement reads all sessions. Blockers are requested only for sessions that wait for a lock,
+//! since `pg_blocking_pids` briefly blocks the lock manager. Blockers are visible to every role.
 
 mod cursor;
 mod reader;
@@ -37,19 +36,23 @@ pub struct BackendActivity {
     pub database: Option<Arc<str>>,
     /// Role that the session logged in as.
     pub user: Option<Arc<str>>,
-    /// `application_name` as set by the client.
+    /// `application_name`; `None` if it is empty.
     pub application: Option<Arc<str>>,
-    /// Client address; `None` for a Unix socket and for the server's own processes.
+    /// Client address; `None` where the role may not see it, for a Unix socket, and for the
+    /// server's own processes.
     pub client: Option<Arc<str>>,
-    /// Client port; -1 for a Unix socket.
+    /// Client port; -1 for a Unix socket. `None` where the role may not see it, and for the
+    /// server's own processes.
     pub client_port: Option<i32>,
     /// Backend type; `None` where the role may not see it, and before PostgreSQL 10.
     pub kind: Option<BackendType>,
-    /// Process id of the leader if this is a parallel worker (since PostgreSQL 13).
+    /// Process id of the leader if this is a parallel worker, of a query or of logical replication
+    /// (since PostgreSQL 13).
     pub leader: Option<i32>,
-    /// Session state; `None` where the role may not see it, and for processes without a session.
+    /// Session state; `None` where the role may not see it, for processes without a session, and
+    /// for an unknown state.
     pub state: Option<BackendState>,
-    /// Wait event, if the session is waiting.
+    /// Wait event, if the session is waiting and the role may see it.
     pub wait: Option<BackendWait>,
     /// Age of the session's transaction id, in transactions.
     pub xid_age: Option<i64>,
@@ -164,7 +167,7 @@ pub enum BackendType {
     ParallelWorker,
     /// Runs an automatic VACUUM or ANALYZE.
     AutovacuumWorker,
-    /// Streams WAL to a standby or a subscriber.
+    /// Serves a replication connection, such as that of a standby, a subscriber or `pg_basebackup`.
     WalSender,
     /// Any other type, by the server's name.
     Other(Arc<str>),
@@ -193,8 +196,8 @@ impl BackendType {
         }
     }
 
-    /// Whether the process belongs to logical replication: its launcher, or a worker that receives
-    /// changes. PostgreSQL 17 split the name of the workers into several.
+    /// Whether the process belongs to logical replication: its launcher, or one of its workers.
+    /// PostgreSQL 17 split the name of the workers into several.
     pub fn is_logical_replication(&self) -> bool {
         self.as_str().starts_with("logical replication")
     }
@@ -237,8 +240,8 @@ impl BackendActivity {
     }
 
     /// Returns the seconds that the session has been waiting for a lock, at `now_us`; `None` if it
-    /// is not waiting. If the start of the wait is unknown, the last change of state is used
-    /// instead.
+    /// is not waiting, or if its times are unknown. If only the start of the wait is unknown, the
+    /// last change of state is used instead.
     pub fn blocked_for(&self, now_us: i64) -> Option<f64> {
         if self.blockers.is_empty() {
             return None;
@@ -248,7 +251,7 @@ impl BackendActivity {
     }
 
     /// Returns the seconds from the start of the transaction to `now_us`; `None` outside a
-    /// transaction.
+    /// transaction, and if the role may not see its start.
     pub fn transaction_age(&self, now_us: i64) -> Option<f64> {
         self.transaction_started_us.map(|since_us| seconds_between(since_us, now_us))
     }

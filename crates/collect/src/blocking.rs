@@ -6,10 +6,10 @@ use crate::{Activity, Blocker};
 
 /// Trees of sessions that wait for locks, below those that block them; the largest tree first.
 ///
-/// A session that waits for several others is listed once, below the first blocker that leads to a
-/// root; [`BlockingNode::other_blockers`] has the rest. Sessions that wait in a cycle (a deadlock
-/// that the server has not detected yet) have no root: the one with the lowest process id serves as
-/// root.
+/// A session that waits for several others is listed once, below one of them;
+/// [`BlockingNode::other_blockers`] has the rest. Sessions that are below no root wait for a cycle
+/// (a deadlock that the server has not detected yet): its member with the lowest process id serves
+/// as root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockingTrees {
     /// All nodes in depth-first order: each tree's root, followed by the nodes that wait for it.
@@ -30,7 +30,7 @@ pub struct BlockingNode {
     pub victims: usize,
     /// Blockers of the session other than the parent node.
     pub other_blockers: Vec<Blocker>,
-    /// Whether the tree contains a wait cycle.
+    /// Whether the root of the tree waits, too, because it is in a cycle.
     pub is_in_cycle: bool,
 }
 
@@ -68,7 +68,7 @@ impl BlockingTrees {
         Self { nodes: trees.into_iter().flatten().collect() }
     }
 
-    /// Whether no session waits for a lock.
+    /// Whether no session is blocked by another, or by a prepared transaction.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }

@@ -5,10 +5,10 @@ use std::{cmp::Ordering, sync::Arc};
 /// A cell of a view, as shown on screens, written to files and tested by rules.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ViewCell {
-    /// SQL NULL: the row does not have a value.
+    /// SQL NULL, or a rate that is unknown: the row does not have a value.
     Null,
-    /// The role may not read the value, or this server version lacks it. Shown as `n/a`, never as
-    /// zero.
+    /// The role may not read the value, or this server version lacks it. Shown as `n/a` on screens,
+    /// never as zero.
     Unavailable,
     /// Text without control characters: see [`sanitized_line`](crate::sanitized_line).
     Text(Arc<str>),

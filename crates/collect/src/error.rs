@@ -12,7 +12,7 @@ pub enum CollectError {
     /// A statement or the connection failed.
     #[error("cannot read {what}: {source}")]
     Query {
-        /// The data that was being read, as a phrase.
+        /// The data that was being read: a phrase, or the name of a view.
         what: &'static str,
         /// The error of the server or of the connection.
         source: QueryError,

@@ -1,10 +1,10 @@
-//! Plans another session's statement without executing anything.
+//! Plans another session's statement without executing it.
 //!
 //! The text was written by the owner of that session, but it is sent with our role's privileges.
 //! Therefore:
 //!
 //! - A separate connection is used, with limits of half a second. It is closed afterwards.
-//! - Everything is done in one read-only transaction. Functions that are executed while planning
+//! - The text is planned in one read-only transaction. Functions that are executed while planning
 //!   can change the default for later transactions, but PostgreSQL refuses to make a transaction
 //!   read-write after its first query.
 //! - The text is sent with the extended protocol as `PREPARE name AS text`, where the server
@@ -16,10 +16,10 @@
 //!   setting has existed since PostgreSQL 12; in older versions, texts with parameters are refused.
 //! - Planning evaluates functions declared immutable or stable, with our privileges, and parsing
 //!   evaluates the constraints of domains for constants, as in `'{1}'::domain[]`. A role that is
-//!   privileged (a superuser, or with an attribute or predefined role that allows more than
-//!   reading) is therefore refused where the database has such a function or domain whose owner is
-//!   neither a superuser nor the role itself. A few milliseconds pass between this check and the
-//!   planning.
+//!   privileged (a superuser, or with CREATEROLE, REPLICATION or a predefined role that allows more
+//!   than reading tables and statistics) is therefore refused where the database has such a
+//!   function or domain whose owner is neither a superuser nor the role itself. A few milliseconds
+//!   pass between this check and the planning.
 
 use howdah_connect::{Client, ConnectError, ConnectTarget, QueryError};
 
@@ -32,7 +32,7 @@ use crate::{
 /// A plan in EXPLAIN's text format, without control characters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GenericPlan {
-    /// Lines of the plan, as EXPLAIN printed them.
+    /// Lines of the plan, in EXPLAIN's order.
     pub lines: Vec<String>,
     /// Number of parameters. The plan is generic, since their values are unknown.
     pub parameters: usize,
@@ -91,7 +91,7 @@ pub enum GenericPlanError {
     /// The connection could not be established.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The connection failed after it had been established.
+    /// A request failed after the connection had been established, other than by a refusal.
     #[error("cannot request the plan: {0}")]
     Connection(#[source] QueryError),
 }
@@ -148,9 +148,9 @@ fn apply_settings(client: &mut Client, version: ServerVersion) -> Result<(), Gen
     settings.into_iter().try_for_each(|sql| run(client, sql).map(drop))
 }
 
-/// Refuses to plan if our role is privileged (a superuser, or with an attribute or predefined role
-/// that allows more than reading) and planning could execute another role's code. The first oid
-/// that is not the server's own is 16384 (`FirstNormalObjectId` in `transam.h`).
+/// Refuses to plan if our role is privileged (see the module) and planning could execute the code
+/// of a role that is neither ours nor a superuser. The first oid that is not the server's own is
+/// 16384 (`FirstNormalObjectId` in `transam.h`).
 fn refuse_foreign_code(client: &mut Client) -> Result<(), GenericPlanError> {
     let acts = "SELECT current_user FROM pg_roles r WHERE r.rolname = current_user AND \
         (r.rolsuper OR r.rolcreaterole OR r.rolreplication OR EXISTS (SELECT FROM pg_roles granted \

@@ -30,7 +30,7 @@ impl FromStr for Lsn {
 }
 
 /// Facts that distinguish a server from its copies, and its present position in the WAL. An
-/// optional fact is `None` if the role may not read it.
+/// optional fact is `None` if it could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PhysicalIdentity {
     /// `system_identifier` of `pg_control_system()`, which physical copies share.
@@ -46,8 +46,8 @@ pub struct PhysicalIdentity {
     /// Whether the server is in recovery: a standby, or a copy before its promotion. False if the
     /// server refused the query.
     pub is_in_recovery: bool,
-    /// The statement by which a superuser allows the role to read the system identifier; `None` if
-    /// no grant is missing.
+    /// The statement by which a superuser allows the role to read the system identifier, and the
+    /// database to run it in; `None` if no grant is missing.
     pub missing_grant: Option<String>,
 }
 

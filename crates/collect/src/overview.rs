@@ -18,9 +18,9 @@ pub struct Overview {
     pub commits: i64,
     /// Transactions rolled back, in all databases.
     pub rollbacks: i64,
-    /// Page requests that found the page in the buffer cache.
+    /// Page requests that found the page in the buffer cache, in all databases.
     pub blocks_hit: i64,
-    /// Pages requested from the operating system.
+    /// Pages requested from the operating system, in all databases.
     pub blocks_read: i64,
     /// Bytes written to temporary files, in all databases.
     pub temp_bytes: i64,
@@ -28,7 +28,7 @@ pub struct Overview {
     pub deadlocks: i64,
     /// Rows inserted, updated and deleted, in all databases.
     pub rows_changed: i64,
-    /// Bytes of WAL written (primary) or received (standby) since initdb; `None` if unknown.
+    /// The last WAL position written (primary) or received (standby), in bytes; `None` if unknown.
     pub wal_bytes: Option<i64>,
     /// On a standby: bytes received but not yet replayed.
     pub replay_lag_bytes: Option<i64>,
@@ -39,7 +39,7 @@ pub struct Overview {
     /// or the role may not see them.
     pub followers_lag_bytes: Option<i64>,
     /// Replay lag of the slowest standby or subscriber in seconds, as measured by the server;
-    /// `None` also while all of them have caught up, and before PostgreSQL 10.
+    /// `None` if it is unknown, as before PostgreSQL 10 and once all of them have caught up.
     pub followers_lag_seconds: Option<f64>,
     /// Number of standbys and subscribers whose lag the role may not see.
     pub followers_hidden: i64,

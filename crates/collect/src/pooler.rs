@@ -4,7 +4,7 @@
 //! The server sees only the pooler's connections. Only the pooler knows which client uses which
 //! connection, and in transaction mode this changes with every transaction. The console runs one
 //! simple-protocol command at a time, so clients and servers are two samples: a pair counts only if
-//! each names the other, that is, if it lasted over both.
+//! each names the other.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -45,8 +45,8 @@ pub struct PoolerClient {
     pub application: Option<Arc<str>>,
     /// Seconds that the client has waited for a server connection; `None` if it is not waiting.
     pub wait_seconds: Option<f64>,
-    /// Server connection that the client is linked to; `None` without one, or if `SHOW CLIENTS` and
-    /// `SHOW SERVERS` do not agree on the pair.
+    /// Server connection that the client is linked to; `None` if there is none, or if
+    /// `SHOW CLIENTS` and `SHOW SERVERS` do not identify it.
     pub backend: Option<PooledBackend>,
 }
 

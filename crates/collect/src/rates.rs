@@ -10,8 +10,8 @@ pub struct RateView {
     /// The sample with its counters unchanged.
     pub sample: ViewSample,
     /// Rows of the sample with each counter replaced by its growth per second. [`ViewCell::Null`]
-    /// if the growth is unknown: for a new row, after a reset, and in the first sample. A counter
-    /// that the server lacks stays [`ViewCell::Unavailable`].
+    /// if the growth is unknown, as for a new row, after a reset, or in the first sample. A counter
+    /// that is [`ViewCell::Unavailable`] stays so.
     pub rows: Vec<Box<[ViewCell]>>,
     /// Seconds since the previous sample; zero if there is none.
     pub seconds: f64,

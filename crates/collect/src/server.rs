@@ -20,8 +20,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A connection that reads a server's activity and statistics.
 ///
-/// It limits its own cost: statements have timeouts and are prepared once, and each sample runs one
-/// statement per kind of data. It never writes.
+/// It limits its own cost: statements have timeouts, and those of samples are prepared once. It
+/// never writes.
 #[derive(Debug)]
 pub struct MonitorConnection {
     client: Client,
@@ -106,7 +106,7 @@ impl MonitorConnection {
 
     /// Makes [`Self::activity`] read complete statement texts from now on. Otherwise a statement
     /// that has run for less than a second has at most its first 200 bytes, marked as truncated if
-    /// there are more.
+    /// there may be more.
     pub fn request_full_texts(&mut self) {
         self.activity.request_full_texts();
     }
@@ -143,7 +143,8 @@ impl MonitorConnection {
     ///
     /// # Errors
     ///
-    /// The statement failed, for lack of a privilege or of an extension, or the connection failed.
+    /// The statement failed, for example for lack of a privilege or of an extension, or the
+    /// connection failed.
     pub fn read(&mut self, view: &'static StatsView) -> Result<Option<ViewSample>, CollectError> {
         let version = self.info.version;
         let at = match self.views.iter().position(|known| known.name() == view.name) {
@@ -249,7 +250,7 @@ fn setting(client: &mut Client, name: &str) -> Result<Option<String>, CollectErr
     }
 }
 
-/// Parses a size setting such as `1kB`, in the units that `SHOW` uses.
+/// Parses a size setting such as `1kB`; the unit is B, kB, MB, GB or missing.
 fn parse_bytes(text: &str) -> Option<usize> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: usize = text[..digits].parse().ok()?;

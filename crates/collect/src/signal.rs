@@ -1,10 +1,9 @@
-//! Cancels statements and terminates sessions, making sure that only the intended ones are
-//! affected.
+//! Cancels statements and terminates sessions, after checking that they are the intended ones.
 //!
 //! Between a user's decision and the signal, the process may have ended and its id may have been
-//! reused. The signalling statement therefore checks in the server that process, start time and
-//! statement are unchanged. A short time remains between this check and the signal inside the
-//! server, as PostgreSQL itself documents (`pg_signal_backend` in `signalfuncs.c`).
+//! reused. The signalling statement therefore checks in the server that process, start time and, if
+//! it is known, statement are unchanged. A short time remains between this check and the signal
+//! inside the server, as PostgreSQL itself documents (`pg_signal_backend` in `signalfuncs.c`).
 
 use howdah_connect::{Client, ConnectTarget, QueryError};
 
@@ -68,7 +67,7 @@ pub enum SignalOutcome {
     Sent,
     /// The session or statement has ended, or the role cannot see its start time. Nothing was sent.
     Gone,
-    /// The server failed to send the signal, because the process was just exiting.
+    /// The server failed to send the signal, usually because the process was just exiting.
     NotSent,
     /// The server refused to send the signal.
     Refused {

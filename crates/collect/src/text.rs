@@ -14,10 +14,9 @@ pub struct SqlText {
     text: Arc<str>,
     /// The text on one line. Every screen and table uses it, so it is computed once.
     line: Arc<str>,
-    /// Whether only the beginning of the text was received, or may have been: the server truncates
-    /// it at `track_activity_query_size`.
+    /// Whether only the beginning of the text was received, or may have been.
     pub is_truncated: bool,
-    /// Whether sanitizing changed nothing: the text is what the client sent.
+    /// Whether the bytes were valid in their encoding, and sanitizing changed nothing.
     pub is_exact: bool,
 }
 
@@ -151,9 +150,10 @@ pub(crate) enum LineBreaks {
 }
 
 /// Replaces everything in `text` that could move a terminal's cursor, change its state, or reorder
-/// what is read: ASCII control characters become their symbols (`␛`), a carriage return becomes a
-/// space, and other control characters, bidirectional controls and zero-width characters become
-/// `�`. Text without any of them is returned unchanged.
+/// what is read: a carriage return becomes a space, other ASCII control characters become their
+/// symbols (`␛`), and further control characters, bidirectional controls and zero-width characters
+/// become `�`. `lines` determines the treatment of line feeds and tabs. Text without any of these
+/// is returned unchanged.
 pub(crate) fn sanitized(text: &str, lines: LineBreaks) -> Cow<'_, str> {
     let replacement = |c: char| match c {
         '\n' | '\t' if lines == LineBreaks::Keep => None,

@@ -80,7 +80,7 @@ impl ViewColumn {
 pub struct StatsView {
     /// Name of the view on the command line.
     pub name: &'static str,
-    /// Description in one sentence.
+    /// Description in one line.
     pub help: &'static str,
     /// Columns in display order, from left to right.
     pub columns: &'static [ViewColumn],
@@ -91,7 +91,7 @@ pub struct StatsView {
     /// Names of the columns that take precedence on a narrow screen, the most important first. The
     /// other columns follow in display order.
     pub essential_columns: &'static [&'static str],
-    /// Whether the view covers only the connected database instead of the whole cluster.
+    /// Whether the view's rows, or its existence, depend on the connected database.
     pub is_per_database: bool,
     /// The extension that provides the view, if any.
     pub(crate) extension: Option<&'static str>,
@@ -168,7 +168,7 @@ pub(crate) fn sql_for_version(
 }
 
 impl ColumnUnit {
-    /// Parses a value in the text format of its type.
+    /// Parses a value in the text format of its type. A number that cannot be parsed becomes NULL.
     fn parse_cell(self, bytes: &[u8]) -> ViewCell {
         let text = String::from_utf8_lossy(bytes);
         let number =

@@ -108,7 +108,7 @@ pub fn compare(
 ///
 /// # Panics
 ///
-/// A side has no runs.
+/// A side has no runs, and there are fewer than four in total.
 pub fn compare_runs(base: &[Samples], run: &[Samples], settings: &CompareSettings) -> Comparison {
     if base.len() + run.len() < 4 {
         return compare(&base[0], &run[0], base.get(1), settings);

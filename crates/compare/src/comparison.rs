@@ -45,11 +45,12 @@ pub struct Comparison {
 pub struct Side {
     /// The description of the first run; it is complete only if all runs are.
     pub info: RunInfo,
-    /// Executions sent to the server.
+    /// Executions that succeeded or failed.
     pub calls: u64,
     /// Executions that failed.
     pub errors: u64,
-    /// Executions that were captured but never sent.
+    /// Executions that were skipped: not sent, or not finished when the replay ended or was
+    /// interrupted.
     pub skipped: u64,
     /// Total time of the successful executions, in microseconds.
     pub total_us: u64,
@@ -88,9 +89,9 @@ pub struct QueryComparison {
     pub run_runs: Vec<Option<Measures>>,
     /// Change of typical executions, if there were enough of them on both sides.
     pub change: Option<Change>,
-    /// Change of the mean, with its interval at 99 %; `None` if it is too small, or rests on too
-    /// few executions, for a verdict on the tail. Not computed for two runs whose typical
-    /// executions changed.
+    /// Change of the mean, with its interval at 99 %; `None` if it is too small, rests on too few
+    /// executions or, with four or more runs, is not certain. Not computed for two runs whose
+    /// typical executions changed.
     pub mean_change: Option<Interval>,
     /// Factor by which the query's time differed between the base and the control run; `None`
     /// without a control run, or if there were too few executions.
@@ -101,11 +102,12 @@ pub struct QueryComparison {
     /// The largest factor of change that the runs do not exclude: the upper end of the interval,
     /// widened by the shift of the machine. `None` whenever `detectable` is.
     pub largest: Option<f64>,
-    /// Distribution of the executions over latencies; `None` if a side does not contain the query.
+    /// Distribution of the executions over latencies; `None` if a side does not contain the query,
+    /// or no execution has a known time.
     pub latencies: Option<LatencyBins>,
-    /// Time that the change costs (or saves, if negative) over all executions of the base run, in
-    /// µs. If only one side executed the query, this is the total time there, negative if that is
-    /// the base.
+    /// Time that the change costs (or saves, if negative) over all executions of the base, in µs.
+    /// If only one side has executions with a known time, this is the total time there, negative if
+    /// that is the base.
     pub impact_us: f64,
     /// Failures by error code, for codes whose count per run differs.
     pub errors: Vec<ErrorChange>,
@@ -121,11 +123,12 @@ pub struct QueryComparison {
 /// cover only successful executions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measures {
-    /// Executions sent to the server.
+    /// Executions that succeeded or failed.
     pub calls: u64,
     /// Executions that failed.
     pub errors: u64,
-    /// Executions that were captured but never sent.
+    /// Executions that were skipped: not sent, or not finished when the replay ended or was
+    /// interrupted.
     pub skipped: u64,
     /// Executions with a known time, from which the times below are computed.
     pub timed: u64,
@@ -215,7 +218,7 @@ pub enum Caveat {
     DifferentCaptures,
     /// The runs were replayed at different paces.
     DifferentRates,
-    /// A run was stopped before the end of its capture.
+    /// A run does not cover its whole capture, because the replay was stopped or failed.
     Incomplete {
         /// Name of the run.
         name: String,

@@ -34,15 +34,15 @@ pub struct Examples(HashMap<Fingerprint, StatementInfo>);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// The server cannot be reached.
+    /// The server cannot be reached, or refused the connection.
     #[error("cannot connect to {target}")]
     Connect {
         /// Address of the server, without a password.
         target: String,
-        /// The cause: network, TLS or authentication.
+        /// The cause, such as network, TLS, authentication or a missing database.
         source: Box<ConnectError>,
     },
-    /// The server refused to plan the statement, or the connection was lost.
+    /// The server refused to plan the statement or to look up an index, or the connection was lost.
     #[error("{target} cannot plan the statement")]
     Query {
         /// Address of the server, without a password.
@@ -53,8 +53,8 @@ pub enum ExplainError {
     /// The run has no example of the query.
     #[error("the run has no example of the statement")]
     NoExample,
-    /// EXPLAIN does not accept the statement: it is a utility command, or several statements.
-    #[error("EXPLAIN accepts only a single statement that is not a utility command")]
+    /// The text is not a single statement with a keyword that EXPLAIN is used for.
+    #[error("only a single query, INSERT, UPDATE, DELETE or MERGE can be explained")]
     NotExplainable,
     /// The statement or one of its parameter values is not UTF-8, the only encoding used for
     /// EXPLAIN.
@@ -62,7 +62,7 @@ pub enum ExplainError {
     NotUtf8,
     /// The parameter values are not known, and the server cannot plan without them.
     #[error(
-        "the statement's parameter values were not captured, and {target} is older than PostgreSQL 16"
+        "the statement's parameter values are not known, and {target} is older than PostgreSQL 16"
     )]
     ValuesUnknown {
         /// Address of the server, without a password.
@@ -77,7 +77,8 @@ pub enum ExplainError {
 }
 
 impl ExplainError {
-    /// Whether the next statement would fail too: the server is unreachable, not just one database.
+    /// Whether the next statement would probably fail too: the server could not be reached, or
+    /// refused the connection for another reason than a missing database.
     fn is_fatal(&self) -> bool {
         const NO_SUCH_DATABASE: &str = "3D000";
         match self {
@@ -92,7 +93,7 @@ impl Examples {
     ///
     /// # Errors
     ///
-    /// The folder does not contain a run, or the run is damaged.
+    /// The folder does not contain a run that can be read.
     pub fn for_changed(comparison: &Comparison, path: &Path) -> Result<Self, ReadRunError> {
         let wanted: HashSet<Fingerprint> = changed_queries(comparison).collect();
         let read = || -> Result<Self, ReadError> {

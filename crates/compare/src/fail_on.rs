@@ -27,11 +27,11 @@ use crate::{
 ///
 /// The condition is violated if any query violates it. For times, a query needs
 /// [`CompareSettings::executions_min`](crate::CompareSettings::executions_min) successful
-/// executions, for `1.5x` in both runs. A ratio of times must also be significant: resampled blocks
-/// of time must show with 99 % confidence that the metric increased. (`max` is a single execution,
-/// so this is not tested for it.) With four or more runs in all, the runs must agree on the
-/// increase, too. For errors and calls, a single execution is enough; `errors>1x` is violated by
-/// any query with more errors than in the base run, even if the base run had none.
+/// executions, for `1.5x` in both runs. A ratio of times of at least 1 must also be significant:
+/// resampled blocks of time must show with 99 % confidence that the metric increased. (`max` is a
+/// single execution, so this is not tested for it.) With four or more runs in all, the runs must
+/// agree on the increase, too. For errors and calls, a single execution is enough; `errors>1x` is
+/// violated by any query with more errors than in the base run, even if the base run had none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailOn {
     metric: Metric,
@@ -65,7 +65,7 @@ pub enum Metric {
     Total,
     /// Executions that failed.
     Errors,
-    /// Executions sent to the server.
+    /// Executions that succeeded or failed.
     Calls,
 }
 

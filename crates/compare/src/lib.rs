@@ -5,8 +5,9 @@
 //! of one setup with several of another; [`compare()`] compares just two. Both return a
 //! [`Comparison`] with a [`QueryVerdict`] on each query.
 //!
-//! Durations are service times of successful executions: from sending a statement to the end of its
-//! reply. A delay before a statement is sent is caused by the replay and is not included.
+//! Durations are service times of successful executions: from sending a statement, or from the end
+//! of the one before it in its pipeline, to the end of its reply. A delay before a statement is
+//! sent is caused by the replay and is not included.
 //!
 //! This crate measures and classifies. `howdah-report` renders comparisons for terminals and files.
 

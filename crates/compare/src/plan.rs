@@ -20,8 +20,8 @@ const CLAUSES_MAX: usize = 3;
 /// Minimum factor between two row estimates to report: smaller differences explain nothing.
 const ROWS_FACTOR_MIN: f64 = 10.0;
 
-/// Describes up to three differences between two plans, most important first; `None` if the plans
-/// have the same shape, or if one is not a plan.
+/// Describes up to three differences between two plans, most important first; `None` if nothing
+/// that is compared differs, or if one is not a plan.
 ///
 /// Compared, in this order: how each relation is scanned, how relations are joined, the join order,
 /// subplans of Append, steps that appeared or disappeared (sorts, aggregation, materialisation),
@@ -76,7 +76,7 @@ struct PlanShape {
     steps: BTreeMap<String, usize>,
     /// Sort keys of all sorts, without their order.
     sort_keys: BTreeSet<String>,
-    /// Number of children of all Append nodes.
+    /// Number of children of all Append and Merge Append nodes.
     partitions: usize,
     workers: u64,
     rows: f64,

@@ -19,8 +19,8 @@ pub(crate) use self::{histogram::PercentileHistogram, query::Query};
 
 /// The summary of a run: per query, counts, a histogram and a sample of executions.
 ///
-/// Memory does not grow with the length of a run: a query takes up to about 50 kB, however often it
-/// was executed, and there are at most [`Samples::QUERIES_MAX`] queries.
+/// Memory does not grow with the length of a run: a query usually takes up to about 50 kB, however
+/// often it was executed, and there are at most [`Samples::QUERIES_MAX`] queries.
 #[derive(Clone, Debug)]
 pub struct Samples {
     about: RunInfo,
@@ -37,7 +37,7 @@ pub struct Samples {
 pub struct RunInfo {
     /// The run's folder, or another name.
     pub name: String,
-    /// The capture or log that was replayed.
+    /// The capture or the logs that were replayed.
     pub capture: String,
     /// The server that the capture was replayed against, without a password.
     pub target: String,
@@ -94,7 +94,7 @@ impl Samples {
     ///
     /// # Errors
     ///
-    /// The folder does not contain a run, or the run is damaged.
+    /// The folder does not contain a run that can be read.
     pub fn read(path: &Path) -> Result<Self, ReadRunError> {
         Self::read_with_progress(path, |_, _| {})
     }
@@ -165,8 +165,8 @@ impl Samples {
     }
 
     /// Adds an outcome. Outcomes that are not executions of a statement are ignored. Executions
-    /// without a fingerprint, or of a query beyond [`Self::QUERIES_MAX`], count as unattributed if
-    /// they were sent.
+    /// without a fingerprint, or of a query beyond [`Self::QUERIES_MAX`], count as unattributed
+    /// unless they were skipped.
     pub fn record(&mut self, outcome: &ReplayOutcome) {
         if !outcome.kind.is_execution() {
             return;
@@ -227,8 +227,8 @@ impl Samples {
         self.queries.is_empty() && self.unattributed == 0
     }
 
-    /// Returns the number of sent executions without a fingerprint or beyond [`Self::QUERIES_MAX`]
-    /// queries.
+    /// Returns the number of executions without a fingerprint or beyond [`Self::QUERIES_MAX`]
+    /// queries, not counting skipped ones.
     pub fn unattributed(&self) -> u64 {
         self.unattributed
     }

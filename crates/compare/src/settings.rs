@@ -68,7 +68,7 @@ impl Default for CompareSettings {
     }
 }
 
-/// A factor above 1 by which a measure must change, in either direction: `1.25x`.
+/// A factor of change above 1, which applies in either direction: `1.25x`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct ChangeFactor(f64);
 

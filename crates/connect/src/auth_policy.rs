@@ -47,8 +47,8 @@ pub enum LoginRefused {
         /// Keyword of the method, as in `require_auth`.
         method: &'static str,
     },
-    /// `channel_binding` is `require`, but the server does not offer it, the connection has nothing
-    /// to bind to, or the server accepted the login before it was bound.
+    /// `channel_binding` is `require`, but the login cannot be bound, or the server accepted it
+    /// before it was bound.
     #[error("the login does not use channel binding, but channel_binding is \"require\"")]
     NotBound,
 }
@@ -118,8 +118,8 @@ impl AuthPolicy {
     }
 }
 
-/// Returns the [`METHODS`] keyword for a request. The client never answers SASL mechanisms other
-/// than SCRAM.
+/// Returns the [`METHODS`] keyword for a request, if there is one, otherwise another name. The
+/// client never answers SASL mechanisms other than SCRAM.
 fn method(request: &Authentication<'_>) -> &'static str {
     match request {
         Authentication::Sasl(_)

@@ -1,6 +1,6 @@
 //! [`Client`]: a blocking connection for programs that run a few statements, one at a time.
 //!
-//! Results are held in memory as a whole (up to [`RESULT_BYTES_MAX`]): this is simple, not fast.
+//! The results of a call are held in memory (up to [`RESULT_BYTES_MAX`]): this is simple, not fast.
 //! Replay and pool use the event loop of the net crate instead.
 
 mod cancel;
@@ -29,7 +29,7 @@ use crate::{ConnectTarget, Endpoint};
 use request::{CopyInSource, CopyOutSink, ResultCollector};
 use socket::Socket;
 
-/// Maximum size of a result held in memory, in bytes.
+/// Maximum total size of the rows that a call returns, in bytes as received.
 pub const RESULT_BYTES_MAX: usize = 256 << 20;
 
 /// A blocking connection to a PostgreSQL server.
@@ -51,7 +51,7 @@ pub const RESULT_BYTES_MAX: usize = 256 << 20;
 /// the server.
 ///
 /// After a [`QueryError::Sql`] the connection usually remains usable. After an error for which
-/// [`QueryError::is_fatal`] returns true it is closed, and every further call fails.
+/// [`QueryError::is_fatal`] returns true, every further call fails.
 pub struct Client {
     session: session::ClientSession,
     socket: Socket,
@@ -65,16 +65,17 @@ impl Client {
     /// Connects to the first endpoint of `target` that is reachable and has the requested kind of
     /// session, with TLS as configured.
     ///
-    /// Endpoints that cannot be reached, are starting up, or have another kind of session are
-    /// skipped; one that refuses the login, or with which TLS cannot be established, ends the
-    /// search, as in libpq. Each attempt (an address and an encryption method) has
-    /// [`ConnectTarget::connect_timeout`] to complete the login; resolving a host name may take
-    /// longer.
+    /// Endpoints that cannot be reached, disconnect, are starting up or shutting down, or have
+    /// another kind of session are skipped; one that refuses the login, or with which TLS cannot be
+    /// established, ends the search, much as in libpq. Each attempt (an address and an encryption
+    /// method) has [`ConnectTarget::connect_timeout`] to complete the login; resolving a host name,
+    /// or connecting to a unix socket, may take longer.
     ///
     /// # Errors
     ///
-    /// The TLS settings are invalid, or no endpoint is suitable. In the latter case, the error
-    /// contains the failure of each attempt.
+    /// The TLS settings cannot be applied, the system provides no random numbers, or the search
+    /// ended without a connection. In the last case, the error contains the failure of each
+    /// attempt.
     pub fn connect(target: &ConnectTarget) -> Result<Self, ConnectError> {
         connect::connect(target)
     }
@@ -182,7 +183,7 @@ impl Client {
     }
 
     /// Runs `sql` and returns the first cell of the first row of the first result that has rows;
-    /// `None` without a row, or if the cell is NULL.
+    /// `None` without such a cell, or if it is NULL.
     ///
     /// # Errors
     ///
@@ -199,7 +200,8 @@ impl Client {
     /// # Errors
     ///
     /// The errors of [`Client::query`], or `sql` is another statement, which was executed. If
-    /// `writer` fails, the connection is closed, because the remaining data could be long.
+    /// `writer` fails, the connection cannot be used any more, because the remaining data could be
+    /// long.
     pub fn copy_out(&mut self, sql: &str, writer: &mut dyn Write) -> Result<u64, QueryError> {
         let mut copy = CopyOutSink::new(writer);
         self.run(&mut copy, |session| session.query(sql.as_bytes()).map(drop))?;
@@ -220,8 +222,8 @@ impl Client {
     }
 
     /// Sets how long each call that runs a statement may take from now on; `None` means no limit.
-    /// The connection is closed when a call takes longer, while the server may continue its work:
-    /// see [`Client::cancel_handle`].
+    /// A call that takes longer fails, and the connection cannot be used any more. The server may
+    /// continue its work: see [`Client::cancel_handle`].
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }

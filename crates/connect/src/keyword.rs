@@ -30,7 +30,7 @@ const fn bare(name: &'static str, effect: KeywordEffect) -> Keyword {
     Keyword { name, variable: None, effect }
 }
 
-/// The table, in the manual's order.
+/// The table, in the manual's order, with obsolete keywords at the end.
 pub(crate) static KEYWORDS: &[Keyword] = &[
     row("host", "PGHOST", Supported),
     row("hostaddr", "PGHOSTADDR", Supported),

@@ -1,7 +1,7 @@
 //! Resolves connection parameters, and connects to PostgreSQL servers with them.
 //!
-//! [`ConnectTarget::resolve`] resolves [`ConnParams`] and an [`Environment`] to endpoints, just as
-//! libpq does: URIs, keyword/value strings, `PG*` variables, the service file, the password file.
+//! [`ConnectTarget::resolve`] resolves [`ConnParams`] and an [`Environment`] to endpoints, as libpq
+//! does: URIs, keyword/value strings, `PG*` variables, the service file, the password file.
 //! [`tls`] converts the TLS settings to a rustls configuration, and negotiates encryption at the
 //! start of a connection. [`Client`] is a blocking connection for the control plane.
 //!

@@ -87,7 +87,7 @@ impl Passwords {
         Self { lines: lines.filter_map(PassfileEntry::parse).collect() }
     }
 
-    /// Returns the password of the first matching line.
+    /// Returns the password of the first matching line, unless it is empty.
     pub(crate) fn find(&self, endpoint: &Endpoint, database: &str, user: &str) -> Option<&Secret> {
         let host = endpoint.passfile_host();
         let port = endpoint.port().to_string();

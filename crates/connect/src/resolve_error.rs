@@ -19,7 +19,7 @@ pub enum ResolveError {
         /// A keyword with a similar spelling, if there is one.
         suggestion: Option<&'static str>,
     },
-    /// A keyword/value string contains something else where a keyword is expected.
+    /// A connection string contains something else where a keyword is expected.
     #[error("the connection string has a word that is not of the form keyword=value")]
     NotAKeyword,
     /// A keyword is not followed by `=`.
@@ -41,7 +41,7 @@ pub enum ResolveError {
          and in a URI write & as %26"
     )]
     PasswordNotQuoted,
-    /// The user or password in a URI contains a delimiter.
+    /// The user or password in a URI seems to contain a delimiter.
     #[error(
         "cannot tell user and password from host in the URI: percent-encode the \"@\" (%40), \
          \":\" (%3A) and \"/\" (%2F) that belong to them"
@@ -70,10 +70,10 @@ pub enum ResolveError {
         /// Part of the URI that is not UTF-8.
         part: &'static str,
     },
-    /// A part of a URI contains a space.
-    #[error("the {part} of the URI has a space: write it as %20")]
+    /// A part of a URI contains white space.
+    #[error("the {part} of the URI has white space: write a space as %20")]
     UnencodedSpace {
-        /// Part of the URI with the space.
+        /// Part of the URI with the white space.
         part: &'static str,
     },
     /// An IPv6 address in a URI has no closing bracket, is empty, or is followed by something other
@@ -112,7 +112,7 @@ pub enum ResolveError {
     /// The number of ports is neither one nor the number of hosts.
     #[error("the number of ports ({ports}) is neither 1 nor the number of hosts ({hosts})")]
     PortCount {
-        /// Number of elements in `host`.
+        /// Number of elements in `host` or `hostaddr`; 1 without both.
         hosts: usize,
         /// Number of elements in `port`.
         ports: usize,
@@ -189,7 +189,7 @@ pub enum ServiceProblem {
         /// A keyword with a similar spelling, if there is one.
         suggestion: Option<&'static str>,
     },
-    /// A service refers to a service.
+    /// A service refers to a service, or to a service file.
     #[error("a service cannot name another service")]
     Nested,
     /// A service is defined in a directory server.

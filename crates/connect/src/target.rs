@@ -116,13 +116,14 @@ impl ConnectTarget {
     /// environment, defaults.
     ///
     /// Among the arguments, a connection string takes precedence over the other fields of
-    /// [`ConnParams`], such as `host`, as in PostgreSQL's own programs. Without a host the target
-    /// is the local machine: the socket in `/var/run/postgresql` or `/tmp`, whichever exists, else
-    /// `localhost` by TCP.
+    /// [`ConnParams`], such as `host`, as in PostgreSQL's own programs. Without `host` and
+    /// `hostaddr` the target is the local machine: the first of the sockets in
+    /// `/var/run/postgresql` and `/tmp` that exists, else `localhost` by TCP.
     ///
     /// # Errors
     ///
-    /// The parameters are invalid, or request something that is not supported.
+    /// The parameters are invalid or incomplete, or request something that is not supported, or the
+    /// service file cannot be read.
     pub fn resolve(params: &ConnParams, environment: &Environment) -> Result<Self, ResolveError> {
         let mut settings = params.settings()?;
         let variables = environment.settings()?;

@@ -8,7 +8,7 @@ use crate::setting_origin::SettingOrigin;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Warning {
-    /// libpq supports this keyword, but this program does not.
+    /// libpq accepts this keyword, but it has no effect in this program.
     #[error("connection keyword {keyword} ({origin}) is not supported and is ignored")]
     Ignored {
         /// Keyword that has no effect.
@@ -16,9 +16,9 @@ pub enum Warning {
         /// The source that set the value.
         origin: SettingOrigin,
     },
-    /// Users other than its owner can access the password file; it was not read.
+    /// The permissions of the password file let other users access it; it was not read.
     #[error(
-        "password file {} was ignored: mode {mode:04o} lets others read it; it must be 0600",
+        "password file {} was ignored: mode {mode:04o} lets others access it; it must be 0600",
         .path.display()
     )]
     PasswordFilePermissions {

@@ -32,16 +32,16 @@ pub(crate) struct BufferLimits {
     pub(crate) file_rows: usize,
     /// Maximum bytes of text in a file.
     pub(crate) file_bytes: usize,
-    /// Maximum number of rows in a row group, the unit that a reader skips or decodes.
+    /// Maximum number of rows in a row group, the unit that a reader reads or skips.
     pub(crate) group_rows: usize,
-    /// Maximum bytes of text in a row group, which a reader holds in memory.
+    /// Maximum bytes of text in a row group.
     pub(crate) group_bytes: usize,
-    /// Maximum time that rows may exist only in memory, where a crash would lose them.
+    /// Time after which rows that exist only in memory, where a crash would lose them, should be
+    /// saved.
     pub(crate) unsaved_max: Duration,
 }
 
-/// Number of rows between two clock checks, once more than [`CLOCK_CHECKED_ROWS`] rows are
-/// buffered.
+/// Number of rows between two clock checks, once [`CLOCK_CHECKED_ROWS`] rows are buffered.
 const ROWS_PER_CLOCK_CHECK: usize = 16;
 const CLOCK_CHECKED_ROWS: usize = 256;
 
@@ -94,7 +94,8 @@ impl<R: Encode> Buffer<R> {
         self.fill.clear();
     }
 
-    /// Whether unsaved rows have waited for longer than the limit.
+    /// Whether there are unsaved rows, and the limit has passed since rows were last saved or the
+    /// first one was added.
     pub(crate) fn is_overdue(&self) -> bool {
         self.fill.is_overdue()
     }
@@ -147,7 +148,8 @@ impl FillLevel {
         *self = Self::new(self.limits);
     }
 
-    /// Whether unsaved rows have waited for longer than the limit.
+    /// Whether there are unsaved rows, and the limit has passed since rows were last saved or the
+    /// first one was added.
     pub(crate) fn is_overdue(&self) -> bool {
         self.rows > self.saved_rows && self.saved.elapsed() >= self.limits.unsaved_max
     }

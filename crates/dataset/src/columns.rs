@@ -63,8 +63,8 @@ impl Column {
     }
 
     /// Whether the file stores the column's minimum and maximum per row group. Readers use them to
-    /// select row groups, for example by time or session. Other columns of texts have none, because
-    /// nearly all row groups contain all their values.
+    /// select row groups, for example by time or session. Other columns have none, because they
+    /// would not help.
     pub(crate) fn has_statistics(&self) -> bool {
         match self.column_type {
             StoredType::Int64 | StoredType::Time => true,

@@ -208,7 +208,7 @@ impl Int64Column {
         self.numbers.get(row as usize).copied().unwrap_or(0)
     }
 
-    /// Whether the first `rows` rows all have a number.
+    /// Whether the column has `rows` rows, and a number in each.
     pub(crate) fn has_no_nulls(&self, rows: usize) -> bool {
         self.nulls == 0 && self.numbers.len() == rows
     }

@@ -28,7 +28,7 @@ pub enum WriteError {
         /// The kind of the existing dataset.
         found: DatasetKind,
     },
-    /// The folder contains files that are not a dataset, which are never overwritten.
+    /// The folder is not empty, but has no manifest. Its content is never overwritten.
     #[error("{} is not empty and contains no {kind}; it was left unchanged", dir.display())]
     NotEmpty {
         /// Path of the folder.
@@ -45,9 +45,9 @@ pub enum WriteError {
     /// The file system lacks space or quota, or the file would exceed a size limit.
     #[error("no room to write {}; finished files are kept ({files_kept} so far)", path.display())]
     NoRoom {
-        /// The file that did not fit. Its partial copy has been removed.
+        /// Path of the file or folder that did not fit. A partial file is removed if possible.
         path: PathBuf,
-        /// Number of files of rows that were finished earlier and can be read.
+        /// Number of files of events or outcomes that were finished earlier and can be read.
         files_kept: u32,
         /// The error of the operating system.
         source: io::Error,
@@ -60,7 +60,7 @@ pub enum WriteError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The Parquet encoder refused the rows.
+    /// The rows could not be encoded as Parquet.
     #[error("cannot encode {} as Parquet", path.display())]
     Encode {
         /// Path of the file.
@@ -94,8 +94,8 @@ pub enum ReadError {
         /// The path as given.
         dir: PathBuf,
     },
-    /// The path is not a folder, or it is a folder without a manifest.
-    #[error("{} is not a {kind}: there is no {}", dir.display(), kind.manifest_name())]
+    /// The path is not a folder, or a folder without a manifest of this kind.
+    #[error("{} is not a {kind}: there is no valid {}", dir.display(), kind.manifest_name())]
     NotADataset {
         /// The path as given.
         dir: PathBuf,
@@ -130,7 +130,7 @@ pub enum ReadError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// A file's content is invalid.
+    /// A file is invalid, or the files are not those that the manifest counts.
     #[error("{} is damaged", path.display())]
     Damaged {
         /// Path of the file.
@@ -140,7 +140,7 @@ pub enum ReadError {
     },
 }
 
-/// The reason why a file of a dataset is invalid.
+/// The way in which a dataset is damaged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {
@@ -200,18 +200,18 @@ pub enum Corruption {
     #[error("the dataset is finished, and its manifest does not include this file")]
     UncountedFile,
     /// The file's metadata has no version, or not the format of the dataset: it was not written by
-    /// howdah, or belongs to another dataset.
+    /// howdah, or belongs to another kind of dataset.
     #[error("its metadata howdah.format or howdah.version is missing or wrong")]
     NoVersion,
-    /// A column contains a code that the format does not define.
-    #[error("column {column} contains the unknown code {code:?}")]
+    /// A column contains a text that its format does not allow, such as an unknown code.
+    #[error("column {column} contains {code:?}, which is not allowed there")]
     UnknownCode {
         /// Name of the column.
         column: &'static str,
-        /// The code as read.
+        /// The text as read.
         code: String,
     },
-    /// A number is outside the range of its column.
+    /// A number is out of range.
     #[error("column {column} contains {value}, which is out of range")]
     OutOfRange {
         /// Name of the column.
@@ -219,13 +219,13 @@ pub enum Corruption {
         /// The number as read.
         value: i64,
     },
-    /// A column is null in a row that requires a value.
+    /// A value is null in a row that requires one.
     #[error("column {column} is null in a row that requires it")]
     Null {
         /// Name of the column.
         column: &'static str,
     },
-    /// A list does not have the same length as a related list.
+    /// A list does not have the expected length, such as that of a related list.
     #[error("column {column} has {found} entries, but {expected} are expected")]
     ListLength {
         /// Name of the column.

@@ -1,7 +1,7 @@
 //! The manifests: a summary of a dataset for people, scripts and later versions of Howdah.
 //!
 //! A manifest is rewritten after each finished file of rows, so at any time it describes all files
-//! on disk except perhaps the newest.
+//! on disk, except perhaps the newest of each table.
 
 use std::{collections::BTreeMap, fmt, ops::RangeInclusive};
 
@@ -116,8 +116,8 @@ pub struct CaptureManifest {
     pub kinds: BTreeMap<Kind, u64>,
     /// Number of files of events.
     pub files: u32,
-    /// Whether all events were written. If not, the writer was killed, or the source of the events
-    /// failed; later events are missing.
+    /// Whether the capture is complete. False while it is being written; it stays false, and later
+    /// events are missing, if the writer is killed or the writer or its source fails.
     pub finished: bool,
     /// The producer's report on the events, such as what an importer skipped, and why. Null until
     /// the producer provides one.
@@ -171,7 +171,7 @@ pub struct RunManifest {
     pub version: u32,
     /// Version of Howdah that wrote the run.
     pub howdah: String,
-    /// The capture or log that was replayed, as the user named it.
+    /// The capture or the logs that were replayed, as the user named them.
     pub capture: String,
     /// The server that the capture was replayed against, without a password.
     pub target: String,
@@ -179,7 +179,8 @@ pub struct RunManifest {
     pub rate: String,
     /// `server_version` of the target.
     pub server_version: String,
-    /// Time at which the first statement could be sent: the origin of `due_us` and `sent_us`.
+    /// Time at which the run was created. The replay, from whose start `due_us` and `sent_us`
+    /// count, begins after it.
     #[serde(with = "time")]
     pub started: Timestamp,
     /// Number of outcomes, the sum of `done`, `failed` and `skipped`.
@@ -188,7 +189,8 @@ pub struct RunManifest {
     pub done: u64,
     /// Number of events whose replay failed with an error.
     pub failed: u64,
-    /// Number of events that were not sent, or abandoned without their reply.
+    /// Number of events that were not sent, or still running when the replay ended or was
+    /// interrupted.
     pub skipped: u64,
     /// Number of distinct statements described.
     pub statements: u64,
@@ -196,9 +198,10 @@ pub struct RunManifest {
     pub files: u32,
     /// Number of files of statements.
     pub statement_files: u32,
-    /// Whether the writer finished. If not, the outcomes after the last file are lost.
+    /// Whether the writer has finished. If it was killed, the outcomes after the last file are
+    /// lost.
     pub finished: bool,
-    /// Whether the replay reached the end of its input; false if it was stopped.
+    /// Whether the replay reached the end of its input, and all outcomes were written.
     pub complete: bool,
     /// The replay's summary. Null while not finished.
     pub summary: Value,

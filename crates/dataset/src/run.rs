@@ -38,12 +38,13 @@ pub struct ReplayOutcome {
     pub kind: Kind,
     /// The statement's fingerprint, if it has one: the same for all literals and parameters.
     pub fingerprint: Option<u64>,
-    /// Time at which the event was due, relative to the start of the run; negative if earlier.
+    /// Time at which the event was due, relative to the start of the replay.
     pub due_us: i64,
-    /// Time at which the event was sent, relative to the start of the run; `None` if it was not
+    /// Time at which the event was sent, relative to the start of the replay; `None` if it was not
     /// sent.
     pub sent_us: Option<i64>,
-    /// Time from sending the event to the end of the reply.
+    /// Time from the moment at which the server could start on the event, because it was sent and
+    /// the events before it in its pipeline were done, to the end of the reply.
     pub service_us: Option<u64>,
     /// The part of the event's delay that the player caused. `None`, like the other two parts, if
     /// the event was not sent, or the replay has no schedule (rate `max`).

@@ -27,7 +27,7 @@ pub(crate) trait TableRecord: Sized {
     /// Columns by which the rows of each row group are sorted, declared in the file.
     const SORTED_BY: &'static [&'static str] = &[];
 
-    /// Decodes a batch with the columns of [`Self::COLUMNS`].
+    /// Decodes a batch. It has those of [`Self::COLUMNS`] that existed in the file's version.
     fn decode(batch: &RecordBatch) -> Result<Vec<Self>, Corruption>;
 }
 

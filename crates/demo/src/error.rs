@@ -11,7 +11,7 @@ use howdah_rehearse::RehearsalError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DemoError {
-    /// PostgreSQL was not found, or a server did not start.
+    /// PostgreSQL was not found, or a server could not be started or copied.
     #[error(transparent)]
     Lab(#[from] ClusterError),
     /// The address of a demo server could not be resolved.
@@ -35,13 +35,13 @@ pub enum DemoError {
         /// The recorder's error, as text.
         reason: String,
     },
-    /// The output folder has results of another command.
+    /// The output folder has files or folders with names that the demo uses, but no demo wrote it.
     #[error("{} was not written by howdah demo, so it is not replaced", path.display())]
     ForeignFolder {
         /// The file or folder that would be replaced.
         path: PathBuf,
     },
-    /// A file of the demo cannot be written or removed.
+    /// A file or folder of the demo cannot be created, written or removed.
     #[error("cannot write or remove {}", path.display())]
     File {
         /// Path of the file or folder.

@@ -1,5 +1,5 @@
 //! [`OutputFolder`]: the folder of a demo. A demo replaces the results of an earlier one there, but
-//! never those of another command.
+//! refuses a folder with a capture or a rehearsal that no demo made.
 
 use std::{
     fs, io,
@@ -23,7 +23,8 @@ pub(crate) struct OutputFolder(PathBuf);
 
 impl OutputFolder {
     /// Creates the folder if it is missing, marks it as written by a demo, and removes the capture
-    /// of an earlier demo. Refuses a folder that has results of another command.
+    /// of an earlier demo. Refuses a folder that has one of the names in [`REPLACED`], unless a
+    /// demo has marked it.
     pub(crate) fn prepare(dir: &Path) -> Result<Self, DemoError> {
         let failed = |path: &Path| {
             let path = path.to_owned();

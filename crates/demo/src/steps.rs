@@ -189,7 +189,7 @@ pub(crate) fn check_interrupted(stop: &AtomicBool) -> Result<(), DemoError> {
     if stop.load(Ordering::Relaxed) { Err(DemoError::Interrupted) } else { Ok(()) }
 }
 
-/// Reports the steps of the rehearsal that take time.
+/// Reports the rehearsal's replays and comparison before they start, and its notes.
 struct RehearsalLines<'a>(&'a (dyn Fn(&str) + Sync));
 
 impl RehearsalObserver for RehearsalLines<'_> {

@@ -186,8 +186,8 @@ fn variables(command: &clap::Command) -> Vec<String> {
     own.chain(command.get_subcommands().flat_map(variables)).collect()
 }
 
-/// Returns the environment variable that an invalid value came from; `None` if the option is on the
-/// command line.
+/// Returns the environment variable that an invalid value may have come from; `None` if the option
+/// is on the command line, or if no variable has a matching name.
 fn env_variable_for_error(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;

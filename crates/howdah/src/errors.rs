@@ -1,7 +1,7 @@
 //! Error output of a failed command: the chain of causes on one line, then hints.
 //!
 //! ```text
-//! howdah: cannot read the capture old: old/manifest.json: No such file or directory (os error 2)
+//! howdah: cannot open the capture: old does not exist
 //! hint: `howdah capture import LOG -o old` makes a capture
 //! ```
 //!
@@ -39,8 +39,8 @@ pub(crate) fn with_hint(error: anyhow::Error, hint: impl fmt::Display) -> anyhow
     HintedError { error, hint: hint.to_string() }.into()
 }
 
-/// Creates an error for options that cannot be combined, or for a value that only the command can
-/// check. The exit code is the one for wrong usage.
+/// Creates an error for arguments that clap accepts and the command does not, such as options that
+/// cannot be combined. The exit code is the one for wrong usage.
 pub(crate) fn wrong_usage(message: impl fmt::Display) -> anyhow::Error {
     WrongUsage(message.to_string()).into()
 }

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 pub(crate) enum CommandOutcome {
     /// The command succeeded. A replayed statement that failed is a result, not a failure.
     Done,
-    /// The command succeeded, but a check did not pass: a threshold set by the user was exceeded,
-    /// or a checked file has errors.
+    /// The command succeeded, but a check did not pass: for example, a threshold set by the user
+    /// was exceeded, or a checked file has errors.
     CheckFailed,
     /// The command succeeded, but its measurements do not answer the question, because the runs
     /// differ too much to be compared.

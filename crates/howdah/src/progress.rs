@@ -18,7 +18,7 @@ pub(crate) enum Total {
     Count(u64),
     /// Total size in bytes.
     Bytes(u64),
-    /// Items whose total is unknown: they come from a pipe, or the server has not reported it.
+    /// Items whose total is unknown, for example because they come from a pipe.
     Unknown,
 }
 

@@ -400,7 +400,7 @@ fn invalid_capture_is_reported_by_every_command() {
 fn invalid_run_is_reported_by_compare() {
     let folder = write_datasets();
     for (dir, expected) in [
-        ("neither", "neither is not a run: there is no run.json"),
+        ("neither", "neither is not a run: there is no valid run.json"),
         ("monday", "monday is a capture, not a run"),
         ("wednesday", "wednesday does not exist"),
         ("server.log", "server.log is not a run"),

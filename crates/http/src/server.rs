@@ -55,9 +55,10 @@ impl HttpServer {
     }
 
     /// Like [`Self::start`], for pages that browsers read: only GET and HEAD requests are served,
-    /// whose `Host` header and `Origin` header, if any, name this server. Requests caused by other
-    /// sites are refused unless they are navigations. Responses have security headers; a response
-    /// may replace the default `Content-Security-Policy`, which allows nothing.
+    /// and only if the `Host` header and, if there is one, the `Origin` header name this server.
+    /// Requests caused by other sites are refused unless they are navigations. Responses have
+    /// security headers, of which they may replace each; the default `Content-Security-Policy`
+    /// allows nothing.
     ///
     /// # Errors
     ///

@@ -70,8 +70,8 @@ pub struct Symbol {
     /// Offset of the address from the beginning of the function, or of the file if `function` is
     /// `None`.
     pub offset: u64,
-    /// Whether the address lies before the function's end. If not, it belongs to a function without
-    /// a name.
+    /// Whether the address lies before the function's end. If not, it probably belongs to a
+    /// function without a name.
     pub is_inside: bool,
 }
 
@@ -187,7 +187,7 @@ impl FunctionTable {
 }
 
 /// Formats as `ProcSleep+0x1c`, as `~ProcSleep+0x400` past the function's end, or as
-/// `libc.so.6+0x2724a` in a file without names.
+/// `libc.so.6+0x2724a` if the function is unknown.
 impl std::fmt::Display for Symbol {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { file, function, offset, is_inside } = self;

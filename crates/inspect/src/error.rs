@@ -28,16 +28,16 @@ pub enum ProcessError {
     /// The process does not exist, or no longer exists.
     #[error("process {pid} does not exist")]
     Gone {
-        /// The requested process id.
+        /// Process id, in howdah's PID namespace.
         pid: u32,
     },
     /// The kernel denied access to the process, usually because it belongs to another user.
     #[error("process {pid} may not be inspected: run as its user, or with CAP_SYS_PTRACE")]
     Denied {
-        /// The requested process id.
+        /// Process id, in howdah's PID namespace.
         pid: u32,
     },
-    /// A file in `/proc` could not be read.
+    /// A file or directory in `/proc` could not be read.
     #[error("{} could not be read", path.display())]
     Proc {
         /// Path of the file.
@@ -176,7 +176,7 @@ pub enum BinaryError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The process has exited.
+    /// The process does not exist, usually because it has exited.
     #[error("process {pid} exited while its memory was being read")]
     Gone {
         /// Process id, in howdah's PID namespace.

@@ -3,8 +3,8 @@
 //!
 //! Nothing here takes a lock, runs SQL, stops a process or slows the server down. Memory is copied
 //! with `process_vm_readv(2)`; names are resolved through the dynamic symbols that a stripped
-//! server still exports. The location and layout of each structure are determined anew for every
-//! binary, and every reading is checked for plausibility: a failed check is an error, never a wrong
+//! server still exports. The location of each structure is determined anew for every binary, and
+//! what is read from it is checked for plausibility: a failed check is an error, never a wrong
 //! number.
 //!
 //! ```no_run

@@ -23,7 +23,8 @@ pub struct OsProcess {
 pub enum ExecutableState {
     /// The path still names the running file.
     InPlace,
-    /// The path names another file: the package was upgraded under the running server.
+    /// The path names another file, usually because the package was upgraded under the running
+    /// server.
     Replaced,
     /// The path cannot be looked up, usually because the binary was removed while running.
     Deleted,

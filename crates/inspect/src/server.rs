@@ -92,7 +92,7 @@ impl RunningServer {
     ///
     /// # Errors
     ///
-    /// The server stopped.
+    /// The server stopped or cannot be inspected.
     pub fn data_dir(&self) -> Result<PathBuf, InspectError> {
         Ok(self.postmaster.working_dir()?)
     }

@@ -172,8 +172,8 @@ impl Operand {
     }
 }
 
-/// Returns the 64-bit register that has `name` as its lowest part; `None` for other parts such as
-/// `ah`.
+/// Returns the 64-bit register that is `name` or has it as its lowest part; `None` for other parts
+/// such as `ah`.
 fn register(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, [&str; 3]); 16] = [
         ("rax", ["eax", "ax", "al"]),

@@ -133,7 +133,7 @@ pub(crate) fn set_password(socket: &Path, port: u16) -> Result<(), ClusterError>
     write_passfile(&path, &secret).context("write", &path)
 }
 
-/// Writes a password file for a copied cluster, with the password in the original's file `from`.
+/// Writes a password file for a standby, with the password in its primary's file `from`.
 pub(crate) fn copy_password(from: &Path, socket: &Path) -> Result<(), ClusterError> {
     let text = fs::read_to_string(from).context("read", from)?;
     // Nothing in the line is escaped: neither the address nor the password contains a colon.

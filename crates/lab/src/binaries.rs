@@ -103,7 +103,7 @@ fn query_version(postgres: &Path, os_user: &OsUser) -> Result<Version, UnusableB
 }
 
 /// Finds a client program such as `psql` or `pgbench`: on the PATH, else in the distribution's
-/// directory of the newest PostgreSQL. Fetched archives contain no client programs.
+/// directory of the newest PostgreSQL that has it. Fetched archives contain no client programs.
 pub fn client_tool(name: &str) -> Option<PathBuf> {
     path_dirs()
         .chain(system_dirs().into_iter().map(|(_, dir)| dir))

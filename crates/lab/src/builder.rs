@@ -104,7 +104,7 @@ impl Builder {
     ///
     /// If the directory contains a kept lab, that lab is started with the [`Builder::setting`]s
     /// added, and its files are kept. A directory that contains anything else is refused, and for a
-    /// standby also one with a kept lab.
+    /// standby or a copy also one with a kept lab.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
@@ -209,7 +209,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// See [`ClusterError`]. On an error, all created files are removed.
+    /// See [`ClusterError`]. On an error, the created files are removed, except those to be kept;
+    /// see [`Builder::keep`].
     pub fn start(mut self) -> Result<Cluster, ClusterError> {
         self.check()?;
         let os_user = OsUser::for_servers()?;

@@ -23,15 +23,16 @@ use crate::{
 ///
 /// The cluster listens on a unix socket in a private directory, and on 127.0.0.1 on request. The
 /// superuser is `postgres`. When the value is dropped, the server stops and the files are removed,
-/// unless [`Builder::keep`] was set. The same happens if the process that started the cluster dies,
-/// even by SIGKILL: a reaper process notices that and cleans up.
+/// unless they are kept; see [`Builder::dir`] and [`Builder::keep`]. The same happens if the
+/// process that started the cluster dies, even by SIGKILL: a reaper process notices that and cleans
+/// up.
 ///
 /// Methods block. [`Cluster::is_running`] detects a server that was killed from outside.
 #[derive(Debug)]
 pub struct Cluster {
     parts: ClusterParts,
     port: u16,
-    /// The server process; `None` while stopped.
+    /// The server process, which may have exited by itself; `None` while stopped.
     server: Option<LabServer>,
 }
 
@@ -84,7 +85,8 @@ impl Cluster {
     ///
     /// - by default the same as [`Cluster::socket_uri`];
     /// - with [`Builder::tcp`]: `postgresql://postgres@127.0.0.1:21234/postgres?passfile=…`;
-    /// - with [`Builder::trusted_tcp`]: `postgresql://postgres@127.0.0.1:21234/postgres`.
+    /// - with [`Builder::trusted_tcp`], or with [`Builder::tcp`] and [`Builder::password`]:
+    ///   `postgresql://postgres@127.0.0.1:21234/postgres`.
     pub fn uri(&self, database: &str) -> String {
         match self.parts.access {
             Access::Socket => self.socket_uri(database),
@@ -161,8 +163,8 @@ impl Cluster {
         files::with_extension(&self.log_dir(), extension)
     }
 
-    /// Returns the superuser's password, if [`Builder::password`] was set for this cluster, or for
-    /// the one that it was copied from.
+    /// Returns the superuser's password, if [`Builder::password`] was set for this cluster, for its
+    /// primary, or for the cluster that it was copied from.
     pub fn password(&self) -> Option<&str> {
         self.parts.password.as_deref()
     }
@@ -186,7 +188,8 @@ impl Cluster {
         &self.parts.os_user
     }
 
-    /// Returns the postmaster's process id; `None` while stopped.
+    /// Returns the process id of the postmaster that was started last, even if it has exited by
+    /// itself; `None` after [`Cluster::stop`] or [`Cluster::kill`].
     pub fn pid(&self) -> Option<u32> {
         self.server.as_ref().map(LabServer::pid)
     }
@@ -208,7 +211,8 @@ impl Cluster {
     ///
     /// [`ClusterError::AlreadyRunning`] if the server is running; [`ClusterError::ServerEnded`] if
     /// it exits, for example because another process has taken the port;
-    /// [`ClusterError::StartTimeout`] if it is not ready in time.
+    /// [`ClusterError::StartTimeout`] if it is not ready in time; [`ClusterError::Spawn`] or
+    /// [`ClusterError::File`] if it cannot be executed.
     pub fn start(&mut self) -> Result<(), ClusterError> {
         if self.is_running() {
             return Err(ClusterError::AlreadyRunning { name: self.parts.name.clone() });
@@ -220,8 +224,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Stops the server with a fast shutdown: disconnects sessions and writes a checkpoint. The
-    /// files are kept.
+    /// Stops the server with a fast shutdown: disconnects sessions and writes a checkpoint. If that
+    /// takes longer than two minutes, an immediate shutdown follows. The files are kept.
     ///
     /// # Errors
     ///

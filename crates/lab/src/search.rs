@@ -27,7 +27,7 @@ impl Default for BinariesSearch {
 }
 
 impl BinariesSearch {
-    /// Creates a search for the newest supported major version, in all places.
+    /// Creates a search in all places, for the newest installed version of any supported major.
     pub fn new() -> Self {
         Self::default()
     }

@@ -24,7 +24,7 @@ pub(super) struct EntryOrder {
 enum EntryDirection {
     #[default]
     Unknown,
-    /// Entries pass through immediately: they run from old to new, or are too many to hold back.
+    /// Entries pass through immediately, because they run from old to new or cannot be reversed.
     Forwards,
     Backwards,
 }

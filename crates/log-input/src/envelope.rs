@@ -109,7 +109,8 @@ pub(crate) struct EnvelopeOptions {
     pub(crate) calendar: Calendar,
 }
 
-/// The layers that remove the envelopes around a log, outermost first, and detect further ones.
+/// A chain of layers, outermost first, that removes the envelopes around a log and detects further
+/// ones.
 #[derive(Debug, Default)]
 pub(super) struct LayerChain {
     layers: Vec<Box<dyn Layer>>,

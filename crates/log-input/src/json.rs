@@ -34,7 +34,7 @@ enum JsonScanState {
     Inside,
     String,
     Escape,
-    /// The rest of an object that is too long, or of a broken line.
+    /// The rest of the line on which an object became too long.
     Skip,
 }
 

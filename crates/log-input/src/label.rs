@@ -85,7 +85,8 @@ pub enum MessageField {
     Hint,
     /// An internally generated query that failed, as in a PL/pgSQL function.
     Query,
-    /// The call stack of PL functions, or the portal whose parameters were bound.
+    /// The context of the message, such as the call stack of PL functions, or the portal whose
+    /// parameters were bound.
     Context,
     /// Function, file and line of the server's source.
     Location,

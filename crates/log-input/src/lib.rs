@@ -78,7 +78,8 @@ pub struct LogInput {
     /// Number of bytes read from the file, before unpacking.
     read_bytes: Arc<AtomicU64>,
     is_pipe: bool,
-    /// Size of the file when it was opened; 0 for standard input, which is not read by offset.
+    /// Size of the file when it was opened; 0 for standard input and pipes, which are not read by
+    /// offset.
     size: u64,
 }
 
@@ -168,8 +169,8 @@ impl LogInput {
 
     /// Reserves the next part of a plain log file for another thread to read; the next
     /// [`read`](Self::read) continues after it. Returns `None` for a pipe and standard input, for a
-    /// file that is or may be compressed or in an envelope, and once less than a whole chunk is left
-    /// of the size that the file had when it was opened.
+    /// file that is or may be compressed or in an envelope, and once less than a whole chunk is
+    /// left of the size that the file had when it was opened.
     pub fn next_range(&mut self) -> Option<FileRange> {
         let InputSource::Plain(file) = &self.source else { return None };
         let (start, len) = (self.read_bytes(), CHUNK_BYTES as u64);
@@ -245,7 +246,7 @@ impl LogInput {
         self.chain.added_prefix()
     }
 
-    /// Returns and clears the problems with the envelopes since the last call.
+    /// Returns and clears the problems with the archive and the envelopes since the last call.
     pub fn take_problems(&mut self) -> Vec<Issue> {
         std::mem::take(&mut self.output.problems)
     }

@@ -58,7 +58,7 @@ pub(super) fn is_item(object: &[u8]) -> bool {
     write_record(object, &mut Vec::new()).is_some()
 }
 
-/// Appends the record of an item; `None` if the object is not an item.
+/// Appends the record of an item; `None` if the object is not an item that can be converted.
 fn write_record(object: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let [mut kind, mut item] = [None; 2];
     for (name, value) in members(object) {

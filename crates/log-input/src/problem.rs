@@ -11,16 +11,17 @@ pub enum InputProblem {
     TooLong,
     /// A truncated or damaged archive or pgreplay file.
     Damaged,
-    /// A line or object without the envelope that its neighbours have, or with an invalid one.
+    /// An entry without the envelope that its neighbours have, or one that cannot be interpreted.
     BadEnvelope,
     /// Part of a message was lost on its way through syslog, so the message was skipped.
     LostParts,
-    /// Entries run from new to old and were reversed.
+    /// Entries run from new to old and were reversed, unless they are too many.
     Backwards,
     /// Entries run from new to old, and are too many to reverse, so they are read in that order.
     BackwardsTooLong,
     /// Messages of several hosts are mixed in one log.
     SeveralServers,
-    /// A line of another program in a shared log.
+    /// An entry of a shared log that is not part of the server's log, such as output of another
+    /// program.
     OtherProgram,
 }

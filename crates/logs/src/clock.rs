@@ -1,7 +1,7 @@
 //! Reads the server's times: `2026-11-20 12:43:19.577 UTC`, in `log_timezone`.
 //!
 //! An abbreviation such as `CST` can stand for several zones, so the user may have to name the zone
-//! of a log. Every assumption is reported.
+//! of a log. Assumptions about the zone are reported.
 
 mod zones;
 
@@ -86,7 +86,7 @@ const ZONE_LEN_MAX: usize = 8;
 pub(crate) enum Assumption {
     /// An unknown abbreviation, read as UTC.
     Unknown,
-    /// An abbreviation that several zones share, read as PostgreSQL reads it by default.
+    /// An abbreviation with several meanings, read as PostgreSQL reads it by default.
     Ambiguous,
 }
 
@@ -109,8 +109,8 @@ impl LogClock {
     }
 
     /// Parses the time at the front of `text` and returns its length as well. Returns `None` unless
-    /// the second and zone are those of the last time parsed, the fraction has three digits, and
-    /// the zone certainly ends here.
+    /// the second and zone are those of the last time that [`read`](Self::read) parsed, the
+    /// fraction has three digits, and the zone certainly ends here.
     #[inline]
     pub(crate) fn read_next(&mut self, text: &[u8]) -> Option<(Timestamp, usize)> {
         let second = self.cached[0].as_ref()?;

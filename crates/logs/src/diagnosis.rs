@@ -20,7 +20,7 @@ pub use self::{
 pub struct LoggingDiagnosis {
     /// Description of the examined logs or server, for display.
     pub subject: String,
-    /// Settings that differ from their recommended values, most important first.
+    /// Settings that should be changed, most important first.
     pub findings: Vec<Finding>,
     /// Remarks that are not about a single setting.
     pub notes: Vec<String>,
@@ -30,12 +30,12 @@ pub struct LoggingDiagnosis {
     pub major: Option<u32>,
 }
 
-/// A setting that differs from its recommended value.
+/// A setting that should be changed, as far as the log or the server's settings show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The setting to change.
     pub setting: LogSetting,
-    /// The current value, or the evidence in the log.
+    /// The current value, or evidence that the value is not suitable.
     pub found: String,
     /// Estimated bytes that the recommended value adds to the examined log, negative if it makes
     /// the log smaller; `None` without an estimate.
@@ -74,7 +74,7 @@ impl Finding {
 }
 
 impl LoggingDiagnosis {
-    /// Whether a replay would differ from what clients did unless the settings are changed.
+    /// Whether any finding is [required](Importance::Required) for a faithful replay.
     pub fn has_required_findings(&self) -> bool {
         self.findings.iter().any(|finding| finding.importance() == Importance::Required)
     }

@@ -7,7 +7,7 @@ use crate::{language::Language, server_log_format::ServerLogFormat};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// The input is neither csvlog nor jsonlog, and no common line prefix matches.
+    /// The input is not recognized as a log; in particular, no common line prefix matches.
     #[error(
         "{file}:{line}: not in a known log format: {excerpt:?}; if it is a stderr log, give its \
          log_line_prefix (SHOW log_line_prefix)"
@@ -37,7 +37,8 @@ pub enum ImportError {
         /// A prefix that matches lines at the beginning of the file, if one was found.
         guess: Option<String>,
     },
-    /// No prefix matches every record. Continuing with the best guess could skip whole databases.
+    /// No guessed prefix matches every line that seems to begin with one. Continuing with the best
+    /// guess could skip whole databases.
     #[error(
         "{file}: no known log_line_prefix matches all records. {guess:?} matches {fits} of {records}, \
          but not {}. Pass the server's own with --prefix (SHOW log_line_prefix prints it), \
@@ -47,13 +48,13 @@ pub enum ImportError {
     UncertainPrefix {
         /// Name of the file.
         file: String,
-        /// The prefix that matches most records.
+        /// The prefix that matches most lines.
         guess: String,
-        /// Number of records at the beginning of the file that `guess` matches.
+        /// Number of examined lines that `guess` matches.
         fits: u64,
-        /// Number of records that were examined.
+        /// Number of examined lines that seem to begin with a prefix.
         records: u64,
-        /// Line number and beginning of the first few records that do not match.
+        /// Line number and beginning of the first few lines that do not match.
         misfits: Vec<(u64, String)>,
     },
     /// The input is not in the given format.

@@ -24,8 +24,8 @@ macro_rules! languages {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Returns the language of a message that begins with the words for a statement, a
-            /// duration or an execution, or of a line whose label is a severity in that language.
+            /// Returns the language of a text that begins with the language's word for a statement,
+            /// a duration, an execution or a severity.
             pub(crate) fn detect(text: &[u8]) -> Option<Self> {
                 $(if [$($word),+].iter().any(|word| text.starts_with(word.as_bytes())) {
                     return Some(Self::$variant);

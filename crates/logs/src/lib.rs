@@ -13,10 +13,10 @@
 //! [`read_files`] first unpacks archives and removes the envelopes that services put around a log.
 //!
 //! Bad data never stops an import: everything unreadable is counted by [`ProblemReason`], with
-//! samples in the [`ImportSummary`]. An input is an error only if it is not a log at all, is in a
-//! language other than English, or has a format that cannot be determined.
+//! samples in the [`ImportSummary`]. An input is an error only if it is not a log that a server
+//! wrote, is in a language other than English, or is not in the given format or any known one.
 //!
-//! This crate reads the logs of PostgreSQL 12 to 18. It neither stores events nor classifies SQL.
+//! This crate reads the logs of PostgreSQL 12 to 18. It does not store events.
 //!
 //! # Example
 //!

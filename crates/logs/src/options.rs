@@ -59,7 +59,7 @@ pub enum Emit {
     /// is empty unless the log shows the action only at its end, as with
     /// `log_min_duration_statement`.
     Start,
-    /// Emit when the outcome is known: after a duration, an error, the session's next action, or
-    /// the end of the input.
+    /// Emit when the outcome is known, or certain to remain unknown: after a duration, an error,
+    /// the session's next action or its end, or the end of the input.
     End,
 }

@@ -227,7 +227,7 @@ impl CompiledPrefix {
         self.confidence.as_ref()
     }
 
-    /// Whether the prefix matches all records that it was guessed from; true if it was given.
+    /// Whether the prefix matches all lines that it was guessed from; true if it was given.
     pub(crate) fn fits_all(&self) -> bool {
         self.confidence.as_ref().is_none_or(|it| it.lines == it.lines_total)
     }
@@ -298,7 +298,8 @@ impl CompiledPrefix {
     /// Calls `read` with each field of a line, taking the first choice for each. `read` gets the
     /// offset, the rest of the line and, for fields of any text, the length; it returns the length.
     /// Returns the label after the prefix and the offset of the text, or `None` if the line does
-    /// not match in this way. Only for prefixes that are [unpadded](Self::is_unpadded).
+    /// not match in this way or `read` returns `None`. Only for prefixes that are
+    /// [unpadded](Self::is_unpadded).
     #[inline]
     pub(crate) fn visit_fields(
         &self,
@@ -447,7 +448,8 @@ impl Matcher<'_> {
         true
     }
 
-    /// Matches a field of fixed shape. If several lengths have the shape, all are tried.
+    /// Matches a field of fixed shape. If several lengths have the shape, all are tried; a field
+    /// with an open end, such as a host name, may then be any text without spaces.
     fn match_shaped(
         &mut self,
         index: usize,

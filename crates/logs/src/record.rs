@@ -13,8 +13,8 @@ use self::{
 };
 
 /// A message: a [`RecordFrame`] and its [`SessionFields`], with the bytes that they refer to. Texts
-/// are resolved on access, because most records need few of them. An empty text means that the log
-/// does not have the field.
+/// are resolved on access, because most records need few of them. An empty text means that the
+/// field is empty or not in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogRecord<'a> {
     frame: &'a RecordFrame,

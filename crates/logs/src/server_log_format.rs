@@ -8,7 +8,7 @@ use serde::Serialize;
 pub enum ServerLogFormat {
     /// Text lines that begin with `log_line_prefix`.
     Stderr,
-    /// `csvlog`: 22 to 26 columns.
+    /// `csvlog`: rows of 22 to 26 columns, depending on the version.
     Csv,
     /// `jsonlog`: one object in each line, PostgreSQL 15 and later.
     Json,

@@ -1,7 +1,7 @@
 //! Derives each client's actions from the server's messages.
 //!
 //! ```text
-//!                 authorized, or first action of a session joined midway: Connect
+//!                 authorized, or first action without a logged connection: Connect
 //!                        │
 //!                        ▼            statement, execute, fastpath (log_statement)
 //!            ┌───────► idle ───────────────────────────────────────► open
@@ -10,7 +10,7 @@
 //!            │          └─── parse, bind; error with STATEMENT        │ error: failed
 //!            └────────────────────────────────────────────────────────┤ next action: unknown
 //!                        │                                            │
-//!                        ▼ disconnection, FATAL, process id reused
+//!                        ▼ disconnection, FATAL, restart, process id reused
 //!                     gone: Disconnect
 //! ```
 //!

@@ -30,7 +30,7 @@ pub enum ActivationError {
     /// `LISTEN_FDS` is not a valid number of descriptors.
     #[error("LISTEN_FDS is {0:?}, which is not a number of sockets from 0 to {SOCKETS_MAX}")]
     Number(String),
-    /// A descriptor is not a listening stream socket.
+    /// A descriptor is not a listening stream socket, or cannot be used as one.
     #[error(
         "descriptor {number}, named {name:?}, is not a listening stream socket: \
          set ListenStream= and Accept=no in the socket unit"
@@ -38,9 +38,9 @@ pub enum ActivationError {
     Socket {
         /// Number of the descriptor.
         number: RawFd,
-        /// Name of the socket in `LISTEN_FDNAMES`.
+        /// Name of the socket; see [`ActivatedSocket::name`].
         name: String,
-        /// The kernel's reason.
+        /// The error of the kernel or of the check.
         source: io::Error,
     },
 }

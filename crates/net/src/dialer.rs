@@ -56,7 +56,8 @@ pub enum DialError {
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The socket could not be created, or the peer refused immediately.
+    /// The socket could not be created, the path is not valid for a socket, or the connection
+    /// failed immediately.
     #[error("cannot connect to {address}")]
     Refused {
         /// Address and port, or socket path.
@@ -113,8 +114,8 @@ impl Dialer {
         self
     }
 
-    /// Makes connections continue without TLS if the server does not offer it. Has no effect unless
-    /// [`Dialer::with_tls`] was called before.
+    /// Makes connections continue without TLS if the server declines an SSLRequest. Has no effect
+    /// with direct TLS, or unless [`Dialer::with_tls`] was called before.
     #[must_use]
     pub fn tls_optional(mut self) -> Self {
         if let Some(tls) = &mut self.tls {

@@ -1,15 +1,13 @@
 //! Sockets and timers for many PostgreSQL connections on one thread.
 //!
-//! A driver owns a [`Poller`], registers each [`Stream`] once, and waits for readiness or for the
-//! next deadline. The session crate interprets the bytes; the driver decides what to send, and
-//! when.
+//! A driver owns a [`Poller`], registers each [`Stream`], and waits for readiness or for the next
+//! deadline. The session crate interprets the bytes; the driver decides what to send, and when.
 //!
 //! # Cost
 //!
-//! Registration is edge-triggered in both directions, so an exchange on a registered connection
-//! costs one `epoll_wait` shared by all ready sockets, one `read` and one `write`, and no
-//! `epoll_ctl`.
-//! A deadline costs one `timerfd_settime` when it differs from the one already armed.
+//! Streams are watched edge-triggered, so an exchange on a registered connection costs one
+//! `epoll_wait` shared by all ready sockets, one `read` and one `write`, and usually no
+//! `epoll_ctl`. A deadline costs one `timerfd_settime` when it differs from the one already armed.
 
 mod activation;
 mod dialer;

@@ -38,8 +38,9 @@ use crate::{
 ///
 /// Several listeners may share a TCP port: with `SO_REUSEPORT` the kernel distributes connections
 /// among them, so each event loop has its own listener and does not wake for connections of the
-/// others. A unix socket has one listener, shared by [`Listener::try_clone`];
-/// [`crate::Poller::add_listener`] ensures that a connection does not wake every loop.
+/// others. A unix socket, or a socket inherited from another process, has one listener, shared by
+/// [`Listener::try_clone`]; [`crate::Poller::add_listener`] ensures that a connection does not wake
+/// every loop.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -71,8 +72,9 @@ impl Listener {
     /// `defer_timeout`, rounded up to whole seconds. So accepting a client and reading its first
     /// bytes takes one wake-up. With zero, connections are reported at once.
     ///
-    /// Other sockets may listen on the same port if they belong to the same user and were also
-    /// created by this function. [`Listener::check_free`] detects that beforehand.
+    /// Other sockets may listen on the same port if they belong to the same user and also have
+    /// `SO_REUSEPORT`, as those of this function have. [`Listener::check_free`] detects that
+    /// beforehand.
     ///
     /// # Errors
     ///
@@ -87,7 +89,7 @@ impl Listener {
     }
 
     /// Checks that no socket listens on a TCP address. Since listeners share a port, a second
-    /// process would not be refused, and would take half of the first one's clients.
+    /// process would not be refused, and would take some of the first one's clients.
     ///
     /// # Errors
     ///
@@ -129,10 +131,10 @@ impl Listener {
         Ok(Self { socket: socket.into(), place: ListenerAddress::Tcp(address) })
     }
 
-    /// Listens on a unix socket with these permissions and group; `None` is the group of the
-    /// process. A socket file that a dead process has left is deleted first; a socket with a live
-    /// listener, or any other file, is an error. A path that starts with `@` is a name in Linux's
-    /// abstract namespace, which has no permissions.
+    /// Listens on a unix socket with these permissions and group; with `None`, the file gets the
+    /// group of any new file. A socket file that a dead process has left is deleted first; a socket
+    /// with a live listener, or any other file, is an error. A path that starts with `@` is a name
+    /// in Linux's abstract namespace, which has no permissions.
     ///
     /// # Errors
     ///
@@ -176,7 +178,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The socket is not a stream socket that listens on a TCP address or a unix path.
+    /// The descriptor is not a stream socket that listens on a TCP address, a unix path or an
+    /// abstract name, or its options cannot be set.
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
         if !socket_acceptconn(&socket)? || socket_type(&socket)? != SocketType::STREAM {
@@ -212,7 +215,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The process is out of file descriptors.
+    /// The process has no free file descriptor.
     pub fn try_clone(&self) -> io::Result<Self> {
         let place = match &self.place {
             ListenerAddress::Tcp(address) => ListenerAddress::Tcp(*address),
@@ -254,7 +257,8 @@ impl Listener {
         })
     }
 
-    /// Removes the unix socket from its directory, so that later clients do not find it.
+    /// Removes the unix socket from its directory, so that later clients do not find it. Does
+    /// nothing for TCP and abstract names.
     pub fn remove(&self) {
         if let ListenerAddress::Unix(path) = &self.place
             && !is_abstract(path)

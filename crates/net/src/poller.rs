@@ -32,8 +32,8 @@ pub struct SocketReadiness {
     /// Whether the socket may accept bytes, or a connect has finished.
     pub writable: bool,
     /// Whether the peer has closed its side, or the connection is broken. Earlier data may still be
-    /// unread, and no further event will come: read until the end of the stream, even after a short
-    /// read.
+    /// unread, and perhaps no further event will come: read until the end of the stream, even after
+    /// a short read.
     pub hung_up: bool,
 }
 
@@ -82,7 +82,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The process is out of file descriptors.
+    /// The process or the system is out of file descriptors or memory.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(
@@ -93,14 +93,14 @@ impl Poller {
         Ok(Self { epoll, timer, armed: None })
     }
 
-    /// Watches `socket` in both directions until it is closed.
+    /// Watches `socket` in both directions until it is closed or removed.
     ///
     /// Readiness is edge-triggered: after a report, read until a read is short or would block (or,
     /// if [`SocketReadiness::hung_up`], until the end), and write until done or it would block.
     ///
     /// # Errors
     ///
-    /// The kernel refused for lack of memory or watches.
+    /// The socket is already being watched, or the kernel refused for lack of memory or watches.
     pub fn add(&self, socket: impl AsFd, token: Token) -> io::Result<()> {
         self.add_with_interest(socket, token, Interest::Both)
     }
@@ -109,7 +109,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The kernel refused, for lack of memory or watches.
+    /// See [`Poller::add`].
     pub fn add_with_interest(
         &self,
         socket: impl AsFd,
@@ -149,7 +149,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The kernel refused, for lack of memory or watches.
+    /// See [`Poller::add`].
     pub fn add_listener(&self, listener: &Listener, token: Token) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         Ok(epoll::add(&self.epoll, listener, epoll::EventData::new_u64(token.0), flags)?)
@@ -159,7 +159,7 @@ impl Poller {
     ///
     /// # Errors
     ///
-    /// The process is out of file descriptors.
+    /// The process or the system is out of file descriptors, memory or watches.
     pub fn waker(&self) -> io::Result<Waker> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         // Edge-triggered and never read: each write is a new edge.

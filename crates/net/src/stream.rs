@@ -26,6 +26,8 @@ use rustls::{ClientConnection, Connection, ServerConfig, ServerConnection, pki_t
 ///      └────────────────── no TLS ─────────────────────┘
 /// ```
 ///
+/// If TLS is optional and the server declines the SSLRequest (`N`), it is open without TLS.
+///
 /// [`Stream::open`] advances through these phases as far as the socket allows. Once it has returned
 /// true, use [`Stream::send`] and [`Stream::receive`] until they would block, then wait again.
 ///
@@ -51,7 +53,7 @@ pub(crate) struct TlsOptions {
     pub(crate) config: Arc<rustls::ClientConfig>,
     pub(crate) server_name: ServerName<'static>,
     pub(crate) direct: bool,
-    /// Whether to continue without TLS if the server does not offer it.
+    /// Whether to continue without TLS if the server declines an SSLRequest.
     pub(crate) optional: bool,
 }
 
@@ -67,7 +69,7 @@ enum Phase {
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// The number of bytes read; more may be available.
+    /// The number of bytes read (zero if a signal interrupted the read); more may be available.
     Bytes(usize),
     /// The number of bytes read (perhaps zero), and the socket is now empty: wait for readiness,
     /// unless an event already reported the hang-up. Then the end of the stream must still be read.
@@ -128,7 +130,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// `received` is not TLS, or the configuration cannot be used.
+    /// `received` does not start a valid handshake that the configuration allows, or the
+    /// configuration cannot be used.
     pub fn start_tls(&mut self, config: Arc<ServerConfig>, mut received: &[u8]) -> io::Result<()> {
         let mut connection =
             Connection::from(ServerConnection::new(config).map_err(io::Error::other)?);
@@ -146,7 +149,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether the bytes on the wire are encrypted.
+    /// Whether the connection is open with TLS, so that all further bytes are encrypted.
     pub fn is_encrypted(&self) -> bool {
         matches!(self.phase, Phase::Tls(_))
     }
@@ -213,8 +216,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// The connection was refused or lost, the server does not offer the TLS that is required, or
-    /// the handshake failed.
+    /// The connection was refused or lost, the server did not accept the request for TLS although
+    /// it is required, its reply to the request is not valid, or the handshake failed.
     pub fn open(&mut self) -> io::Result<bool> {
         loop {
             let next = match &mut self.phase {

@@ -1,4 +1,4 @@
-//! The two system calls that have no safe wrapper.
+//! Two operations on descriptors that have no safe wrapper.
 #![allow(
     unsafe_code,
     reason = "a socket option that rustix does not know, and descriptors that we know by number"
@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-/// Makes a listener report a connection only when data has arrived on it, or after `defer_timeout`
-/// without data (tcp(7), `TCP_DEFER_ACCEPT`).
+/// Makes a listener report a connection only when data has arrived on it, or after at least
+/// `defer_timeout` without data (tcp(7), `TCP_DEFER_ACCEPT`).
 ///
 /// # Errors
 ///

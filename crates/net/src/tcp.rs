@@ -22,7 +22,7 @@ pub struct TcpOptions {
     /// Time after which the kernel closes a connection with unacknowledged data, rounded down to
     /// whole milliseconds. Linux: `TCP_USER_TIMEOUT`.
     pub user_timeout: Option<Duration>,
-    /// Size of the kernel's buffers in bytes, per direction.
+    /// Size of the kernel's buffers in bytes, per direction, without the kernel's own overhead.
     pub buffer_bytes: Option<usize>,
 }
 

@@ -156,8 +156,8 @@ impl ClusterState {
         Arc::new(Self { members, write_tracker, version })
     }
 
-    /// Returns the version of the members' states. It changes whenever workers may have to choose
-    /// differently.
+    /// Returns the version of the members' states. It changes whenever the eligibility or the
+    /// address of a member changes.
     #[inline]
     pub(crate) fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)

@@ -222,7 +222,8 @@ pub struct ListenConfig {
     /// Length of the kernel's queue of connections not yet accepted.
     pub backlog: u32,
     /// The unix socket through which a new process takes over from this one. `None` means a socket
-    /// in the first of `unix_directories` that is not in the abstract namespace.
+    /// in the first of `unix_directories` that is not in the abstract namespace; there is none if
+    /// `port` is 0 or all are.
     pub takeover: Option<PathBuf>,
     /// Trusted proxies: networks, and `unix` for unix sockets. Their connections must start with a
     /// header of the PROXY protocol, version 1 or 2; all other connections must not.
@@ -382,7 +383,7 @@ pub struct AuthConfig {
     #[serde(skip)]
     pub hba: Option<Arc<Hba>>,
     /// The role that queries servers for the secrets of users that are not listed; `None` turns
-    /// this off.
+    /// this off for databases without `auth-user`.
     pub user: Option<String>,
     /// The database, by the name that clients use, in which secrets are queried; the database that
     /// the client requests if `None`.

@@ -76,17 +76,19 @@ pub use report::{
 ///
 /// The worker reports socket events through the methods below, in any order. With each event it
 /// passes the current time and its [`CoreIo`], through which the core issues commands. The core
-/// never blocks, reads no clock and generates no random numbers, so the same calls always produce
-/// the same commands.
+/// does no I/O of its own, reads no clock, and draws random numbers only from fixed seeds, so a
+/// simulation of it can be repeated.
 ///
 /// # The worker's duties
 ///
 /// - A client: [`Core::add_client`] once it is authenticated, then [`Core::finish_client_login`];
-///   then [`Core::client_bytes`] for the bytes that it sends, until the worker reports
-///   [`Core::client_closed`] or the core calls [`CoreIo::close`].
-/// - A server: starts with [`CoreIo::open_server`]; then either [`Core::server_ready`] or
-///   [`Core::server_failed`]; then [`Core::server_bytes`], until the worker reports
-///   [`Core::server_closed`] or the core calls [`CoreIo::close`] or [`CoreIo::hand_over`].
+///   or only [`Core::adopt_client`]. Then [`Core::client_bytes`] for the bytes that it sends, until
+///   the worker calls [`Core::client_closed`] or [`Core::hand_over_client`], or the core calls
+///   [`CoreIo::close`].
+/// - A server: starts with [`CoreIo::open_server`], then either [`Core::server_ready`] or
+///   [`Core::server_failed`]; or with [`Core::adopt_server`]. Then [`Core::server_bytes`], until
+///   the worker calls [`Core::server_closed`], or the core calls [`CoreIo::close`] or
+///   [`CoreIo::hand_over`].
 /// - [`Core::drained`] for every peer for which a send returned [`crate::Backlog::Waiting`], once
 ///   its buffer is empty.
 /// - [`Core::tick`] at or soon after [`Core::deadline`], which may change with every call.
@@ -266,8 +268,8 @@ impl Core {
 
     /// Sends a new client `auth_messages`, such as AuthenticationOk, then ParameterStatus,
     /// BackendKeyData and ReadyForQuery. If no server of the pool has logged in yet, or its server
-    /// is down, the client gets only `auth_messages` now and the rest after the next successful
-    /// server login. It is refused at once if the server is down and no login attempt is in
+    /// is down, the client gets only `auth_messages` now, and waits for a server login before it
+    /// gets the rest. It is refused at once if the server is down and no login attempt is in
     /// progress or due.
     pub fn finish_client_login(
         &mut self,
@@ -345,17 +347,17 @@ impl Core {
         self.run_deferred(io);
     }
 
-    /// Resumes reading from a peer's counterpart, because the peer's send buffer has become empty
-    /// after [`crate::Backlog::Waiting`].
+    /// Handles a peer's send buffer that has become empty after [`crate::Backlog::Waiting`]: the
+    /// peer's counterpart may be read from again.
     pub fn drained(&mut self, peer: PeerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_drained(peer, io);
         self.run_deferred(io);
     }
 
-    /// Handles a CancelRequest. The key must be one that this worker issued; see
-    /// [`crate::worker_of_key`]. Returns `false`, without any effect, if the key is unknown. A
-    /// CancelRequest is never answered: the worker just closes the connection that it arrived on.
+    /// Handles a CancelRequest whose key names this worker; see [`crate::worker_of_key`]. Returns
+    /// `false`, without any effect, if no client has the key. A CancelRequest is never answered:
+    /// the worker just closes the connection that it arrived on.
     pub fn cancel(&mut self, key: &CancelKey, now: Time, io: &mut dyn CoreIo) -> bool {
         self.now = now;
         let is_known = self.cancel_by_key(key, io);
@@ -372,8 +374,8 @@ impl Core {
 
     /// Handles another worker's request for a server; see [`CoreIo::request_server`]. Hands over an
     /// idle server or, if there is none, closes another pool's idle server so that the other worker
-    /// can open one. If neither is possible, the other worker gets the next server that becomes
-    /// idle while no client here has waited longer.
+    /// can open one. If neither is possible, the request is queued until a server becomes idle
+    /// while no client here has waited longer.
     pub fn server_requested(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_server_request(pool, by, io);

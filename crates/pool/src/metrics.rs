@@ -117,7 +117,7 @@ const NOTIFICATIONS: Description = Description::counter(
 .labels(POOL);
 const NOTIFICATIONS_DROPPED: Description = Description::counter(
     "howdah_pool_notifications_dropped_total",
-    "Notifications dropped because a client did not read them in time.",
+    "Notifications dropped because a client's buffer was full.",
 )
 .labels(POOL);
 const NOTIFICATION_GAPS: Description = Description::counter(

@@ -42,9 +42,9 @@ pub struct RecorderSettings {
     pub redaction: Option<RedactionKey>,
     /// Maximum number of bytes queued for decoding, per worker.
     pub buffer_bytes: usize,
-    /// Number of bytes of events after which a file is finished.
+    /// Number of bytes of events after which a file is finished, at most 64 MiB.
     pub file_bytes: usize,
-    /// Time after which a file is finished.
+    /// Time after a file's first event at which the file is finished.
     pub file_time: Duration,
     /// Number of workers, each of which gets a buffer.
     pub workers: usize,
@@ -91,7 +91,7 @@ pub struct RecorderStatus {
     pub path: PathBuf,
     /// Time at which the capture started.
     pub started: Timestamp,
-    /// Numbers of captured and missing events so far.
+    /// Counts of what was captured so far, and of what is missing.
     pub tally: RecorderCounts,
     /// Number of finished files.
     pub files: u32,

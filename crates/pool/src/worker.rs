@@ -131,20 +131,24 @@ pub enum PoolerStartError {
         /// The reason why the group cannot be used.
         text: String,
     },
-    /// The certificate, key or CA file for connections to servers cannot be used.
+    /// TLS for connections to servers cannot be set up, usually because a certificate, key or CA
+    /// file cannot be used.
     #[error("cannot set up TLS for servers: {key}")]
     ServerTls {
-        /// The key below `[pool]` that names the file.
+        /// The key below `[pool]` that names the file, or `tls.server` if the error is not about a
+        /// single file.
         key: String,
-        /// The error, which names the file.
+        /// The error, which names the file, if it is about one.
         source: Box<TlsError>,
     },
-    /// The certificate, key or CA file for connections from clients cannot be used.
+    /// TLS for connections from clients cannot be set up, usually because a certificate, key or CA
+    /// file cannot be used.
     #[error("cannot set up TLS for clients: {key}")]
     ClientTls {
-        /// The key below `[pool]` that names the file.
+        /// The key below `[pool]` that names the file, or `tls.client` if the error is not about a
+        /// single file.
         key: String,
-        /// The error, which names the file.
+        /// The error, which names the file, if it is about one.
         source: Box<TlsError>,
     },
     /// The settings request more workers than a cancel key can address.

@@ -1,5 +1,5 @@
-//! Analysis of flight recordings: a text summary of notable findings, and a JSON document of
-//! everything that was recorded.
+//! Analysis of flight recordings: a text summary of notable findings, and a JSON document with
+//! these and the recorded data.
 //!
 //! ```text
 //! recording ─► window ─► summary ─► report

@@ -2,7 +2,7 @@
 //!
 //! The kernel emulates some probed instructions (`push`, `nop`, `call`, `jmp`). All others are
 //! executed out of line under single-stepping, which costs several times as much, and ten times as
-//! much in a nested virtual machine. So the cost of tracing a function depends on its first
+//! much or more in a nested virtual machine. So the cost of tracing a function depends on its first
 //! instruction.
 
 use std::{arch::naked_asm, fs, path::Path, time::Duration};
@@ -53,7 +53,8 @@ impl HitCost {
     }
 }
 
-/// Whether the kernel emulates the first instruction of `code`; see `arch/x86/kernel/uprobes.c`.
+/// Whether the first instruction of `code` is a `push`, `nop`, `call` or `jmp`, which the kernel
+/// emulates; see `arch/x86/kernel/uprobes.c`.
 pub(crate) fn is_emulated(code: &[u8]) -> bool {
     matches!(
         code,

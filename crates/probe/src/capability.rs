@@ -26,12 +26,12 @@ impl Capabilities {
         Self { effective: effective.unwrap_or(0) }
     }
 
-    /// Whether BPF programs may be loaded and attached.
+    /// Whether the capabilities allow loading and attaching BPF programs.
     pub fn may_trace(self) -> bool {
         self.has(SYS_ADMIN) || self.has(BPF) && self.has(PERFMON)
     }
 
-    /// Whether the memory of other users' processes may be read.
+    /// Whether the capabilities allow reading the memory of other users' processes.
     pub fn may_read_others(self) -> bool {
         self.has(SYS_PTRACE)
     }

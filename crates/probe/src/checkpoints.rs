@@ -9,9 +9,9 @@
 //!
 //! With USDT probes (`--enable-dtrace`), every phase is known to the microsecond, including its
 //! nesting. If the server has none, or BPF programs are not permitted, the checkpointer's
-//! statistics (`CheckpointStats`) are polled in its memory: start, first write, first sync, last
+//! statistics (`CheckpointStats`) can be polled in its memory: start, first write, first sync, last
 //! sync and end, with the times that the server itself recorded. `write` then includes everything
-//! before the first sync.
+//! from the first write to the first sync.
 //!
 //! Source: `CreateCheckPoint`, `CheckPointGuts` and `LogCheckpointEnd` in `xlog.c`.
 
@@ -39,7 +39,7 @@ enum PhaseSource {
 /// The source of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ProbeSource {
-    /// BPF programs, which report every event exactly.
+    /// BPF programs, which report each event with its exact time.
     Bpf,
     /// The server's memory, read at intervals.
     Memory,
@@ -50,7 +50,8 @@ pub enum ProbeSource {
 /// A checkpoint or a part of one, as nested in the diagram above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckpointPhase {
-    /// The whole checkpoint.
+    /// The whole checkpoint. USDT probes do not report this phase for the restartpoints of a
+    /// standby.
     Checkpoint,
     /// Writing and syncing all dirty data.
     Buffers,
@@ -80,14 +81,14 @@ pub enum PhaseUpdate {
         pid: u32,
         /// Wall-clock time of the start.
         at: SystemTime,
-        /// Number of enclosing phases; 0 for the checkpoint itself.
+        /// Number of enclosing phases; 0 for the outermost.
         depth: usize,
     },
     /// The phase finished, with its duration and counts.
     Finished(FinishedPhase),
 }
 
-/// A finished phase of a checkpoint, or a whole checkpoint (depth 0).
+/// A finished phase of a checkpoint, or a whole checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinishedPhase {
     /// Kind of the phase.
@@ -99,7 +100,7 @@ pub struct FinishedPhase {
     pub started_at: SystemTime,
     /// Time from start to finish.
     pub duration: Duration,
-    /// Number of enclosing phases; 0 for the checkpoint itself.
+    /// Number of enclosing phases; 0 for the outermost.
     pub depth: usize,
     /// Buffers, files and segments that the phase handled.
     pub counts: PhaseCounts,
@@ -113,7 +114,7 @@ pub struct PhaseCounts {
     pub buffers_written: Option<u64>,
     /// Dirty buffers that the phase had to write when it started.
     pub buffers_to_write: Option<u64>,
-    /// Number of files that the phase flushed to disk: of relations, and of SLRUs such as `pg_xact`.
+    /// Number of files that the phase flushed to disk, including SLRUs such as `pg_xact`.
     pub files_synced: Option<u64>,
     /// The longest sync of one file.
     pub longest_sync: Option<Duration>,
@@ -126,8 +127,8 @@ impl CheckpointTracer {
     ///
     /// # Errors
     ///
-    /// The server lacks one of the USDT probes or cannot be inspected, or BPF programs are not
-    /// permitted.
+    /// The server lacks one of the USDT probes or cannot be inspected, or BPF programs cannot be
+    /// run.
     pub fn from_usdt(server: &RunningServer) -> Result<Self, ProbeError> {
         FromUsdt::attach(server).map(|watch| Self(PhaseSource::Usdt(watch)))
     }

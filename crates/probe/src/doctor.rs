@@ -1,5 +1,5 @@
 //! Reports which metrics of a server are available here, from which source, at what cost, and what
-//! is missing for a better source.
+//! is missing for a better source. SQL is not considered as a source.
 
 use std::{fmt, fs, path::PathBuf, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 pub struct ProbeDiagnosis {
     /// The kernel features that probes use.
     pub kernel: KernelInfo,
-    /// The effective capabilities of this process, which decide whether BPF programs may run.
+    /// The effective capabilities of this process; BPF programs need some of them.
     pub capabilities: Capabilities,
     /// The cost of a hit, if BPF programs may be run.
     pub hit_cost: Option<HitCost>,
@@ -40,7 +40,8 @@ pub struct DiagnosedServer {
     pub build_id: Option<String>,
     /// Number of sites of USDT probes; 0 if the server was built without them.
     pub usdt_probes: usize,
-    /// Functions with breakpoints in the code of any of the server's processes.
+    /// Functions whose code in any of the server's processes differs from the executable, as it
+    /// does at a breakpoint.
     pub patched_symbols: Vec<String>,
 }
 
@@ -78,9 +79,9 @@ pub struct KernelInfo {
 pub struct MetricDiagnosis {
     /// The subcommand that shows the metric.
     pub name: &'static str,
-    /// The best available source; `None` if the metric is not available.
+    /// The best available source; `None` if the metric is not available except by SQL.
     pub source: Option<ProbeSource>,
-    /// Cost of the metric with `source`; `None` if the metric is not available.
+    /// Cost of the metric with `source`; `None` without a source.
     pub cost: Option<MetricCost>,
     /// The limitation of the source, or the reason why a better source, or any source, is not
     /// available; `None` if nothing is missing.

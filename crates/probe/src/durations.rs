@@ -2,11 +2,11 @@
 //! planning and execution, sorts.
 //!
 //! Each function has two programs, at its entry and at its return, or at two USDT probes. They keep
-//! the start time and the stack pointer in a map by thread, and send an event at the end. The stack
-//! pointer identifies the call that a start belongs to. A call deeper in the stack is part of the
-//! open call and not counted separately; one at the same depth or above means that an error has
-//! unwound the open call. So statements inside functions count once, as part of their caller, and
-//! an error never causes a wrong pairing.
+//! the start time and the stack pointer in a map by thread and function, and send an event at the
+//! end. The stack pointer identifies the call that a start belongs to. A call deeper in the stack
+//! is part of the open call and not counted separately; one at the same depth or above means that
+//! an error has unwound the open call. So statements inside functions count once, as part of their
+//! caller, and an error does not cause a wrong pairing.
 
 mod functions;
 mod programs;
@@ -82,7 +82,7 @@ pub struct Call {
 /// The object that a call acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CallSubject {
-    /// The operation has no particular object.
+    /// The object is not known, or there is none.
     None,
     /// A heavyweight lock.
     Lock(LockTag),
@@ -102,7 +102,7 @@ pub enum CallSubject {
 /// The object of a heavyweight lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockTag {
-    /// Type of the locked object, as in `pg_locks.locktype`.
+    /// Type of the locked object, as in `pg_locks.locktype`; `unknown` for other types.
     pub kind: &'static str,
     /// Oids of database and relation, if the lock is on a relation or a part of one.
     pub relation: Option<(u32, u32)>,

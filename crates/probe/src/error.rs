@@ -14,8 +14,8 @@ pub enum ProbeError {
     /// BPF programs could not be run.
     #[error(transparent)]
     Bpf(#[from] BpfError),
-    /// The code of a function, or the contents of a variable, differ from those of all known
-    /// builds.
+    /// The code or the location of a function, or the contents of a variable, differ from those of
+    /// all known builds.
     #[error("the server's {symbol} does not match any known build, so it cannot be probed")]
     UnknownCode {
         /// Name of the function or variable.
@@ -75,14 +75,14 @@ pub enum BpfError {
         /// The system error.
         source: io::Error,
     },
-    /// The kernel's verifier rejected a program.
+    /// The kernel did not load a program, usually because its verifier rejected it.
     #[error("the kernel rejected the BPF program {name}: {log}")]
     Refused {
         /// Name of the program.
         name: &'static str,
         /// The system error.
         source: io::Error,
-        /// The verifier's log.
+        /// The verifier's log; may be empty.
         log: String,
     },
     /// A program could not be attached.

@@ -82,7 +82,8 @@ pub struct ExtensionLock {
 pub struct LostEvents {
     /// Locks that were not reported: the ring or a map was full, or memory could not be read.
     pub lost: u64,
-    /// Locks whose start was not observed: taken before tracing started, or around another lock.
+    /// Locks whose start was not observed, for example because they were taken before tracing
+    /// started, or around another lock.
     pub no_start: u64,
     /// Hits at which the kernel did not run a program, by program name.
     pub skipped: BTreeMap<&'static str, u64>,

@@ -2,7 +2,7 @@
 //!
 //! Each metric has a source. Exact values come from BPF programs attached to the server's code
 //! (uprobes and the USDT probes of `--enable-dtrace`). Where such programs may not run, samples of
-//! the server's memory or of its statistics views take their place and are marked as such.
+//! the server's memory or of its statistics views replace some metrics and are marked as such.
 
 pub mod analysis;
 mod basic_block;

@@ -65,7 +65,7 @@ pub trait ProbeOutput<U> {
     ///
     /// # Errors
     ///
-    /// The output is closed, which ends the probe.
+    /// The output cannot be flushed, which ends the probe.
     fn flush(&mut self) -> io::Result<()>;
 }
 
@@ -85,8 +85,8 @@ pub enum LiveError {
     /// A later sample by SQL failed.
     #[error("cannot continue to sample the server")]
     SampleFailed(#[source] SqlSampleError),
-    /// A later sample of the sessions failed.
-    #[error("cannot continue to sample the server's sessions")]
+    /// A sample of the sessions failed.
+    #[error("cannot sample the server's sessions")]
     ActivityFailed(#[source] CollectError),
     /// The output cannot be written.
     #[error("cannot write the output")]

@@ -50,8 +50,8 @@ fn patched_offsets(
     Ok(patches.into_iter().map(|place| (place.offset, place.address)).collect())
 }
 
-/// Removes all breakpoints in the server's processes that no tracer owns. Those of a running tracer
-/// remain.
+/// Removes the breakpoints in the server's processes that no tracer owns, as far as the kernel
+/// allows. Those of a running tracer remain.
 ///
 /// # Errors
 ///

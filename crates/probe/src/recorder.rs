@@ -8,10 +8,11 @@
 //!                                                  └─────► episode: 30 s before and after
 //! ```
 //!
-//! A [`FlightRecorder`] samples when its caller calls it and never sleeps. The file is written by a
-//! separate thread, so that a stalling disk, which may be the very problem being recorded, does not
-//! delay sampling. Each second's [`LostCounts`] has the events, samples and records lost in it. If
-//! the server stops, the recorder waits for it to return.
+//! A [`FlightRecorder`] samples when its caller calls it; waiting for the next sample is the
+//! caller's task. The file is written by a separate thread, so that a stalling disk, which may be
+//! the very problem being recorded, does not delay sampling. The [`LostCounts`] of a second has the
+//! events, samples and records that were found to be lost in it. If the server stops, the recorder
+//! waits for it to return.
 
 mod budget;
 mod bytes;
@@ -120,7 +121,7 @@ pub struct FlightRecorder {
     writer_status: WriterStatus,
     next_number: u64,
     /// The recorded server. This record and the latest relation names are repeated regularly, so
-    /// that the ring always contains them.
+    /// that the ring contains them although it is overwritten.
     header: RecordingStarted,
     names: VecDeque<NamedRelation>,
     bytes_since_repeated: usize,
@@ -133,11 +134,12 @@ pub struct FlightRecorder {
     summary: RecordingTotals,
 }
 
-/// The state of the recorded server: running, with its probes, or stopped.
+/// The recorded server: sampled, with its probes, or away.
 #[derive(Debug)]
 enum ServerPresence {
     There(Box<Sources>),
-    /// The server stopped; contains the time of the next attempt to find it.
+    /// The server stopped or could no longer be sampled; contains the time of the next attempt to
+    /// find it.
     Away(Instant),
 }
 
@@ -172,7 +174,7 @@ impl FlightRecorder {
     ///
     /// # Errors
     ///
-    /// The server's memory cannot be read, or the file cannot be opened for recording, as listed at
+    /// The server cannot be sampled, or the file cannot be opened for recording, as listed at
     /// [`RecordingFileError`].
     pub fn start(
         server: &RunningServer,

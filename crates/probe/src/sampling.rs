@@ -17,9 +17,9 @@ pub enum SampleError {
         /// The postmaster's process id.
         pid: u32,
     },
-    /// The server reinitialised its shared memory after one of its processes crashed; its counters
-    /// restarted at 0.
-    #[error("the server (postmaster {pid}) crashed and reinitialised its shared memory")]
+    /// The server's shared memory was reinitialised or released, usually because one of its
+    /// processes crashed: its counters restart at 0.
+    #[error("the server (postmaster {pid}) reinitialised its shared memory, as after a crash")]
     Reinitialised {
         /// The postmaster's process id.
         pid: u32,
@@ -54,7 +54,7 @@ impl PostmasterIdentity {
     ///
     /// # Errors
     ///
-    /// The server has stopped.
+    /// The server has stopped, or its process cannot be inspected.
     pub fn for_server(server: &RunningServer) -> Result<Self, SampleError> {
         let postmaster = server.postmaster();
         Ok(Self { postmaster, start_time_ticks: postmaster.start_time_ticks()? })

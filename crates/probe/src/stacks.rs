@@ -2,10 +2,10 @@
 //! reliable.
 //!
 //! The kernel follows frame pointers. Servers of Debian and PGDG are built with them, and their
-//! stacks are complete, down to `main`. In a build without them, the frame register holds something
-//! else: the stack then has the correct calling function, followed by nothing or by numbers that
-//! are not return addresses. These are detected, because no call instruction precedes such an
-//! address, and omitted.
+//! stacks are usually complete, down to `main`. In a build without them, the frame register holds
+//! something else: the stack then has the correct calling function, followed by nothing or by
+//! numbers that are not return addresses. These are detected, because no call instruction precedes
+//! such an address, and omitted.
 
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -85,7 +85,7 @@ impl StackId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallStack {
     /// Frames, innermost first. The first is the caller of the traced function, or the function
-    /// that contains the USDT probe.
+    /// that contains the probe point if that is not at an entry or a return.
     pub frames: Vec<Symbol>,
     /// Whether the outermost frame is `main`, or why it is missing.
     pub end: StackEnd,
@@ -102,7 +102,8 @@ pub enum StackEnd {
     /// The stack ends at a number that is not a return address or not in a mapped file, usually
     /// because the code has no frame pointers.
     NoReturnAddress,
-    /// The process has exited, and the postmaster's code map is not available either.
+    /// The process's code map cannot be read, usually because it has exited, and neither can the
+    /// postmaster's.
     ProcessGone,
 }
 
@@ -126,9 +127,9 @@ struct ProcessCode {
 const PROCESSES_MAX: usize = 1000;
 
 impl Symbolizer {
-    /// Creates a symbolizer for a server. The stack of a process that has exited is resolved with
-    /// the postmaster's code map, in which libraries loaded after the fork, such as most
-    /// extensions, are missing.
+    /// Creates a symbolizer for a server. If the code map of a process cannot be read, because the
+    /// process has exited, its stacks are resolved with the postmaster's, in which libraries loaded
+    /// after the fork, such as most extensions, are missing.
     pub fn for_server(server: &RunningServer) -> Self {
         Self { postmaster: Some(server.postmaster().pid()), ..Self::default() }
     }

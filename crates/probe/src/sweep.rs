@@ -1,12 +1,12 @@
 //! Samples the clock sweep over time: how fast the hand moves, and how many buffers are examined
 //! per allocation.
 //!
-//! The server maintains four counters for its own use. The hand's position and its passes never
+//! The server maintains the counters for its own use. The hand's position and its passes never
 //! lose a step. The count of allocations is reset to 0 by the background writer every
-//! `bgwriter_delay` (0.2 s); allocations between the last sample and the reset go unseen.
-//! [`SweepSampler::next_poll_at`] schedules samples two milliseconds apart around the reset, so
-//! about one in two hundred allocations is missed, and more on a machine that is too busy to sample
-//! in time. [`SweepSummary::resets`] counts the resets.
+//! `bgwriter_delay` (0.2 s by default); allocations between the last sample and the reset go
+//! unseen. [`SweepSampler::next_poll_at`] schedules samples two milliseconds apart around the
+//! reset, so about one in two hundred allocations is missed, and more on a machine that is too busy
+//! to sample in time. [`SweepSummary::resets`] counts the resets.
 //!
 //! The counters do not show the duration of a single sweep or the backend that ran it (a slice
 //! between two samples covers several sweeps), nor whether a victim was dirty. They exclude buffers
@@ -54,7 +54,7 @@ pub struct SweepSampler {
 }
 
 impl SweepSampler {
-    /// The minimum length of a row.
+    /// The shortest useful length of a row. [`SweepSampler::open`] does not check it.
     pub const ROW_LENGTH_MIN: Duration = Duration::from_millis(1);
 
     /// Starts sampling the sweep of `server`, in rows of `row_length`.
@@ -85,7 +85,7 @@ impl SweepSampler {
     ///
     /// # Errors
     ///
-    /// The server has stopped, or crashed and reinitialised its memory.
+    /// The server has stopped, has crashed and reinitialised its memory, or cannot be read.
     pub fn poll(&mut self, now: Instant) -> Result<Option<SweepRow>, SampleError> {
         let cpu = thread_cpu_time();
         let before = self.meter.summary();

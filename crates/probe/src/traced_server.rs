@@ -31,8 +31,7 @@ impl<'a> TracedServer<'a> {
     }
 
     /// Returns the entry of a function, or a point shortly after it where a hit is cheap and the
-    /// registers still hold the values that they had at the entry; see
-    /// [`basic_block::entry_offset`].
+    /// arguments are still in their registers; see [`basic_block::entry_offset`].
     pub(crate) fn entry_point(&self, symbol: &'static str) -> Result<Point, ProbeError> {
         self.point_at(symbol, self.entry_offset(symbol)?)
     }

@@ -8,8 +8,8 @@
 //!                       └─► ActivitySeries ─► server.json in the run's folder
 //! ```
 //!
-//! Sampling is the same on both servers of a rehearsal, so it costs the same. The flight recorder may
-//! be available on one of them only; a note in the series then says why.
+//! Both servers of a rehearsal are sampled in the same way, so sampling costs the same. The sampler
+//! or the recorder may be unavailable on one of them; a note in the series then says why.
 
 mod differences;
 mod monitor;

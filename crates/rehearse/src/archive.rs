@@ -131,8 +131,8 @@ impl RehearsalArchive {
         Ok(Self { root, cache: Mutex::default() })
     }
 
-    /// Lists the rehearsals, the newest first, with a note if a limit left some out. `link` makes
-    /// the URL of a file in a rehearsal's folder.
+    /// Lists the rehearsals, the newest first, with a note if a limit may have left some out.
+    /// `link` makes the URL of a file in a rehearsal's folder.
     ///
     /// # Errors
     ///
@@ -146,8 +146,8 @@ impl RehearsalArchive {
         let mut notes = Vec::new();
         if scan.is_truncated {
             notes.push(format!(
-                "The folder is large: only {REHEARSALS_MAX} rehearsals, {ENTRIES_MAX} files and \
-                 {DEPTH_MAX} levels of folders are searched."
+                "The folder is large or deep: only {REHEARSALS_MAX} rehearsals, {ENTRIES_MAX} \
+                 files and folders, and {DEPTH_MAX} levels of folders are searched."
             ));
         }
         let mut found = scan.found;
@@ -282,7 +282,7 @@ impl FoundRehearsal {
     }
 }
 
-/// The parts of a `report.json` that the list shows.
+/// The parts of a `report.json` that the list needs.
 #[derive(Deserialize)]
 struct ReportParts {
     format: String,
@@ -338,7 +338,7 @@ fn read_report(folder: &ArchiveFolder) -> ReportRow {
     }
 }
 
-/// The parts of a journal that the list shows.
+/// The parts of a journal that the list needs.
 #[derive(Deserialize)]
 struct JournalParts {
     format: String,
@@ -362,7 +362,7 @@ fn journal_row(folder: &ArchiveFolder) -> ReportRow {
     }
 }
 
-/// Maximum bytes of a text in the list.
+/// Maximum length in bytes of a text from a report in the list.
 const TEXT_MAX: usize = 500;
 
 fn shortened(mut text: String) -> String {

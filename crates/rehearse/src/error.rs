@@ -12,7 +12,8 @@ use howdah_warm::{image::ImageError, load::LoadError};
 
 use crate::{journal::JournalError, plan::RunName};
 
-/// The reason why a rehearsal stopped before its report. Finished runs are kept.
+/// The reason why a rehearsal could not be planned, or stopped before its reports were written.
+/// Finished runs are kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RehearsalError {
@@ -22,7 +23,7 @@ pub enum RehearsalError {
     /// A server may be in production.
     #[error(transparent)]
     Guard(#[from] GuardError),
-    /// A connection to a server failed.
+    /// A connection to a server could not be established.
     #[error("cannot connect to the {side} server")]
     Connect {
         /// The server to which the connection failed.
@@ -40,7 +41,7 @@ pub enum RehearsalError {
         /// The server's error, or that of the connection.
         source: Box<QueryError>,
     },
-    /// The rehearsal would replace a database that no rehearsal made.
+    /// The rehearsal would replace or drop a database that no rehearsal made.
     #[error("the {side} server has a database {database} that was not created by a rehearsal")]
     ForeignDatabase {
         /// The server with the database.
@@ -48,7 +49,7 @@ pub enum RehearsalError {
         /// Name of the database.
         database: String,
     },
-    /// A reset command could not be started, or its end could not be awaited.
+    /// A reset command could not be run, or the file for its output could not be opened.
     #[error("cannot run the reset command of the {side} server")]
     ResetStart {
         /// The server to reset.
@@ -86,17 +87,17 @@ pub enum RehearsalError {
     /// Not all databases of the capture are known, so a session could change an original.
     #[error(
         "cannot find all databases of the capture, which --reset copy would have to copy: an event \
-         cannot be read, or there are too many roles and databases; use --single-database, or reset \
-         with --reset-base and --reset-change"
+         cannot be read, or there are too many roles, databases or open sessions; use \
+         --single-database, or reset with --reset-base and --reset-change"
     )]
     UnknownDatabases,
     /// The capture or a run cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A file of the rehearsal cannot be written.
+    /// A file or folder of the rehearsal cannot be written or replaced.
     #[error("cannot write {}", path.display())]
     File {
-        /// Path of the file.
+        /// Path of the file or folder.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -112,10 +113,10 @@ pub enum RehearsalError {
         /// The reason why the image could not be loaded.
         source: Box<LoadError>,
     },
-    /// A replay did not start.
+    /// A replay or a warm-up did not start, or a thread of it failed.
     #[error("cannot replay run {run}")]
     Start {
-        /// The run that did not start.
+        /// The run that was to be replayed or warmed up.
         run: RunName,
         /// The error of the replay.
         source: StartError,
@@ -133,10 +134,10 @@ pub enum RehearsalError {
     Login {
         /// The run whose sessions could not log in.
         run: RunName,
-        /// The server's message.
+        /// The most frequent error, or a phrase if it is unknown.
         reason: String,
     },
-    /// The statements, outcomes or machine measurements of a run cannot be read.
+    /// A file of a run cannot be read for the report.
     #[error("cannot read a run")]
     Run(#[source] ReadError),
     /// A run cannot be read for the comparison.

@@ -1,4 +1,4 @@
-//! Imports the logs of a rehearsal into a capture, once.
+//! Imports the logs of a rehearsal into a capture.
 
 use std::{
     ops::ControlFlow,

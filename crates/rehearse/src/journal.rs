@@ -1,7 +1,7 @@
 //! [`Journal`]: the finished steps of a rehearsal, in `rehearsal.json`.
 //!
-//! The file is replaced by a rename after each step, so it is never incomplete. It contains no
-//! passwords; see [`RehearsalOptions::run_options`](crate::RehearsalOptions).
+//! Each change replaces the file by a rename, so it is never incomplete. It contains no passwords;
+//! see [`RehearsalOptions::run_options`](crate::RehearsalOptions).
 
 use std::{
     collections::BTreeMap,
@@ -154,7 +154,7 @@ impl Journal {
         &self.contents.warnings
     }
 
-    /// Adds a warning, unless it exists already. It is saved with the next step.
+    /// Adds a warning, unless it exists already. It is saved with the next change.
     pub(crate) fn warn(&mut self, warning: String) {
         if !self.contents.warnings.contains(&warning) {
             self.contents.warnings.push(warning);

@@ -45,10 +45,10 @@ const CONNECTIONS_MAX: usize = 32;
 /// the time after which the HTTP server closes idle connections.
 const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum time that the end of the rehearsal is delayed so that open pages can load the report.
+/// Maximum time that the end of the rehearsal is delayed so that open pages can load the result.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time between checks whether open pages have loaded the report.
+/// Time between checks whether open pages have loaded the result.
 const REPORT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The page of a running rehearsal. Served until dropped.

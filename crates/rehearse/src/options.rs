@@ -42,7 +42,7 @@ pub struct RehearsalOptions {
     pub warm_image: Option<PathBuf>,
     /// Captured time that is replayed to warm the caches if no image is given; zero for none.
     pub warm_up: Duration,
-    /// Whether to observe both servers during the runs: wait events, counters, checkpoints.
+    /// Whether to observe each server during its runs: wait events, counters, checkpoints.
     pub is_observed: bool,
     /// Minimum factor of a change; smaller changes are ignored. `None` means the default of the
     /// comparison, which depends on the number of runs.
@@ -60,7 +60,7 @@ pub struct RehearsalOptions {
 pub enum RehearsalInput {
     /// The folder of a capture.
     Capture(PathBuf),
-    /// Server logs, which are imported once.
+    /// Server logs, which are imported into a capture.
     Logs {
         /// Files, folders or patterns of file names.
         files: Vec<PathBuf>,

@@ -41,7 +41,7 @@ pub enum RehearsalStep {
     /// Refuses servers that may be in production, and compares the servers.
     Check,
     /// Prepares the server of a run: if the options ask for it, resets the data, applies the
-    /// migration, vacuums and loads the cache image. Always runs a checkpoint and waits for
+    /// migration, vacuums and loads the cache image. Always requests a checkpoint and waits for
     /// autovacuum.
     Prepare(RunName),
     /// Replays the start of the capture read-only, to warm the caches of a run's server.

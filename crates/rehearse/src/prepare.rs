@@ -1,5 +1,5 @@
-//! Prepares a server for a run: resets the data, runs VACUUM and CHECKPOINT, warms the caches, and
-//! waits for background work to end. Both sides are prepared in the same way.
+//! Prepares a server for a run: resets the data, applies the migration, runs VACUUM and CHECKPOINT,
+//! loads the cache image, and waits for autovacuum.
 
 use std::{
     collections::BTreeSet,
@@ -54,8 +54,8 @@ pub(crate) struct Preparation<'a> {
 }
 
 impl Preparation<'_> {
-    /// Resets the data of a side, and applies the migration if there is one. `originals` are the
-    /// databases to copy. Returns a warning for each that does not exist.
+    /// Resets the data of a side, and applies the migration if the side has one. `originals` are
+    /// the databases to copy. Returns a warning for each that does not exist.
     pub(crate) fn reset(
         &self,
         side: RehearsalSide,

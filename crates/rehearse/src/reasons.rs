@@ -1,5 +1,5 @@
 //! Finds the differences between the servers that may explain the change of a query: differences of
-//! tables that the query's text names, and of settings whose effect was observed.
+//! tables that the query's text names, and of settings that may affect it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,8 @@ use howdah_report::rehearsal::{ActivityFigure, BothSides, ServerDifference, Serv
 use howdah_sql::Fingerprint;
 
 /// For each changed query, returns the positions of the differences that may explain its change:
-/// those of its tables, and of settings whose [effect](SettingEffect) was observed.
+/// those of its tables, and of settings whose [effect](SettingEffect) was observed or, for commits,
+/// is possible.
 ///
 /// Names are compared as whole words and without schemas, which texts rarely contain. The name of a
 /// view counts as the names of the tables that it reads. A table that is used only in a function is

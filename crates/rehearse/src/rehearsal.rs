@@ -44,7 +44,8 @@ pub(crate) const RUNS: &str = "runs";
 /// Name of the subfolder for a capture made from logs.
 pub(crate) const CAPTURE: &str = "capture";
 
-/// Time limit for reading ahead in the capture to find its roles and databases.
+/// Time limit for reading ahead in the capture to find its roles and databases, unless databases
+/// are copied.
 const SURVEY_TIME: Duration = Duration::from_millis(50);
 
 /// Columns of the text report in a file, where long lines can be scrolled.
@@ -62,8 +63,8 @@ pub struct Rehearsal {
 /// An observer of a rehearsal's progress. The methods should return quickly, because the rehearsal
 /// waits for them.
 pub trait RehearsalObserver: Sync {
-    /// Called with the steps to carry out, before the first one. Called again after an import,
-    /// which makes estimates possible.
+    /// Called with the steps to carry out, before the first one. Called again after the import of
+    /// logs, which makes estimates possible.
     fn on_plan(&self, plan: &Plan) {
         let _ = plan;
     }
@@ -105,7 +106,7 @@ pub struct StepProgress {
     pub steps: usize,
     /// Estimated time left, including this step; unknown estimates are left out.
     pub time_left: Duration,
-    /// Number of events that each replay sends; 0 if the capture does not exist yet.
+    /// Number of events in the capture; 0 during the import.
     pub events: u64,
 }
 
@@ -610,7 +611,7 @@ impl Conductor<'_> {
         }
     }
 
-    /// Returns the size of each side's database before its first run and now.
+    /// Returns the size of each side's database before its first run and now, where both are known.
     fn growth(&self) -> Result<Vec<DataGrowth>, RehearsalError> {
         const SQL: &str = "select pg_catalog.pg_database_size(pg_catalog.current_database())";
         let mut growth = Vec::new();

@@ -12,10 +12,10 @@ use howdah_report::rehearsal::{
 
 pub(crate) use self::difference::{differences, relevant_settings, renewed_statistics};
 
-/// Maximum number of tables that are examined, the largest first.
+/// Maximum number of tables of a database that are examined, the largest first.
 const TABLES_MAX: usize = 500;
 
-/// Settings that are ignored: they differ between any two servers, may contain passwords, or are
+/// Settings that are ignored: they may differ between equal servers, may contain passwords, or are
 /// set by the session itself.
 const IGNORED_SETTINGS: &str = "'application_name', 'client_encoding', 'cluster_name', \
     'config_file', 'data_directory', 'external_pid_file', 'hba_file', 'ident_file', \
@@ -43,8 +43,8 @@ const EXTENSIONS_SQL: &str = "select extname, extversion from pg_catalog.pg_exte
 
 /// Returns the query of the largest tables, with their sizes and statistics. `reltuples` is used
 /// where the cumulative statistics are empty, as after a crash or a restore. It is negative if the
-/// table was never analyzed (since PostgreSQL 14). Sizes are computed only for the listed tables,
-/// because each size costs system calls.
+/// table was never vacuumed or analyzed (since PostgreSQL 14). Sizes are computed only for the
+/// listed tables, because each size costs system calls.
 fn tables_sql() -> String {
     format!(
         "with largest as (
@@ -67,7 +67,7 @@ fn tables_sql() -> String {
     )
 }
 
-/// Selects the definition of each index without its name, so that a renamed index is not a
+/// Selects the definition of each valid index without its name, so that a renamed index is not a
 /// difference.
 const INDEXES_SQL: &str = "\
     select n.nspname, t.relname, c.relname,

@@ -15,7 +15,8 @@ pub(crate) struct WalPosition {
     /// The last position written or replayed.
     lsn: Option<String>,
     /// The timelines from which that of the server descends, the oldest first, and where each was
-    /// left; `None` if the role may not read the history file.
+    /// left; `None` if they are unknown, for example because the role may not read the history
+    /// file.
     history: Option<Vec<(u32, String)>>,
 }
 

@@ -14,7 +14,7 @@ use crate::{
     error::RehearsalError,
 };
 
-/// Maximum number of buckets of a run, because a screen does not have more pixels.
+/// Maximum number of buckets for the longest run, because a screen does not have more pixels.
 const BUCKETS_MAX: u64 = 1_500;
 
 /// Maximum number of values that a [`BoundedSample`] stores.
@@ -91,7 +91,7 @@ struct Panel {
     group: &'static str,
     title: &'static str,
     unit: PanelUnit,
-    /// Whether the chart is drawn even if all its values are zero.
+    /// Whether the chart is drawn even if all its values are zero or missing.
     is_always_shown: bool,
     /// Computes the value of a bucket, given the bucket's length in seconds.
     value: fn(&Bucket, f64) -> Option<f64>,
@@ -223,8 +223,8 @@ struct TimeBuckets {
 }
 
 impl TimeBuckets {
-    /// Returns the bucket of a time since the start of the run. Times far beyond the end, as after
-    /// a change of the clock, are counted in one last bucket.
+    /// Returns the bucket of a time in microseconds since the start of the run. Times far beyond
+    /// the end, as after a change of the clock, are counted in one last bucket.
     fn at(&mut self, at_us: u64) -> &mut Bucket {
         let index = (at_us / self.length_us).min(2 * BUCKETS_MAX) as usize;
         if self.buckets.len() <= index {

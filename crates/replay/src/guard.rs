@@ -1,8 +1,8 @@
 //! Refuses targets that may be in production: a replay executes captured statements.
 //!
-//! A target is refused if it is the captured server, or if other clients use it. The user can allow
-//! it by repeating the name of its database. [`check_target`] decides; [`TargetFacts::query`] asks
-//! the target.
+//! A target is refused if it seems to be the captured server, or if other clients are active on it.
+//! The user can allow it by repeating the name of its database. [`check_target`] decides;
+//! [`TargetFacts::query`] asks the target.
 
 use std::{fmt, net::IpAddr};
 
@@ -19,7 +19,7 @@ pub struct TargetFacts {
     pub identity: PhysicalIdentity,
     /// The address of the connection: `host:port`, or the path of a unix socket.
     pub address: String,
-    /// The other clients of the server, in any database.
+    /// The other clients that are active on the server, in any database.
     pub clients: ActiveClients,
 }
 
@@ -60,7 +60,7 @@ const ACTIVE_CLIENTS_SQL: &str = "\
     group by 1, 2, 3 order by 4 desc, 1, 2, 3";
 
 impl ActiveClients {
-    /// Queries the other clients of a server.
+    /// Queries the other clients that are active on a server.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl TargetFacts {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuardError {
-    /// The server is the one that was captured.
+    /// The server seems to be the one that was captured.
     #[error("the {server} is the one that was captured: {evidence}")]
     CapturedServer {
         /// The refused server, such as `target`.
@@ -117,10 +117,10 @@ pub enum GuardError {
         evidence: CapturedEvidence,
         /// The database that the user must name to allow the server anyway.
         database: String,
-        /// The name that the user gave instead.
+        /// The name that the user gave instead, if any.
         given: Option<String>,
     },
-    /// Other clients use the server.
+    /// Other clients are active on the server.
     #[error(
         "{} active on the {server} within the last minute: {}",
         counted(clients.sessions),
@@ -133,7 +133,7 @@ pub enum GuardError {
         clients: ActiveClients,
         /// The database that the user must name to allow the server anyway.
         database: String,
-        /// The name that the user gave instead.
+        /// The name that the user gave instead, if any.
         given: Option<String>,
     },
 }

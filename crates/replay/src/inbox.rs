@@ -12,8 +12,8 @@ pub(crate) struct QueuedEvent {
     pub(crate) event: Event,
     /// Approximate memory that the event holds, in bytes.
     pub(crate) bytes: usize,
-    /// Number of this worker's sessions that were open in the capture at this point, including the
-    /// session of this event. A replay at the highest speed opens at most this many at once.
+    /// Number of this worker's sessions whose Connect, but not Disconnect, was read up to this
+    /// event. A replay at the highest speed opens at most this many at once, unless it stalls.
     pub(crate) open_sessions: usize,
     /// When the dispatcher read the event.
     pub(crate) read_at: Instant,
@@ -60,7 +60,7 @@ struct InboxState {
     bytes: usize,
     /// Set when the events end, to the captured time of the latest event of all workers.
     finished: Option<Timestamp>,
-    /// The worker has finished, so further events are refused.
+    /// The replay was interrupted, so further events are refused.
     is_closed: bool,
 }
 

@@ -1,5 +1,5 @@
 //! Replays captured traffic against a server: each session on its own connection, at the captured
-//! pace.
+//! or another pace.
 //!
 //! ```text
 //! events ──► dispatcher ──► inbox ──► worker: players, connections, timers ──► outcome writer
@@ -12,7 +12,8 @@
 //! The *dispatcher* pulls events in the order of their captured time, only as far ahead as the
 //! schedule needs. A *worker* owns a share of the sessions. Each session is a *player*: it sends
 //! its next event when that event is due and the session is free, so a slow statement delays only
-//! its own session. The *outcome writer* counts the outcome of each event and writes it to the run.
+//! its own session. The *outcome writer* counts the outcome of each event and, if there is a run to
+//! write, writes it there.
 //!
 //! # Two clocks
 //!

@@ -46,7 +46,7 @@ pub(crate) enum Reply {
     Ready(TransactionStatus),
 }
 
-/// An error of the server or the connection.
+/// An error of the server or the connection, or in encoding a message.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayFailure {
     pub(crate) sqlstate: Option<SqlState>,
@@ -87,7 +87,7 @@ pub(crate) enum ConnectionLoss {
     /// The server closed the connection.
     Closed,
     Io(io::Error),
-    /// The server violated the protocol, or the login was refused locally.
+    /// The server violated the protocol, or the client refused or could not complete the login.
     Protocol(LoginError),
 }
 

@@ -30,11 +30,13 @@ const EVENTS_READ: Description =
 const EVENTS: Description =
     Description::counter("howdah_replay_events_total", "Events that ended, by kind and outcome.")
         .labels(&["kind", "end"]);
-const ERRORS: Description =
-    Description::counter("howdah_replay_errors_total", "Failed executions, by SQLSTATE.")
-        .labels(&["sqlstate"]);
+const ERRORS: Description = Description::counter(
+    "howdah_replay_errors_total",
+    "Failed executions and logins, by SQLSTATE.",
+)
+.labels(&["sqlstate"]);
 const SKIPPED: Description =
-    Description::counter("howdah_replay_skipped_total", "Events that were not sent, by reason.")
+    Description::counter("howdah_replay_skipped_total", "Events that were skipped, by reason.")
         .labels(&["reason"]);
 const STATEMENTS_IN_FLIGHT: Description =
     Description::gauge("howdah_replay_statements_in_flight", "Statements sent but not completed.");

@@ -19,7 +19,8 @@ pub enum Notice {
         /// The target's connection slots.
         capacity: Capacity,
     },
-    /// The target refused a connection because all its connection slots are in use.
+    /// The target refused a connection with SQLSTATE 53300 (too_many_connections), mostly because
+    /// all its connection slots are in use.
     NoConnectionsLeft {
         /// The target's error message.
         message: String,

@@ -38,7 +38,7 @@ pub struct ReplayTotals {
     pub errors: BTreeMap<String, FailureSummary>,
     /// Events that completed without an error, but failed when captured.
     pub failed_only_when_captured: u64,
-    /// Events that were not sent, by reason.
+    /// Events that were not sent, or were given up when the replay was interrupted, by reason.
     pub skipped: BTreeMap<String, u64>,
     /// Time from sending an execution, or from the end of the previous one in its pipeline, to the
     /// end of its reply.
@@ -83,9 +83,9 @@ pub struct FailureSummary {
 pub struct EndCounts {
     /// Events that completed without an error.
     pub done: u64,
-    /// Events that completed with an error, or were lost with the connection.
+    /// Events that failed: on the server, with the connection, or because there was none.
     pub failed: u64,
-    /// Events that were not sent.
+    /// Events that were not sent, or were given up when the replay was interrupted.
     pub skipped: u64,
 }
 
@@ -143,7 +143,7 @@ impl OutcomeWriter {
     }
 
     /// Records outcomes until all workers have finished. Returns the totals, the writer of the run,
-    /// if there is one, and the first error of that writer.
+    /// if there is one and it has not failed, and its error.
     pub(crate) fn run(
         mut self,
         finished: &Receiver<Vec<FinishedEvent>>,

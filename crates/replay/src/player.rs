@@ -66,10 +66,10 @@ pub(crate) enum LinkState {
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     pub(crate) failure: ReplayFailure,
-    /// Time of the next attempt.
+    /// Earliest time of the next attempt.
     pub(crate) retry: Instant,
-    /// Whether the outage has lasted so long that events no longer wait for its end, even if they
-    /// have no due time.
+    /// Whether events no longer wait for the end of the outage, even if they have no due time: it
+    /// has lasted long, or another attempt would fail in the same way.
     pub(crate) is_long: bool,
 }
 
@@ -85,13 +85,14 @@ pub(crate) struct Player {
     statements: HashMap<Text, PreparedText>,
     /// Portals opened on the current connection, by name.
     portals: HashSet<Text>,
-    /// Whether the capture has this session's Parse messages, so that no Parse needs to be added.
+    /// Whether the capture has Parse messages of this session, so that the unnamed statement is not
+    /// parsed again before each use.
     has_captured_parses: bool,
     transaction: TransactionStatus,
     /// Whether the connection was lost inside a transaction that the captured session has not ended
     /// yet.
     is_transaction_lost: bool,
-    /// Whether the last event was a Disconnect.
+    /// Whether the session has disconnected, and no event was queued since.
     has_disconnected: bool,
     fetch_rows: u32,
     /// Startup parameters of the session's login, if captured.
@@ -195,7 +196,7 @@ impl Player {
         self.has_disconnected && self.queue.is_empty()
     }
 
-    /// Returns the event at the front of the queue, which is sent next.
+    /// Returns the event at the front of the queue, which is next.
     pub(crate) fn next_event(&self) -> Option<&Event> {
         self.queue.front().map(|next| &next.event)
     }
@@ -540,7 +541,8 @@ impl Player {
         self.queue.push_front(item);
     }
 
-    /// Records that the connection was closed because the captured session disconnected.
+    /// Records that the session is disconnected, by its Disconnect event or because the capture has
+    /// no further events of it.
     pub(crate) fn on_disconnected(&mut self, now: Instant) {
         self.link_state = LinkState::Disconnected { outage: None };
         self.transaction = TransactionStatus::Idle;

@@ -10,7 +10,7 @@ use crate::{concurrency::ConcurrencyEstimate, identity::IdentityMap};
 /// with the most sessions.
 const LOGINS_MAX: usize = 16;
 
-/// Timeout of each login. Logins run in parallel, so this also limits all of them together.
+/// Timeout of each attempt to connect. The logins are tried in parallel.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A login that the target refuses.

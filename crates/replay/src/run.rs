@@ -52,7 +52,7 @@ pub struct Replay {
     pub endpoint: Endpoint,
     /// Whether the first connection uses TLS; all other connections then do the same.
     pub is_encrypted: bool,
-    /// Pace, identities and limits.
+    /// Pace, identities, limits and other options.
     pub settings: ReplaySettings,
     /// Receives the outcomes; with `None`, only totals are kept.
     pub writer: Option<RunWriter>,
@@ -112,7 +112,7 @@ pub struct ReplayReport {
 
 impl ReplayReport {
     /// Returns the reason why no session could log in, taken from one of the errors; `None` if a
-    /// session could log in, or if none needed to.
+    /// session could log in, if none tried to, or if the replay was interrupted.
     pub fn login_failure(&self) -> Option<&str> {
         let is_refused = self.connections == 0 && self.connections_lost > 0 && !self.is_interrupted;
         let failures = self.tally.errors.values().max_by_key(|failures| failures.count);
@@ -120,7 +120,7 @@ impl ReplayReport {
     }
 }
 
-/// The reason why a replay could not start.
+/// The reason why a replay could not start, or had to be given up without a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -133,7 +133,7 @@ pub enum StartError {
     /// The target's host name cannot be resolved.
     #[error(transparent)]
     Dial(#[from] howdah_net::DialError),
-    /// The TLS settings are invalid.
+    /// The TLS settings cannot be applied.
     #[error(transparent)]
     Tls(#[from] howdah_connect::tls::TlsError),
     /// The kernel refused to create a poller or thread, or waiting for sockets failed later.
@@ -281,7 +281,7 @@ struct Dispatcher {
     inboxes: Vec<Arc<Inbox>>,
     /// Captured time of the latest event so far.
     last: Timestamp,
-    /// For each worker, its sessions that are open at this point of the capture.
+    /// For each worker, its sessions whose Connect, but not Disconnect, has been read.
     open: Vec<HashSet<SessionId>>,
     hash: RandomState,
     /// When the dispatcher last waited for room in an inbox.

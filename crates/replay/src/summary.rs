@@ -245,7 +245,7 @@ fn describe_percentiles(percentiles: &Percentiles) -> String {
     .join("  ")
 }
 
-/// Formats a duration with three significant digits and a suitable unit.
+/// Formats a duration with about three significant digits and a suitable unit.
 struct ShortDuration(Duration);
 
 impl fmt::Display for ShortDuration {

@@ -6,7 +6,7 @@
 //! execution, then also from those of later executions, so that the types widen with the values. A
 //! capture of the wire protocol contains the types, so nothing is deduced.
 //!
-//! Whether a statement needs types is determined once per fingerprint:
+//! Whether a statement needs types is normally determined once per fingerprint:
 //!
 //! ```text
 //! all placeholders next to columns or casts     sent as it is
@@ -63,15 +63,16 @@ const FINGERPRINTS_BYTES: usize = 8 << 20;
 enum TypingState {
     /// The text was analyzed, but no trial was made.
     Untried(PlaceholderContext),
-    /// The statement works without types.
+    /// The statement is sent without types, because it works without them, or fails for another
+    /// reason.
     AsIs,
-    /// The statement was refused without types.
+    /// The statement was refused without types, and which types it needs is not known yet.
     Refused,
     /// The statement is sent with the types of the variant that its values match. There can be
     /// several variants, because a fingerprint ignores the constants in which `to_char($1, 'YYYY')`
     /// and `to_char($1, '999')` differ. Never empty.
     Typed(Vec<TypeVariant>),
-    /// No types make the statement work, so it is sent without types and fails.
+    /// No types were found that make the statement work, so it is sent without types.
     Untypable,
 }
 

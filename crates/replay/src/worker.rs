@@ -1,8 +1,8 @@
 //! The event loop: sends each session's next event when it is due and its session is free.
 //!
 //! One worker is one thread with one [`Poller`]. Sessions never move between workers and no worker
-//! waits for another, so a slow statement delays only its own session. Each statement costs one
-//! event popped from the inbox, one timer, one write, one read, and a share of an `epoll_wait`.
+//! waits for another, so a slow statement delays only its own session. A typical statement costs
+//! one event popped from the inbox, one timer, one write, one read, and a share of an `epoll_wait`.
 
 mod admission;
 mod end_of_capture;
@@ -45,7 +45,7 @@ use crate::{
 use interruption::Interruption;
 use session_slot::{SessionSlot, SlotId};
 
-/// Interval at which the stop flag is checked and gauges are updated.
+/// Maximum time between checks of the stop flag, and between updates of the gauges.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Delays between connection attempts: the first value, doubled each time up to the second value.
@@ -82,7 +82,8 @@ pub(crate) struct ReplayWorker {
     slots: Vec<SessionSlot>,
     free_slots: Vec<u32>,
     by_session: HashMap<SessionId, SlotId>,
-    /// Connections that have more to read and will not be reported as ready again.
+    /// Connections to read from without waiting for readiness: they have more to read and will not
+    /// be reported again, or sending on them failed.
     unread: Vec<SlotId>,
     cancels: CancelRequests,
     /// Outcomes not yet sent to the outcome writer.

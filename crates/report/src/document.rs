@@ -115,13 +115,14 @@ struct QueryDocument {
     part: Option<&'static str>,
     /// The change of typical executions.
     change: Option<ChangeDocument>,
-    /// The change of the mean, where the verdict used it; its interval is at 99 %.
+    /// The change of the mean, if it was large enough to be examined; its interval is at 99 %.
     mean_change: Option<IntervalDocument>,
     /// The factor by which the query differed between base and control.
     noise: Option<f64>,
-    /// The smallest factor that several runs on each side would have shown to be a change.
+    /// The smallest factor that the runs would have shown to be a change; `null` for fewer than
+    /// four runs or too few executions.
     detectable: Option<f64>,
-    /// The largest factor that several runs on each side do not exclude.
+    /// The largest factor that the runs do not exclude; `null` whenever `detectable` is.
     largest: Option<f64>,
     impact_us: f64,
     base: Option<MeasuresDocument>,

@@ -156,9 +156,9 @@ pub fn query_text(query: &QueryComparison, width: usize) -> String {
 
 pub(crate) fn caveat_text(caveat: &Caveat, comparison: &Comparison) -> String {
     match caveat {
-        Caveat::DifferentCaptures => "the two runs replayed different captures".to_owned(),
-        Caveat::DifferentRates => "the two runs were replayed at different paces".to_owned(),
-        Caveat::Incomplete { name } => format!("{name} was stopped before its end"),
+        Caveat::DifferentCaptures => "the runs replayed different captures".to_owned(),
+        Caveat::DifferentRates => "the runs were replayed at different paces".to_owned(),
+        Caveat::Incomplete { name } => format!("{name} is incomplete: its replay ended early"),
         Caveat::EverythingMoved => {
             let moved = "most queries changed by about the same factor, which may be the machine";
             match &comparison.control {
@@ -200,6 +200,6 @@ pub(crate) fn caveat_text(caveat: &Caveat, comparison: &Comparison) -> String {
                 "parameter types of {queries} were deduced from values, since logs do not contain them"
             )
         }
-        _ => "the two runs are hard to compare".to_owned(),
+        _ => "the runs are hard to compare".to_owned(),
     }
 }

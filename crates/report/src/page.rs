@@ -1,7 +1,8 @@
 //! The frame of HTML pages: self-contained documents under a strict content security policy.
 //!
-//! A page loads nothing. Its policy allows only the styles and scripts that the page was built
-//! with, by their hashes, so markup that gets into the page by mistake cannot run anything.
+//! A page loads nothing, but the scripts of a live page request data from its server. Its policy
+//! allows only the styles and scripts that the page was built with, by their hashes, so markup that
+//! gets into the page by mistake cannot run anything.
 
 use std::fmt::Write as _;
 
@@ -27,7 +28,7 @@ pub(crate) struct HtmlPage<'a> {
     pub(crate) body: &'a str,
     /// Data for the scripts, as JSON from [`embedded_json`].
     pub(crate) data: Option<&'a str>,
-    /// Scripts, which run in this order after the page is loaded.
+    /// Scripts at the end of the body, which run in this order.
     pub(crate) scripts: &'a [&'a str],
     /// Whether scripts may send requests to the server of the page.
     pub(crate) is_live: bool,

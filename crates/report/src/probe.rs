@@ -1,9 +1,9 @@
 //! Renders measurements of probes as they arrive: lines for people, or rows for programs.
 //!
 //! Each printer takes the updates of a probe's loop as its
-//! [`ProbeOutput`](howdah_probe::live::ProbeOutput), renders them to a writer, and adds the totals
-//! at the end. Remarks that do not belong to the data are returned as lines for the caller to
-//! report.
+//! [`ProbeOutput`](howdah_probe::live::ProbeOutput), renders them to a writer, and adds the totals,
+//! if any, at the end. Remarks that do not belong to the data are returned as lines for the caller
+//! to report.
 
 mod by_sql;
 mod calls;

@@ -99,11 +99,11 @@ pub struct RunSummary {
     /// Time at which the replay had finished.
     #[serde(with = "rfc3339")]
     pub finished: Timestamp,
-    /// Number of statements sent.
+    /// Number of statements that succeeded or failed.
     pub executions: u64,
     /// Number of statements that failed.
     pub failed: u64,
-    /// Number of events that were never sent.
+    /// Number of statements that were skipped: not sent, or not finished when the replay ended.
     pub skipped: u64,
     /// 99th percentile of how late statements were sent although their session was free, in
     /// microseconds. A large value means that the machine that replayed was too slow, not the
@@ -120,9 +120,9 @@ pub struct RunMachine {
     pub calibration_p50_us: Option<u64>,
     /// Share of processor time in use, 0 to 1.
     pub busy: f64,
-    /// Share of processor time that the hypervisor gave to other guests, 0 to 1.
+    /// Share of processor time that the hypervisor gave to other guests, 0 to 1; 0 if unknown.
     pub steal: f64,
-    /// Share of processor time that was idle while a task waited for a disk, 0 to 1.
+    /// Share of processor time that was idle while a task waited for a disk, 0 to 1; 0 if unknown.
     pub io_wait: f64,
 }
 
@@ -133,7 +133,7 @@ pub struct DataGrowth {
     pub side: RehearsalSide,
     /// Size before the first run, in bytes.
     pub bytes_before: u64,
-    /// Size after the last run, in bytes.
+    /// Size when the report was made, after the last run, in bytes.
     pub bytes_after: u64,
 }
 
@@ -184,7 +184,8 @@ pub struct RehearsalReport {
     pub examples: BTreeMap<Fingerprint, String>,
     /// Sizes of the databases before and after their runs; empty if each run had a reset.
     pub growth: Vec<DataGrowth>,
-    /// The effect of the order of runs; empty if each run had a reset or there was one run.
+    /// The effect of the order of runs; empty if each run had a reset or there was one run on each
+    /// server.
     pub order_effects: Vec<OrderEffect>,
     /// The options, by name, without passwords.
     pub options: BTreeMap<String, String>,

@@ -27,8 +27,8 @@ impl Default for TableStyle {
     }
 }
 
-/// Renders the comparison as text: both sides, the headlines, the violated conditions, then a few
-/// lines for each query.
+/// Renders the comparison as text: both sides, the verdict, the headlines, the violated conditions,
+/// then a few lines for each query.
 ///
 /// Ends with a line break.
 pub fn table(comparison: &Comparison, violations: &[Violation], style: &TableStyle) -> String {

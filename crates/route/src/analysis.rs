@@ -53,7 +53,7 @@ pub(crate) struct Analysis<'a> {
     is_exact: bool,
 }
 
-/// The error for a statement with a construct that the analysis does not support.
+/// The error for a statement whose keys the analysis cannot determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnsupportedStatement;
 

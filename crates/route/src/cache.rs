@@ -93,8 +93,8 @@ impl PlanCache {
         plan
     }
 
-    /// Returns the parameterized text that the last call of [`Self::plan`] has read; empty if its
-    /// plan does not need it.
+    /// Returns the parameterized text that the last call of [`Self::plan`] has read; empty if the
+    /// plan was found by the exact text.
     pub(crate) fn parameterized(&self) -> &ParameterizedText {
         &self.parameterized
     }

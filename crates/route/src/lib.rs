@@ -8,7 +8,7 @@
 //!
 //! Analyzing statements needs PostgreSQL's grammar, which the feature `grammar` compiles. Without
 //! it, settings that depend on the contents of statements are refused
-//! ([`SettingsError::AutoWithoutGrammar`]); everything else works the same.
+//! ([`SettingsError::AutoWithoutGrammar`]); commands and hints still select shards and roles.
 //!
 //! In doubt, the analysis is cautious, because a wrong shard would return a wrong result: a
 //! statement that cannot be analyzed has no key, and a statement that may write counts as a write.

@@ -22,8 +22,8 @@ use self::{
 };
 use crate::fan_out::FanOut;
 
-/// A request that was sent to all shards. Shards reply to requests in the order in which they were
-/// sent.
+/// A request that was sent to every shard whose replies are merged. Shards reply to requests in the
+/// order in which they were sent.
 #[derive(Clone, Debug)]
 pub enum ShardRequest {
     /// A Query message with one read.
@@ -41,9 +41,9 @@ pub enum ShardRequest {
     Bind,
     /// A Close: one CloseComplete is forwarded.
     Close,
-    /// A Describe of a statement: the shards' descriptions must be equal.
+    /// A Describe of a statement: the shards' row descriptions must be equal.
     DescribeStatement,
-    /// A Describe of a portal: the shards' descriptions must be equal.
+    /// A Describe of a portal: the shards' row descriptions must be equal.
     DescribePortal,
     /// A Describe of a portal that the pooler sends before every [`ShardRequest::Execute`] to learn
     /// the formats of the portal's columns.

@@ -21,7 +21,7 @@ pub enum Refusal {
         /// Description of the valid values.
         expected: &'static str,
     },
-    /// A command or hint names a shard that does not exist.
+    /// A command, a hint or an earlier setting of the session names a shard that does not exist.
     #[error(
         "shard {shard} does not exist: shard numbers start at 0, and the number of shards is \
          {shards}; the session's shard is still {}",
@@ -51,7 +51,7 @@ pub enum Refusal {
     /// A value is not a valid key for the shard map.
     #[error("{0}")]
     Key(#[from] ShardKeyError),
-    /// No shard is configured for the key.
+    /// The key does not match the columns of the shard map, or no shard is configured for it.
     #[error("{0}")]
     NoShard(#[from] NoShard),
     /// A command that changes routing was sent while a server is linked, or after a BEGIN that has
@@ -67,7 +67,8 @@ pub enum Refusal {
         /// Whether the server is linked for the whole session instead of one transaction.
         in_session_mode: bool,
     },
-    /// The client set the role `auto`, but the build does not include PostgreSQL's grammar.
+    /// The client requested the role `auto` by a command or hint, but the build does not include
+    /// PostgreSQL's grammar.
     #[error(
         "server role 'auto' is not available: this build cannot analyze statements (build with --features grammar)"
     )]
@@ -107,18 +108,20 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoShardKey {
-    /// PostgreSQL's grammar rejects the text, or it is too long or too deeply nested.
+    /// The request cannot be parsed: PostgreSQL's grammar rejects it, or it is too long or too
+    /// deeply nested.
     #[error("it cannot be parsed")]
     Unreadable,
     /// The build does not include PostgreSQL's grammar.
     #[error("this build cannot analyze statements (build with --features grammar)")]
     NoGrammar,
-    /// The text has non-ASCII characters or backslashes that the server may read differently.
+    /// The text or a key has non-ASCII characters or backslashes that the server may read
+    /// differently.
     #[error("its text uses an encoding or escapes that the pooler does not support")]
     Encoding,
-    /// The statement writes to a sharded table and does not give the key.
+    /// The statement writes to a sharded table, or locks its rows, and does not give the key.
     #[error(
-        "it writes to the sharded table {0:?} and does not give the key as a constant or a parameter"
+        "it writes or locks rows of the sharded table {0:?} and does not give the key as a constant or a parameter"
     )]
     Write(Box<str>),
     /// The statement changes a key column.
@@ -136,8 +139,8 @@ pub enum NoShardKey {
         /// The reason why results cannot be merged, as the end of the error's sentence.
         why: &'static str,
     },
-    /// The statement uses several shards, which is not possible here: in a transaction, in session
-    /// mode, with other statements in the same text, or within COPY, EXPLAIN or a cursor.
+    /// The statement uses several shards, which is not possible here, for example in a transaction,
+    /// together with other statements, or within EXPLAIN.
     #[error("it uses several shards, which {0}")]
     FanOutNotAllowed(&'static str),
     /// The statement uses a table that is not in the settings.
@@ -146,11 +149,11 @@ pub enum NoShardKey {
     /// The statement writes to a table that is replicated to every shard.
     #[error("it writes to {0:?}, which must be the same on every shard")]
     ReplicatedTable(Box<str>),
-    /// The statement calls a function that may read or write any table.
+    /// The request calls a function that may read or write any table.
     #[error("it runs code that may use tables on any shard")]
     Function,
-    /// The statement is of a kind that is not analyzed, such as DDL, and concerns a sharded table
-    /// or an object of a single server.
+    /// The statement is of a kind, or has options, for which no shard can be determined, such as
+    /// DDL.
     #[error("statements of this kind must be sent to one shard")]
     Kind,
     /// The value of a key is not a plain constant or parameter of the key's type.

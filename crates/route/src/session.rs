@@ -51,7 +51,7 @@ pub struct RouteSession {
     /// Whether the client chose the shard of the last route. `link` stores this for the linked
     /// server. Irrelevant if there is only one shard.
     last_is_explicit: bool,
-    /// The role of a BEGIN that was answered but not sent yet.
+    /// The role of a BEGIN that was answered before it was sent, until the server is released.
     deferred_begin: Option<RouteRole>,
     has_temporary: bool,
     dialect: TextDialect,

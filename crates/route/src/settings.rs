@@ -56,13 +56,14 @@ impl Default for RouteSettings {
 /// The treatment of requests that neither a key, a hint nor a command assigns to a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultShard {
-    /// The request is refused. Statements that use no table, or only the catalog, may still go to
-    /// any shard.
+    /// The request is refused. Statements that use no tables, or only replicated ones and the
+    /// catalog, may still go to any shard.
     #[default]
     Refuse,
     /// The shard with this number, which has the unlisted tables.
     One(u32),
-    /// Any shard, if the request only reads. Unlisted tables must be the same on all shards.
+    /// Any shard; if statements are analyzed, only for requests that only read. Unlisted tables
+    /// must be the same on all shards.
     Any,
 }
 

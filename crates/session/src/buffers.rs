@@ -1,13 +1,14 @@
 //! Buffers for input that is not parsed yet, and for output that is not sent yet.
 //!
 //! Both release their memory when they are empty, because most connections are idle most of the
-//! time. Up to [`RETAINED_BYTES`] are retained, so that small exchanges need no allocation.
+//! time. A buffer of up to [`RETAINED_BYTES`] is retained, so that small exchanges need no
+//! allocation.
 
 use std::{fmt, ops::Range};
 
 use howdah_wire::{Header, HeaderError};
 
-/// Capacity that an empty buffer retains, in bytes.
+/// Maximum capacity that an empty buffer retains, in bytes.
 const RETAINED_BYTES: usize = 1024;
 
 /// Received bytes. The first `consumed` of them are parsed; an event may still borrow them.
@@ -62,7 +63,7 @@ impl Input {
         &self.bytes[range]
     }
 
-    /// Releases the memory beyond [`RETAINED_BYTES`] if all bytes are consumed.
+    /// If all bytes are consumed, releases the memory, unless it is at most [`RETAINED_BYTES`].
     pub(crate) fn release(&mut self) {
         if self.consumed == self.bytes.len() {
             self.bytes.clear();

@@ -27,14 +27,14 @@ use protocol::{ConnectionState, Protocol};
 /// * writes the bytes of [`ClientSession::transmit`] and reports to [`ClientSession::transmitted`]
 ///   how many were written;
 /// * passes what it reads to [`ClientSession::handle_input`], then calls
-///   [`ClientSession::poll_event`] until it returns `None`. Bytes are buffered only until their
-///   message is complete, so memory stays bounded as long as every input is followed by that loop;
+///   [`ClientSession::poll_event`] until it returns `None`. Messages are buffered until they are
+///   polled, so memory stays bounded only if every input is followed by that loop;
 /// * calls [`ClientSession::handle_eof`] when the server has closed its side.
 ///
 /// Requests may be made at any time, even before the login is complete: they are deferred until
-/// then. Each gets a [`RequestId`], and after each event [`ClientSession::answered`] returns the
-/// request that the event belongs to. An error returned by `poll_event` ends the connection: from
-/// then on it returns that error again, and requests are dropped.
+/// then. Those that the server answers get a [`RequestId`], and after each event
+/// [`ClientSession::answered`] returns the request that the event belongs to. An error returned by
+/// `poll_event` ends the connection: requests made after it are dropped.
 ///
 /// # States
 ///
@@ -48,26 +48,28 @@ use protocol::{ConnectionState, Protocol};
 ///
 ///  before open ─ any ErrorResponse ────────────► closed
 ///  open ─ ErrorResponse FATAL or PANIC ────────► closed
-///  any ─ protocol violation, unusable login, handle_eof without terminate ─► failed
+///  any but closed ─ any SessionError ──────────► failed
 /// ```
 ///
 /// # Replies outstanding
 ///
 /// ```text
-///  parse, bind, describe, close ──► one reply each        execute ──► rows, then its end
-///  query ──► any of those, then Ready                     sync ──► Ready
+///  parse, bind, close ──► one event each                  describe ──► parameters, columns
+///  execute ──► rows, then its end                         sync ──► Ready
+///  query ──► columns, rows and end per statement, then Ready
 ///  function call ──► result or error, then Ready          flush, copy_data ──► nothing
 /// ```
 ///
-/// After an error the server skips everything up to the next Sync. When [`SessionEvent::Ready`]
-/// answers request `n`, every request before `n` that has not been answered by then was skipped.
+/// After an error in a batch the server skips everything up to the next Sync. When
+/// [`SessionEvent::Ready`] answers request `n`, every request before `n` that has not been answered
+/// by then was skipped or ignored.
 ///
 /// # Cost
 ///
-/// A small exchange allocates nothing. An idle connection uses less than 4 kB: two buffers of at
-/// most a kilobyte and the parameters that the server reported. Input is copied once, into the
-/// buffer; events borrow from there. Requests are stored until they are written and answered; the
-/// driver decides how many may be in flight.
+/// Small exchanges reuse the buffers' memory. An idle connection usually uses less than 4 kB,
+/// mostly for two buffers of at most a kilobyte each. Input is copied into a buffer; events borrow
+/// from there. Requests are stored until they are written and answered; the driver decides how many
+/// may be in flight.
 ///
 /// # Example
 ///
@@ -121,14 +123,15 @@ impl ClientSession {
     /// Creates a connection that is not logged in. Queues the startup packet.
     ///
     /// `nonce` must be random and never used before: the security of SCRAM depends on it. A login
-    /// that cannot be encoded, because of a zero byte in it, is reported by the first
+    /// that cannot be encoded, for example because of a zero byte in it, is reported by
     /// [`ClientSession::poll_event`].
     pub fn new(login: Login, nonce: [u8; 18]) -> Self {
         Self { input: Input::default(), protocol: Protocol::new(login, nonce), discard_rows: false }
     }
 
     /// Shares SCRAM keys with other logins: known keys are reused, computed ones are added. Without
-    /// this each login computes the iterations that the server requests. Call it before any input.
+    /// this each SCRAM login computes the iterations that the server requests. Call it before any
+    /// input.
     pub fn share_scram_keys(&mut self, keys: ClientKeys) {
         if let ConnectionState::LoggingIn(handshake) = &mut self.protocol.state {
             handshake.share_keys(keys);
@@ -151,8 +154,8 @@ impl ClientSession {
         self.protocol.handle_eof()
     }
 
-    /// Returns the next event from the server; `None` if more input is needed, or if the connection
-    /// is closed.
+    /// Returns the next event from the server; `None` if more input is needed, or if the session
+    /// has ended without a failure.
     ///
     /// # Errors
     ///
@@ -175,8 +178,8 @@ impl ClientSession {
         event.map(Some)
     }
 
-    /// Returns the request that the last event belongs to; `None` for events that answer no
-    /// request.
+    /// Returns the request that the last result of [`ClientSession::poll_event`] belongs to; `None`
+    /// if that was no event, or one that answers no request.
     pub fn answered(&self) -> Option<RequestId> {
         self.protocol.answered
     }
@@ -186,13 +189,13 @@ impl ClientSession {
         self.protocol.output.unsent()
     }
 
-    /// Counts the first `bytes` of [`ClientSession::transmit`] as written.
+    /// Counts the first `bytes` of [`ClientSession::transmit`], at most all of them, as written.
     pub fn transmitted(&mut self, bytes: usize) {
         self.protocol.output.advance(bytes);
     }
 
     /// Sets whether rows and COPY data are skipped as they stream in: their events then contain
-    /// only a length, and they are never buffered. Takes effect from the next message on.
+    /// only a length, and a long message is not buffered. Takes effect from the next message on.
     pub fn discard_rows(&mut self, yes: bool) {
         self.discard_rows = yes;
     }
@@ -203,7 +206,7 @@ impl ClientSession {
         matches!(self.protocol.state, ConnectionState::Open) && self.protocol.pipeline.is_idle()
     }
 
-    /// Whether a message was sent that requires a Sync to end the batch.
+    /// Whether a batch of extended-protocol requests is open, which a Sync must end.
     pub fn has_open_batch(&self) -> bool {
         self.protocol.pipeline.has_open_batch()
     }
@@ -214,7 +217,7 @@ impl ClientSession {
         matches!(self.protocol.state, ConnectionState::Closed | ConnectionState::Failed(_))
     }
 
-    /// Returns the transaction status at the last [`SessionEvent::Ready`].
+    /// Returns the transaction status that the server reported last; idle before its first report.
     pub fn transaction_status(&self) -> TransactionStatus {
         self.protocol.transaction_status
     }
@@ -226,7 +229,7 @@ impl ClientSession {
     }
 
     /// Returns the requests that are not fully answered, oldest first, except those that the server
-    /// will skip because of an error.
+    /// skips because of an error or ignores.
     pub fn outstanding(&self) -> impl Iterator<Item = (RequestId, Request)> + '_ {
         self.protocol.pipeline.outstanding()
     }
@@ -236,14 +239,14 @@ impl ClientSession {
         self.protocol.cancel_key.as_ref()
     }
 
-    /// Returns a session parameter as reported by the server, if it is UTF-8: `server_version`,
-    /// `client_encoding`, …
+    /// Returns a session parameter, if the server has reported it and its value is UTF-8:
+    /// `server_version`, `client_encoding`, …
     pub fn parameter(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.protocol.settings.value(name.as_bytes())?).ok()
     }
 
     /// Processes input until a message produces an event; `None` if more input is needed or the
-    /// connection is closed.
+    /// session has ended without a failure.
     fn advance(&mut self) -> Result<Option<FrontMessage>, SessionError> {
         loop {
             match &self.protocol.state {

@@ -47,7 +47,7 @@ pub enum SessionError {
         /// Name of the method; for SASL, with the mechanisms that the server offers.
         method: String,
     },
-    /// SCRAM failed: the server is not authentic, or violates the protocol.
+    /// The SCRAM exchange failed: for example, the server is not authentic.
     #[error(transparent)]
     Scram(#[from] ScramError),
     /// The server sent AuthenticationOk before proving that it knows the password.
@@ -59,7 +59,8 @@ pub enum SessionError {
         /// The version that the server offers.
         offered: ProtocolVersion,
     },
-    /// The login cannot be encoded, because of a zero byte in a name, parameter or password.
+    /// The login cannot be encoded, for example because of a zero byte in a name, parameter or
+    /// password.
     #[error("the login cannot be sent: {0}")]
     Login(#[from] EncodeError),
 }
@@ -67,7 +68,7 @@ pub enum SessionError {
 /// The side that must change its behaviour or data for the connection to succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorOrigin {
-    /// The server or a network component: it violated the protocol, or disconnected.
+    /// The server or a network component: for example, it violated the protocol or disconnected.
     Server,
     /// The login data: the password is missing, or the data cannot be encoded.
     Login,

@@ -30,7 +30,7 @@ pub enum SessionEvent<'a> {
     NoData,
     /// One row of a result, or its length if rows are discarded.
     Row(ReceivedRow<'a>),
-    /// An Execute reached its row limit; the portal has more.
+    /// An Execute reached its row limit; the portal may have more rows.
     PortalSuspended,
     /// A statement run by an Execute or a Query succeeded.
     CommandComplete(CommandTag<'a>),

@@ -33,11 +33,12 @@ pub enum Effect {
     /// The text only reads, or changes only its own session: transactions, settings, cursors, and
     /// prepared statements that read.
     ReadOnly,
-    /// The text changes data, the schema or the server's state, or notifies other sessions.
+    /// The text changes, or may change, data, the schema or the server's state, or notifies other
+    /// sessions.
     Writes,
     /// The text reads, and takes locks that block other sessions: `FOR UPDATE`, `LOCK TABLE`.
     Locks,
-    /// The text calls a function that is not known to be harmless.
+    /// The text runs a function, procedure or code block that is not known to be harmless.
     UnknownFunction,
     /// PostgreSQL's grammar rejects the text, or it is nested too deeply to analyze.
     Unreadable,

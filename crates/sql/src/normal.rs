@@ -404,7 +404,8 @@ impl<'o> NormalFormWriter<'o> {
         self.lists.last_mut().expect("the statement's own list is never closed")
     }
 
-    /// Writes white space before the next token, unless the last one was an opening bracket.
+    /// Writes white space before the next token, unless it is the first one or follows an opening
+    /// bracket.
     fn space(&mut self) {
         if self.last != LastToken::Open && !self.out.is_empty() {
             self.out.push(' ');

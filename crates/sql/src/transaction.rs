@@ -60,8 +60,8 @@ impl TransactionBlock {
     }
 }
 
-/// Whether a statement may open or close a block, judging by its first two bytes. This saves
-/// running the lexer on most statements of an import.
+/// Whether a statement may open or close a block, judging by its first two bytes after white space.
+/// This saves running the lexer on most statements of an import.
 fn may_open_or_close(statement: &[u8]) -> bool {
     match *statement.trim_ascii_start() {
         [first, second, ..] if first.is_ascii_alphabetic() => matches!(

@@ -21,7 +21,7 @@ pub struct Description {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// The value only increases, from zero at the start of the process.
+    /// The value only increases, from zero.
     Counter,
     /// The value increases and decreases.
     Gauge,
@@ -191,7 +191,7 @@ impl Description {
         self.name
     }
 
-    /// Returns the help text: one sentence.
+    /// Returns the text that explains the metric, as in the `# HELP` line of Prometheus.
     pub const fn help(&self) -> &'static str {
         self.help
     }

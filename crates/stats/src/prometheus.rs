@@ -115,8 +115,9 @@ impl PrometheusText {
     }
 }
 
-/// A number in the text format, in the shortest form that reads as the same double. Infinities are
-/// `+Inf` and `-Inf`; very large and very small numbers have an exponent, as in `1e-9`.
+/// A number in the text format, in the shortest form that reads as the same double; minus zero is
+/// `0`. Infinities are `+Inf` and `-Inf`; very large and very small numbers have an exponent, as in
+/// `1e-9`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrometheusNumber(pub f64);
 

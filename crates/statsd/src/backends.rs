@@ -80,7 +80,7 @@ pub trait MetricBackend: Send {
     ///
     /// # Errors
     ///
-    /// Some spooled values could not be delivered in time.
+    /// Some spooled values could not be delivered.
     fn finish(&mut self, timeout: Duration) -> Result<(), BackendError> {
         let _ = timeout;
         Ok(())

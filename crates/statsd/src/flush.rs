@@ -1,9 +1,8 @@
 //! Flushing: merges the shards' intervals and calculates statistics.
 //!
 //! A [`FlushSnapshot`] is built once per flush, on the flush thread, and shared by all backends. It
-//! holds each metric in two forms: under the names of etsy's server (`count_90`, `upper_90`), for
-//! existing graphs, and as typed numbers with running totals, for receivers that calculate rates
-//! themselves.
+//! holds statistics under the names of etsy's server (`count_90`, `upper_90`), for existing graphs,
+//! and typed numbers with running totals, for receivers that calculate rates themselves.
 
 mod interval_join;
 pub(crate) mod names;
@@ -43,7 +42,7 @@ pub struct FlushSnapshot {
     /// the measured time.
     pub interval: Duration,
     /// Counters, including the server's own under their usual names (`statsd.packets_received`),
-    /// unless the rules for idle metrics have removed them.
+    /// and idle ones until the rules for idle metrics remove them.
     pub counters: Vec<CounterMetric>,
     /// Timers, histograms and distributions.
     pub timers: Vec<TimerMetric>,
@@ -131,8 +130,8 @@ pub struct CounterMetric {
     pub rate: f64,
     /// Sum since [`since`](Self::since), including this interval.
     pub total: f64,
-    /// Time at which the key was first received, or received again after it was deleted, as idle or
-    /// by a command.
+    /// Time at which the key was first collected from a reader, or collected again after it was
+    /// deleted, as idle or by a command.
     pub since: SystemTime,
 }
 
@@ -190,8 +189,8 @@ pub struct TimerMetric {
     pub count_total: f64,
     /// Sum of values since `since`, in the unit sent, not divided by sample rates.
     pub sum_total: f64,
-    /// Time at which the key was first received, or received again after it was deleted, as idle or
-    /// by a command.
+    /// Time at which the key was first collected from a reader, or collected again after it was
+    /// deleted, as idle or by a command.
     pub since: SystemTime,
 }
 

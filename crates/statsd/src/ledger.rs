@@ -8,7 +8,8 @@
 pub struct SocketAccount {
     /// The socket's name: `udp 127.0.0.1:8125`, `unixgram /run/statsd.sock`.
     pub name: String,
-    /// Packets delivered to the application.
+    /// Packets delivered to the application. From a stream, the complete lines of one read are a
+    /// packet.
     pub packets_total: u64,
     /// Bytes in the delivered packets.
     pub bytes_total: u64,

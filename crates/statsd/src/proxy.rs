@@ -11,8 +11,9 @@
 //!
 //! Every line is accounted for: *lines = sent + failed + dropped*. `failed` counts lines in
 //! datagrams that were too long, that the kernel did not accept, or that were refused because no
-//! process listened; `dropped` counts lines received while no node was up. Losses on the network to
-//! a failing node cannot be detected, but soon after a refused datagram, the nodes are checked.
+//! process listened, and all lines of a reader whose sockets could not be created; `dropped` counts
+//! lines received while no node was up. Losses on the network to a failing node cannot be detected,
+//! but soon after a refused datagram, the nodes are checked.
 
 mod health;
 mod ring;

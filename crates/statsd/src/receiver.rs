@@ -47,8 +47,8 @@ use crate::{
 /// It runs on the receive path, so it must not block; if it cannot accept a packet, it drops and
 /// counts it.
 pub trait PacketObserver: Send {
-    /// Called for each packet as received from the socket, except for the incomplete last line of a
-    /// truncated packet. From a stream, the complete lines of one read are a packet.
+    /// Called for each packet as received from the socket; a truncated packet is passed without its
+    /// incomplete last line. From a stream, the complete lines of one read are a packet.
     fn packet(&mut self, bytes: &[u8]);
 
     /// Called after each batch of the reader.

@@ -1,7 +1,7 @@
 //! The server's own metrics: the table, and their values at a flush.
 //!
 //! The table has the names and help texts of the Prometheus endpoint. Other backends and the
-//! management port use the short names of etsy's server, without the prefix and `_total`.
+//! management port use short names in the style of etsy's server, without the prefix and `_total`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,7 +43,7 @@ pub const METRICS: &[Description] = &[
 ];
 
 /// The metrics of etsy's server. They are aggregated like received metrics, under the key
-/// `prefix.name`, and are part of every snapshot.
+/// `prefix.name`, and are part of the snapshots.
 const AGGREGATED: [Description; 4] =
     [PACKETS_RECEIVED, METRICS_RECEIVED, BAD_LINES_SEEN, TIMESTAMP_LAG];
 
@@ -165,8 +165,8 @@ pub struct SelfMetrics {
     pub capped_set: Option<MetricName>,
     /// The loss ledger at the time of the flush.
     pub account: LossAccount,
-    /// Status values of the backends before they receive this interval. Empty without a running
-    /// server.
+    /// Status values of the backends, the repeater and the proxy before they receive this interval.
+    /// Empty without a running server.
     pub backends: Vec<BackendFigures>,
 }
 

@@ -106,7 +106,8 @@ pub enum ServerStartError {
 pub struct ShutdownReport {
     /// The final state of the loss ledger.
     pub account: LossAccount,
-    /// Backends that did not deliver all values, each with the reason.
+    /// Backends that did not deliver all values, each with the reason; only `flush` if the last
+    /// flush did not finish.
     pub undelivered: Vec<(&'static str, String)>,
 }
 
@@ -198,7 +199,7 @@ impl StatsdServer {
     }
 
     /// Shuts down gracefully: drains the sockets, flushes, and waits for the backends, all within
-    /// the configured timeout.
+    /// about the configured timeout.
     pub fn stop(self) -> ShutdownReport {
         let timeout = self.core.settings().shutdown_timeout;
         let deadline = Instant::now() + timeout;
@@ -233,7 +234,7 @@ impl FlushThread {
         // Slightly longer than the backends' timeout, so that their reports arrive.
         match self.ended.recv_timeout(timeout + Duration::from_millis(500)) {
             Ok(undelivered) => undelivered,
-            Err(_) => vec![("flush", "the last flush did not finish in time".to_owned())],
+            Err(_) => vec![("flush", "the last flush did not finish".to_owned())],
         }
     }
 }

@@ -39,12 +39,13 @@ pub struct AlertConfig {
     pub registry: Option<Registry>,
     /// Log to which the outcome of each signal is written.
     pub audit: Option<Audit>,
-    /// Whether slow statements and alerts are also written to the program's log.
+    /// Whether slow statements, alerts and rules that cannot be evaluated are also written to the
+    /// program's log.
     pub log_events: bool,
 }
 
 /// The alert rules and the outputs for events, from which the monitor of each server is created.
-/// Clones share the log, the webhooks and the metrics.
+/// Clones share all outputs.
 #[derive(Clone, Debug)]
 pub struct AlertEngine {
     slow: Option<Duration>,
@@ -61,7 +62,7 @@ struct EngineShared {
     audit: Option<Arc<Audit>>,
 }
 
-/// The slow statement log, and the error of the last write, if it failed.
+/// The slow statement log, and the error of the last attempt to open or write it, if it failed.
 #[derive(Debug)]
 struct SlowLogState {
     file: Option<SlowLog>,
@@ -125,7 +126,8 @@ impl AlertEngine {
         self.shared.audit.clone()
     }
 
-    /// Waits at most `timeout` until the webhooks have sent all queued notifications.
+    /// Waits at most `timeout` until the webhooks have sent or given up all queued events. They
+    /// start no delivery after that.
     pub fn finish(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         for webhook in &self.shared.webhooks {

@@ -28,7 +28,7 @@ pub struct BatchOptions {
     pub interval: Duration,
     /// Screen whose rows are written.
     pub screen: ScreenKind,
-    /// Only rows that match this filter are written.
+    /// Only rows that match this filter, and their ancestors in a tree, are written.
     pub filter: RowFilter,
     /// Whether to include idle sessions.
     pub with_idle: bool,
@@ -82,8 +82,8 @@ impl BatchOptions {
 struct ServerProgress {
     sampled: u64,
     written: u64,
-    /// Whether the batch no longer waits for the server, because it does not have the screen's
-    /// data, or because it is unreachable and a sample count was requested.
+    /// Whether the batch no longer waits for the server, because a sample lacked the screen's data,
+    /// or because it is unreachable and a sample count was requested.
     is_abandoned: bool,
 }
 
@@ -104,7 +104,7 @@ pub struct BatchOutcome {
     /// Alerts that were firing at the last written sample of their server, or when it was last
     /// found unreachable.
     pub alerts: Vec<Alert>,
-    /// Rules that could not be evaluated at the last sample of their server.
+    /// Rules that could not be evaluated at the last written sample of their server.
     pub unchecked: Vec<UncheckedRule>,
 }
 

@@ -57,7 +57,7 @@ impl RowFilter {
     ///
     /// # Errors
     ///
-    /// A term is invalid; the error names it.
+    /// A term is invalid; the error names it or its value.
     pub fn parse(text: &str) -> Result<Self, ParseFilterError> {
         let terms = split_quoted(text)
             .iter()
@@ -159,7 +159,7 @@ fn number(text: &str) -> Result<f64, ParseFilterError> {
         .ok_or_else(|| ParseFilterError::NotANumber { text: text.to_owned() })
 }
 
-/// Splits a text at white space outside double quotes.
+/// Splits a text at white space outside double quotes, and removes the quotes.
 fn split_quoted(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();

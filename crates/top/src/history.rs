@@ -39,10 +39,11 @@ pub use self::{
 };
 use crate::ServerHealth;
 
-/// Limits on the age and size of a history.
+/// Limits on the age and size of a history. They may be exceeded slightly, because samples are
+/// dropped in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
-    /// Maximum age of a sample. It is exceeded slightly, because samples are dropped in groups.
+    /// Maximum age of a sample.
     pub age: Duration,
     /// Maximum size in bytes: of memory for all servers together, or of a file.
     pub bytes: u64,

@@ -53,7 +53,7 @@ pub enum KeyCommand {
     ClearFilter,
     /// Show or hide idle sessions.
     Idle,
-    /// Pause or resume updates.
+    /// Pause or resume updates or the replay.
     Pause,
     /// Sample more often, or replay faster.
     Faster,
@@ -61,11 +61,11 @@ pub enum KeyCommand {
     Slower,
     /// Take a sample immediately.
     Refresh,
-    /// Cancel statements of the selected or tagged sessions.
+    /// Cancel statements of the selected or tagged sessions, after a confirmation.
     Cancel,
-    /// Terminate the selected or tagged sessions.
+    /// Terminate the selected or tagged sessions, after a confirmation.
     Terminate,
-    /// Cancel or terminate all sessions slower than a threshold.
+    /// Ask for a threshold, then cancel or terminate all slower sessions after a confirmation.
     KillSlow,
     /// Copy the selected row's statement to the clipboard.
     Copy,
@@ -85,7 +85,8 @@ pub enum KeyCommand {
     Mouse,
     /// Suspend this program, as Ctrl-Z does in a shell.
     Suspend,
-    /// Return from the past to the present; in the present, clear all tags.
+    /// Return from the past to the present, or to the end of a recording; in the present, clear all
+    /// tags.
     Back,
 }
 

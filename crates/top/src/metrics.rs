@@ -1,7 +1,7 @@
 //! Prometheus metrics: their descriptions, and how a sample updates them.
 //!
 //! Counters of the server are accumulated from zero at startup, so that a statistics reset, a
-//! restart or a failover never makes them decrease. Unreadable values are `NaN`.
+//! restart or a failover never makes them decrease. Gauges of unreadable values are `NaN`.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +105,7 @@ const ALERTS: Description = Description::gauge("howdah_top_alerts", "Firing aler
 /// Session states as label values.
 const STATES: [&str; 5] = ["active", "idle", "idle_in_transaction", "failed", "unknown"];
 
-/// Wait event classes (manual, "Wait Event Types"); `none` means running.
+/// The wait event classes that are exported (manual, "Wait Event Types"); `none` means running.
 const WAITS: [&str; 10] = [
     "none",
     "Activity",

@@ -85,7 +85,7 @@ impl Default for TopSettings {
 pub enum ModelMessage {
     /// A key was pressed.
     Key(KeyEvent),
-    /// A click or a turn of the wheel.
+    /// A mouse event, such as a click or a turn of the wheel.
     Mouse(MouseEvent),
     /// The terminal was resized.
     Resize,
@@ -106,7 +106,7 @@ pub enum ModelMessage {
 pub enum ModelEffect {
     /// End the program.
     Quit,
-    /// Change the data that all samplers read.
+    /// Change the data that all samplers read, and sample immediately.
     Sample {
         /// Interval between samples.
         interval: Duration,
@@ -162,9 +162,9 @@ pub struct WatchedServer {
 /// The state of the interactive mode.
 #[derive(Debug)]
 pub struct Model {
-    /// The settings at startup; most have a current value below.
+    /// The settings at startup; some have a current value below.
     pub settings: TopSettings,
-    /// The servers, in the order given on the command line.
+    /// The servers, in the order in which they are displayed.
     pub servers: Vec<WatchedServer>,
     /// Index of the displayed server.
     pub current: usize,
@@ -178,7 +178,8 @@ pub struct Model {
     pub is_ascending: bool,
     /// Whether idle sessions are shown.
     pub with_idle: bool,
-    /// The row filter, and the text that the user entered for it.
+    /// The row filter, and the text that the user entered for it, which is empty for the filter of
+    /// the settings.
     pub filter: (RowFilter, String),
     /// Identity of the selected row, which persists when rows move.
     pub selected: Option<RowId>,
@@ -194,7 +195,7 @@ pub struct Model {
     pub notice: Option<StatusNotice>,
     /// Number of overlay lines scrolled out at the top.
     pub scroll: usize,
-    /// Number of rows that PageUp and PageDown move by; set when drawing.
+    /// Number of rows that fit on the screen, by which a page is measured; set when drawing.
     pub page: usize,
     /// Layout of the last drawn table; set when drawing.
     pub geometry: TableGeometry,
@@ -272,7 +273,7 @@ impl Model {
         self.health(self.current)?.snapshot()
     }
 
-    /// Returns the displayed table; `None` if its data has not been sampled.
+    /// Returns the displayed table; `None` if its data is not available.
     pub fn table(&self) -> Option<Rc<ScreenTable>> {
         let options = TableOptions {
             with_idle: self.with_idle,

@@ -7,9 +7,10 @@
 //! | `ndjson` | one sample per line |
 //! | `csv` | RFC 4180, one header, starting with `server` and `taken` |
 //!
-//! A sample is `{"server", "taken", "screen", "rows": [{column: value}]}`. Numbers are in the unit
-//! of their column: seconds, milliseconds, bytes. A missing value is `null`, and an unreadable one
-//! is omitted (both are empty in CSV). Times are ISO 8601 in UTC.
+//! A sample is `{"server", "taken", "screen", "rows": [{column: value}]}`. Rows below another one,
+//! such as those of waiting sessions, also have `depth`. Numbers are in the unit of their column,
+//! such as seconds or bytes. A missing value is `null`, and an unreadable one is omitted (both are
+//! empty in CSV). Times are ISO 8601 in UTC.
 
 use std::io::{self, Write};
 

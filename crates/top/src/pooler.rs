@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{sampler::with_causes, signal_plan::APPLICATION_NAME};
 
-/// Maximum time that a sampler waits for a pooler.
+/// Maximum time that a sampler waits for its poolers.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Time until an unreachable console is tried again.
@@ -28,7 +28,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 pub struct PooledClients {
     /// Clients of all poolers that responded.
     pub clients: Vec<PoolerClient>,
-    /// Poolers that did not respond, each with the reason.
+    /// One sentence for each pooler whose clients could not be read in time.
     pub problems: Vec<String>,
     /// Index into `clients` by server connection.
     clients_by_backend: HashMap<PooledBackend, usize>,

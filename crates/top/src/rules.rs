@@ -11,7 +11,7 @@
 //! one server on each sample and returns which alerts started and which ended. A value that
 //! fluctuates around its threshold causes one alert, because the alert ends at a lower value than
 //! the one at which it starts; an alert about a session ends when the session does something else.
-//! Unreadable data neither starts nor ends an alert.
+//! While a server is unreachable, only its `unreachable` alerts start or end.
 
 mod evaluator;
 mod values;

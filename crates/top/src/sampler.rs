@@ -35,7 +35,7 @@ pub struct ServerSnapshot {
     pub activity: Activity,
     /// Cluster-wide figures of this sample.
     pub overview: Overview,
-    /// Cluster-wide figures of the previous sample.
+    /// Cluster-wide figures of the previous sample over the same connection, if any.
     pub previous_overview: Option<Overview>,
     /// The view on the screen, if any.
     pub view: Option<RateView>,
@@ -81,7 +81,7 @@ impl ServerSnapshot {
 /// State of a server as seen by its sampler.
 #[derive(Clone, Debug)]
 pub enum ServerHealth {
-    /// The first connection is being established.
+    /// The server has not been sampled yet.
     Connecting,
     /// The last sample succeeded.
     Read(Arc<ServerSnapshot>),
@@ -246,7 +246,7 @@ struct SamplerThread<F> {
     on_change: F,
     last: Option<Arc<ServerSnapshot>>,
     waits: WaitHistory,
-    /// Time of the last sample by our clock.
+    /// Time of the last sample or count of wait events by our clock, in microseconds since 1970.
     last_sample_us: i64,
 }
 
@@ -345,7 +345,7 @@ pub(crate) fn now_us() -> i64 {
     Timestamp::now().as_micros()
 }
 
-/// Returns the delay before the next attempt, after a number of failures.
+/// Returns the delay after a failed attempt, which `failures` other failures have preceded.
 fn retry_delay(failures: u32) -> Duration {
     let first = Duration::from_millis(500);
     first.saturating_mul(1 << failures.min(8)).min(RETRY_DELAY_MAX)

@@ -53,7 +53,8 @@ pub struct SignalPolicy {
 pub const APPLICATION_NAME: &str = "howdah top";
 
 impl SignalPlan {
-    /// Plans signals for chosen rows. Sessions that have ended since are omitted.
+    /// Plans signals for chosen rows. Rows that are not sessions are omitted, as are sessions that
+    /// have ended since.
     pub fn for_rows(
         snapshot: &ServerSnapshot,
         chosen: &[RowId],

@@ -96,7 +96,7 @@ impl SlowStatementDetector {
 /// Format of the slow statement log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowLogFormat {
-    /// pgtop's format: local time, host, database, user, pid, seconds, statement, separated by
+    /// pgtop's format: local time, server, database, user, pid, seconds, statement, separated by
     /// tabs.
     #[default]
     Pgtop,

@@ -18,9 +18,10 @@ pub struct TableColumn {
     pub title: &'static str,
     /// Unit in which values are stored.
     pub unit: ColumnUnit,
-    /// Description of the column, for the help page.
+    /// Description of the column, as a phrase.
     pub help: &'static str,
-    /// Maximum width in terminal columns; zero for the column that takes the remaining width.
+    /// Width in terminal columns, the maximum if the column is shrinkable; zero for the column that
+    /// takes the remaining width.
     pub width: u16,
     /// Whether the column shrinks to its widest value. Only for values that rarely change: columns
     /// that move are hard to read.
@@ -62,7 +63,7 @@ const UNRANKED: u8 = 100;
 pub struct ScreenTable {
     /// Columns from left to right. A narrow screen shows those with the lowest ranks.
     pub columns: Vec<TableColumn>,
-    /// The rows that match the filter, in display order.
+    /// The rows that match the filter, and their ancestors in a tree, in display order.
     pub rows: Vec<TableRow>,
 }
 
@@ -90,7 +91,7 @@ pub enum RowId {
     Cells(Vec<String>),
 }
 
-/// A notable property of a row. Each mark has a symbol, for terminals without colours.
+/// A notable property of a row. The more urgent marks have a symbol, for terminals without colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RowMark {
     /// The row has no notable property.
@@ -98,7 +99,7 @@ pub enum RowMark {
     None,
     /// Connected, but not executing a statement.
     Idle,
-    /// In a transaction, but not executing a statement, which holds back vacuum.
+    /// In a transaction, but not executing a statement, which may hold back vacuum.
     IdleInTransaction,
     /// Waiting for a lock.
     Waiting,
@@ -150,7 +151,7 @@ impl ScreenKind {
         Self::all().find(|screen| screen.name() == name)
     }
 
-    /// Returns the name of the screen on the command line.
+    /// Returns the name of the screen on the command line and in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Activity => "activity",
@@ -220,7 +221,7 @@ impl Eq for ScreenKind {}
 pub struct TableOptions {
     /// Whether to include idle sessions and the server's own processes.
     pub with_idle: bool,
-    /// Condition that rows must satisfy to be included.
+    /// Filter of the rows to include; ancestors of matching rows in a tree are included, too.
     pub filter: RowFilter,
     /// Sort column; `None` for the screen's default.
     pub order: Option<&'static str>,

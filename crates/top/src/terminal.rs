@@ -43,7 +43,7 @@ impl TerminalScreen {
     }
 
     /// Draws a frame, which the terminal shows atomically if it can. After a resize the old frame
-    /// is cleared in the same update, so the screen never flickers.
+    /// is cleared in the same update, so that the screen does not flicker.
     pub(crate) fn draw(&mut self, picture: impl FnOnce(&mut ratatui::Frame<'_>)) -> io::Result<()> {
         queue!(io::stdout(), BeginSynchronizedUpdate)?;
         let drawn = self.terminal.draw(picture).map(drop);

@@ -109,7 +109,7 @@ impl WaitHistory {
         self.seconds.iter().map(|second| &**second)
     }
 
-    /// Returns the history as it was at `at_us`, in microseconds since 1970.
+    /// Returns the history up to the whole second of `at_us`, in microseconds since 1970.
     #[must_use]
     pub fn until(&self, at_us: i64) -> Self {
         let last = at_us.div_euclid(1_000_000);

@@ -9,9 +9,9 @@ use crate::{Action, Bound, ClientMessage, Event, NamedObject, Text};
 ///
 /// `events` are those of the session, in order. The lines are for comparisons: two sessions with
 /// equal lines sent the same messages with the same values, and got the same row counts and
-/// SQLSTATEs. The lines contain neither times nor session names, nor cancels, whose arrival is a
-/// matter of timing. For events from logs the lines are only the executions, without the messages
-/// around them.
+/// SQLSTATEs (bytes that are not UTF-8 all look the same). The lines contain neither times nor
+/// session names, nor cancels, whose arrival is a matter of timing. For events from logs the lines
+/// are only the executions, without the messages around them.
 pub fn conversation(events: &[Event]) -> Vec<String> {
     let mut binds: HashMap<(Option<u32>, &[u8]), VecDeque<&Event>> = HashMap::new();
     for event in events {

@@ -7,10 +7,10 @@ use crate::{Text, Timestamp, WireDetail};
 /// One action of one client, with its outcome if that is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Time at which the client's action started. For logs that record only the end of a statement
-    /// this is `end - duration`.
+    /// Time at which the client's action started. If a log records only the end of a statement, it
+    /// is computed from that and the duration; if only an error, it is the time of the error.
     pub time: Timestamp,
-    /// Name of the server session, unique within the capture.
+    /// Name of the client's session, unique within the capture.
     pub session: SessionId,
     /// The role that the session logged in as; empty if unknown.
     pub user: Arc<str>,
@@ -27,7 +27,7 @@ pub struct Event {
     /// PostgreSQL's virtual transaction id, `backend/local` (`%v`): equal for all statements of one
     /// transaction, including the implicit one of a pipeline. `None` if unknown.
     pub vxid: Option<Arc<str>>,
-    /// PostgreSQL's query identifier, if the server computed one.
+    /// PostgreSQL's query identifier, if the server computed one and the capture contains it.
     pub query_id: Option<i64>,
     /// Number of the pipeline in which the event was sent, counted from 1 in each session. A
     /// pipeline is the sequence of extended-protocol messages up to a Sync: events of one session
@@ -77,10 +77,11 @@ pub enum Action {
     Fetch(Bound),
     /// A FunctionCall message. Logs do not contain the arguments.
     Call {
-        /// Name of the function, as logged.
+        /// Name of the function, as logged; its oid if the message was captured by the pooler.
         function: Text,
     },
-    /// A CancelRequest that reached this session.
+    /// A request to cancel the session's statement: a CancelRequest or, in a log, also
+    /// `pg_cancel_backend`, because the server reports both in the same way.
     Cancel,
 }
 
@@ -121,11 +122,12 @@ pub enum CopyDirection {
 /// The captured outcome of an action. All fields are `None` if it is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapturedOutcome {
-    /// Execution time on the server, in microseconds.
+    /// Time that the server took, in microseconds: as logged, or as the pooler observed it.
     pub duration_us: Option<u64>,
     /// The SQLSTATE if the action failed and the capture contains the code.
     pub sqlstate: Option<SqlState>,
-    /// The server's primary error message if the action failed.
+    /// The server's primary error message if the action failed; a placeholder if it might quote a
+    /// password.
     pub error: Option<Text>,
 }
 
@@ -238,17 +240,19 @@ named_enum! {
     Source {
         /// A line that `log_statement` wrote at the start of the statement.
         Statement = "statement",
-        /// A line written by `log_min_duration_statement` or `log_duration` at the end of the
-        /// statement.
+        /// A line with the duration of a statement, or of its parse or bind step, written at the
+        /// end.
         Duration = "duration",
-        /// Only the `STATEMENT` line of an error: the time is that of the error, not of the start.
+        /// Only the report of an error: the time is that of the error, not of the start.
         Error = "error",
-        /// A connection or disconnection line, or another message about the session itself.
+        /// A connection or disconnection line, or an error that shows a cancel request or the end
+        /// of the session.
         Session = "session",
-        /// The client's message, observed in transit: the time is that of its arrival.
+        /// Observed by the pooler: the time is that of the arrival of the client's message, or of
+        /// the start or end of its session.
         Wire = "wire",
-        /// Deduced rather than logged: for example, the connect of a session that existed before
-        /// the log started.
+        /// Deduced rather than observed: for example, the connect of a session that existed before
+        /// the log or the capture started.
         Inferred = "inferred",
     }
 }

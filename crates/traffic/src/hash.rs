@@ -6,7 +6,7 @@
 //!
 //! # Cost
 //!
-//! One pass of XXH3 over each text and one multiplication per field, without copies or allocations.
+//! One pass of XXH3 over each text and one multiplication per field, without copying the texts.
 //! Hashes of data that repeats from event to event (a session's names), or that is looked up anyway
 //! (statements), are computed once: see [`EventRef`].
 

@@ -28,11 +28,11 @@ pub enum HashField {
     Portal = 8,
     /// Text: the SQL of the action.
     Sql = 9,
-    /// List: values of the parameters.
+    /// List, omitted if unknown: values of the parameters.
     Parameters = 10,
     /// Text: `in` or `out`.
     CopyDirection = 11,
-    /// Text: name of the called function.
+    /// Text: the called function, as in [`crate::Action::Call`].
     Function = 12,
     /// Number: the execution time in microseconds.
     Duration = 13,
@@ -48,7 +48,7 @@ pub enum HashField {
     QueryId = 18,
     /// Number of the pipeline in its session.
     Pipeline = 19,
-    /// Number of rows that the server reported.
+    /// Number of rows: [`crate::WireDetail::rows`].
     Rows = 20,
     /// Numbers: OIDs of the parameter types, omitted if there are none.
     Types = 21,
@@ -62,7 +62,7 @@ pub enum HashField {
     Settings = 25,
     /// Number of bytes of COPY data.
     CopyBytes = 26,
-    /// List: the rows of each COPY, as sent.
+    /// List, omitted if empty: the rows of each COPY, as sent.
     CopyData = 27,
     /// Number 1, omitted unless the client ended the last COPY with CopyFail.
     CopyFailed = 28,

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-/// Bytes that a client or a server sent as text.
+/// Bytes that a client or a server sent: usually text, sometimes a value in binary format.
 ///
 /// A PostgreSQL log contains each line in the encoding of its database, so one file may mix
 /// encodings and no conversion is safe. The bytes are stored unchanged; [`Text::to_str_lossy`] is

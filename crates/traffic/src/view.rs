@@ -192,8 +192,8 @@ impl<'a> EventRef<'a> {
         }
     }
 
-    /// Converts the view to an owned event. `text` creates the texts, and may share memory between
-    /// equal ones.
+    /// Converts the view to an owned event. `text` creates SQL texts and names, and may share
+    /// memory between equal ones; values and error messages are copied.
     pub fn to_event(&self, text: &mut impl FnMut(Hashed<'_>) -> Text) -> Event {
         let EventIdentity { session, user, database, application, .. } = self.identity;
         Event {

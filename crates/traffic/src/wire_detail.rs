@@ -8,8 +8,8 @@ use crate::Text;
 /// The kind of the event determines which fields apply; the others are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WireDetail {
-    /// Number of rows that the server reported as returned or changed, over all statements of the
-    /// message; `None` if it reported none.
+    /// Number of rows returned or changed, over all statements of the message; `None` if no reply
+    /// contained a number.
     pub rows: Option<u64>,
     /// OIDs of the statement's first parameters, from Parse; 0 for those whose type the server
     /// inferred.
@@ -22,9 +22,10 @@ pub struct WireDetail {
     pub result_formats: Vec<u16>,
     /// Row limit of the Execute; 0 for no limit.
     pub rows_max: u32,
-    /// Names and values of the session's startup parameters.
+    /// Names and values of the session's parameters when its capture started; only for Connect.
     pub settings: Vec<(Text, Text)>,
-    /// The client's data for `COPY … FROM STDIN`, if any.
+    /// The client's data for `COPY … FROM STDIN`; `None` if the server requested none, or neither
+    /// the data nor its size was captured.
     pub copy_in: Option<CopyInData>,
     /// Arguments of a function call; `formats` applies to them, and `result_formats` to the result.
     /// `None` if they were not captured.

@@ -64,7 +64,7 @@ pub struct CacheCandidate {
     /// Name of the relation, which is in the database of the connection.
     pub name: RelationName,
     /// Length in pages: actual if some are cached and the relation was not locked, otherwise as of
-    /// the last `VACUUM` or `ANALYZE`.
+    /// the last `VACUUM` or `ANALYZE`. At least `cached`.
     pub length: u64,
     /// Number of the relation's pages in the cache.
     pub cached: u64,

@@ -28,7 +28,7 @@ pub enum AutoprewarmError {
     /// The first line is not `<<N>>`.
     #[error("line 1: {text:?} is not the number of blocks, as in <<38456>>")]
     Head {
-        /// The first line, as read.
+        /// The first line, truncated to 60 characters.
         text: String,
     },
     /// A line is not five valid numbers.
@@ -36,7 +36,7 @@ pub enum AutoprewarmError {
     Line {
         /// Number of the line, from 1.
         line: u64,
-        /// The text of the line.
+        /// The text of the line, truncated to 60 characters.
         text: String,
     },
     /// The number of lines differs from that in the first line.
@@ -93,7 +93,7 @@ pub fn read(
 }
 
 /// Returns the system identifier of the cluster in `data_dir`, from its `global/pg_control`; `None`
-/// if the file does not exist, is too short, or has an unsupported version.
+/// if the file does not exist or its contents are not recognized.
 ///
 /// The file begins with the identifier, 8 bytes in native byte order, followed by the version of
 /// its layout, 4 bytes (`ControlFileData` in `pg_control.h`).

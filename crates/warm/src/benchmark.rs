@@ -1,6 +1,6 @@
 //! Measures the benefit of a warm cache: restarts a server with cold caches, has one client read
-//! single rows as fast as it can, and records its throughput per step. Each method is measured: no
-//! warming, contrib's autoprewarm, and Howdah's load.
+//! single rows as fast as it can, and records its throughput per step. The methods compared are no
+//! warming, contrib's autoprewarm (if it can be measured), and Howdah's load.
 //!
 //! ```text
 //! data ─► warm cache, client: the steady rate ─► image, autoprewarm.blocks

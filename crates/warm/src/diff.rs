@@ -32,8 +32,9 @@ type PageSet = BTreeSet<(Fork, u32)>;
 
 /// Compares two images; the relation with the most changes comes first.
 ///
-/// Relations are matched by database and name, so the images may be from different servers. Pages
-/// are matched by block number, which is meaningless if a relation was rewritten in between.
+/// Relations are matched by database and name (by file if the image has no name), so the images may
+/// be from different servers. Pages are matched by block number, which is meaningless if a relation
+/// was rewritten in between.
 pub fn diff(before: &CacheImage, after: &CacheImage) -> Vec<RelationChange> {
     let (mut before, mut after) = (by_name(before), by_name(after));
     let keys: BTreeSet<_> = before.keys().chain(after.keys()).cloned().collect();

@@ -56,9 +56,11 @@ pub enum DumpError {
     /// The server could not be queried.
     #[error("cannot query the server about its cache")]
     Server(#[source] QueryFailure),
-    /// The server stopped, crashed or was restarted during the dump: the cache that was read is
-    /// gone.
-    #[error("the server stopped or was restarted while its cache was being read")]
+    /// The connection was lost during the dump, usually because the server stopped, crashed or was
+    /// restarted: the cache that was read may be gone.
+    #[error(
+        "the server stopped, restarted or closed the connection while its cache was being read"
+    )]
     ServerLost(#[source] QueryFailure),
     /// The server's memory was requested but cannot be read.
     #[error("the server's memory cannot be read")]
@@ -90,7 +92,7 @@ pub enum QueryFailure {
     UnexpectedResult {
         /// Name of the value that was requested.
         what: &'static str,
-        /// The value in the result.
+        /// The value in the result; empty if there is none.
         found: String,
     },
 }

@@ -1,5 +1,5 @@
 //! Loads an image into a server: the hottest pages first, in disk order, over several connections,
-//! without evicting pages in use.
+//! and by default only into free buffers.
 //!
 //! 1. The relations of the image are located (`catalog`): on the image's own cluster by file
 //!    number, so they may have been renamed; elsewhere by name, so they may have been rewritten or
@@ -50,7 +50,7 @@ use attempt::{Attempt, AttemptResult};
 /// The options of a load, including its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadOptions {
-    /// Number of connections, 1 to [`MAX_JOBS`].
+    /// Number of connections that load pages, 1 to [`MAX_JOBS`].
     pub jobs: usize,
     /// Maximum rate over all connections, in bytes per second; unlimited if `None`.
     pub bytes_per_second: Option<u64>,
@@ -66,7 +66,7 @@ pub struct LoadOptions {
     pub database_names: BTreeMap<String, String>,
     /// Maximum wait for a lock on a relation.
     pub lock_timeout: Duration,
-    /// Maximum wait for an unreachable server, at the start and during the load.
+    /// Maximum wait for an unreachable or starting server, whenever a connection is made.
     pub connect_timeout: Duration,
     /// Source from which the cached pages are read, before and after the load.
     pub dump_source: DumpSource,

@@ -27,7 +27,8 @@ pub struct ReadAhead {
     /// counts twice.
     pub files: u64,
     /// Number of files of the image that could not be opened, for example because they were dropped
-    /// or rewritten. A file with both hot and cold pages counts twice.
+    /// or rewritten. A file with both hot and cold pages counts twice, and a relation whose
+    /// tablespace is not found counts once.
     pub missing: u64,
 }
 
@@ -153,14 +154,15 @@ fn segment_path(file: &Path, fork: Fork, segment: u64) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Writes back the files of a data directory and evicts them from the operating system's cache.
+/// Writes back the files of a data directory's databases and tablespaces, and evicts them from the
+/// operating system's cache.
 ///
 /// Meant for a stopped server: pages that a running one has mapped or is writing stay cached. Needs
 /// only read access to the files.
 ///
 /// # Errors
 ///
-/// A file or directory cannot be read, or a file cannot be written back.
+/// A file or directory cannot be read, or a file cannot be written back or evicted.
 pub fn evict(data_dir: &Path) -> Result<EvictedFiles, OsCacheError> {
     let mut sum = EvictedFiles::default();
     for folder in ["base", "global", "pg_tblspc"] {

@@ -53,7 +53,7 @@ pub struct Readiness {
     pub planned: Option<u64>,
     /// Number of planned pages that were loaded or skipped so far.
     pub done: u64,
-    /// Whether loading has finished. If not, it stops in the background once its current statements
+    /// Whether loading has ended. If not, it stops in the background once its current statements
     /// end.
     pub has_ended: bool,
     /// Time since [`warm_before`] was called.

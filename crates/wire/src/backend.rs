@@ -55,7 +55,7 @@ pub enum BackendMessage<'a> {
     FunctionCallResponse(Option<&'a [u8]>),
     /// The newest protocol version that the server supports, and the options that it does not.
     NegotiateProtocolVersion(NegotiateProtocolVersion<'a>),
-    /// The described statement returns no rows.
+    /// The described statement or portal returns no rows.
     NoData,
     /// A warning or other notice.
     NoticeResponse(ServerError<'a>),
@@ -76,7 +76,7 @@ pub enum BackendMessage<'a> {
     PortalSuspended,
     /// The server waits for the next query.
     ReadyForQuery(TransactionStatus),
-    /// Descriptions of the columns of the rows that follow.
+    /// Descriptions of the columns of a result.
     RowDescription(RowDescription<'a>),
 }
 
@@ -171,7 +171,8 @@ pub enum TransactionStatus {
     Idle,
     /// `T`: in a transaction.
     InTransaction,
-    /// `E`: in a failed transaction, which accepts only statements that end it.
+    /// `E`: in a failed transaction, which accepts only statements that end it or roll back to a
+    /// savepoint.
     Failed,
 }
 

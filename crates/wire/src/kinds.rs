@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::Tag;
 
-/// Maximum body length, in bytes, of a message whose size does not depend on data.
+/// Maximum body length, in bytes, of messages other than those of [`LONG`].
 const SHORT: u32 = 64 * 1024;
 /// Maximum body length, in bytes, of a message that contains SQL, values, COPY data, descriptions
 /// of columns or parameters, errors, notices or notifications: PostgreSQL's values are smaller than
@@ -39,7 +39,8 @@ macro_rules! kinds {
                 match self { $(Self::$variant => Tag($tag),)* }
             }
 
-            /// Returns the name in the manual.
+            /// Returns the name in the manual, or `Authentication`, which stands for several of
+            /// the manual's messages with one tag.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($variant),)* }
             }
@@ -136,7 +137,7 @@ kinds! {
         /// The server does not support the requested protocol version or options. Contains the
         /// newest supported version and the unsupported options.
         NegotiateProtocolVersion = b'v', SHORT;
-        /// The described statement returns no rows.
+        /// The described statement or portal returns no rows.
         NoData = b'n', SHORT;
         /// A warning or other notice, at any time.
         NoticeResponse = b'N', LONG;
@@ -148,11 +149,11 @@ kinds! {
         ParameterStatus = b'S', SHORT;
         /// Reply to Parse.
         ParseComplete = b'1', SHORT;
-        /// Execute reached its row limit before the end.
+        /// Execute reached its row limit.
         PortalSuspended = b's', SHORT;
         /// The server waits for the next query.
         ReadyForQuery = b'Z', SHORT;
-        /// Descriptions of the columns of the rows that follow.
+        /// Descriptions of the columns of a result.
         RowDescription = b'T', LONG;
     }
 }

@@ -11,9 +11,10 @@
 //!           5 bytes    whole message there      fields borrowed from the body
 //! ```
 //!
-//! Incomplete input is `Ok(None)`, never an error. A length is checked before anything is allocated
-//! for it: the caller sets the limit, and [`Frontend::body_bytes_max`] and
-//! [`Backend::body_bytes_max`] are limits that every valid message of PostgreSQL stays within.
+//! While a message is incomplete, splitting it off returns `Ok(None)`. Its length can be checked
+//! before anything is allocated for it: the caller sets the limit, and
+//! [`Frontend::body_bytes_max`] and [`Backend::body_bytes_max`] are limits that every valid message
+//! of PostgreSQL stays within.
 //!
 //! ```
 //! use howdah_wire::{Backend, Frame, backend, frontend};

@@ -7,9 +7,9 @@ use crate::reader::{BodyReader, DecodeError};
 /// The encoding of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ValueFormat {
-    /// The text format, as produced by the type's output function.
+    /// The text format, which the type's input and output functions define.
     Text,
-    /// The binary format, as produced by the type's send function.
+    /// The binary format, which the type's receive and send functions define.
     Binary,
 }
 
@@ -31,7 +31,8 @@ impl ValueFormat {
     }
 }
 
-/// Values in order: the cells of a row, or the parameters of a Bind. `None` is SQL NULL.
+/// Values in order: the cells of a row, the parameters of a Bind, or the arguments of a function
+/// call. `None` is SQL NULL.
 ///
 /// Layout: `count: u16`, then per value `length: i32` (-1 for NULL) and the bytes.
 #[derive(Clone)]
@@ -113,7 +114,7 @@ impl Iterator for Formats<'_> {
 
 impl ExactSizeIterator for Formats<'_> {}
 
-/// Object identifiers in order, mostly of types. 0 means unspecified.
+/// OIDs of types in order. 0 means unspecified.
 ///
 /// Layout: `count: u16`, then one `u32` each.
 #[derive(Clone)]

@@ -11,7 +11,7 @@ pub enum DecodeError {
         /// The unknown tag.
         tag: crate::Tag,
     },
-    /// The body ends inside a field.
+    /// The body ends before the end of a field.
     #[error("{message} ends inside {field}")]
     Truncated {
         /// Kind of the message.

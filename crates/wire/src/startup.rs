@@ -165,7 +165,7 @@ pub enum StartupPacketError {
         /// The maximum length.
         bytes_max: u32,
     },
-    /// The contents do not have the layout of any packet.
+    /// The contents do not have the layout of the packet that their code names.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
 }
@@ -212,7 +212,7 @@ crate::lists::debug_as_list!(StartupParameters);
 ///
 /// # Errors
 ///
-/// A name or value contains a zero byte.
+/// A name or value contains a zero byte, or the packet would have 2 GiB or more.
 pub fn startup<'v>(
     buf: &mut Vec<u8>,
     version: ProtocolVersion,

@@ -7,13 +7,14 @@ use crate::Tag;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// A string field contains a zero byte, which terminates strings on the wire.
+    /// A string contains a zero byte, which terminates strings on the wire, or the code of an error
+    /// field is zero, which terminates the fields.
     #[error("the {field} contains a zero byte")]
     Nul {
         /// Name of the field.
         field: &'static str,
     },
-    /// A list has more elements than its 16-bit count can represent.
+    /// A list has more elements than its count can represent.
     #[error("{count} {field} exceed the protocol's limit of 65535")]
     TooMany {
         /// Name of the list.

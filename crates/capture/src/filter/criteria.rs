@@ -20,7 +20,7 @@ pub struct Filter {
     /// Values of `application_name` with which events are kept.
     pub applications: Vec<String>,
     /// Whether to keep only statements that PostgreSQL's grammar shows to be read-only. Builds
-    /// without the feature `grammar` keep no statement then.
+    /// without the feature `grammar` keep no event then.
     pub read_only: bool,
 }
 
@@ -58,7 +58,8 @@ reasons! {
     Application, "of other applications";
     /// The session is not in the sample.
     Sample, "of sessions not in the sample";
-    /// The statement changes data, the schema or the server's state, or notifies other sessions.
+    /// The statement changes, or may change, data, the schema or the server's state, or notifies
+    /// other sessions.
     Writes, "not read-only: change data, schema or server";
     /// The statement takes locks that can block other sessions.
     Locks, "not read-only: take locks";
@@ -66,9 +67,11 @@ reasons! {
     AllowsWrites, "not read-only: let transactions write, such as BEGIN READ WRITE";
     /// The statement calls a function that is not known to be free of side effects.
     UnknownFunction, "not known to be read-only: call functions that may have side effects";
-    /// The statement uses a name whose creation is missing from the capture, or was excluded.
+    /// The statement uses a prepared statement or a cursor that is not known to be read-only, for
+    /// example because its creation is missing from the capture.
     UnknownName, "not known to be read-only: use a statement or cursor whose creation was excluded";
-    /// The grammar does not accept the statement, or it is nested too deeply.
+    /// The grammar does not accept the statement, the statement is nested too deeply, or the build
+    /// has no grammar.
     Unreadable, "not known to be read-only: PostgreSQL's grammar does not accept them";
 }
 

@@ -20,8 +20,8 @@ pub type ExcludedCounts = BTreeMap<ExclusionReason, u64>;
 /// returns. The first matching event of a session is preceded by earlier events that did not match
 /// but that the session needs: its login, named prepared statements and settings. They get the time
 /// of the matching event and the source [`Inferred`](howdah_traffic::Source::Inferred). From then
-/// on, the session's named statements, settings and end are kept too, whatever application name it
-/// sets.
+/// on, the session's settings, its end and, without [`Filter::read_only`], its named statements are
+/// kept too, whatever application name it sets.
 ///
 /// The counts add up: every pushed event is either kept or counted by reason.
 ///
@@ -168,7 +168,7 @@ impl EventFilter {
     }
 
     /// Whether a later event of the same session may match, because the session is in the sample
-    /// and all names known so far match.
+    /// and its name, role and database match as far as they are known.
     fn may_be_included_later(&self, event: &Event) -> bool {
         let may = |names: &[String], name: &str| {
             names.is_empty() || name.is_empty() || names.iter().any(|wanted| wanted == name)

@@ -2,12 +2,12 @@
 //!
 //! # Cost
 //!
-//! Bytes from a client are copied once, in one record per read, with a header of 17 bytes. Of the
-//! server's replies, only the ends of statements, the starts of COPYs, errors and ReadyForQuery are
-//! recorded, with a header of 20 bytes each. The copy is stored in the worker's own memory. A full
-//! chunk is handed over with one atomic addition and one message to the recorder's thread; if too
-//! much is queued there, the chunk is dropped and counted as missing. Recording therefore never
-//! blocks the worker.
+//! Bytes from a client are copied once, usually in one record per read, with a header of 17 bytes.
+//! Only some of the server's replies are recorded: the ends of statements, the starts of COPYs,
+//! errors and ReadyForQuery, with a header of 20 bytes each. The copy is stored in the worker's
+//! own memory. A full chunk is handed over with one atomic addition and one message to the
+//! recorder's thread; if too much is queued there, the chunk is dropped and counted as missing.
+//! Recording therefore never blocks the worker.
 
 use std::{
     collections::HashSet,
@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::live::record::{RecordKind, write_bytes};
 
-/// Size in bytes of a chunk, the unit in which records are handed over.
+/// Size in bytes from which a chunk of records is handed over immediately.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 
 /// Maximum time that records stay in the worker's buffer, in nanoseconds.
@@ -50,7 +50,7 @@ pub struct CaptureBuffer {
     /// after its session has been started again.
     epoch: u32,
     sessions: u32,
-    /// Ids of the statement texts that have been written already.
+    /// Ids of the statement texts that have been written since the last gap.
     texts: HashSet<u64>,
     captures_copy_rows: bool,
 }

@@ -11,7 +11,7 @@ pub struct RecorderCounts {
     pub events: u64,
     /// Number of sessions recorded.
     pub sessions: u64,
-    /// Number of sessions that were open when recording started.
+    /// Number of sessions that were already open when their recording started.
     pub entered_open: u64,
     /// Number of gaps: chunks of a worker's buffer that were dropped.
     pub gaps: u64,
@@ -21,14 +21,14 @@ pub struct RecorderCounts {
     /// Number of events that awaited their reply at a gap, so that their outcome is unknown.
     pub cut_short: u64,
     /// Number of Bind messages for an unknown statement, plus Execute messages for an unknown named
-    /// portal. A name is unknown if the message that created it was sent before recording started,
-    /// or was too long to be recorded, or if no message created it.
+    /// portal. A name is unknown, for example, if the message that created it was not recorded.
     pub unknown_statements: u64,
     /// Number of Query, Parse, Bind and FunctionCall messages that were too long to be recorded,
     /// plus pipelines that sent more than 64 KiB of other messages between two events, plus events
     /// that were too large to be written.
     pub too_long: u64,
-    /// Number of messages with a `COPY … FROM STDIN` whose rows were not recorded.
+    /// Number of messages with a `COPY … FROM STDIN` whose rows were not recorded, or not all of
+    /// them.
     pub copies_without_rows: u64,
     /// Number of function calls that were written without their arguments, which redaction removes.
     pub calls: u64,

@@ -47,7 +47,7 @@ impl CaptureHarness {
         self.buffer.as_mut().expect("the buffer has not ended")
     }
 
-    /// Drops the written records that were not read yet, as if the queue were full.
+    /// Drops the records that the buffer holds, as if the queue were full.
     pub fn drop_unread(&mut self) {
         self.queue.block();
         self.buffer().flush();

@@ -2,7 +2,7 @@
 //!
 //! Replies have no numbers: only the position of a reply tells which request it belongs to. So a
 //! session keeps a queue of pending requests, as clients do. An event is emitted when its outcome
-//! is known; its time is the arrival of its message.
+//! is known or certain to remain unknown; its time is the arrival of its message.
 
 mod backend;
 mod frontend;
@@ -120,12 +120,13 @@ pub(crate) struct SessionDecoder {
     spare: Vec<Box<Event>>,
     /// Whether requests are skipped until a Sync.
     is_skipping: bool,
-    /// Whether the server waits for rows.
+    /// Whether the server waits for the rows of a COPY that an Execute started, and ignores Syncs.
     is_copying: bool,
     copy: Option<CopyInProgress>,
     /// Time at which a server connection was last assigned, in nanoseconds of the worker's clock.
     server_assigned: u64,
-    /// Time at which the last reply arrived, in nanoseconds of the worker's clock.
+    /// Time of the last reply that ended a statement or a pipeline, in nanoseconds of the worker's
+    /// clock.
     last_reply: u64,
 }
 
@@ -158,9 +159,9 @@ enum AwaitedReply {
     /// A Parse, with the statement that previously had the name.
     Parse(Text, Option<Arc<ParsedStatement>>),
     /// A Bind: its portal, and whether it produces no event, because an Execute of the portal
-    /// follows or its statement is unknown.
+    /// follows, or its statement or values are unknown.
     Bind(Text, bool),
-    /// A Describe or a Close.
+    /// A Describe, a Close, or a Parse that was too long to be recorded.
     Other,
     Execute,
     Sync,

@@ -8,11 +8,13 @@ use crate::record::parse_integer;
 /// A timestamp before all others, which requests everything.
 const NEVER: &str = "-infinity";
 
-/// Server timestamps, in the server's own format, before which data need not be sent again.
+/// The position up to which activity has been received. Timestamps are in the server's own format;
+/// data from before need not be sent again.
 #[derive(Debug)]
 pub(super) struct DeltaCursor {
-    /// Sessions idle since before this time are sent by process id only. Slightly earlier than the
-    /// sample, because a session reports the idle state slightly after the time it gives for it.
+    /// Sessions idle since before this time are usually sent by process id only. Slightly earlier
+    /// than the sample, because a session reports the idle state slightly after the time it gives
+    /// for it.
     pub(super) idle: String,
     /// Sessions started before this time are known. Much earlier than the sample, because a session
     /// is listed only once its login is complete.
@@ -21,7 +23,8 @@ pub(super) struct DeltaCursor {
     pub(super) texts: String,
     /// The server's clock at the last sample, in microseconds since 1970; zero before the first.
     pub(super) taken_us: i64,
-    /// Time at which the last sample was requested, by our clock; `None` before the first.
+    /// Time at which the last sample was requested, by our clock; `None` if everything is
+    /// requested.
     requested_at: Option<Instant>,
 }
 

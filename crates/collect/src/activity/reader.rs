@@ -1,12 +1,11 @@
 //! Reads all sessions, and keeps them so that unchanged data is not sent again.
 //!
-//! Most sessions idle, and most of their fields never change. Therefore the server sends
+//! Most sessions idle, and most of their fields never change. Therefore the server usually sends
 //!
 //! - for a session idle since before the last sample: only its process id;
 //! - a session's user, database, client and type: only in the first samples that include it;
-//! - for a statement: its beginning, enough for one line of a screen, when it is first seen, and
-//!   its full text once it has run for a second. Shorter statements end before a user could request
-//!   their text.
+//! - for a statement: its beginning, enough for one line of a screen, until it has run for a
+//!   second, then its full text. Shorter statements end before a user could request their text.
 //!
 //! The server compares with its own timestamps in its own format. A sample that lacks its baseline
 //! for a session, or that follows a clock set back, is repeated in full.
@@ -76,7 +75,7 @@ impl ActivityReader {
         }
     }
 
-    /// Makes later samples include the complete texts of all statements, however briefly they run.
+    /// Makes later samples request the full text of statements, however briefly they have run.
     pub(crate) fn request_full_texts(&mut self) {
         self.full_text_after = Duration::ZERO;
     }
@@ -171,8 +170,8 @@ impl ActivityReader {
     }
 
     /// Decodes a session of which the server sent more than the process id. `now` and `text` are
-    /// the row's columns, `previous` is the same process in the last sample, and times are relative
-    /// to `since_us`.
+    /// the row's columns, `previous` has the same process id in the last sample, and times are
+    /// relative to `since_us`.
     fn decode_session(
         &mut self,
         now: &[u8],
@@ -252,7 +251,7 @@ impl ActivityReader {
         }
     }
 
-    /// Decodes the fields that never change, and the encoding of the session's database.
+    /// Decodes the fields that are not sent again, and the encoding of the session's database.
     fn decode_fixed_fields(
         &mut self,
         pid: i32,
@@ -320,7 +319,7 @@ fn most_common_application(backends: &[BackendActivity]) -> Option<Arc<str>> {
     name.cloned()
 }
 
-/// Removes an incomplete UTF-8 character at the end.
+/// Removes an incomplete UTF-8 character at the end of otherwise valid bytes.
 fn without_partial_char(bytes: &[u8]) -> &[u8] {
     match str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],

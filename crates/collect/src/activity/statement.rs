@@ -4,14 +4,14 @@
 //!
 //! - for our own session, the clock and earlier timestamps: `clock|µs|idle|sessions|texts`, see
 //!   [`super::cursor`];
-//! - for a session that has idled since before `$1`, its process id;
+//! - for a session that has idled since before `$1`, without a `backend_xmin`, its process id;
 //! - for any other, a record of [`FIELDS`], whose last value is a record of [`FIXED_FIELDS`] in the
 //!   first samples that include the session.
 //!
-//! The second is its statement's text, unless it was sent before `$4`: the beginning, followed by a
-//! zero byte, of one that has run for less than `$5`, else the full text. Both are bytes as sent by
-//! the session. Truncating by characters would require a valid encoding, and a text from a database
-//! with another encoding would fail the statement.
+//! The second is its statement's text, or NULL if the statement started before `$4`: the beginning,
+//! followed by a zero byte, of one that started less than `$5` ago, else the full text. Both are
+//! bytes as sent by the session. Truncating by characters would require a valid encoding, and a
+//! text from a database with another encoding would fail the statement.
 //!
 //! `$2`: include the last statements of idle sessions; `$3`: sessions that started before this time
 //! are known; `$6`: the time that timestamps are relative to, in microseconds; `$7`: the
@@ -25,7 +25,7 @@ use crate::{
     view::{VersionedSql, sql_for_version},
 };
 
-/// SQL for a timestamp in microseconds since 1970.
+/// SQL for a timestamp in microseconds since 1970, or for an interval in microseconds.
 macro_rules! micros {
     ($sql:literal) => {
         concat!("(date_part('epoch', ", $sql, ") * 1e6)::int8")
@@ -43,7 +43,7 @@ macro_rules! ran {
 ///
 /// A role without `pg_read_all_stats` gets NULL for the wait event and the start time of other
 /// roles' sessions, but may read all of `pg_locks`. The subquery does not depend on the session, so
-/// it runs once per sample, and not at all if each start time is visible.
+/// it is not repeated for each, and does not run at all if each start time is visible.
 macro_rules! waits_for_lock {
     () => {
         "a.wait_event_type = 'Lock' OR a.backend_start IS NULL \
@@ -101,8 +101,8 @@ const FIELDS: &[&[VersionedSql]] = &[
     ],
 ];
 
-/// Fields that never change. A role that may not see a session gets NULL for its start time, and
-/// the other fields in each sample.
+/// Fields that hardly ever change. A role that may not see a session gets NULL for its start time,
+/// and the other fields in each sample.
 const FIXED_FIELDS: &[&[VersionedSql]] = &[
     &[(9, micros!("a.backend_start"))],
     &[(9, "d.datname")],

@@ -5,8 +5,8 @@ use crate::{
     StatsView, ViewColumn,
 };
 
-/// Dead rows as a percentage of the autovacuum threshold, computed as in the manual ("The
-/// Autovacuum Daemon") from the server's settings, not the table's.
+/// Dead rows as a percentage of the autovacuum threshold, which is computed from the server's scale
+/// factor and base threshold (manual, "The Autovacuum Daemon"), not the table's.
 const DUE: &str = "100.0 * s.n_dead_tup / nullif(current_setting('autovacuum_vacuum_threshold')::float8 + \
     current_setting('autovacuum_vacuum_scale_factor')::float8 * greatest(c.reltuples, 0), 0)";
 

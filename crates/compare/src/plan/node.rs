@@ -36,8 +36,8 @@ impl<'a> PlanNode<'a> {
         plans.into_iter().flatten().filter_map(PlanNode::new)
     }
 
-    /// Returns the node's first line in EXPLAIN's text format, without the estimates: `Index Scan
-    /// using orders_pkey on orders o`.
+    /// Returns a line like the node's first one in EXPLAIN's text format, without the estimates:
+    /// `Index Scan using orders_pkey on orders o`.
     pub(super) fn title(self) -> String {
         let mut title = String::new();
         if self.value.get("Parallel Aware").and_then(Value::as_bool) == Some(true) {
@@ -211,7 +211,7 @@ impl Scan {
     }
 }
 
-/// Formats the scan as in EXPLAIN's text format: `Index Scan Backward using orders_pkey on orders
+/// Formats the scan like EXPLAIN's text format: `Index Scan Backward using orders_pkey on orders
 /// o`.
 impl fmt::Display for Scan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

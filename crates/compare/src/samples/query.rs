@@ -129,7 +129,7 @@ impl Query {
         self.reservoir.append(&other.reservoir);
     }
 
-    /// Returns the number of executions sent to the server, successful or not.
+    /// Returns the number of executions that succeeded or failed.
     pub(crate) fn calls(&self) -> u64 {
         self.done + self.failed
     }

@@ -55,7 +55,8 @@ pub(crate) struct QueryRuns {
     pub(crate) run: Vec<Option<RunLevel>>,
 }
 
-/// The typical logarithm of a query's service time in one run.
+/// The logarithm of a query's service time in one run: of the typical time, the mean or another
+/// metric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunLevel {
     pub(crate) level: f64,

@@ -1,4 +1,4 @@
-//! Student's t distribution.
+//! Student's t and Fisher's F distributions.
 
 /// Returns the two-sided p-value of `t` with `df` degrees of freedom: the probability of a value at
 /// least as far from zero.

@@ -149,8 +149,8 @@ impl Connector<'_> {
         Ok(Some(TlsSetup { config, server_name: tls::server_name(endpoint)? }))
     }
 
-    /// Connects and logs in with one encryption method. Sets `encrypted` as soon as it is known
-    /// whether the connection uses TLS.
+    /// Connects and logs in with one encryption method. Once connected, sets `encrypted` to whether
+    /// the connection uses TLS or, if it fails before that is known, was to use it.
     fn attempt(
         &self,
         address: &EndpointAddress<'_>,

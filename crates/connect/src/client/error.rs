@@ -14,13 +14,13 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The TLS settings are invalid.
+    /// The TLS settings cannot be applied.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The system provides no random numbers for choosing an endpoint.
     #[error("cannot choose a host: the operating system provides no random numbers")]
     Random,
-    /// Every attempted endpoint failed.
+    /// The search for a suitable endpoint ended without a connection.
     #[error("{}", join(.failures))]
     Failed {
         /// The failures of all attempts, in order; at least one.
@@ -50,7 +50,8 @@ pub struct AttemptFailure {
     pub endpoint: Endpoint,
     /// The resolved address; `None` for a unix socket, or if the host name could not be resolved.
     pub address: Option<SocketAddr>,
-    /// Whether the attempt used TLS; `None` if it did not get that far.
+    /// Whether the attempt used TLS, or failed while starting it; `None` if it did not get that
+    /// far.
     pub encrypted: Option<bool>,
     /// The reason why the attempt failed.
     pub cause: ConnectFailure,
@@ -76,8 +77,8 @@ impl fmt::Display for AttemptFailure {
     }
 }
 
-/// The reason why an attempt to connect failed. The message includes the cause, and `source`
-/// returns nothing, because [`ConnectError`] joins the messages of several attempts.
+/// The reason why an attempt to connect failed. The message includes the cause, because
+/// [`ConnectError`] joins the messages of several attempts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
@@ -108,7 +109,7 @@ pub enum ConnectFailure {
     /// The TLS handshake failed, or the server's certificate was rejected.
     #[error("the TLS handshake failed: {}", explain(.0))]
     Handshake(rustls::Error),
-    /// The server requests an authentication method that is not allowed.
+    /// `require_auth` or `channel_binding` does not allow the login that the server requests.
     #[error(transparent)]
     LoginRefused(#[from] LoginRefused),
     /// The server answered the login with an error.
@@ -117,8 +118,8 @@ pub enum ConnectFailure {
     /// The system provides no random numbers, which a login needs.
     #[error("cannot log in: the operating system provides no random numbers")]
     Random,
-    /// The server violated the protocol, or the login needs what the client lacks, such as a
-    /// password.
+    /// The server violated the protocol, or the client cannot do what the login needs, for example
+    /// because no password is configured.
     #[error(transparent)]
     Protocol(session::SessionError),
     /// The session is not of the kind required by `target_session_attrs`.
@@ -170,7 +171,8 @@ pub enum QueryError {
     /// The statement is a `COPY … FROM STDIN`, but the call has no data for it. Nothing was copied.
     #[error("the statement is COPY FROM STDIN, but there is no data for it")]
     NoCopyData,
-    /// The statement is a `COPY … TO STDOUT`, but the call takes rows only. The data was discarded.
+    /// The statement is a `COPY … TO STDOUT`, but the call does not take its data, which was
+    /// discarded.
     #[error("the statement is COPY TO STDOUT, whose data cannot be read here")]
     CopyOutput,
     /// The statement starts replication, which this client does not support.
@@ -185,17 +187,19 @@ pub enum QueryError {
     /// The reader of the data for a `COPY` failed. Nothing was copied in.
     #[error("cannot read the data for COPY FROM STDIN")]
     Reader(#[source] io::Error),
-    /// The statement's text contains a zero byte, or there are too many values for the protocol.
-    /// The statement was not executed.
+    /// The protocol cannot represent the statement or its values: for example, the text contains a
+    /// zero byte. The statement was not executed.
     #[error("the statement cannot be sent")]
     Unsendable(#[from] session::EncodeError),
-    /// The result is larger than the limit for results in memory. The connection is closed.
+    /// The rows of a call exceed the limit for results in memory. The connection cannot be used any
+    /// more.
     #[error("the result has more than {bytes_max} bytes")]
     TooLarge {
         /// The limit in bytes, [`crate::client::RESULT_BYTES_MAX`].
         bytes_max: usize,
     },
-    /// The call exceeded its timeout. The connection is closed; the server may continue its work.
+    /// The call exceeded its timeout. The connection cannot be used any more; the server may
+    /// continue its work.
     #[error("the statement did not complete within {after:?}")]
     TimedOut {
         /// The timeout that was exceeded.
@@ -204,14 +208,14 @@ pub enum QueryError {
     /// The connection was lost before the call was complete.
     #[error("the connection was lost")]
     Lost(#[source] io::Error),
-    /// The server violated the protocol. The connection is closed.
+    /// The server violated the protocol. The connection cannot be used any more.
     #[error(transparent)]
     Protocol(#[from] session::SessionError),
-    /// The writer for the data of a `COPY` failed. The connection is closed.
+    /// The writer for the data of a `COPY` failed. The connection cannot be used any more.
     #[error("cannot write the data of COPY TO STDOUT")]
     Writer(#[source] io::Error),
-    /// The connection was closed after an earlier error.
-    #[error("the connection was closed after an earlier error")]
+    /// An earlier error left the connection unusable.
+    #[error("the connection cannot be used after an earlier error")]
     Closed,
 }
 

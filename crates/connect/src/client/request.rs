@@ -9,7 +9,7 @@ use super::{Client, QueryError, RESULT_BYTES_MAX, ResultRow, ResultSet};
 
 /// Receives the results of a request.
 pub(super) trait ResultSink {
-    /// Whether the sink accepts COPY data.
+    /// Whether the sink accepts COPY data from the server.
     const ACCEPTS_COPY: bool;
 
     /// Reads the next piece of COPY data for the server into `buffer`, and returns its length; 0 at
@@ -18,7 +18,8 @@ pub(super) trait ResultSink {
         None
     }
 
-    /// Handles one event. Errors, notices and the end of the reply are handled by the caller.
+    /// Handles one event. The caller handles some itself, such as errors, notices and the end of
+    /// the reply.
     ///
     /// # Errors
     ///
@@ -106,8 +107,8 @@ impl Client {
     }
 
     /// Sends the client's COPY data in pieces, so that little of it is buffered. The inner error is
-    /// set if there was no data or reading it failed: then a CopyFail was sent, and the server's
-    /// reply is still expected.
+    /// set if there was no data or reading it failed: then a CopyFail is in the output, and the
+    /// server's reply is still expected.
     ///
     /// A server that has failed in the meantime reads to the end of the data and discards it
     /// (`CopyData` in `PostgresMain`), so sending never blocks on a reply.
@@ -181,7 +182,7 @@ impl Client {
     }
 }
 
-/// Length of a piece of COPY data, in bytes.
+/// Maximum length of a piece of COPY data, in bytes.
 const COPY_PIECE_BYTES: usize = 64 << 10;
 
 /// Collects results in memory.

@@ -56,7 +56,7 @@ enum RawStream {
 }
 
 impl Socket {
-    /// Connects by the deadline, without TLS.
+    /// Connects without TLS. `deadline` limits connecting over TCP, and later reads and writes.
     pub(super) fn connect(
         address: &ResolvedAddress,
         keepalive: Keepalive,

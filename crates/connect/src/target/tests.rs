@@ -276,7 +276,7 @@ fn ignored_settings_are_listed() {
     let target = resolve_in("sslcompression=1 replication=''", &environment);
     let warnings: Vec<_> = target.warnings().iter().map(ToString::to_string).collect();
     let permissions = format!(
-        "password file {} was ignored: mode 0644 lets others read it; it must be 0600",
+        "password file {} was ignored: mode 0644 lets others access it; it must be 0600",
         passfile.display()
     );
     assert_eq!(

@@ -12,9 +12,9 @@ use crate::{
 impl ConnectTarget {
     /// Returns the URI without the password. TLS files in a directory `.postgresql` are omitted,
     /// because they are usually the default ones. If the URI is parsed with the same home directory
-    /// and without variables, the result is the same target, except for omitted files that are not
-    /// the default ones, the password, the password file, `require_auth`, keepalives, and session
-    /// parameters from the environment.
+    /// and without variables, the result is an equivalent target, except for omitted files that are
+    /// not the default ones, the password, the password file, `require_auth`, keepalives, session
+    /// parameters from the environment, and fractions of a second in the timeout.
     pub(super) fn to_uri(&self) -> String {
         let mut uri = format!("postgresql://{}@", encode(&self.user, b""));
         let mut parameters = UriParameters::default();

@@ -51,7 +51,8 @@ pub fn client_config(settings: &TlsSettings) -> Result<Arc<ClientConfig>, TlsErr
     Ok(Arc::new(config))
 }
 
-/// Returns the name that the server's certificate must match, which is also sent as SNI.
+/// Returns the server's name for TLS: `verify-full` compares it with the certificate, and if it is
+/// a DNS name, SNI sends it.
 ///
 /// # Errors
 ///
@@ -185,7 +186,7 @@ pub fn server_identity(certificate: &Path, key: &Path) -> Result<CertifiedKey, T
 ///
 /// # Errors
 ///
-/// The file is missing, unreadable or contains something else.
+/// The file is missing or unreadable, is not valid PEM, or contains no certificate.
 pub fn check_certificates(path: &Path) -> Result<(), TlsError> {
     files::certificates(path).map(drop)
 }
@@ -206,13 +207,15 @@ pub fn check_private_key(path: &Path) -> Result<(), TlsError> {
 ///
 /// # Errors
 ///
-/// The file is missing, unreadable or contains something else.
+/// The file is missing or unreadable, is not valid PEM, or contains no certificate that can be an
+/// authority's.
 pub fn check_authorities(path: &Path) -> Result<(), TlsError> {
     roots(path).map(drop)
 }
 
 /// Returns a verifier of clients' certificates that trusts the authorities in a file. Clients
-/// without a certificate are accepted unless `required`. Certificates of version 1 are accepted.
+/// without a certificate are accepted unless `required`. Certificates of version 1 are accepted if
+/// an authority signed them directly.
 ///
 /// # Errors
 ///
@@ -234,8 +237,8 @@ pub fn client_verifier(
     Ok(Arc::new(ClientVerifier::new(webpki, certificates, algorithms)))
 }
 
-/// Combines a certificate chain with its key, and checks that they match. The check of rustls
-/// parses only certificates of version 3.
+/// Combines a certificate chain with its key, and checks that they match, if the certificate can be
+/// parsed. The check of rustls parses only certificates of version 3.
 fn certified(
     (path, certificates): (&Path, Vec<CertificateDer<'static>>),
     (key_path, key): (&Path, PrivateKeyDer<'static>),

@@ -26,10 +26,10 @@ pub enum TlsError {
     /// A list of revoked certificates cannot be combined with the system's root certificates.
     #[error("sslcrl and sslcrldir cannot be used together with sslrootcert=system")]
     RevocationsOfSystem,
-    /// A file cannot be read, or is not valid PEM.
+    /// A file or directory cannot be read, or a file is not valid PEM.
     #[error("cannot read {}", .path.display())]
     File {
-        /// Path of the file with the problem.
+        /// Path of the file or directory with the problem.
         path: PathBuf,
         /// The error of the operating system or of the PEM parser.
         source: io::Error,
@@ -52,7 +52,7 @@ pub enum TlsError {
         /// The reason that rustls gives.
         source: rustls::Error,
     },
-    /// A private key has an unsupported type or size.
+    /// A private key cannot be used, usually because of its type or size.
     #[error(
         "private key {} cannot be used: it must be RSA of 2048 to 8192 bits, ECDSA on P-256 or P-384, or \
          Ed25519; `openssl pkey -in FILE -noout -text` shows what it is", .path.display()

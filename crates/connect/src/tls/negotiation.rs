@@ -75,18 +75,18 @@ pub struct Negotiation {
     encryption: Encryption,
 }
 
-/// The reason why the connection cannot continue after the server's reply to an SSLRequest.
+/// The reason why a connection cannot continue after the negotiation of TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NegotiationError {
-    /// TLS is required, and the server does not offer it.
-    #[error("the server does not offer TLS, but sslmode requires it")]
+    /// The attempt to connect requires TLS, and the server does not offer it.
+    #[error("the server does not offer TLS, which this attempt requires (see sslmode)")]
     NotOffered,
     /// The server sent an error. Its text is not shown: it was not authenticated, so anyone on the
     /// network path could have written it (CVE-2024-10977).
     #[error("the server answered the request for TLS with an error")]
     ServerError,
-    /// The server replied with a byte that the protocol does not define: it is not PostgreSQL.
+    /// The server replied with a byte that does not answer the request: it is not PostgreSQL.
     #[error("the server answered the request for TLS with byte {byte:#04x}: it is not PostgreSQL")]
     NotPostgres {
         /// The byte that the server sent.

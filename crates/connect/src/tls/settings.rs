@@ -15,7 +15,7 @@ choice! {
         Disable = "disable",
         /// No TLS, unless the server requires it.
         Allow = "allow",
-        /// TLS, unless the server does not offer it.
+        /// TLS if the server offers it, and otherwise, or if that fails, no TLS.
         Prefer = "prefer",
         /// TLS. The server's certificate is verified only if there is a root certificate file.
         Require = "require",
@@ -66,7 +66,7 @@ impl TlsVersion {
         }
     }
 
-    /// Parses a keyword, in any case; `None` if it names another version.
+    /// Parses a keyword, in any case; `None` if it names none of these versions.
     pub fn parse(word: &str) -> Option<Self> {
         let mut versions = [Self::Tls12, Self::Tls13].into_iter();
         versions.find(|version| version.as_str().eq_ignore_ascii_case(word))

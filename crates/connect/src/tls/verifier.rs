@@ -10,8 +10,8 @@
 //!   instructions in PostgreSQL's manual.
 //!
 //! If webpki rejects a certificate of one of these kinds, this module verifies it: the common name
-//! if the name was the only fault; signature and validity for the other two, unless revocation
-//! lists were given for servers' certificates.
+//! if the name was the only fault; signature and validity for the other two. It does the latter for
+//! a server's certificate only if the authorities come from a file, without revocation lists.
 
 use std::sync::Arc;
 
@@ -243,7 +243,7 @@ impl ClientCertVerifier for ClientVerifier {
 }
 
 /// Whether one of these authorities directly signed a certificate that webpki does not support: one
-/// of version 1, or a self-signed one.
+/// of version 1, or a self-signed one that is itself among the authorities.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The few fields of a certificate that rustls does not expose: signature algorithm, names,
+//! The few fields of a certificate that rustls does not expose, such as signature algorithm, names,
 //! validity and version.
 //!
 //! The crate `der` reads the encoding; this module knows which field comes where. It keeps slices
@@ -16,16 +16,16 @@ use ring::digest::{self, SHA256, SHA384, SHA512};
 /// Returns the hash of a certificate for channel binding (`tls-server-end-point`).
 ///
 /// The hash function is that of the certificate's signature, with SHA-256 instead of MD5 and SHA-1.
-/// `None` if the signature has no separate hash function (Ed25519) or an uncommon one; such a
-/// connection cannot be bound. Source: RFC 5929, section 4.1.
+/// `None` if the signature has no separate hash function (Ed25519) or an uncommon one, or if the
+/// certificate cannot be parsed; such a connection cannot be bound. Source: RFC 5929, section 4.1.
 pub fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
     let algorithm = Certificate::parse(certificate)?.signature_algorithm;
     let hash = signature_hash(algorithm).ok()??;
     Some(digest::digest(hash, certificate).as_ref().to_vec())
 }
 
-/// Returns the first common name of a certificate's subject: the user, in a client certificate.
-/// Only trust it after verifying the certificate.
+/// Returns the first common name of a certificate's subject, if it has one: the user, in a client
+/// certificate. Only trust it after verifying the certificate.
 pub fn common_name(certificate: &[u8]) -> Option<String> {
     Certificate::parse(certificate)?.common_name().map(str::to_owned)
 }
@@ -104,7 +104,7 @@ pub(super) struct Certificate<'a> {
     /// `AlgorithmIdentifier` of the subject's key.
     pub(super) key_algorithm: &'a [u8],
     pub(super) key: &'a [u8],
-    /// Bodies of the extensions; empty before version 3.
+    /// Bodies of the extensions; empty if there are none, as before version 3.
     extensions: &'a [u8],
     /// `AlgorithmIdentifier` of the issuer's signature.
     pub(super) signature_algorithm: &'a [u8],

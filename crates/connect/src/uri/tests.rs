@@ -112,7 +112,10 @@ fn errors_name_the_uri_part() {
              digits, not 00",
         ),
         ("postgresql://h/%ff", "the database name of the URI is not UTF-8 after decoding"),
-        ("postgresql://h/a b", "the database name of the URI has a space: write it as %20"),
+        (
+            "postgresql://h/a b",
+            "the database name of the URI has white space: write a space as %20",
+        ),
     ];
     for (text, expected) in table {
         assert_eq!(read(text), format!("error: {expected}"), "{text}");

@@ -189,7 +189,7 @@ impl EventColumns {
     }
 
     /// Stores the wire details. `rows_max` is always set, because null means that an event has no
-    /// wire details. Empty lists are null.
+    /// wire details. Empty lists of types, formats and settings are null.
     fn set_wire(&mut self, row: u32, wire: &WireDetail) {
         if let Some(rows) = wire.rows {
             self.rows.set(row, saturate_to_i64(rows));
@@ -484,7 +484,8 @@ fn hash_addresses(names: [&Arc<str>; 4]) -> u64 {
     hash ^ hash >> 32
 }
 
-/// Returns the size of an event's texts in bytes, with a fixed overhead for each parameter.
+/// Returns the size of an event's texts and wire details in bytes, with a fixed overhead for each
+/// parameter.
 pub(super) fn text_bytes(event: &EventRef<'_>) -> usize {
     let EventRef { identity, action, outcome, .. } = event;
     let names = [identity.session(), identity.user(), identity.database(), identity.application()];

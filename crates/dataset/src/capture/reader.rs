@@ -42,7 +42,8 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// The folder is not a capture, its version is not supported, or a file is missing or damaged.
+    /// The folder is not a capture, its version is not supported, or a file is missing, unreadable
+    /// or damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<CaptureManifest>(dir, DatasetKind::Capture)?;
         let counted = manifest.files as usize;

@@ -45,8 +45,8 @@ pub struct CaptureSettings {
 /// has few of them open at a time however long the longest statement ran.
 ///
 /// Dropping the writer without [`Self::finish`] has the same effect as a crash: the files on disk
-/// form a valid capture, but the events of the last five seconds are lost, or with
-/// [`Self::limit_files`] all that are not in a finished file.
+/// form a valid capture, but events that were not saved are lost: usually those of the last five
+/// seconds, or with [`Self::limit_files`] all that are not in a finished file.
 #[derive(Debug)]
 pub struct CaptureWriter {
     folder: Folder,
@@ -99,8 +99,9 @@ impl CaptureWriter {
     ///
     /// # Errors
     ///
-    /// The event is too large, or the events before it could not be written to disk. In both cases
-    /// `event` was not added and no earlier event is lost; the next call tries to write them again.
+    /// The event is too large, or the events before it or the manifest could not be written to
+    /// disk. In all cases `event` was not added and no earlier event is lost; a later call tries to
+    /// write them again.
     pub fn write(&mut self, event: impl Borrow<Event>) -> Result<(), WriteError> {
         self.write_ref(&EventRef::from_event(event.borrow()))
     }
@@ -135,16 +136,16 @@ impl CaptureWriter {
         self.fill.limit_bytes(bytes);
     }
 
-    /// Sets the bytes of text after which a file is finished, and the age of its first event at
-    /// which [`Self::finish_file_if_due`] finishes it. Events are then written only once, but a
-    /// crash loses those that are not in a finished file.
+    /// Sets the bytes of text after which a file is finished, at most the default of 64 MiB, and
+    /// the age of its first event at which [`Self::finish_file_if_due`] finishes it. Events are
+    /// then written only once, but a crash loses those that are not in a finished file.
     pub fn limit_files(&mut self, bytes: usize, time: Duration) {
         self.fill.limit_bytes(bytes);
         self.file_time = Some(time);
     }
 
-    /// Finishes a file if its first event is older than the time set by [`Self::limit_files`]. Must
-    /// be called regularly, also while no events arrive.
+    /// Finishes a file if its first event was added at least as long ago as [`Self::limit_files`]
+    /// has set. Must be called regularly, also while no events arrive.
     ///
     /// # Errors
     ///
@@ -167,9 +168,9 @@ impl CaptureWriter {
         self.manifest.files
     }
 
-    /// Writes the buffered events to disk if some have been only in memory for five seconds.
-    /// [`Self::write`] also does this, unless [`Self::limit_files`] was called; call this function
-    /// while no events arrive.
+    /// Writes the buffered events to disk if some are only in memory and the last save, or the
+    /// first of them, is at least five seconds ago. [`Self::write`] also does this, unless
+    /// [`Self::limit_files`] was called; call this function while no events arrive.
     ///
     /// The buffered events become a file, which is replaced by a larger one until there are enough
     /// events for a finished file. So a capture that grows slowly does not become thousands of
@@ -200,8 +201,8 @@ impl CaptureWriter {
         self.close(report, true)
     }
 
-    /// Like [`Self::finish`], for a capture whose source failed. The events so far are stored, and
-    /// the manifest says `finished: false`.
+    /// Like [`Self::finish`], for a capture that is incomplete, for example because its source
+    /// failed. The events so far are stored, and the manifest says `finished: false`.
     ///
     /// # Errors
     ///

@@ -47,13 +47,13 @@ pub(crate) type Append<'a> =
 /// The repetition and definition levels of a column, with their maximums.
 struct Levels {
     repetition: Vec<u8>,
-    /// Definition levels; empty if no row is null.
+    /// Definition levels; an empty list stands for the maximum in every row.
     definition: Vec<u8>,
     repetition_max: u32,
     definition_max: u32,
 }
 
-/// The position of the end of a page.
+/// A position at which a page starts or ends.
 #[derive(Clone, Copy)]
 struct PageBoundary {
     levels: usize,

@@ -57,8 +57,8 @@ pub(crate) fn strings<'a>(values: impl Iterator<Item = Option<&'a str>> + Clone)
     }
 }
 
-/// Returns a session field of an event, or `None` (null in a file) for the empty text, which stands
-/// for an unknown one.
+/// Returns a session's role or database, or `None` (null in a file) for the empty text, which
+/// stands for an unknown one.
 pub(crate) fn non_empty(text: &Arc<str>) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }

@@ -40,7 +40,7 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Measurements of the machine during a run.
 ///
-/// Times are microseconds since the start of the run, like
+/// Times are microseconds since the start of the replay, like
 /// [`ReplayOutcome::due_us`](super::ReplayOutcome::due_us).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineSeries {
@@ -53,18 +53,19 @@ pub struct MachineSeries {
     pub processors: Option<u32>,
     /// The measurement of the target's speed.
     pub calibration: CalibrationInfo,
-    /// The buckets from the start of the run. Bucket *n* begins at *n* × `bucket_us`; the last one
-    /// may be shorter.
+    /// The buckets from the start of the replay. Bucket *n* begins at *n* × `bucket_us`; the last
+    /// one may be shorter.
     pub buckets: Vec<MachineBucket>,
 }
 
 /// The measurement of the target's speed: a fixed statement is executed at regular intervals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibrationInfo {
-    /// Time from the start of one execution to that of the next, in microseconds.
+    /// Time from the start of one execution to that of the next, in microseconds, unless an
+    /// execution takes longer.
     pub interval_us: u64,
-    /// The reason why executions stopped before the end of the run, or never started; `None` if
-    /// they continued to the end.
+    /// The reason why executions stopped before the end of the run, or could not start; `None` if
+    /// there is none.
     pub end: Option<CalibrationEnd>,
 }
 
@@ -75,8 +76,8 @@ pub struct CalibrationEnd {
     pub reason: CalibrationEndReason,
     /// The cause as a message for people.
     pub message: String,
-    /// Time at which executions stopped, in microseconds since the start of the run; `None` if
-    /// there were none.
+    /// End of the last execution, in microseconds since the start of the replay; `None` if there
+    /// were none.
     pub at_us: Option<u64>,
 }
 
@@ -93,7 +94,7 @@ pub enum CalibrationEndReason {
     LoginFailed,
     /// The connection goes through a pooler, which may have fewer connections than the server.
     Pooler,
-    /// An execution failed, took too long, or lost its connection.
+    /// A statement of the calibration failed, took too long, or lost its connection.
     StatementFailed,
 }
 

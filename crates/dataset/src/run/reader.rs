@@ -33,7 +33,8 @@ impl ReplayRun {
     ///
     /// # Errors
     ///
-    /// The folder is not a run, its version is not supported, or a file is missing or damaged.
+    /// The folder is not a run, its version is not supported, or a file is missing, unreadable or
+    /// damaged.
     pub fn open(dir: &Path) -> Result<Self, ReadError> {
         let (folder, mut manifest) = Folder::open::<RunManifest>(dir, DatasetKind::Run)?;
         let finished = manifest.finished;

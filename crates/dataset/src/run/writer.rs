@@ -17,7 +17,7 @@ use crate::{
 /// Options for creating a run.
 #[derive(Clone, Debug)]
 pub struct RunSettings {
-    /// The capture or log that is replayed, as the user named it.
+    /// The capture or the logs that are replayed, as the user named them.
     pub capture: String,
     /// The server that the capture is replayed against. The caller must remove the password.
     pub target: String,
@@ -25,7 +25,7 @@ pub struct RunSettings {
     pub rate: String,
     /// `server_version` of the target.
     pub server_version: String,
-    /// The origin of [`ReplayOutcome::due_us`] and [`ReplayOutcome::sent_us`].
+    /// Time at which the run is created, before the replay starts.
     pub started: Timestamp,
     /// Whether an existing run in the folder may be replaced.
     pub overwrite: bool,
@@ -82,8 +82,8 @@ impl RunWriter {
     ///
     /// # Errors
     ///
-    /// The outcome is too large, or the rows before it could not be written to disk. In both cases
-    /// it was not added and no earlier row is lost; the next call tries to write them again.
+    /// The outcome is too large, or the rows before it or the manifest could not be written. In all
+    /// cases it was not added and no earlier row is lost; a later call tries again.
     pub fn write(&mut self, outcome: &ReplayOutcome) -> Result<(), WriteError> {
         if self.outcomes.is_full() {
             self.flush()?;
@@ -92,9 +92,10 @@ impl RunWriter {
         self.outcomes.push(outcome.clone())
     }
 
-    /// Writes the outcomes to disk if this was last done at least five seconds ago. Like
-    /// [`CaptureWriter`](crate::CaptureWriter), it writes a file that is replaced when later
-    /// outcomes follow. Statements are written first, so that every outcome has its statement.
+    /// Writes the outcomes to disk if some are only in memory and the last save, or the first of
+    /// them, is at least five seconds ago. Like [`CaptureWriter`](crate::CaptureWriter), it writes
+    /// a file that is replaced when later outcomes follow. Statements are written first, so that
+    /// every outcome has its statement.
     fn save_if_due(&mut self) -> Result<(), WriteError> {
         if !self.outcomes.is_overdue() {
             return Ok(());
@@ -113,8 +114,8 @@ impl RunWriter {
     ///
     /// # Errors
     ///
-    /// The statement is too large, or the statements before it could not be written to disk. In
-    /// both cases it was not added and no earlier statement is lost.
+    /// The statement is too large, or the statements before it or the manifest could not be
+    /// written. In all cases it was not added and no earlier statement is lost.
     pub fn statement(&mut self, statement: &StatementInfo) -> Result<(), WriteError> {
         if self.described.contains(&statement.fingerprint) {
             return Ok(());
@@ -138,7 +139,7 @@ impl RunWriter {
     }
 
     /// Writes the buffered rows, and the manifest with the replay's `summary`. `complete` is false
-    /// if the replay was stopped before its end.
+    /// if the replay did not reach its end, or outcomes could not be written.
     ///
     /// # Errors
     ///

@@ -166,7 +166,7 @@ fn refuse_overwriting_input(input: &Path, output: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Fails if the user pressed Ctrl-C.
+/// Fails after Ctrl-C or SIGTERM.
 fn bail_if_interrupted(interrupted: &AtomicBool) -> anyhow::Result<()> {
     if interrupted.load(Ordering::Relaxed) {
         anyhow::bail!("interrupted: the output is incomplete")

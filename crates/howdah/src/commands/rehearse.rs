@@ -316,7 +316,8 @@ fn with_advice(error: RehearsalError, dir: &Path) -> anyhow::Error {
     Err::<(), _>(error).hint(hint).err().unwrap_or_else(|| anyhow::anyhow!("no error"))
 }
 
-/// Maximum number of queries in the text on stdout. The files contain all queries.
+/// Maximum number of queries in the text on stdout. `report.html` and `report.json` contain all
+/// queries.
 const QUERIES_MAX: usize = 20;
 
 fn print(

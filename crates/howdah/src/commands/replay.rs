@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let target = args.connection.target(args.target.as_deref())?;
     let mut source = ReplaySource::open(args)?;
     if let ReplaySource::Capture { is_finished: false, .. } = &source {
-        ctx.report("note: the capture is incomplete, because its writer was stopped: replaying the events it has");
+        ctx.report("note: the capture is incomplete: replaying the events it has");
     }
     let mut client = connection::connect(&target)?;
     refuse_production(args, source.captured_server(), &mut client)?;

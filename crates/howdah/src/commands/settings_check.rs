@@ -7,7 +7,7 @@ use crate::{context::CommandContext, outcome::CommandOutcome};
 /// Problems with a server's settings.
 #[derive(Debug, Default)]
 pub(super) struct SettingsCheck {
-    /// Settings that are recognised, but have no effect or a different one.
+    /// Remarks that do not prevent using the settings, for example about keys without effect.
     pub(super) warnings: Vec<String>,
     /// Errors; empty if the settings can be used.
     pub(super) errors: Vec<String>,

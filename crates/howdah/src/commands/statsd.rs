@@ -195,7 +195,8 @@ fn announce(server: &StatsdServer, ctx: &CommandContext) {
     }
 }
 
-/// Reloads the settings. If they are invalid, logs the problems and keeps the old ones.
+/// Reloads the settings. If they are invalid or cannot be read, logs the problems and keeps the old
+/// ones.
 fn reload(args: &Args, ctx: &CommandContext, server: &StatsdServer) {
     service_state("RELOADING=1");
     match read(args, ctx) {

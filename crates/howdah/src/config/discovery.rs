@@ -34,7 +34,7 @@ pub(crate) enum ConfigSource {
 pub(crate) struct Discovery {
     /// The file to use, if any.
     pub(crate) file: Option<ConfigFile>,
-    /// Files that exist but must not be used.
+    /// Files that exist but must not be used or cannot be opened.
     pub(crate) skipped: Vec<SkippedFile>,
 }
 

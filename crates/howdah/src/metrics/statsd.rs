@@ -28,7 +28,8 @@ impl StatsdSender {
     ///
     /// # Errors
     ///
-    /// The address is not `HOST:PORT`, or the host cannot be resolved.
+    /// The address is not `HOST:PORT`, the host cannot be resolved, or the socket or the thread
+    /// cannot be created.
     pub(crate) fn start(address: &str, registry: Registry) -> anyhow::Result<Self> {
         let socket = connect(address)
             .with_context(|| format!("cannot send metrics to {address}"))

@@ -19,7 +19,7 @@ use super::{
     transport::{EndpointConnector, TlsParameters, agent},
 };
 
-/// Names and values of headers. Values are ASCII.
+/// Names and values of headers. A value that is not valid in a header makes the request fail.
 pub type Headers = Vec<(&'static str, String)>;
 
 /// A parsed URL with its TLS settings and the headers of each request.
@@ -36,12 +36,12 @@ pub struct HttpEndpoint {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// The URL is not `http[s]://host[:port][/path][?query]`.
+    /// The URL is not `http[s]://host[:port][/path][?query]`, or its host is not valid for TLS.
     #[error(
         "{url:?} is not a valid endpoint URL: write http://host:port/path, without user or password"
     )]
     Url {
-        /// The URL without its query.
+        /// The URL without its query and without anything before an `@`.
         url: String,
     },
     /// The token file cannot be read, or its content is not valid in a header.

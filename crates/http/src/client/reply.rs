@@ -58,7 +58,8 @@ impl PostError {
         }
     }
 
-    /// Converts an error of ureq. Its texts are omitted, because they may contain the URL.
+    /// Converts an error of ureq. Texts of ureq itself are omitted, because they may contain the
+    /// URL.
     fn from_ureq(error: Error) -> Self {
         match error {
             // An error of this crate's transport; see the module `transport`.

@@ -3,8 +3,8 @@
 //! Any web page that a browser shows can send requests to ports of its machine. Three checks keep
 //! such pages out. The `Host` header must name this server: under DNS rebinding, a foreign host
 //! name resolves to this machine, and only this header reveals it. The `Origin` header, which
-//! browsers add to requests from scripts, must be this server's own. A request that another site
-//! caused must be a navigation, that is, one whose result only the user sees.
+//! browsers add to many requests from scripts, must also name this server. A request that another
+//! site caused must be a navigation, that is, one whose result only the user sees.
 //!
 //! Requests other than GET and HEAD are refused, so nothing can be changed.
 

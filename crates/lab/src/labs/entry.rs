@@ -44,10 +44,12 @@ pub struct Lab {
     /// Files and directories to remove when the lab is stopped; does not include [`Lab::dir`] if
     /// that is kept.
     pub remove: Vec<PathBuf>,
-    /// The process whose end stops the lab; `None` after [`super::StartedLab::leave_running`].
+    /// The process whose end stops the lab; `None` after [`super::StartedLab::leave_running`] or a
+    /// restart.
     #[serde(default)]
     pub(crate) owner: Option<Process>,
-    /// Time at which the server was first found down, in seconds since 1970; `None` while it runs.
+    /// Time at which the start of another lab first found the server down, in seconds since 1970;
+    /// `None` if it was not found down.
     #[serde(default)]
     pub(crate) down_since_s: Option<u64>,
 }

@@ -28,15 +28,15 @@ fn parse_offset(digits: &[u8]) -> Option<i32> {
     (hours <= 15 && minutes < 60).then_some(hours * 3600 + minutes * 60)
 }
 
-/// Returns the seconds east of UTC of an abbreviation, and whether only one zone uses it; `None` if
-/// the abbreviation is not known.
+/// Returns the seconds east of UTC of an abbreviation, and whether it has only one meaning; `None`
+/// if the abbreviation is not known.
 pub(super) fn abbreviation_offset(zone: &[u8]) -> Option<(i32, bool)> {
     let row = ABBREVIATIONS.iter().find(|(name, ..)| name.as_bytes() == zone)?;
     Some((row.1 * 60, row.2))
 }
 
-/// Name, minutes east of UTC, and whether the name is unique today. Names that several zones share
-/// have the offset of PostgreSQL's `timezone_abbreviations = 'Default'`.
+/// Name, minutes east of UTC, and whether the name has only one meaning today. Names with several
+/// meanings have the offset of PostgreSQL's `timezone_abbreviations = 'Default'`.
 const ABBREVIATIONS: &[(&str, i32, bool)] = &[
     ("ACDT", 630, true),
     ("ACST", 570, true),

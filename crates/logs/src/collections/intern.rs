@@ -38,7 +38,7 @@ impl Interner {
     }
 }
 
-/// Minimum length of a cached text, in bytes. Shorter ones are no larger than a pointer to them.
+/// Minimum length of a cached text, in bytes. Shorter ones have hardly any heap memory to share.
 const TEXT_BYTES_MIN: usize = 24;
 /// Maximum length of a cached text, in bytes. Longer ones rarely repeat.
 const TEXT_BYTES_MAX: usize = 16 << 10;

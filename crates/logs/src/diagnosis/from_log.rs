@@ -39,8 +39,8 @@ struct LogEventCounts {
 ///
 /// # Errors
 ///
-/// The logs cannot be read, or `progress` stopped reading. If a setting makes a log impossible to
-/// parse, that is not an error: the diagnosis says so.
+/// The logs cannot be read or parsed, or `progress` stopped reading. A log that cannot be parsed
+/// because it is translated or seems to have no times is not an error: the diagnosis says so.
 pub fn diagnose_logs(
     logs: &[PathBuf],
     options: ImportOptions,
@@ -72,8 +72,8 @@ pub fn diagnose_logs(
     })
 }
 
-/// Returns the diagnosis of a log that cannot be imported because of its settings; `None` for other
-/// errors.
+/// Returns the diagnosis of a log that cannot be imported because it is translated or seems to have
+/// no times; `None` for other errors.
 fn unreadable<E>(names: &[String], error: &ReadFilesError<E>) -> Option<LoggingDiagnosis> {
     let ReadFilesError::Import(error) = error else { return None };
     let (subject, finding) = match error {
@@ -273,7 +273,8 @@ fn findings(summary: &ImportSummary, counts: &LogEventCounts) -> Vec<Finding> {
     findings
 }
 
-/// Describes how statements are logged; `None` if all are logged at their start.
+/// Describes what is wrong with the way in which statements are logged; `None` if nothing seems to
+/// be.
 fn log_statement(
     facts: &LogFacts,
     counts: &LogEventCounts,
@@ -306,7 +307,7 @@ fn counted(count: u64, one: &str, several: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { several })
 }
 
-/// Minimum number of statements among which at least one read is expected.
+/// Minimum number of statements among which at least one that is not a write is expected.
 const MIN_STATEMENTS: u64 = 5;
 
 fn sessions(facts: &LogFacts, counts: &LogEventCounts, record: i64, add: &mut impl FnMut(Finding)) {

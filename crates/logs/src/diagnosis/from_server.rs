@@ -34,7 +34,7 @@ impl ServerLogSettings {
     /// Prefixes of the settings that only managed services have.
     pub const PREFIXES: &[&str] = &[RDS, CLOUD_SQL];
 
-    /// Names of the settings that a diagnosis uses.
+    /// Names of the settings that a diagnosis uses, except those with one of [`Self::PREFIXES`].
     pub fn names() -> impl Iterator<Item = &'static str> {
         let others = [SERVER_VERSION, SAMPLE_RATE];
         LogSetting::ALL.iter().map(|setting| setting.name()).chain(others)

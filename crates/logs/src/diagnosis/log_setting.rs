@@ -3,10 +3,9 @@
 /// The importance of a setting for a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Importance {
-    /// Without the recommended value, a replay differs from what clients did.
+    /// Without a suitable value, a replay may differ considerably from what clients did.
     Required,
-    /// Without the recommended value, the capture is less precise, or the log is larger than
-    /// necessary.
+    /// Without a suitable value, the capture is less precise, or the log is larger than necessary.
     Useful,
 }
 
@@ -22,7 +21,7 @@ impl Importance {
 
 macro_rules! settings {
     ($($variant:ident, $name:literal, $since:literal, $need:ident, $want:literal, $loses:literal;)*) => {
-        /// A PostgreSQL setting that determines what the log contains.
+        /// A PostgreSQL setting that affects what the log contains.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum LogSetting { $(#[doc = concat!("`", $name, "`")] $variant,)* }
 
@@ -35,7 +34,7 @@ macro_rules! settings {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Returns the first major version of PostgreSQL with this setting.
+            /// Returns the first major version of PostgreSQL, from 12 on, with this setting.
             pub(super) const fn since(self) -> u32 {
                 match self { $(Self::$variant => $since,)* }
             }
@@ -50,8 +49,7 @@ macro_rules! settings {
                 match self { $(Self::$variant => $want,)* }
             }
 
-            /// Returns the consequences of other values than the recommended one, as a phrase for
-            /// display.
+            /// Returns the consequences of unsuitable values, for display.
             pub const fn consequence(self) -> &'static str {
                 match self { $(Self::$variant => $loses,)* }
             }
@@ -107,7 +105,8 @@ impl LogSetting {
         }
     }
 
-    /// Returns the recommended value, quoted where SQL and postgresql.conf require it.
+    /// Returns the recommended value in the syntax of both SQL and postgresql.conf, in quotes
+    /// unless it is a number or a plain word.
     pub(super) fn quoted(self, major: u32) -> String {
         let value = self.recommended_for(major);
         // ALL is a reserved keyword in SQL.

@@ -2,7 +2,7 @@
 //!
 //! The columns of each row are counted, because a file may span a server upgrade. A row that was
 //! cut inside quotes would swallow all rows after it, so the reader checks whether a line inside
-//! quotes looks like the start of a row. A client's text cannot look like one, because its quotes
+//! quotes looks like the start of a row. A client's text rarely looks like one, because its quotes
 //! are doubled.
 //!
 //! Source: manual, Using CSV-Format Log Output; `write_csvlog` in `csvlog.c`.
@@ -38,7 +38,7 @@ pub(crate) struct Csv {
     /// Whether the rest of an overlong row is being skipped.
     is_skipping: bool,
     row: CsvRow,
-    /// Number of columns of the last complete row.
+    /// Number of columns of the last row that was split here and had at most [`COLUMNS_MAX`].
     previous_columns: usize,
 }
 
@@ -64,7 +64,7 @@ impl CsvRow {
 
 /// Maximum number of columns that are read, as in PostgreSQL 14 to 18. Further columns are ignored.
 const COLUMNS_MAX: usize = 26;
-/// Number of columns in the oldest format, that of PostgreSQL 8.4.
+/// Number of columns in the oldest format, that of PostgreSQL before 9.0.
 const COLUMNS_MIN: usize = 22;
 
 /// Whether a row may have this number of columns. PostgreSQL 13 writes 24 and PostgreSQL 14 writes
@@ -199,8 +199,8 @@ impl Csv {
         if input.is_empty() { InputItem::More } else { InputItem::Skip { len: input.len() } }
     }
 
-    /// Handles the last row of a file without a final newline: it is complete if it has at least as
-    /// many columns as the previous row.
+    /// Handles the last row of a file without a final newline: it is complete only if it has at
+    /// least as many columns as the previous row.
     fn last_row(&mut self, input: &[u8], scratch: &mut Vec<u8>) -> InputItem {
         let before = self.previous_columns;
         let is_whole = !self.in_quotes

@@ -46,7 +46,8 @@ impl FormatDetector {
     ///
     /// # Errors
     ///
-    /// The input is long enough or has ended, but is in none of the allowed formats.
+    /// The input is long enough or has ended, but is in none of the allowed formats, or its prefix
+    /// is uncertain.
     pub(crate) fn reader(
         &self,
         input: &[u8],
@@ -103,7 +104,7 @@ impl FormatDetector {
         Some(LogReader::Stderr(Stderr::new(prefix, true, self.max_record_bytes)))
     }
 
-    /// Returns the error for a sample of which no line could be read.
+    /// Returns the error for a sample in which no format was detected.
     fn detection_error(
         &self,
         sample: &InputSample<'_>,
@@ -218,7 +219,8 @@ struct InputSample<'a> {
     bytes: &'a [u8],
     /// Whether the sample has its maximum size, so that it will not grow.
     is_full: bool,
-    /// Whether to guess a prefix: the sample will not grow, or the input has paused or ended.
+    /// Whether to guess a prefix: the sample will not grow, or it has text and the input has paused
+    /// or ended.
     is_ready: bool,
 }
 

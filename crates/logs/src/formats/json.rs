@@ -253,7 +253,8 @@ fn session_fields(keys: &KeySpans, input: &[u8], scratch: &[u8]) -> SessionField
     }
 }
 
-/// A parser of one object that stores the values of the known keys at the top level.
+/// A parser of one object that stores the values of the known keys at the top level and in
+/// `record`.
 struct ObjectParser<'a> {
     line: &'a [u8],
     at: usize,
@@ -261,7 +262,7 @@ struct ObjectParser<'a> {
     scratch: &'a mut Vec<u8>,
 }
 
-/// Longest key that is compared, in bytes; the server's are shorter.
+/// Longest key that is read quickly, in bytes; the server's are shorter.
 const NAME_BYTES: usize = 32;
 
 /// Maximum nesting depth of objects and arrays.

@@ -2,8 +2,8 @@
 //!
 //! Most prefixes follow a few conventions (time and process first, then a counter, then the
 //! session), so prefixes built from these are tried as candidates. A candidate that matches every
-//! record of a sample with plausible names assigns all important fields correctly. If no candidate
-//! does, a prefix is [deduced](super::deduction).
+//! record of a sample with plausible names very likely assigns all important fields correctly. If
+//! no candidate does, a prefix is [deduced](super::deduction).
 
 use super::{
     CompiledPrefix, Confidence, PrefixField, SessionNames,
@@ -13,7 +13,7 @@ use super::{
 use howdah_log_input::{LineLabel, stamp_len};
 
 /// Returns the prefix that matches most of `lines`, or `None` if none matches any. That is the
-/// first of the best [`candidates`], which begin with the simplest, or a deduced prefix if it
+/// first of the best [`candidates`], which begin with the most common, or a deduced prefix if it
 /// matches more lines. The result's [confidence](CompiledPrefix::confidence) shows whether some
 /// records do not match.
 pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<CompiledPrefix> {

@@ -50,7 +50,7 @@ impl LogLinePrefix {
 pub struct Confidence {
     /// Number of lines of the sample that the prefix matches.
     pub lines: u64,
-    /// Number of lines of the sample that look like records.
+    /// Number of lines of the sample that match or at least seem to begin with a prefix.
     pub lines_total: u64,
     /// A prefix that matches as many lines but finds other users, databases or sessions in them.
     /// Only the user knows which one is right.

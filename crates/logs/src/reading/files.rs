@@ -38,21 +38,21 @@ pub enum ReadFilesError<E> {
     /// The options are not usable.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// The input is not a log, or cannot be read with these options.
+    /// The input cannot be imported, for example because it is not a log.
     #[error(transparent)]
     Import(#[from] ImportError),
     /// A path cannot be opened or matches no file, or a directory contains no files or files that
     /// are not logs.
     #[error(transparent)]
     Plan(#[from] ReadPlanError),
-    /// All files are empty.
+    /// All files are empty after their compression and envelopes were removed.
     #[error("{} is empty", path.display())]
     Empty {
         /// The first of the files.
         path: PathBuf,
     },
-    /// Reading a file failed, or all files are empty and one is a damaged archive. The events
-    /// before the failure were passed to the sink.
+    /// Reading a file failed, or all files are empty and one is damaged. The events before the
+    /// failure were passed to the sink.
     #[error("cannot read {}", path.display())]
     Read {
         /// Path of the file.
@@ -74,9 +74,9 @@ pub enum ReadFilesError<E> {
 /// are unpacked, and envelopes of services are removed. Several files are read in the order of the
 /// first time in each, and a log that exists in two formats is read once; [`ImportSummary::inputs`]
 /// reports these decisions. If any path is a pipe, all are read in the given order. Events from a
-/// pipe are passed on when no more data is available, and end of file ends the input. `progress`
-/// is called after each chunk of up to 256 KiB, and ten times a second while a pipe is silent; it
-/// can stop the import.
+/// pipe are passed on when no more data is available, and end of file ends the input. `progress` is
+/// called about every 256 KiB, and ten times a second while a pipe is silent; it can stop the
+/// import.
 ///
 /// # Errors
 ///

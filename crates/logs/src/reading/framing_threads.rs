@@ -1,4 +1,4 @@
-//! Frames the chunks of a file on all processors, and feeds them to the importer in order.
+//! Frames the chunks of a file on several processors, and feeds them to the importer in order.
 //!
 //! ```text
 //!  reader ─► chunk 7 ─► queue ─┬─► thread ─┐
@@ -105,7 +105,8 @@ impl FramingThreads {
         Self::with_threads((processors - 1).min(THREADS_MAX))
     }
 
-    /// Creates an instance with up to `threads` threads, which start with the first chunk.
+    /// Creates an instance with up to `threads` threads, which start once the importer has a
+    /// framer.
     pub(crate) fn with_threads(threads: usize) -> Self {
         Self {
             threads_max: threads,
@@ -159,7 +160,8 @@ impl FramingThreads {
     }
 
     /// Submits bytes for framing. If too many chunks are then in flight, waits for the oldest and
-    /// feeds them to the importer.
+    /// feeds them to the importer. Without [active](Self::is_active) threads, feeds the bytes
+    /// directly.
     ///
     /// # Errors
     ///

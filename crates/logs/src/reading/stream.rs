@@ -1,7 +1,7 @@
 //! Reads logs from files or a pipe during a replay, and returns events in the order of their start.
 //!
-//! The reader stays only a little ahead of the consumer, makes no copy on disk, and emits the first
-//! event before it reaches the end of a file.
+//! The reader stays only a little ahead of the consumer and makes no copy on disk, and it can emit
+//! events before it reaches the end of a file.
 
 use std::{
     ops::ControlFlow,
@@ -31,13 +31,14 @@ const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 const START_WINDOW: Duration = Duration::from_secs(1);
 
 /// Like [`START_WINDOW`], if statements are logged at their end: a statement that started earlier
-/// may be logged later. A statement that ran longer than this is replayed late.
+/// may be logged later. A statement that ran longer than this may be replayed late.
 const END_WINDOW: Duration = Duration::from_secs(30);
 
 /// Maximum number of events held for sorting.
 const REORDER_MAX: usize = 100_000;
 
-/// An iterator over the events of logs, in the order of their start.
+/// An iterator over the events of logs, in the order of their start, except for events that a log
+/// shows much later.
 ///
 /// If a log cannot be opened or read, the iterator returns the error, then the events that it still
 /// holds for sorting, and ends.

@@ -26,7 +26,7 @@ pub struct Gap {
 }
 
 /// Serializes as an object with `kind` and `count`, and `text` and `meaning` for display. `remedy`,
-/// a server setting, and `advice`, another measure, are present if they exist.
+/// a server setting, and `advice`, another measure, are null if there is none.
 impl Serialize for Gap {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("Gap", 6)?;
@@ -62,7 +62,7 @@ macro_rules! gap_kinds {
                 match self { $(Self::$variant => $meaning,)* }
             }
 
-            /// Returns the server setting that would have prevented the gap, if there is one.
+            /// Returns the server settings that would have prevented the gap, if there are any.
             pub const fn remedy(self) -> Option<&'static str> {
                 match self { $(Self::$variant => $remedy,)* }
             }
@@ -97,7 +97,7 @@ gap_kinds! {
         "places where a session's line numbers go back: part of the log was read twice",
         "the repeated part is replayed twice",
         None;
-    /// Records that could not be read.
+    /// Records, lines or files that could not be read, at least in part.
     Rejected, |s: &ImportSummary| s.rejected(),
         "records or lines that could not be read",
         "their contents are not replayed",
@@ -107,7 +107,7 @@ gap_kinds! {
         "files made by another replay tool, not by the server",
         "they contain no durations and no errors; what that tool could not read is missing without a trace",
         None;
-    /// Messages in a language other than English.
+    /// Messages about statements or durations in a language other than English.
     Translated, |s: &ImportSummary| s.facts.translated_messages,
         "messages about statements in a language other than English",
         "these statements are not replayed",
@@ -122,7 +122,7 @@ gap_kinds! {
         "executions in a log that has none faster than a millisecond: a threshold excluded the others",
         "only the slow part of the load is replayed, and transactions may lack their BEGIN or COMMIT",
         Some("log_statement = 'all', log_duration = on, log_min_duration_statement = -1");
-    /// Errors without their `STATEMENT`, because of `log_min_error_statement`.
+    /// Errors whose statement the log does not show, usually because of `log_min_error_statement`.
     TextUnknown, |s: &ImportSummary| s.facts.errors_without_statement,
         "failed statements whose text is not in the log",
         "they are not replayed",
@@ -132,7 +132,7 @@ gap_kinds! {
         "executions whose parameters are not in the log",
         "they are skipped",
         Some("log_error_verbosity = default, log_parameter_max_length = -1");
-    /// Parameters cut by `log_parameter_max_length`.
+    /// Parameters that the server cut to a maximum length.
     ValuesCut, |s: &ImportSummary| s.facts.executions_with_cut_values,
         "executions with parameters that the server cut",
         "they are skipped",
@@ -157,17 +157,17 @@ gap_kinds! {
         "sessions of unknown user or database",
         "they are replayed as the user and in the database of the target's connection string",
         Some("log_line_prefix with %u and %d, or log_connections = on");
-    /// Sessions that were inside a transaction block at their first record.
+    /// Sessions that were inside a transaction block at their first action.
     InTransaction, |s: &ImportSummary| s.facts.joined_in_transaction,
         "sessions that were inside a transaction when the log began",
         "the rest of that transaction is replayed without its beginning",
         None;
-    /// Sessions that were open before their first record.
+    /// Sessions whose beginning is not in the log, so that they may have been open before it.
     JoinedMidway, |s: &ImportSummary| s.facts.joined_midway,
-        "sessions that were open before the log began",
-        "settings, prepared statements and temporary tables that they made before are missing",
+        "sessions whose beginning is not in the log",
+        "settings, prepared statements and temporary tables from before their first action may be missing",
         None;
-    /// Statements whose start is in the log, but not their end.
+    /// Executions of which the log shows neither a duration nor an error.
     OutcomeUnknown, |s: &ImportSummary| s.facts.executions_without_outcome,
         "executions of unknown duration",
         "they are replayed; how long they originally took is not known",

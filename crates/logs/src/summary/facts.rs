@@ -16,23 +16,27 @@ pub struct LogFacts {
     pub bare_durations: u64,
     /// Parse and bind steps logged with text.
     pub parse_and_bind: u64,
-    /// Failed statements whose only record is that of the error.
+    /// Failed statements and failed steps of the extended protocol whose only record is that of the
+    /// error.
     pub error_form: u64,
-    /// Errors of client sessions without a known statement: its text is not in the log, because of
+    /// Errors of client sessions whose statement the log does not show, usually because of
     /// `log_min_error_statement`.
     pub errors_without_statement: u64,
-    /// Messages with SQLSTATE and source location (`log_error_verbosity=verbose`).
+    /// Messages with a source location (`log_error_verbosity = verbose`).
     pub verbose: u64,
-    /// Length in bytes at which the server cut values (`log_parameter_max_length`), if it did.
+    /// Estimated length in bytes at which the server cut values (`log_parameter_max_length`), if it
+    /// did.
     pub parameter_limit_bytes: Option<usize>,
     /// Number of parameter values that the server truncated (`log_parameter_max_length`,
     /// `log_parameter_max_length_on_error`).
     pub truncated_values: u64,
     /// Sessions in the log.
     pub sessions: u64,
-    /// Sessions, among `sessions`, that were open before their first record in the log.
+    /// Sessions, among `sessions`, whose beginning is not in the log, so that they may have been
+    /// open before it.
     pub joined_midway: u64,
-    /// Sessions, among `joined_midway`, that were inside a transaction block at their first record.
+    /// Sessions, among `joined_midway`, that were inside a transaction block at their first action,
+    /// as shown by its command tag.
     pub joined_in_transaction: u64,
     /// Sessions, among `sessions`, whose user or database was not known when they started.
     pub sessions_without_names: u64,
@@ -59,7 +63,7 @@ pub struct LogFacts {
     pub executions_without_values: u64,
     /// Executions and binds with parameters that were cut.
     pub executions_with_cut_values: u64,
-    /// Executions with parameters.
+    /// Executions with parameters whose values are in the log, even if they were cut.
     pub executions_with_values: u64,
     /// Executions of the extended protocol whose pipeline is unknown: the log does not show their
     /// transaction, or several share one and it may have been a transaction block.

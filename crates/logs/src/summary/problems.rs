@@ -3,7 +3,7 @@
 use howdah_log_input::InputProblem;
 use serde::Serialize;
 
-/// A problem found in one or more records, with samples.
+/// A problem found in the input, with samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ImportProblem {
     /// The kind of problem.
@@ -17,7 +17,7 @@ pub struct ImportProblem {
 /// An occurrence of a problem in the input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProblemSample {
-    /// Name of the file, as given.
+    /// Name of the file, as given or as found in a directory.
     pub file: String,
     /// Line number, from 1; in a replay file of pgreplay, the number of the item; 0 for an archive.
     pub line: u64,
@@ -53,7 +53,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Output of another program between the records.
+    /// Text that is not part of a record, such as output of another program between records.
     NotARecord, true, "lines that are not log records";
     /// A `DETAIL`, `STATEMENT` or similar line without its message.
     Orphan, true, "detail lines without their message";
@@ -61,12 +61,12 @@ reasons! {
     CutShort, true, "records cut short";
     /// A record is longer than the [limit](crate::ImportOptions::max_record_bytes).
     TooLong, true, "records over the size limit";
-    /// The time is missing or not valid.
+    /// The time of a record is missing or not valid.
     BadTime, true, "records without a readable time";
     /// A csvlog row has stray quotes, or a number of columns that no server writes: fewer than 22,
     /// or 25.
     BadRow, true, "malformed csvlog rows: stray quotes, or a number of columns that no server writes (22 to 24, 26 are valid)";
-    /// A jsonlog line that is not an object with the fields of a record.
+    /// A jsonlog line that is not an object, or an object without a time.
     BadObject, true, "malformed jsonlog lines";
     /// The severity is missing or in another language.
     BadSeverity, true, "records of unknown severity";
@@ -76,17 +76,18 @@ reasons! {
     BadParameters, false, "parameter lists that could not be read";
     /// A truncated or damaged archive or pgreplay file.
     Damaged, true, "files that are cut short or damaged; the part before the damage was read";
-    /// A line or object without the envelope that its neighbours have, or with an invalid one.
+    /// An entry without the envelope that its neighbours have, or one that cannot be interpreted.
     BadEnvelope, true, "lines or objects without the envelope of the others";
     /// Syslog lost part of a message, so the message was skipped.
     LostParts, true, "messages that syslog lost a part of";
-    /// Entries run from new to old and were reversed.
+    /// Entries run from new to old and were reversed, unless they are too many.
     Backwards, false, "files whose entries run from new to old, read in reverse";
     /// Entries run from new to old, and are too many to reverse, so they were read in that order.
     BackwardsTooLong, false, "files whose entries run from new to old, too large to reverse: export them oldest first (gcloud logging read --order=asc)";
     /// Messages of several hosts are mixed in one log.
     SeveralServers, false, "messages of a different host than the first: pass the log of one server";
-    /// A line of another program in a shared log.
+    /// An entry of a shared log that is not part of the server's log, such as output of another
+    /// program.
     OtherProgram, false, "lines of other programs, skipped";
     /// The time zone is not known; UTC was assumed.
     UnknownZone, false, "times in an unknown zone, read as UTC";

@@ -89,7 +89,7 @@ impl ActionBuffer {
         }
     }
 
-    /// Clears the texts, and frees a buffer that a large action made larger.
+    /// Clears the texts and values, and frees a text buffer that a large action made larger.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.bytes.clear();

@@ -296,7 +296,7 @@ enum TerminationCause {
     LockTimeout,
     SessionTimeout,
     RecoveryConflict,
-    /// The statement failed by itself, or an administrator terminated the connection.
+    /// Anything else: usually the statement failed by itself.
     Other,
 }
 

@@ -33,9 +33,9 @@ pub(crate) enum LogMessage<'a> {
     Disconnection,
     /// The server has started, stopped or reinitialized, so all earlier sessions have ended.
     Restart,
-    /// Any other English message about connections or the server itself.
+    /// Any other message that is known to be in English.
     Recognized,
-    /// The server process with this id exited without a message of its own.
+    /// The postmaster reports that the server process with this id crashed.
     ProcessExited(u32),
     /// A plan logged by auto_explain: it mentions a statement, but is not one.
     Plan,

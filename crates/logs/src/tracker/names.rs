@@ -199,7 +199,8 @@ fn split_portal<'a>(name: &'a [u8], sql: &[u8], known: &PreparedNames) -> (&'a [
     second.unwrap_or(first)
 }
 
-/// Whether a text is empty, or begins with a comment or the first keyword of a statement.
+/// Whether a text is empty, or begins with a comment, a parenthesis, a semicolon or the first
+/// keyword of a statement.
 fn starts_like_sql(text: &[u8]) -> bool {
     let text = text.trim_ascii_start();
     let len = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();

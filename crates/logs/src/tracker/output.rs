@@ -20,7 +20,7 @@ pub(super) struct EventOutput<'a> {
     pub(super) sink: &'a mut dyn EventSink,
     pub(super) summary: &'a mut ImportSummary,
     pub(super) position: LogPosition<'a>,
-    /// Whether the current record is ASCII.
+    /// Whether the texts that go into the next event are known to be ASCII.
     pub(super) is_ascii: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct EventDraft<'a> {
     pub(super) unknown_syncs: u64,
 }
 
-/// A session's action whose outcome is not known yet.
+/// A session's action whose outcome is not known yet, as long as `is_open`.
 #[derive(Debug)]
 pub(super) struct OpenAction {
     pub(super) is_open: bool,

@@ -37,7 +37,7 @@ impl ValueLimit {
         self.has_changed && std::mem::take(&mut self.has_changed)
     }
 
-    /// Whether a value was cut. `value` still has its dots. Updates the estimate.
+    /// Whether a value seems to have been cut. `value` still has its dots. Updates the estimate.
     #[inline]
     fn is_cut(&mut self, value: &[u8]) -> bool {
         let Some(shown) = value.strip_suffix(b"...").map(<[u8]>::len) else {

@@ -49,7 +49,7 @@ struct AmbiguousExecution {
 /// The pipeline of an action, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Membership {
-    /// The number of the action's pipeline, if it is known.
+    /// The number of the action's pipeline; `None` for a simple query, or if it is not known.
     pub(super) pipeline: Option<u32>,
     /// Number of executions, among this one and earlier ones, whose Sync has just turned out to be
     /// unknown.
@@ -236,7 +236,8 @@ fn changes_blocks(tag: &[u8]) -> bool {
 /// The lowest positive `log_min_duration_statement`, which is set in whole milliseconds.
 pub(super) const THRESHOLD_US_MIN: u64 = 1000;
 
-/// Whether a statement is logged at its start only by `log_statement = all`, not by `mod` or `ddl`.
+/// Whether a statement is certainly logged at its start only by `log_statement = all`, not by `mod`
+/// or `ddl`.
 ///
 /// Source: `GetCommandLogLevel` in `utility.c`. A message of several statements is logged if any of
 /// them is, and `SELECT INTO` creates a table.

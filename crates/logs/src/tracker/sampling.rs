@@ -16,7 +16,8 @@ pub(super) struct SamplingDetector {
     in_block: Option<bool>,
     /// Backend and number of the last transaction that was logged.
     last: Option<(u64, u64)>,
-    /// Number of statements since `last` logged as `3/0`, because their transaction had committed.
+    /// Number of statements since `last` without a transaction number, usually logged as `3/0`
+    /// because their transaction had committed.
     unnumbered: u64,
 }
 
@@ -25,7 +26,7 @@ pub(super) struct SamplingDetector {
 pub(super) struct SamplingEvidence {
     /// Transaction blocks without their beginning or end.
     pub(super) broken_blocks: u64,
-    /// Minimum number of transactions that are completely missing.
+    /// Number of transactions that seem to be completely missing.
     pub(super) missing_transactions: u64,
 }
 

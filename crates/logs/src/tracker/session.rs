@@ -22,7 +22,7 @@ use crate::{prefix::SessionNames, record::LogRecord, summary::LogFacts};
 #[derive(Debug)]
 pub(super) struct TrackedSession {
     pub(super) key: SessionKey,
-    /// Unique number of the session, from 1; 0 in an unused slot.
+    /// Unique number of the session, from 1; 0 until the table assigns it.
     pub(super) number: u64,
     /// Incremented with each change of the session's names.
     pub(super) version: u32,
@@ -38,7 +38,7 @@ pub(super) struct TrackedSession {
     digest: IdentityDigest,
     /// The names of the open action, if a name has changed since it started.
     previous_names: Option<Box<PreviousNames>>,
-    /// Whether a Connect event was emitted.
+    /// Whether the session's Connect was emitted, or is the open action.
     pub(super) is_connected: bool,
     pub(super) is_replication: bool,
     /// The action whose outcome is not known yet.
@@ -53,8 +53,8 @@ pub(super) struct TrackedSession {
     /// Number of the session's last record, counted over all sessions.
     pub(super) last_seen: u64,
     last_line: Option<u64>,
-    /// Whether the log contains the first record of the process, so that the session was not in a
-    /// transaction before it.
+    /// Whether the log is known to contain the first record of the process, so that the session was
+    /// not in a transaction before it.
     pub(super) started_in_log: bool,
     pub(super) pipelines: SessionPipelines,
     /// Whether a Bind of the unnamed portal was logged with its text, and has not been executed
@@ -187,7 +187,7 @@ impl BareDurations {
     /// Removes and returns the durations of parse and bind. If the log does not show the kinds of
     /// steps, two durations are taken for parse and bind, and a single one for the bind of an
     /// earlier statement; of more than two, some belong to unlogged actions. `may_parse` means that
-    /// the statement was not parsed before, as far as the log shows.
+    /// one of them may be a parse.
     pub(super) fn take_parse_and_bind(
         &mut self,
         may_parse: bool,

@@ -21,7 +21,8 @@ pub(super) struct SessionTable {
     sessions: u64,
     /// Number of records so far, which measures the age of sessions.
     clock: u64,
-    /// The session removed last and its id, to avoid deriving the same id again.
+    /// The session last removed without a logged end, and its id, to avoid deriving the same id
+    /// again.
     last_removed: Option<(SessionKey, Arc<str>)>,
 }
 

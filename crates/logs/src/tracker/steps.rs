@@ -243,7 +243,8 @@ pub(super) fn no_values(sql: &[u8]) -> Option<ParametersRef<'static>> {
     if howdah_sql::placeholder_count(sql) > 0 { None } else { Some(ParametersRef::NONE) }
 }
 
-/// Returns the step of a bare duration, as shown by the command tag or the server function.
+/// Returns the step that a record is about, if the command tag or the server function shows that it
+/// is a parse or a bind.
 #[inline]
 pub(super) fn step_kind(record: &LogRecord<'_>) -> Option<StepKind> {
     if !is_other_step(record) {
@@ -309,7 +310,7 @@ pub(super) fn emit_named_parse(
     }
 }
 
-/// Whether the statement was not parsed before, as far as the log shows.
+/// Whether a parse of the statement may precede: the statement is unnamed, or new in the log.
 fn may_parse(session: &TrackedSession, bound: &BoundRef<'_>) -> bool {
     bound.statement.is_empty() || session.prepared.is_new()
 }

@@ -13,7 +13,7 @@ const BYTES_MAX: usize = 23;
 
 impl Vxid {
     /// Parses an id. Returns `None` for one such as `3/0`, which marks the absence of a
-    /// transaction, and for a text that is empty, longer than any id, or not ASCII.
+    /// transaction, and for a text that is empty, too long, or not ASCII.
     #[inline]
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         if text.is_empty() || text.len() > BYTES_MAX || text.ends_with(b"/0") || !text.is_ascii() {

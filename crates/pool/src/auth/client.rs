@@ -122,9 +122,11 @@ pub enum ClientStep {
 /// may not have been sent yet.
 #[derive(Debug)]
 pub struct AuthenticatedClient {
-    /// The user name from the startup packet. With method `any` the user may be unknown.
+    /// The user name from the startup packet. Not all methods require that the user is known: `any`
+    /// and `cert`, for example, do not.
     pub user: String,
-    /// The requested database, which is configured or is the console.
+    /// The requested database, by default that of the user's name; it is configured or is the
+    /// console.
     pub database: String,
     /// The negotiated protocol version, 3.0 or 3.2.
     pub version: ProtocolVersion,
@@ -324,8 +326,8 @@ impl ClientHandshake {
         ClientStep::Close(why)
     }
 
-    /// Handles one startup packet or request, which has no tag. `Ok(None)` means that more input
-    /// can be handled at once.
+    /// Handles one startup packet or request, which has no tag. `Ok(None)` means that another
+    /// packet is expected.
     fn handle_packet(&mut self) -> Result<Option<ClientStep>, Rejection> {
         let may_begin_tls = !self.has_requested_tls && self.tls.is_none() && self.offers_tls();
         if self.input.first() == Some(&TLS_HANDSHAKE) && may_begin_tls {
@@ -394,8 +396,8 @@ impl ClientHandshake {
         !self.is_unix() && self.rules.config.tls.client_mode() != SslMode::Disable
     }
 
-    /// Starts the configured authentication. If an auth query is configured and the user has no
-    /// configured secret, or an empty one, that query runs first.
+    /// Starts the required authentication. If there is an auth query for the user, it runs first,
+    /// unless the user has a configured secret that is not empty, or is the owner.
     fn start_auth(&mut self, mut request: Box<StartupRequest>) -> Result<ClientStep, Rejection> {
         request.is_owner = self.rules.is_owner(&request, self.origin);
         let requirement = self.rules.auth_requirement(&request, self.origin, self.tls.as_ref())?;

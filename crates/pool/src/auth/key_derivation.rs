@@ -21,7 +21,7 @@ pub struct KeyDerivation {
 pub struct DerivedKeys(pub(super) ScramKeys);
 
 impl KeyDerivation {
-    /// Runs PBKDF2, unless the keys are cached by now. Takes about a millisecond of CPU time.
+    /// Runs PBKDF2, unless the keys are cached by now.
     pub fn run(self) -> DerivedKeys {
         DerivedKeys(self.keys.get_or_compute(&self.password, &self.salt, self.iterations))
     }

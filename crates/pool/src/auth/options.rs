@@ -9,7 +9,7 @@
 
 use crate::SessionParameter;
 
-/// The error for `options` that contain anything other than parameters.
+/// The error for `options` that contain anything other than `-c name=value` and `--name=value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnsupportedOptions;
 

@@ -36,14 +36,14 @@ pub enum Rejection {
         /// The requested version.
         ProtocolVersion,
     ),
-    /// TLS or GSSAPI encryption was requested a second time, or within TLS.
+    /// TLS or GSSAPI encryption was requested a second time, or TLS within TLS.
     #[error("unsupported frontend protocol 1234.{0}: encryption was already requested")]
     DuplicateEncryptionRequest(
         /// 5679 for TLS, 5680 for GSSAPI.
         u16,
     ),
-    /// Bytes arrived before the reply to the encryption request: a man in the middle may have
-    /// injected them (CVE-2021-23214).
+    /// Unencrypted bytes followed an encryption request: a man in the middle may have injected them
+    /// (CVE-2021-23214).
     #[error("received unencrypted data after {0} request")]
     UnencryptedData(
         /// `SSL` or `GSSAPI encryption`.
@@ -58,20 +58,20 @@ pub enum Rejection {
     /// The startup packet has no user.
     #[error("no PostgreSQL user name specified in startup packet")]
     NoUser,
-    /// The startup parameter is not tracked, so its value would be lost when the client gets
-    /// another server.
+    /// A startup parameter is not supported. Most such parameters are not tracked, so their values
+    /// would be lost when the client gets another server.
     #[error("unsupported startup parameter: {0}")]
     Parameter(
         /// Name of the unsupported parameter.
         String,
     ),
-    /// A startup parameter within `options` that is not tracked.
+    /// A startup parameter within `options` is not tracked.
     #[error("unsupported startup parameter in options: {0}")]
     OptionsParameter(
         /// Name of the unsupported parameter.
         String,
     ),
-    /// `options` contains something other than parameters.
+    /// `options` contains something other than parameters with values.
     #[error(
         "unsupported options startup parameter: only '-c config=val' and '--config=val' are allowed"
     )]
@@ -88,20 +88,20 @@ pub enum Rejection {
         /// The value as received.
         String,
     ),
-    /// The password is wrong, or the user does not exist. The client cannot distinguish these
-    /// cases.
+    /// The password is wrong, or the user does not exist or has no secret that the method can use.
+    /// The client cannot distinguish these cases.
     #[error("password authentication failed for user \"{0}\"")]
     Password(
         /// The user from the startup packet.
         String,
     ),
-    /// The certificate is for another user, or the client sent none.
+    /// The client sent no certificate that is valid for the user.
     #[error("certificate authentication failed for user \"{0}\"")]
     Certificate(
         /// The user from the startup packet.
         String,
     ),
-    /// The OS user is not allowed to log in as the requested user.
+    /// The OS user is unknown, or not allowed to log in as the requested user.
     #[error("Peer authentication failed for user \"{0}\"")]
     Peer(
         /// The user from the startup packet.
@@ -158,7 +158,8 @@ pub enum Rejection {
     /// A SCRAM message is malformed, or does not match the exchange.
     #[error("malformed SCRAM message")]
     Scram,
-    /// SCRAM channel binding failed: client and pooler are not the two ends of one TLS connection.
+    /// SCRAM channel binding failed, for example because client and pooler are not the two ends of
+    /// one TLS connection.
     #[error("SCRAM channel binding check failed")]
     ChannelBinding,
     /// The login timed out.
@@ -167,7 +168,7 @@ pub enum Rejection {
     /// A limit on connections is reached.
     #[error("no more connections allowed ({0})")]
     TooMany(
-        /// The limit by its name in PgBouncer, such as `max_client_conn`.
+        /// The limit: its name in PgBouncer, such as `max_client_conn`, or `console connections`.
         &'static str,
     ),
     /// The client needs a new pool, and the maximum number of pools is reached.
@@ -184,14 +185,15 @@ pub enum Rejection {
     NoRandomness,
 }
 
-/// The reason for a refused login, under which it is counted in the metrics and logged.
+/// The reason for a refused login or CancelRequest, under which it is counted in the metrics and
+/// logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
-    /// A wrong password, an unknown user, or failed SCRAM channel binding.
+    /// A wrong password, a user without a usable secret, or failed SCRAM channel binding.
     Password,
-    /// The certificate is for another user, or the client sent none.
+    /// The client sent no certificate that is valid for the user.
     Certificate,
-    /// The OS user is not allowed to log in as the requested user.
+    /// The OS user is unknown, or not allowed to log in as the requested user.
     Peer,
     /// Refused by the rules of `auth.hba-file`.
     Hba,

@@ -26,8 +26,8 @@ pub use error::ServerLoginError;
 /// for an error and 2,000 for other messages; a parameter value may be long.
 const MESSAGE_BYTES_MAX: u32 = 64 * 1024;
 
-/// Maximum number of parameters accepted from a server. PostgreSQL 18 reports 16; extensions may
-/// add more.
+/// Maximum number of parameters accepted from a server. PostgreSQL 18 reports about 15; extensions
+/// may add more.
 const PARAMETERS_MAX: usize = 256;
 
 /// A login to a server: from the startup packet, after TLS is negotiated, to ReadyForQuery. With a
@@ -66,7 +66,7 @@ pub struct ServerHandshake {
 pub struct ServerIntent {
     /// The user, database, secret and configured parameters.
     pub identity: ServerIdentity,
-    /// Further startup parameters: for a replication connection, those of its client.
+    /// Further startup parameters: an `application_name`, for the pooler's own connections.
     pub parameters: Vec<SessionParameter>,
     /// The protocol version to request: 3.2, or 3.0 after [`ServerLoginError::may_retry_as_3_0`].
     pub newest: ProtocolVersion,
@@ -122,7 +122,7 @@ impl ServerHandshake {
     ///
     /// # Errors
     ///
-    /// A name or value contains a zero byte.
+    /// A name or value contains a zero byte, or is too long for a message.
     pub fn new(
         intent: ServerIntent,
         keys: ClientKeys,
@@ -157,8 +157,9 @@ impl ServerHandshake {
     ///
     /// # Errors
     ///
-    /// The server refused the login, requested a password that is not known or must not be sent,
-    /// requested an unsupported method, failed to authenticate itself, or violated the protocol.
+    /// The server refused the login or the connect query, requested a password that is not known
+    /// or must not be sent, requested an unsupported method, failed to authenticate itself, or
+    /// violated the protocol.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<ServerStep, ServerLoginError> {
         self.input.extend_from_slice(bytes);
         self.advance()

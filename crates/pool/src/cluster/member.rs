@@ -1,8 +1,8 @@
 //! [`MemberHealth`]: the shared state of one server.
 //!
 //! The monitor thread, workers whose connections fail, and administrators update the state under a
-//! lock. To route a query, workers read only a few bits, without the lock; they take it only to
-//! lift all bans if no server is eligible.
+//! lock. To route a query, workers normally read only a few bits, without the lock; they take it
+//! in exceptional cases, for example to lift all bans if no server is eligible.
 
 use std::{
     sync::{
@@ -58,25 +58,27 @@ struct HealthState {
     /// Time of the first failed check since the server last replied to one.
     failing_since: Option<Time>,
     is_unresponsive: bool,
-    /// Whether a connection was lost, or a connection attempt or check failed, since the last
-    /// successful check: the server may have restarted.
+    /// Whether the server may have restarted or been replaced since the last successful check, for
+    /// example because a connection was lost or a check failed.
     is_suspect: bool,
-    /// Number of lost connections, failed connection attempts and address changes so far. The
-    /// result of a check is discarded if this number has grown since the check started.
+    /// Number of suspicions so far: lost connections, failed connection attempts, address changes,
+    /// and checks without a user to log in as. The result of a check is discarded if this number
+    /// has grown since the check started.
     suspicions: u32,
     ban: Option<MemberBan>,
     findings: CheckFindings,
 }
 
-/// A ban of a server: a period during which it gets no clients, and the reason. The primary is
-/// never banned.
+/// A ban of a server: a period during which it gets no clients, and the reason. A primary cannot be
+/// banned; a banned standby that is promoted gets writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberBan {
     /// Time at which the ban started.
     pub since: Time,
     /// Time from which the next reply to a check ends the ban.
     pub until: Time,
-    /// The error that caused the ban, or the text of an administrator's command.
+    /// The error that caused or last extended the ban, or a text that says that an administrator
+    /// requested it.
     pub reason: String,
 }
 
@@ -216,7 +218,7 @@ impl MemberHealth {
 
     /// Handles a change of the address that the server's name resolves to: connections are replaced
     /// as they become free, and the server at the new address must be checked before it gets
-    /// writes.
+    /// writes, unless it is configured as the primary.
     pub(crate) fn handle_address_change(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         self.version.fetch_add(1, Ordering::Release);
@@ -289,7 +291,8 @@ impl MemberHealth {
         true
     }
 
-    /// Records that the server replies but refuses the check: it is up, and nothing else is known.
+    /// Records that the server replies but refuses the check: it is up, and its status and findings
+    /// stay the same.
     pub(crate) fn handle_refused_check(&self, now: Time) {
         let mut inner = self.lock();
         self.mark_reachable(&mut inner, now);
@@ -330,8 +333,8 @@ impl MemberHealth {
         self.lock().status
     }
 
-    /// Bans the server on behalf of an administrator; returns `false` for a primary, which is never
-    /// banned.
+    /// Bans the server on behalf of an administrator; returns `false` for a primary, which cannot
+    /// be banned.
     pub(crate) fn ban(&self, now: Time, lasts: Option<Duration>, reason: &str) -> bool {
         let mut inner = self.lock();
         if inner.status == ServerStatus::Primary {
@@ -343,8 +346,8 @@ impl MemberHealth {
         true
     }
 
-    /// Lifts the ban, and considers the server up until the next failure. Returns whether there was
-    /// a ban.
+    /// Lifts the ban, if there is one, and then considers the server up until the next failure.
+    /// Returns whether there was a ban.
     pub(crate) fn unban(&self) -> bool {
         let mut inner = self.lock();
         let had = inner.ban.take().is_some();

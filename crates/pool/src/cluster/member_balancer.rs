@@ -17,13 +17,12 @@
 //! ```
 //!
 //! The current load of a member matters only because it slows replies, and the measured latency
-//! already includes that effect. With the load alone in place of the sum, a member three times as
-//! slow would still get a request whenever it is idle and the others have three: often enough to
-//! raise the 99th percentile. With the sum, the load decides only between members of similar
-//! latency. The square ensures that a member twice as slow gets only occasional requests: the
-//! latency of an unused member decays, and it gets a request once that has fallen to the latency of
-//! the others. With a higher power, the load of members that are slow because they are busy would
-//! oscillate.
+//! already includes that effect. With the load alone in place of the sum, a slow member would still
+//! get a request whenever it is idle and the other one is not: often enough to raise the 99th
+//! percentile. With the sum, the load decides only between members of similar latency. The square
+//! ensures that a member twice as slow gets only occasional requests: the latency of an unused
+//! member decays, and it gets a request once that has fallen to the latency of the others. With a
+//! higher power, the load of members that are slow because they are busy would oscillate.
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,7 +52,8 @@ pub(crate) struct MemberBalancer {
     replica: u64,
     /// Bit set of members that returned less than `slow_start` ago.
     slow_starting: u64,
-    /// Index of the member chosen last by round-robin.
+    /// Index of the member that [`Self::next_in_turn`] chose last; at first, it differs between
+    /// workers.
     last_index: u32,
     random: u64,
     speeds: Box<[MemberSpeed]>,
@@ -64,15 +64,14 @@ pub(crate) struct MemberBalancer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemberRequirement {
     pub(crate) role: TargetRole,
-    /// The check whose primary WAL position a standby must have replayed; 0 if the client wrote
-    /// nothing.
+    /// The check whose primary WAL position a standby must have replayed; 0 if none.
     pub(crate) min_replayed: CheckSeq,
-    /// Whether the primary is also suitable while no standby has replayed the writes.
+    /// Whether the primary is suitable for role `replica` while no standby has replayed the writes.
     pub(crate) can_use_primary: bool,
 }
 
 impl From<TargetRole> for MemberRequirement {
-    /// Returns the requirement of a client that has written nothing.
+    /// Returns the requirement of a client whose writes, if any, need not be replayed.
     fn from(role: TargetRole) -> Self {
         Self { role, min_replayed: CheckSeq::default(), can_use_primary: false }
     }
@@ -120,7 +119,7 @@ impl MemberBalancer {
         }
     }
 
-    /// Copies the states of members if any has changed. Returns whether any has.
+    /// Copies the states of members if the copy may be outdated. Returns whether they were copied.
     #[inline]
     pub(crate) fn refresh(&mut self) -> bool {
         let version = self.cluster.state.version();
@@ -131,7 +130,8 @@ impl MemberBalancer {
         has_changed
     }
 
-    /// Whether member states have changed since they were last copied.
+    /// Whether the copy of the member states may be outdated: a state has changed, or a slow start
+    /// may have ended.
     pub(crate) fn is_outdated(&self) -> bool {
         self.cluster.state.version() != self.version
     }
@@ -150,7 +150,8 @@ impl MemberBalancer {
         }
     }
 
-    /// Ends slow starts and updates the speed of members from their pools' counters.
+    /// Advances the time, which ends slow starts, and updates the speed of members from their
+    /// pools' counters.
     pub(crate) fn tick<'a>(&mut self, now: Time, stats: impl Fn(usize) -> Option<&'a PoolStats>) {
         let elapsed = now.since(self.now);
         self.now = now;
@@ -241,7 +242,7 @@ impl MemberBalancer {
 
     /// Chooses the member for the next client; `None` if none is suitable. If none is suitable for
     /// a role other than `primary`, all bans are lifted before the choice. `load` returns the
-    /// number of requests that a member has in progress in this worker.
+    /// current load of a member in this worker.
     #[inline]
     pub(crate) fn choose(
         &mut self,
@@ -265,7 +266,7 @@ impl MemberBalancer {
     }
 
     /// Lifts all bans because no member is suitable for `role`. Does nothing for role `primary`,
-    /// since the primary is never banned.
+    /// since bans do not affect the primary's suitability.
     #[cold]
     fn unban_all(&mut self, role: TargetRole) {
         if role != TargetRole::Primary {

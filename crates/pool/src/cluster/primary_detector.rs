@@ -27,11 +27,11 @@ use crate::{config::ConfiguredRole, core::time::Time};
 /// The role of a server as the detector sees it. Only [`ServerStatus::Primary`] gets writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerStatus {
-    /// The server has not replied to a check yet.
+    /// No report of the server is known.
     Unknown,
-    /// The server accepts writes.
+    /// The server is accepted as the primary, or configured as such.
     Primary,
-    /// The server is in recovery.
+    /// The server is in recovery, or configured as a replica.
     Replica,
     /// A primary that is not accepted yet: it may have been replaced while it was unreachable, not
     /// all servers were checked, or several primaries conflict.
@@ -81,8 +81,8 @@ pub(crate) struct PrimaryDetector {
     servers: Vec<ServerObservation>,
     /// Role of each server according to the configuration, by server index.
     roles: Box<[ConfiguredRole]>,
-    /// The newest timeline that a primary of the accepted system has reported. It is lowered when a
-    /// primary on an older timeline is accepted.
+    /// The newest timeline that a primary of the accepted system has reported. It can also become
+    /// older, for example when a primary on an older timeline is accepted.
     timeline: u32,
     last_primary: Option<LastPrimary>,
     /// System identifier of the primary, if known.
@@ -132,7 +132,7 @@ struct LastPrimary {
 #[derive(Clone, Debug, Default)]
 struct ServerObservation {
     is_checked: bool,
-    /// Whether the last check failed.
+    /// Whether the server was unreachable at the last recorded check.
     is_unreachable: bool,
     /// The last report and its time; retained while the server is unreachable.
     last_report: Option<(HealthReport, Time)>,
@@ -163,7 +163,7 @@ impl PrimaryDetector {
         }
     }
 
-    /// Records a server's report; `None` means that the check failed.
+    /// Records a server's report; `None` means that the server is unreachable.
     pub(crate) fn observe(&mut self, server: usize, report: Option<HealthReport>, now: Time) {
         let Some(observation) = self.servers.get_mut(server) else { return };
         observation.is_checked = true;

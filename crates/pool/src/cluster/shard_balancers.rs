@@ -39,7 +39,8 @@ pub(crate) struct MemberRequest<'a> {
     pub(crate) shard: Option<u32>,
     /// The client's writes so far, if it reads its own writes.
     pub(crate) causal_token: Option<&'a CausalToken>,
-    /// Whether the primary is also suitable while no standby has replayed the client's writes.
+    /// Whether the primary is suitable for role `replica` while no standby has replayed the
+    /// client's writes.
     pub(crate) can_use_primary: bool,
 }
 
@@ -81,12 +82,13 @@ impl ShardBalancers {
         }
     }
 
-    /// Copies the states of members that have changed. Returns whether any has.
+    /// Copies the states of members in each shard whose copy may be outdated. Returns whether any
+    /// were copied.
     pub(crate) fn refresh(&mut self) -> bool {
         self.shards.iter_mut().fold(false, |has_changed, shard| shard.refresh() | has_changed)
     }
 
-    /// Whether member states have changed since they were last copied.
+    /// Whether the copy of the member states of any shard may be outdated.
     pub(crate) fn is_outdated(&self) -> bool {
         self.shards.iter().any(MemberBalancer::is_outdated)
     }
@@ -138,9 +140,8 @@ impl ShardBalancers {
         self.shards.get_mut(at)?.choose_fast(role)
     }
 
-    /// Chooses the pool for the next client. `load` returns the number of requests that a pool has
-    /// in progress in this worker. For [`MemberChoice::AwaitReplay`], checks of the standbys are
-    /// requested.
+    /// Chooses the pool for the next client. `load` returns the current load of a pool in this
+    /// worker. For [`MemberChoice::AwaitReplay`], checks of the standbys are requested.
     pub(crate) fn choose(
         &mut self,
         request: &MemberRequest<'_>,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Thinning leaves gaps of at most 1/16 of the age of the entries next to them.
+/// Thinning creates gaps of at most 1/16 of the age of the older entry next to them.
 const RESOLUTION: u64 = 16;
 
 /// Thins out `entries`, which are in order of time: removes each entry whose neighbors are at most

@@ -22,7 +22,7 @@ use super::thinning::thin;
 /// The number of the next health check.
 static NEXT_SEQ: AtomicU64 = AtomicU64::new(1);
 
-/// The number of a health check. Checks are numbered in the order in which they are sent.
+/// The number of a health check, allocated just before the check is sent.
 ///
 /// 0 precedes all checks: a standby need not have replayed anything to satisfy it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,7 +92,7 @@ pub(crate) struct WriteTracker {
     newest_write: AtomicU64,
     /// Whether the primary must be checked for a recorded write; cleared before that check is sent.
     check_requested: AtomicBool,
-    /// The number of the last check that the primary has replied to.
+    /// The number of the last check that read the primary's WAL insert position.
     answered: AtomicU64,
     /// Whether a check of the standbys was requested, because a client waits for one to catch up.
     replay_requested: AtomicBool,
@@ -137,7 +137,7 @@ impl WriteTracker {
         replayed.0 < newest.min(self.answered.load(Ordering::SeqCst))
     }
 
-    /// Records that the primary has replied to a check.
+    /// Records that the primary has replied to a check with its WAL insert position.
     fn record_answer(&self, check: CheckSeq) {
         self.answered.store(check.0, Ordering::SeqCst);
     }

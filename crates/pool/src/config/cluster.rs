@@ -55,7 +55,7 @@ pub enum Strategy {
     RoundRobin,
     /// Selects a random member, with equal probability.
     Random,
-    /// Selects the member with the fewest requests in progress.
+    /// Selects the member with the fewest busy connections and waiting clients in the worker.
     LeastOutstanding,
     /// Members take turns in proportion to their weight.
     Weighted,
@@ -120,7 +120,7 @@ pub struct ClusterConfig {
     /// `None`, written 0, means no limit.
     #[serde(with = "durations::timeout")]
     pub check_failure_timeout: Option<Duration>,
-    /// Interval between two health checks of a server.
+    /// Interval between two health checks of a server, unless one is needed sooner.
     #[serde(with = "durations::duration")]
     pub check_interval: Duration,
     /// Timeout of one health check, including the login.

@@ -116,7 +116,8 @@ pub struct Diagnostic {
     pub file: PathBuf,
     /// The line, from 1; 0 if the diagnostic is not about a line.
     pub line: usize,
-    /// The key's path below `[pool]`; empty if the diagnostic is not about a key.
+    /// The key, as a path below `[pool]` or by its name in the file; empty if the diagnostic is not
+    /// about a key.
     pub key: String,
     /// The message, without file and line.
     pub text: String,

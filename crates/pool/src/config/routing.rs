@@ -191,7 +191,8 @@ impl DatabaseConfig {
     ///
     /// # Errors
     ///
-    /// The settings contradict each other; returns the key below the database, and the reason.
+    /// The settings are invalid or contradict each other; returns the key below the database, and
+    /// the reason.
     pub(crate) fn routing_settings(&self) -> Result<RouteSettings, (String, String)> {
         let shards = u32::try_from(self.shards.len().max(1)).unwrap_or(u32::MAX);
         let routing = &self.routing;

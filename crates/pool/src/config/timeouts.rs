@@ -20,7 +20,8 @@ pub struct TimeoutConfig {
     /// Maximum idle time of a client outside a transaction.
     #[serde(with = "durations::timeout")]
     pub client_idle: Option<Duration>,
-    /// Maximum time that a client waits for a server connection.
+    /// Maximum time that a client waits for a server connection; no limit applies while its
+    /// database is paused.
     #[serde(with = "durations::timeout")]
     pub query_wait: Option<Duration>,
     /// Time that a client waits for a server connection before it gets a notice; `None` means that
@@ -51,7 +52,8 @@ pub struct TimeoutConfig {
     /// Maximum pause between a failed login to a server and the next attempt.
     #[serde(with = "durations::duration")]
     pub server_login_retry: Duration,
-    /// Idle time after which a server connection is closed.
+    /// Idle time after which a server connection is closed, unless the pool needs it for its
+    /// minimum size.
     #[serde(with = "durations::timeout")]
     pub server_idle: Option<Duration>,
     /// Age at which an idle server connection is closed. With zero, each connection is used only

@@ -57,8 +57,8 @@ impl Default for TlsSideConfig {
 
 impl TlsConfig {
     /// Returns the mode for clients: `disable`, the default, refuses TLS; `allow` and `prefer`
-    /// offer it; `require` refuses clients without TLS; `verify-ca` and `verify-full` also require
-    /// a client certificate of a trusted authority.
+    /// offer it; `require` refuses TCP clients without TLS; `verify-ca` and `verify-full` also
+    /// require a client certificate of a trusted authority.
     pub fn client_mode(&self) -> SslMode {
         self.client.mode.unwrap_or(SslMode::Disable)
     }

@@ -12,7 +12,7 @@ pub(super) type KeyComments<'a> = &'a [(String, String)];
 
 impl Config {
     /// Returns a `[pool]` section with all settings that differ from their defaults, including
-    /// secrets. The contents of other files, such as a user list, are not included.
+    /// secrets and the users of a user list that was loaded. HBA rules are not included.
     pub fn to_toml(&self) -> String {
         self.to_toml_with(&[])
     }

@@ -13,7 +13,7 @@ use super::{PoolMode, StoredSecret, secret, toml};
 pub struct UserConfig {
     /// Password, md5 hash or SCRAM secret. An empty secret makes the user known, but matches no
     /// password. A user without a secret, here and in the user list, is unknown unless an auth
-    /// query finds it. An unknown user can log in only by certificate or with
+    /// query finds it. An unknown user can log in only by certificate, as an OS user, or with
     /// [`AuthMethod::Any`](super::AuthMethod::Any).
     #[serde(serialize_with = "secret::serialize")]
     pub secret: Option<StoredSecret>,

@@ -31,7 +31,7 @@ pub(crate) enum ConsoleCommand {
     Suspend,
     /// Enables or disables logins to a database.
     Enable(String, bool),
-    /// Closes all client and server connections of databases, and pauses them.
+    /// Pauses databases, disconnects their clients, and closes their servers.
     Kill(DatabaseSelector),
     /// Disconnects the client with this id, as in SHOW CLIENTS.
     KillClient(u64),

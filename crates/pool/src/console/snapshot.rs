@@ -46,7 +46,7 @@ pub struct PoolerSnapshot {
     pub now: Time,
     /// Number of clients that are logging in.
     pub logins: usize,
-    /// Number of refused logins, by reason.
+    /// Number of refused logins and CancelRequests, by reason.
     pub refused: Vec<(RefusalReason, u64)>,
     /// The running capture, or the last one.
     pub capture: Option<crate::recorder::RecorderStatus>,
@@ -163,13 +163,13 @@ pub struct ClientView {
     pub phase: ClientPhase,
     /// Time of the client's login.
     pub connected: SystemTime,
-    /// Time since `phase` last changed.
+    /// Time since the client entered its current state, such as waiting, linked or idle.
     pub since: Duration,
-    /// Id of the server connection linked to the client.
+    /// Id of the server connection linked to the client, if any.
     pub server: Option<u64>,
     /// Process id of the backend that serves the client; 0 if none does.
     pub process_id: i32,
-    /// Number of the client's prepared statements.
+    /// Number of the client's named prepared statements.
     pub statements: usize,
     /// The client's current `application_name`.
     pub application_name: String,
@@ -197,15 +197,16 @@ pub struct ServerView {
     pub phase: ServerPhase,
     /// Time at which the connection was opened.
     pub connected: SystemTime,
-    /// Time since `phase` last changed.
+    /// Time since the connection entered its state; while linked, since the server last started or
+    /// finished work.
     pub since: Duration,
-    /// Id of the client linked to the connection.
+    /// Id of the client linked to the connection, if any.
     pub client: Option<u64>,
     /// Number of pending CancelRequests for the connection.
     pub cancels: u32,
-    /// Process id of the backend.
+    /// Process id of the backend; 0 if the server sent no cancel key.
     pub process_id: i32,
-    /// Number of statements prepared on the connection.
+    /// Number of statements prepared on the connection for clients.
     pub statements: usize,
     /// The current `application_name` on the connection.
     pub application_name: String,
@@ -218,9 +219,9 @@ pub struct ServerView {
 /// Both addresses of a connection, and its encryption.
 #[derive(Clone, Debug, Default)]
 pub struct SocketAddresses {
-    /// The peer's address; `None` for a unix socket.
+    /// The peer's address; `None` for a unix socket, or if it is not known.
     pub peer: Option<SocketAddr>,
-    /// The local address; `None` for a unix socket.
+    /// The local address; `None` for a unix socket, or if it is not known.
     pub local: Option<SocketAddr>,
     /// TLS version and cipher, if the connection is encrypted.
     pub tls: Option<String>,

@@ -42,8 +42,8 @@ impl Core {
 
     /// Handles changes made by [`Core::set_pool`]. Applies changed mirrors to connected clients.
     /// Closes outdated or surplus servers; those in use are closed when they are released.
-    /// Disconnects clients of removed databases; those in a transaction are disconnected when it
-    /// ends. Serves waiting clients that may now have a server.
+    /// Disconnects clients of removed databases; those with a request or transaction are
+    /// disconnected when it ends. Serves waiting clients that may now have a server.
     pub fn pools_changed(&mut self, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.resample_mirrors();
@@ -79,8 +79,8 @@ impl Core {
         }
     }
 
-    /// Disconnects all clients of a pool, in whatever state they are, and closes its servers,
-    /// except those that are still being opened (KILL).
+    /// Disconnects all connected clients of a pool, in whatever state they are, and closes its
+    /// servers, except those that are still being opened or used by an internal client (KILL).
     pub fn kill_pool(&mut self, pool: PoolId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for index in 0..self.clients.slots() {
@@ -114,7 +114,7 @@ impl Core {
     /// Whether a free server must be closed because it is outdated or surplus, because clients get
     /// no server (PAUSE), or because no client waits and idle servers are not kept (the database
     /// was removed, or clients are being handed over to another process). If it returns `true`, the
-    /// caller must close the server, because this call has already counted it as closed.
+    /// caller must close the server, because this call may have already counted it as closed.
     #[inline]
     pub(super) fn must_close(&mut self, id: ServerId) -> bool {
         let Some(server) = self.servers.get(id) else { return false };

@@ -134,7 +134,7 @@ impl Core {
 }
 
 /// Returns the length of the first complete request, up to and including its Query, FunctionCall or
-/// Sync; `None` if it is incomplete.
+/// Sync; `None` if it is incomplete or invalid.
 fn first_request_bytes(held: &[u8]) -> Option<usize> {
     let mut rest = held;
     loop {

@@ -27,7 +27,7 @@ use crate::{
 
 impl Core {
     /// Records a client's request to run on several shards. Its sub-requests start at the end of
-    /// the current call into the core.
+    /// the current call into the core at the earliest.
     pub(super) fn start_fan_out(
         &mut self,
         id: ClientId,
@@ -217,8 +217,8 @@ impl Core {
         servers.filter_map(|id| self.servers.get(id)).any(|server| server.is_backlogged)
     }
 
-    /// Removes sub-requests that have ended, successfully or not, and takes over their statements
-    /// and causal tokens.
+    /// Removes sub-requests that have ended, successfully or not, and takes over their causal
+    /// tokens and the statements of the first.
     fn collect_sub_requests(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let count = self
             .clients
@@ -260,8 +260,8 @@ impl Core {
         }
     }
 
-    /// Aborts a fan-out request whose client has received an error: sub-requests that have not
-    /// started are dropped, and running ones are cancelled, except those of a COPY.
+    /// Aborts a fan-out request whose client has received an error: sub-requests without a server
+    /// are dropped, and running ones are cancelled, except those of a COPY.
     fn abort_fan_out(&mut self, id: ClientId, io: &mut dyn CoreIo) {
         let Some(fan_out) = self.clients.get_mut(id).and_then(|it| it.fan_out.as_mut()) else {
             return;

@@ -10,7 +10,7 @@ pub(crate) enum InjectedFault {
     DirtyReuse,
     /// A server is assigned to another client while a CancelRequest to it is in flight.
     StrayCancel,
-    /// Messages that the pooler itself generates for a client are sent twice.
+    /// Replies to Parse and Close that the pooler itself generates are sent twice.
     DoubleReply,
     /// Clients share statements that were parsed under different settings.
     ForeignLiterals,

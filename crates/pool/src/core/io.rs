@@ -18,16 +18,17 @@ use crate::{
 ///
 /// # Contract
 ///
-/// - After [`CoreIo::close`] or [`CoreIo::hand_over`] the id is invalid: the worker reports nothing
-///   more about it, and the core may reuse its slot for another connection within the same call.
+/// - After [`CoreIo::close`] or [`CoreIo::hand_over`] the id is invalid: the worker reports no more
+///   events of its socket, and the core may reuse its slot for another connection within the same
+///   call.
 /// - A peer is not paused initially. While it is paused, the worker does not read from it. The
 ///   worker need not change the peer's registration in the event loop: with edge-triggered
 ///   readiness a flag is enough, if [`CoreIo::resume`] makes the worker try to read again.
 /// - Errors are never returned. The bytes of a failed send are lost, but count as sent; the worker
 ///   then calls [`crate::Core::client_closed`] or [`crate::Core::server_closed`].
 pub trait CoreIo {
-    /// Sends `slices`, in order, after any unsent bytes, with one `writev`. The worker copies and
-    /// retains the bytes that the socket does not accept.
+    /// Sends `slices`, in order, after any unsent bytes; without TLS, with at most one `writev`.
+    /// The worker copies and retains the bytes that the socket does not accept.
     ///
     /// The slices are valid only during the call. There are at most 64 of them, none empty.
     fn send(&mut self, to: PeerId, slices: &[IoSlice<'_>]) -> Backlog;
@@ -60,9 +61,9 @@ pub trait CoreIo {
         let _ = pool;
     }
 
-    /// Reports that a client that reads its own writes has written through `pool`, a cluster
-    /// member: the WAL position of the primary should be queried soon. The core repeats this call
-    /// only once such a query has started.
+    /// Reports that a client that reads its own writes has written, or may have, through `pool`, a
+    /// cluster member: the WAL position of the primary should be queried soon. The core repeats
+    /// this call only once such a query has started.
     fn check_primary(&mut self, pool: PoolId) {
         let _ = pool;
     }
@@ -88,8 +89,8 @@ pub trait CoreIo {
     /// `client`. The worker then calls [`crate::Core::listen_finished`], with the reason if that
     /// failed, and passes notifications to [`crate::Core::deliver_notification`]. With
     /// `is_relisten`, the client already listens to these channels and does not wait for the
-    /// result: once the connection listens, the worker calls [`crate::Core::notifications_missed`]
-    /// instead, which warns the client that it may have missed some.
+    /// result. Instead, if it may have missed notifications, the worker calls
+    /// [`crate::Core::notifications_missed`] once the connection listens, which warns the client.
     fn listen(
         &mut self,
         client: ClientId,

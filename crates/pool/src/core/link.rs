@@ -9,12 +9,13 @@
 //!
 //! Workers also share [`crate::ConnectionLimit`]s and the statement registry. The count of a limit
 //! is a single atomic number that protects no other data; the registry's mutex is held only while
-//! entries are looked up, added or evicted.
+//! entries are looked up, added or removed.
 //!
-//! A request for a server that arrives too late has no effect, or moves a server to a worker that
-//! no longer needs it, where it stays idle. A message that is never read, because its worker has
-//! ended, drops its contents: permits are released and the socket is closed. So relaxed memory
-//! ordering is sufficient for the limits; a test with threads exercises this.
+//! A request for a server that arrives too late is harmless: at worst, it closes an idle server, or
+//! moves one to a worker that no longer needs it, where it stays idle. A message that is never
+//! read, because its worker has ended, drops its contents: permits are released and the socket is
+//! closed. So relaxed memory ordering is sufficient for the limits; a test with threads exercises
+//! this.
 
 use std::sync::Arc;
 

@@ -53,8 +53,8 @@ impl LinkedHandler<'_> {
             && listen::starts_with_listen(message.body)
     }
 
-    /// Returns the LISTEN and UNLISTEN statements in a query string; empty if the pooler need not
-    /// track them.
+    /// Returns the LISTEN and UNLISTEN statements in a query string; empty if the pooler need not,
+    /// or cannot, track them.
     #[inline]
     pub(super) fn listen_actions(&self, message: PartialMessage<'_>) -> Vec<ListenAction> {
         let Rewriter { client, server, .. } = &self.rewriter;
@@ -112,8 +112,9 @@ impl LinkedHandler<'_> {
         RewriteResult::Consumed
     }
 
-    /// Returns a query string with a LISTEN to a marker channel added after each LISTEN or
-    /// UNLISTEN. The marker shows whether the statement was committed.
+    /// Returns a query string in which a LISTEN to a marker channel follows each LISTEN or UNLISTEN
+    /// that the pooler has found; the marker shows whether the statement was committed. Parameters
+    /// that the query string resets are restored too.
     pub(super) fn splice_listen_markers(
         &mut self,
         message: PartialMessage<'_>,
@@ -133,8 +134,8 @@ impl LinkedHandler<'_> {
         })
     }
 
-    /// Handles an Execute of the portal that is bound to a LISTEN or UNLISTEN; `None` for other
-    /// portals.
+    /// Handles an Execute of the portal that is bound to a LISTEN or UNLISTEN; `None` if the
+    /// message must be handled like any other Execute.
     pub(super) fn execute_listen_portal(
         &mut self,
         message: PartialMessage<'_>,
@@ -279,8 +280,7 @@ impl ReplyHandler<'_> {
         ReplyAction::Forward
     }
 
-    /// Writes the notifications that arrived during the client's transaction, just before its
-    /// ReadyForQuery.
+    /// Writes the client's pending notifications and warnings, just before its ReadyForQuery.
     pub(super) fn write_pending_notifications(&mut self, to: &mut GatherBuffer) {
         if let Some(client) = self.client.as_deref_mut()
             && let Some(channels) = &mut client.channels

@@ -35,22 +35,22 @@ pub struct ClientLogin {
     pub version: ProtocolVersion,
     /// Random bytes for the cancel key, from a cryptographically secure source.
     pub secret: CancelSecret,
-    /// Session parameters that the client requested, in ascending order of precedence: startup
-    /// parameters, then `-c` or `--name=` in `options`. The list excludes `user`, `database`,
-    /// `replication`, `options`, `_pq_.*` and the parameters that the configuration ignores. Names
-    /// are as the client wrote them. For a replication connection, the list contains all
-    /// parameters, with `options` unparsed.
+    /// Session parameters that the client requested, in the order of the startup packet, including
+    /// those inside `options` (`-c` or `--name=`); of equal names, the last one counts. The list
+    /// excludes `user`, `database`, `replication`, `target_session_attrs`, `_pq_.*` and the
+    /// parameters that the configuration ignores. For a replication connection, `options` is
+    /// included unparsed.
     pub parameters: Vec<SessionParameter>,
     /// The server role that the client requested; `None` to use the role configured for the pool.
     pub role: Option<TargetRole>,
 }
 
-/// A completed login to a server: its first ReadyForQuery has arrived.
+/// A completed login to a server: its ReadyForQuery, or that after the connect query, has arrived.
 ///
 /// The worker passes bytes after that ReadyForQuery to [`crate::Core::server_bytes`].
 #[derive(Clone, Debug)]
 pub struct ServerLogin {
-    /// All parameters that the server reported by ParameterStatus, unchanged.
+    /// All parameters that the server reported by ParameterStatus during the login, unchanged.
     pub parameters: Vec<SessionParameter>,
     /// The key that cancels statements on this connection, if the server sent one.
     pub cancel_key: Option<CancelKey>,

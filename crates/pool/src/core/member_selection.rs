@@ -36,8 +36,9 @@ pub(super) fn member_request(client: &ClientConnection) -> MemberRequest<'_> {
 
 impl Core {
     /// Sets the role of the servers that a client uses from its next transaction on. A transaction
-    /// that already has a server is not affected. Returns `false` if the client does not exist or
-    /// its database is not a cluster.
+    /// that already has a server is not affected. A client with routing state of its own is not
+    /// affected either. Returns `false` if the client does not exist or its database is not a
+    /// cluster.
     pub fn set_role(&mut self, id: ClientId, role: TargetRole) -> bool {
         let client = self.clients.get_mut(id).filter(|client| client.is_clustered);
         let of_client = |client: &mut ClientConnection| {
@@ -155,8 +156,8 @@ impl Core {
         self.choose_member_by_load(owner, role, shard).unwrap_or(owner)
     }
 
-    /// The slow path of [`Core::choose_member`]: members must be compared by load, or no member is
-    /// suitable.
+    /// The slow path of [`Core::choose_member`], for example if members must be compared, or if
+    /// none is suitable.
     fn choose_member_by_load(
         &mut self,
         owner: PoolId,

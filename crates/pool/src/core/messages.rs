@@ -11,9 +11,10 @@
 //!                                     transaction  its request
 //! ```
 //!
-//! [`batch_plan`] routes all messages up to a Sync at once, so that they go to the same server;
-//! [`local_batch`] answers batches that need no server; [`retry_buffer`] stores bytes that may be
-//! sent again; [`reply_repair`] replaces replies that belong to the pooler's own messages.
+//! [`batch_plan`] routes all messages up to a Sync or Flush at once, so that they go to the same
+//! server; [`local_batch`] answers batches that need no server; [`retry_buffer`] stores bytes that
+//! may be sent again; [`reply_repair`] hides differences that clients would notice on shared
+//! servers.
 
 pub(crate) mod batch_plan;
 pub(crate) mod client_to_server;

@@ -22,7 +22,7 @@ pub enum ClientRefusal {
          server failed: {reason}"
     )]
     NoServerInTime {
-        /// The error message of the server or the operating system.
+        /// The error message of the server, the operating system or the pooler.
         reason: String,
     },
     /// A server did not complete a request of the client within the query timeout.
@@ -40,14 +40,14 @@ pub enum ClientRefusal {
     /// The client started a transaction block in statement mode.
     #[error("transaction blocks not allowed in statement pooling mode")]
     TransactionInStatementMode,
-    /// The connection to the client's server ended while it was in use.
+    /// The connection to the client's server ended, or had to be closed, while it was in use.
     #[error("the server closed the connection unexpectedly")]
     ServerLost,
     /// The client's server sent an invalid message.
     #[error("server protocol violation: {0}")]
     ServerProtocol(String),
     /// The login to the server failed, or the server rejected a statement with which the pooler
-    /// prepares it for the client: a session parameter or a deferred BEGIN.
+    /// prepares it for the client, such as one that sets a session parameter.
     #[error("{message}")]
     ServerSetup {
         /// The SQLSTATE that the server sent, or one that the pooler chose for the failure.
@@ -61,9 +61,12 @@ pub enum ClientRefusal {
         /// The role that the client's request needs.
         TargetRole,
     ),
-    /// The only primary of the client's database is on an older timeline than a primary seen
-    /// earlier.
-    #[error("the only primary is on an older timeline than a primary seen before")]
+    /// The client needs a primary, but the one that is up is not accepted: another one was
+    /// accepted, or a newer timeline is known.
+    #[error(
+        "the primary that is up was replaced by another one, or is on an older timeline than one \
+         seen before"
+    )]
     StalePrimary,
     /// No standby replayed the client's writes in time, and no other server is suitable.
     #[error("no standby replayed this session's writes in time")]

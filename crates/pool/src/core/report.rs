@@ -44,7 +44,8 @@ pub struct PoolReport {
 /// Numbers of clients and servers of a pool by state, as shown by SHOW POOLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Number of clients that have a server or do not need one now.
+    /// Number of clients that have a server, do not need one now, or run a request on several
+    /// shards.
     pub clients_active: u32,
     /// Number of clients that wait for a server, or for their login to finish.
     pub clients_waiting: u32,
@@ -75,7 +76,7 @@ impl AddAssign<&Self> for PoolCounts {
 /// The state of a client as shown by SHOW CLIENTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientPhase {
-    /// The client has a server, or does not need one now.
+    /// The client has a server, does not need one now, or runs a request on several shards.
     Active,
     /// The client waits for a server, or for its login to finish.
     Waiting,
@@ -146,13 +147,13 @@ pub struct ServerReport {
     pub statements: usize,
     /// The connection's `application_name`; empty if the server reported none.
     pub application_name: Vec<u8>,
-    /// Whether the connection is closed as soon as its client releases it (`close_needed` in
-    /// PgBouncer).
+    /// Whether the connection is outdated, so that it is closed as soon as it is free
+    /// (`close_needed` in PgBouncer).
     pub is_outdated: bool,
 }
 
 impl Core {
-    /// Reports the state of all pools and, if `with_peers`, of all clients and servers.
+    /// Reports the state of all pools and, if `with_peers`, of all connected clients and servers.
     pub fn report(&mut self, with_peers: bool, now: Time) -> CoreReport {
         self.now = now;
         let mut report = CoreReport::default();

@@ -32,7 +32,7 @@ use crate::{
     },
 };
 
-/// Minimum age, or idle time, of a server before it is closed for another pool.
+/// The age, or idle time, that a server usually needs before it is closed for another pool.
 const MIN_SERVER_AGE: Duration = Duration::from_secs(1);
 
 /// How long a client must have waited before a worker that has servers of its own requests one from
@@ -93,7 +93,8 @@ impl Core {
 
     /// Requests a server from the other workers, if a client has waited here for at least
     /// [`SERVER_REQUEST_INTERVAL`], or for any time while the pool has no server in this worker.
-    /// Requests are at least that interval apart, because each one wakes every worker.
+    /// Requests are at least that interval apart, unless a server has arrived in between, because
+    /// each one wakes every worker.
     fn request_server(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         let (now, first) = (self.now, self.waiting_since(pool_id));
         let pool = self.pool(pool_id);

@@ -46,7 +46,7 @@ const BOOL_OID: u32 = 16;
 
 /// Queues the statements that set a client's parameters, as a separate batch before any message of
 /// the client. Returns whether the client's messages may follow at once. They must wait if no
-/// server has accepted these values yet.
+/// server is known to have accepted these values.
 pub(super) fn apply_parameters(
     client: &mut ClientConnection,
     server: &mut ServerConnection,

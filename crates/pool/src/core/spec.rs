@@ -30,13 +30,13 @@ pub struct PoolSpec {
     /// The pooling mode, which determines when a client releases its server.
     pub mode: PoolingMode,
     /// The limits from which every server connection, except those of the reserve, acquires a
-    /// permit. The first is the pool's own size; the others (database, user, host, total) are
-    /// shared with other pools. All are shared by all workers.
+    /// permit. The first is the pool's own size; most others, such as those of the database, user
+    /// and host, are shared with other pools. All are shared by all workers.
     pub server_limits: Arc<[Arc<ConnectionLimit>]>,
     /// The pool's weight when it competes with other pools for a common limit; at least 1.
     pub weight: u32,
-    /// Number of servers that all workers together open without a waiting client. Such a server is
-    /// closed if another pool needs its permit of a shared limit.
+    /// Number of servers that all workers together open without a waiting client. Such a server may
+    /// be closed if another pool needs its permit of a shared limit.
     pub servers_min: u32,
     /// Maximum number of shared prepared statements on a server. If 0, statement names are
     /// forwarded unchanged. Ignored in [`PoolingMode::Session`].
@@ -52,7 +52,8 @@ pub struct PoolSpec {
     /// [`ResetQuery::is_always`]. Where it does not run, only the session state that changed is
     /// reset; in session mode without a query, all of it.
     pub reset: Option<ResetQuery>,
-    /// The query that runs after a server's login, and again after each reset.
+    /// The query that runs after a server's login and, if it can be repeated, again after each
+    /// reset.
     pub connect_query: Option<Arc<ConnectQuery>>,
     /// The query that checks a long-idle server before a client gets it.
     pub check: Option<CheckQuery>,

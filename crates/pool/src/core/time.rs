@@ -5,8 +5,9 @@ use std::{
     time::Duration,
 };
 
-/// A moment, in nanoseconds since an origin that the caller chooses, the same for all calls to one
-/// core. It must not decrease, and may stay the same for a whole iteration of the event loop.
+/// A moment, in nanoseconds since an origin that the caller chooses, the same for all cores that
+/// exchange servers. It must not decrease, and may stay the same for a whole iteration of the event
+/// loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(
     /// Nanoseconds since the origin; 64 bits are sufficient for 584 years.

@@ -28,7 +28,7 @@ enum LinkedState {
     Active,
     /// The server waits for the client, inside a transaction or batch.
     IdleInTransaction,
-    /// The server waits for the client, between transactions of session mode.
+    /// The server waits for the client, outside a transaction, as in session mode.
     Idle,
 }
 

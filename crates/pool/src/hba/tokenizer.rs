@@ -9,9 +9,9 @@
 //! include_dir rules.d
 //! ```
 //!
-//! Tokens are separated by whitespace; a comma continues a field. A token in double quotes is never
-//! a keyword; a quote within quotes is doubled. `@file` means all tokens of that file. Source:
-//! `next_token` and `tokenize_auth_file` in `hba.c`.
+//! Tokens are separated by whitespace; a comma continues a field. A token in double quotes is not a
+//! keyword such as `all`; a quote within quotes is doubled. `@file` means all tokens of that file.
+//! Source: `next_token` and `tokenize_auth_file` in `hba.c`.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,7 +24,7 @@ use super::{Files, HbaError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HbaToken {
     pub(super) text: String,
-    /// Whether the token started with a quote, so that it is not a keyword.
+    /// Whether the token started with a quote, so that it is not a keyword such as `all`.
     pub(super) is_quoted: bool,
 }
 
@@ -56,7 +56,7 @@ const DEPTH_MAX: usize = 10;
 /// other several times would yield exponentially many tokens before they exceed the nesting limit.
 const TOKENS_MAX: usize = 1_000_000;
 
-/// Maximum number of errors reported for all files together.
+/// Number of errors, in all files together, beyond which no further lines are read.
 const ERRORS_MAX: usize = 100;
 
 /// Returns the lines of a file and its included files. Errors are added to `wrong`.

@@ -98,8 +98,7 @@ impl EventWriter {
         counts.report(&self.hash, withheld, error)
     }
 
-    /// Sets the report for the manifest, and finishes the current file if it is large or old
-    /// enough.
+    /// Sets the report for the manifest, and finishes the current file if it is old enough.
     pub(super) fn rotate_file(&mut self, report: Value) {
         self.capture.set_report(report);
         if let Err(error) = self.capture.finish_file_if_due() {

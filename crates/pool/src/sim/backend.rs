@@ -1,6 +1,6 @@
 //! [`SimBackend`]: a server that speaks PostgreSQL's protocol and understands a few commands.
 //!
-//! Every statement text and every parameter of a client ends with a token such as `c7.12`: the
+//! Most statements of a client, and all of its parameters, end with a token such as `c7.12`: the
 //! client is 7, and the token 12. So a backend notices when it serves one client while it still
 //! holds session state of another.
 
@@ -35,14 +35,14 @@ pub(super) struct SimBackend {
     before_block: Option<BTreeMap<String, String>>,
     /// Reported parameters, as of the last ReadyForQuery.
     reported: BTreeMap<String, String>,
-    /// Locks, channels and tables that remain after the end of a transaction.
+    /// The kinds of session state left after the end of a transaction, such as locks and tables.
     leftovers: Vec<&'static str>,
     leftover_owner: Option<u32>,
     /// Channels that the session listens to.
     channels: Vec<String>,
     /// Changes of `channels` that are pending until commit; `None` means `UNLISTEN *`.
     pending: Vec<Option<String>>,
-    /// The client whose statement ran last.
+    /// The client whose statement ran last, if known.
     pub(super) last_client: Option<u32>,
     /// The client named in the last statement of the current input, if any.
     pub(super) fed_client: Option<u32>,

@@ -24,7 +24,7 @@ pub(super) struct SimClient {
     expected: VecDeque<ExpectedReply>,
     received: Vec<u8>,
     is_welcomed: bool,
-    /// Whether the client received a fatal error.
+    /// Whether the client received a fatal error, or is giving up.
     pub(super) is_disconnected: bool,
     /// Whether the client received a fatal error that it did nothing to cause.
     pub(super) is_disconnected_without_cause: bool,

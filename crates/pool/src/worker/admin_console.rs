@@ -108,7 +108,8 @@ fn wait_readable(
     Ok(())
 }
 
-/// Maximum number of notices about changed settings in one reply. The log contains all changes.
+/// Maximum number of warnings and changed settings in the reply to RELOAD. The log contains all of
+/// them.
 const NOTICES_MAX: usize = 200;
 
 /// Returns the first [`NOTICES_MAX`] texts and, if there are more, a note with the number of texts

@@ -1,10 +1,11 @@
 //! Auth queries: reading a user's secret from a server.
 //!
-//! A helper thread acts as a client of this pooler, so limits, pauses, retries and resets apply to
-//! it as to any client, and the query uses a connection of the pool.
+//! A helper thread acts as a client of this pooler, so limits on servers, pauses, retries and
+//! resets apply to it as to any client, and the query uses a connection of the pool.
 //!
 //! The result is cached only for logins to servers, not for client logins. So each client login
-//! costs one query, but a dropped role, or one whose `VALID UNTIL` has passed, is refused at once.
+//! costs one query, but a dropped role is refused at once; with the default query, so is one whose
+//! `VALID UNTIL` has passed.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -39,8 +40,7 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// row.
 const MESSAGE_BYTES_MAX: u32 = 66 << 10;
 
-/// The reason why an auth query failed. The client gets the same error in each case; the log has
-/// the reason.
+/// The reason why an auth query failed. It is logged, but not sent to the client.
 #[derive(Debug, thiserror::Error)]
 enum AuthQueryError {
     #[error("there is no pool for the auth query")]

@@ -72,7 +72,7 @@ pub enum CaptureError {
     /// The redaction key is invalid, or no random bytes are available for one.
     #[error("cannot set up the redaction of captured values")]
     Key(#[from] KeyError),
-    /// The folder cannot be created or written, or the recorder's thread cannot be started.
+    /// The folder cannot be used, or the recorder's thread cannot be started.
     #[error(transparent)]
     Start(#[from] CaptureStartError),
 }
@@ -94,7 +94,8 @@ impl Captures {
 
 impl PoolerHandle {
     /// Starts a capture of client traffic in a folder below `capture.path`, which is named `name`
-    /// or after the current time. Returns the path of the folder once all workers record.
+    /// or after the current time. Returns the path of the folder once all workers record, or after
+    /// 10 s.
     ///
     /// # Errors
     ///

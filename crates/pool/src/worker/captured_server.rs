@@ -2,10 +2,10 @@
 //! start.
 //!
 //! A capture covers all databases of the pooler, but its manifest can name only one server. So each
-//! database's server is queried once, over a separate connection and as the user of a pool: at the
-//! start of the capture if there is a pool, otherwise soon after the first client has logged in. If
-//! all databases are on one server, the manifest names it, without the properties in which the
-//! replies differ; otherwise it names none.
+//! database's server is queried until it replies once, over a separate connection and as the user
+//! of a pool: from the start of the capture if there is a pool, otherwise soon after the first
+//! client has logged in. If all databases are on one server, the manifest names it, without the
+//! properties in which the replies differ; otherwise it names none.
 
 use std::{
     collections::BTreeMap,

@@ -89,7 +89,8 @@ pub(super) struct ClusterMonitor {
     /// Number of requests so far to check all servers immediately. A thread that sees a new number
     /// runs a check.
     check_requests: AtomicU32,
-    /// The wakers of the check threads, by server index; `None` until the thread has started.
+    /// The wakers of the check threads, by server index; `None` if the thread has not started
+    /// or could not create its waker.
     wakers: Mutex<Vec<Option<Waker>>>,
     has_started: AtomicBool,
     is_stopped: AtomicBool,

@@ -79,7 +79,7 @@ impl From<NoSuchDatabase> for AdminError {
 pub(super) enum BanError {
     /// No cluster has a server with this name.
     Unknown,
-    /// The server is a primary, which is never banned.
+    /// The server is a primary, which cannot be banned.
     Primary,
     /// The server is not banned.
     NotBanned,
@@ -270,7 +270,8 @@ impl PoolerHandle {
         })
     }
 
-    /// Suspends all workers and waits until their output is sent or `timeouts.suspend` has passed.
+    /// Suspends all workers and waits until their output is sent, `timeouts.suspend` has passed, or
+    /// RESUME is issued.
     pub(super) fn suspend(&self) -> Result<(), AdminError> {
         if self
             .shared
@@ -317,7 +318,7 @@ impl PoolerHandle {
         Ok(())
     }
 
-    /// Pauses databases and closes all their clients and servers.
+    /// Pauses databases, disconnects their clients, and closes their servers.
     pub(super) fn kill(&self, databases: &DatabaseSelector) -> Result<(), NoSuchDatabase> {
         let admin_states = self.admin_states(databases)?;
         admin_states.iter().for_each(|(_, state)| state.set_paused(true));

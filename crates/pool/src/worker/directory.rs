@@ -1,5 +1,6 @@
-//! [`Directory`]: all pools, shared by all workers. A pool is created when the first client of a
-//! user logs in to a database, or at the start if it has a minimum size and a forced user.
+//! [`Directory`]: all pools, shared by all workers. A pool is created when it is first needed,
+//! usually when the first client of a user logs in to a database, or at the start if it has a
+//! minimum size and a forced user.
 //!
 //! A pool keeps its ID for life. When settings change, each pool is rebuilt under its ID with its
 //! existing limits, so that permits stay counted. The pool mode, and whether the pooler manages
@@ -42,7 +43,7 @@ use crate::{
 /// number of pools.
 const POOLS_MAX: usize = 100_000;
 
-/// Idle timeout of servers in a retired pool.
+/// Idle timeout of servers in a pool that was rebuilt with new settings and retired.
 const RETIRED_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pools of the process, and the state that they share.

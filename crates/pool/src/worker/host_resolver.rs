@@ -54,7 +54,8 @@ impl HostResolver {
         Self { resolve: Arc::new(resolve), first: Arc::default() }
     }
 
-    /// Looks up the addresses of a host, in the order in which to try them. Blocks.
+    /// Looks up the addresses of a host, in the resolver's order; connections use the first one.
+    /// Blocks.
     ///
     /// # Errors
     ///

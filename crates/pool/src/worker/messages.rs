@@ -68,8 +68,8 @@ pub(super) enum WorkerMessage {
     ListenResult { client: ClientId, result: Result<(), String> },
     /// Notifications with the clients that receive them.
     Notifications(NotificationBatch),
-    /// The LISTEN multiplexer has resumed this client. The notifications that the client missed
-    /// were sent before this message.
+    /// The LISTEN multiplexer has added this client, which came from another process. Any
+    /// notifications retained for the client were sent before this message.
     ListenResumed(ClientId),
     /// These clients may have missed notifications.
     NotificationsMissed(Vec<ClientId>),
@@ -78,7 +78,7 @@ pub(super) enum WorkerMessage {
     PositionsStarted(Arc<str>, Arc<[Channel]>),
     /// The notification positions of a database are no longer valid.
     PositionsInvalid(Arc<str>),
-    /// The state of a server in some cluster has changed.
+    /// The state of a server in some cluster may have changed.
     ClusterStateChanged,
     /// Settings have changed. The worker sends `()` once it has applied them.
     SettingsChanged(Sender<()>),
@@ -87,16 +87,17 @@ pub(super) enum WorkerMessage {
     StartHandover(Sender<Outgoing>),
     /// The handover has failed: the worker serves its clients as before.
     CancelHandover,
-    /// Adds a client received from another process, or returned by one.
+    /// Adds a client received from another process, or one that another process did not take over.
     AdoptClient(Box<IncomingClient>),
-    /// Closes all clients and servers, because the time for handing clients over has passed.
+    /// Disconnects the clients and closes the servers of all pools, because the time for handing
+    /// clients over has passed.
     CloseAllPools,
     /// A CancelRequest that may be for a client taken over from another process. That process
     /// issued the client's key, so the key does not name the worker that has the client now.
     CancelForeign(CancelKey),
     /// A CancelRequest forwarded by another process, for a client of any worker.
     CancelAnywhere(CancelKey),
-    /// Closes all clients and servers of these pools.
+    /// Disconnects the clients and closes the servers of these pools.
     KillPools(Arc<[PoolId]>),
     /// Closes this client and reports whether it existed.
     KillClient { client: ClientId, to: Sender<bool> },

@@ -49,7 +49,7 @@ pub(super) fn views(
     directory.mirrors().into_iter().map(view).collect()
 }
 
-/// Time without drops after which a mirror counts as keeping up again.
+/// Minimum time without drops before a mirror counts as keeping up again.
 const QUIET_PERIOD: Duration = Duration::from_secs(5);
 
 /// Minimum interval between two log messages about a mirror.

@@ -100,7 +100,7 @@ pub struct MultiplexerReport {
     pub server: String,
     /// The process ID of the backend; `None` without a connection.
     pub process_id: Option<i32>,
-    /// Number of channels listened to.
+    /// Number of channels listened to, whether or not the server has confirmed them yet.
     pub channels: usize,
     /// Number of listening clients.
     pub clients: usize,

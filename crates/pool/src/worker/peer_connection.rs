@@ -20,7 +20,8 @@ pub(super) struct PeerConnection {
     pub(super) unread: bool,
     /// Whether the peer has closed its side, so that the stream must be read to its end.
     pub(super) hung_up: bool,
-    /// Whether a send has failed; further output is discarded.
+    /// Whether a send, or the registration with the poller, has failed; further output is
+    /// discarded.
     pub(super) broken: bool,
     pub(super) interest: Interest,
 }

@@ -31,7 +31,7 @@ use crate::{
 /// A connection that is not logged in yet.
 #[derive(Debug)]
 pub(super) struct PendingLogin {
-    /// The stream; `None` before a server is dialled.
+    /// The stream; `None` while no connection to a server is open or being opened.
     pub(super) stream: Option<Stream>,
     /// Whether the peer has closed its side.
     pub(super) hung_up: bool,
@@ -69,7 +69,7 @@ pub(super) enum LoginProgress {
     Resolve,
     /// A client's login is complete.
     Client(Box<LoggedIn>),
-    /// An administrator has logged in to the console.
+    /// A user of the console has logged in.
     Admin(Box<AdminClient>),
     /// The client sent a CancelRequest; its connection can be closed.
     CancelRequest(CancelKey),
@@ -94,7 +94,7 @@ impl LoginProgress {
 #[derive(Debug)]
 pub(super) struct LoggedIn {
     pub(super) login: ClientLogin,
-    /// Permits from the limits on clients.
+    /// The permits that the client holds, usually from the limits on clients.
     pub(super) permits: Permits,
     /// Output to send before the welcome message, in the same write.
     pub(super) output: Vec<u8>,

@@ -33,10 +33,11 @@ pub struct Preflight {
 /// Maximum length of a unix socket's path: `sun_path` in unix(7), without its final zero byte.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Checks everything that a start with these settings opens: certificates and keys, addresses,
-/// directories, the group of unix sockets, the folder and the redaction key for captures. Other
-/// files were read with the settings. `listens` is whether the addresses of `[pool.listen]` are
-/// used; a process that gets its sockets from a service manager uses none of them.
+/// Checks everything that a start or a capture with these settings opens: certificates and keys,
+/// addresses, directories, the group of unix sockets, the folder and the redaction key for
+/// captures. Other files were read with the settings. `listens` is whether the addresses of
+/// `[pool.listen]` are used; a process that gets its sockets from a service manager uses none of
+/// them.
 pub fn preflight(config: &Config, listens: bool) -> Preflight {
     let mut found = Preflight::default();
     found.tls(config);

@@ -1,7 +1,8 @@
 //! [`Refusals`]: refused logins, counted by reason and logged at a limited rate.
 //!
-//! While refusals are rare, each is logged as a warning. Frequent refusals are summarized once a
-//! second for each reason, so that password guessing or garbage input does not fill the log.
+//! While refusals are rare, each is logged as a warning, unless `log.pooler-errors` is off.
+//! Frequent refusals are summarized once a second for each reason, so that password guessing or
+//! garbage input does not fill the log.
 
 use std::{
     net::SocketAddr,
@@ -133,7 +134,7 @@ impl Refusals {
         }
     }
 
-    /// Returns the number of refused logins, by reason.
+    /// Returns the number of refusals, by reason.
     pub(super) fn counts(&self) -> Vec<(RefusalReason, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         RefusalReason::ALL.into_iter().zip(counts).collect()

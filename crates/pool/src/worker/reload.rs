@@ -43,13 +43,13 @@ pub enum ReloadError {
 pub struct ReloadReport {
     /// The changed keys, including those that need a restart.
     pub changes: Vec<ConfigChange>,
-    /// Warnings about settings that are ignored.
+    /// Warnings, such as those about settings that have no effect.
     pub warnings: Vec<Diagnostic>,
 }
 
 impl PoolerHandle {
     /// Reloads either all settings or none, and logs the result. Clients whose pools remain are not
-    /// disturbed. Returns when all workers have applied the settings.
+    /// disturbed. Returns when all workers have applied the settings, or after 10 s.
     ///
     /// # Errors
     ///

@@ -1,7 +1,8 @@
 //! [`ResolverThreads`]: threads that resolve host names of servers.
 //!
-//! The system's resolver may take half a minute for a name whose name servers do not respond. Only
-//! connections to that name wait for it: a name occupies one thread, however many logins need it.
+//! The system's resolver may take half a minute for a name whose name servers do not respond. A
+//! name occupies one thread, however many logins need it, so logins that need other names rarely
+//! wait for it.
 
 use std::{
     collections::HashMap,

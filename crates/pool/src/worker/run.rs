@@ -68,7 +68,8 @@ pub(super) struct PoolWorker {
     pub(super) started_at: Instant,
     pub(super) now: Time,
     pub(super) phase: WorkerPhase,
-    /// The state of a suspension, during which the worker reads nothing.
+    /// The state of a suspension, during which the worker reads nothing from peers that are logged
+    /// in.
     pub(super) suspended: Option<Suspended>,
     /// The state of a handover, in which another process takes over the clients.
     handover: Option<HandoverState>,
@@ -151,7 +152,7 @@ impl PoolWorker {
         Ok(worker)
     }
 
-    /// Runs the worker until it is stopped or drained.
+    /// Runs the worker until it is stopped or, when it is shutting down, has no more clients.
     ///
     /// # Errors
     ///

@@ -56,8 +56,8 @@ pub(super) struct SharedState {
     accept_settings: RwLock<Arc<AcceptSettings>>,
     /// Connections that have not logged in.
     pub(super) startups: Arc<Startups>,
-    /// The secret from which SCRAM salts are derived for unknown users and for plain passwords;
-    /// constant for the life of the process.
+    /// The secret from which SCRAM salts are derived for users without a stored verifier; constant
+    /// for the life of the process.
     mock_secret: [u8; 32],
     /// A cache of the SCRAM keys of plain passwords, for logins of clients and for logins to
     /// servers.
@@ -69,7 +69,8 @@ pub(super) struct SharedState {
     /// closed when a shutdown starts: the kernel accepts connections for as long as any handle is
     /// open.
     listeners: Mutex<Vec<Listener>>,
-    /// Whether a shutdown has started: no new clients are accepted.
+    /// Whether a shutdown that waits for servers or clients has started: new clients are accepted
+    /// only by the console.
     shutting_down: AtomicBool,
     /// The limit on console connections.
     pub(super) admin_clients: Arc<[Arc<ConnectionLimit>]>,

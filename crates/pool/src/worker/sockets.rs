@@ -41,7 +41,7 @@ pub(super) enum DeferredAction {
     },
     /// Reads again, if the socket still exists.
     Read(Token),
-    /// Handles a failed send.
+    /// Handles a failed send or a failed registration with the poller.
     SendFailed(Token),
     /// Sends the backlog, then closes the connection; at the latest after the flush timeout.
     FlushAndClose(Token),

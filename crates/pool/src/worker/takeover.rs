@@ -16,9 +16,9 @@
 //! Both processes listen until the old process receives READY, so no connection attempt fails. A
 //! client is handed over when it has no server, no request in progress and no pending output. Until
 //! it is TAKEN, the old process keeps its socket and state, and serves it again if the new process
-//! fails. Some clients stay until they disconnect, but at most for `timeouts.shutdown`: clients
-//! with TLS, whose keys cannot be handed over; clients in session mode while they have a server;
-//! and replication clients.
+//! fails. Clients that cannot be handed over stay until they disconnect, but at most for
+//! `timeouts.shutdown`: for example clients with TLS, whose keys cannot be handed over; clients in
+//! session mode while they have a server; and replication clients.
 //!
 //! Only a process of the same user, or of root, may take over.
 

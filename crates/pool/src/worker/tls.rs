@@ -26,7 +26,7 @@ pub(super) struct ClientTls {
 ///
 /// # Errors
 ///
-/// A file is missing or invalid.
+/// A file cannot be used, or the files do not match.
 pub(super) fn server_config(tls: &TlsConfig) -> Result<Option<ClientTls>, PoolerStartError> {
     let mode = tls.client_mode();
     if mode == SslMode::Disable {

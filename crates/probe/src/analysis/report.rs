@@ -45,7 +45,7 @@ pub struct RecordingReport {
     lost: LostEventsDocument,
     cpu_us: u64,
     file_bytes_max: u64,
-    /// The reason for the end of the recording; `None` if it did not end properly.
+    /// The reason of the last proper end of the recording; `None` if there is none.
     end: Option<String>,
 }
 

@@ -77,14 +77,14 @@ pub struct RecordingSummary {
     pub headline: String,
     /// Notable observations, most expensive first.
     pub findings: Vec<RecordingFinding>,
-    /// Checks that found nothing notable or had too little data, one sentence each.
+    /// Checks that found nothing notable or had too little data, each described in one line.
     pub remarks: Vec<String>,
 }
 
 /// A notable observation, with its evidence and its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordingFinding {
-    /// The finding in one sentence.
+    /// The finding in one line.
     pub text: String,
     /// The figures that support it.
     pub evidence: String,

@@ -35,9 +35,9 @@ pub struct RecordingWindow {
     pub notes: Vec<RecordingNote>,
     /// Starts and resumptions of the whole recording, without repetitions.
     pub started: Vec<RecordingStarted>,
-    /// Time and reason of the end of the recording; `None` if it did not end properly in this span.
+    /// Time and reason of the last proper end of a recording in this span; `None` if there is none.
     pub ended: Option<RecordingEnded>,
-    /// Events and samples that the recorder missed.
+    /// Losses in all seconds.
     pub lost: LostCounts,
     /// Maximum size of the file, in bytes.
     pub max_bytes: u64,
@@ -52,11 +52,11 @@ pub struct RecordingWindow {
 pub struct PhaseSpan {
     /// Kind of the phase.
     pub phase: CheckpointPhase,
-    /// Nesting depth: 0 is the checkpoint itself.
+    /// Number of enclosing phases; 0 for the outermost.
     pub depth: u32,
     /// Time span of the phase, up to the last recorded second if it is open.
     pub span: TimeSpan,
-    /// Whether the phase had not ended when the window ended.
+    /// Whether the window has no end of the phase.
     pub is_open: bool,
     /// Buffers written, if they were counted.
     pub buffers: Option<u64>,

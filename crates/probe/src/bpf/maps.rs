@@ -119,7 +119,8 @@ impl StackMap {
     }
 }
 
-/// `BPF_F_USER_STACK`. Without `BPF_F_REUSE_STACKID`, a stack whose bucket is taken gets no id.
+/// `BPF_F_USER_STACK`. Without `BPF_F_REUSE_STACKID`, a stack whose bucket has another one gets no
+/// id.
 const USER_STACK: i32 = 1 << 8;
 /// Maximum number of distinct stacks, a power of two. Long waits occur in few places.
 const STACKS_MAX: u32 = 1 << 13;

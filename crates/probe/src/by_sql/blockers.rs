@@ -100,7 +100,7 @@ impl BlockerMonitor {
     ///
     /// # Errors
     ///
-    /// Connecting or a query failed, or the role is not allowed to see waiting processes.
+    /// Connecting or a query failed, which ended the polling earlier.
     pub(crate) fn finish(self) -> Result<(), CollectError> {
         drop(self.stop);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

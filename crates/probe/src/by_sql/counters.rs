@@ -144,7 +144,7 @@ pub struct SqlCheckpoints {
     has_completed: bool,
 }
 
-/// A checkpoint that has completed since the last sample, or several merged into one.
+/// A checkpoint that has completed since the last report, or several merged into one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompletedCheckpoint {
     /// Duration of the write phase, in milliseconds.
@@ -161,7 +161,7 @@ impl SqlCheckpoints {
         Self { until_checkpoint, ..Self::default() }
     }
 
-    /// Drains the checkpoint that ended since the last call, if there is one.
+    /// Drains the checkpoint that ended since the last call, if there is one; several are merged.
     pub fn drain_completed(&mut self) -> Option<CompletedCheckpoint> {
         let grown = |name| self.growth.interval("checkpoints", name).unwrap_or_default();
         let (write_ms, sync_ms, done) = (grown("write_ms"), grown("sync_ms"), grown("done"));

@@ -1,7 +1,8 @@
 //! Waits for heavyweight locks, from snapshots of `pg_locks`.
 //!
-//! A wait is identified by process and lock, and the server reports how long it has lasted. A wait
-//! that a snapshot does not list has ended; its duration is the last one reported.
+//! A wait is identified by process and lock, and the server reports how long it has lasted (before
+//! PostgreSQL 14: how long its statement has run). A wait that a snapshot does not list has ended;
+//! its duration is the last one reported.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -55,7 +55,7 @@ impl SqlWaits {
         Ok(Self { server, names, texts, sampled_at: None, unreadable: 0 })
     }
 
-    /// Returns the largest number of sessions in one sample that the role may not see.
+    /// Returns the largest number of sessions in one sample whose waits the role may not see.
     pub fn unreadable(&self) -> usize {
         self.unreadable
     }

@@ -19,7 +19,7 @@ pub(super) struct RelationIdOffset {
     pub(super) offset: u8,
 }
 
-/// Number of bytes of each function's code to search, which covers the whole function.
+/// Number of bytes of each function's code to search, from its start.
 const CODE_BYTES: usize = 48;
 
 const FUNCTIONS: [&str; 3] = [

@@ -20,7 +20,8 @@ use crate::{
 pub struct RecordingLimits {
     /// Ends recording after this time; `None` to record until stopped.
     pub duration: Option<Duration>,
-    /// Whether to end recording when the server stops, instead of waiting for its return.
+    /// Whether to end recording when the server stops or can no longer be sampled, instead of
+    /// waiting for its return.
     pub until_server_stops: bool,
     /// Ends recording when set.
     pub stop: Arc<AtomicBool>,
@@ -33,7 +34,8 @@ pub enum RecordingStop {
     Interrupted,
     /// The time limit was reached.
     DurationOver,
-    /// The server stopped, and the limits excluded waiting for its return.
+    /// The server stopped or could no longer be sampled, and the limits excluded waiting for its
+    /// return.
     ServerStopped,
 }
 

@@ -37,7 +37,7 @@ impl ServerLiveness {
     ///
     /// # Errors
     ///
-    /// The server has stopped.
+    /// The server has stopped, or cannot be inspected.
     pub fn new(server: &RunningServer) -> Result<Self, SampleError> {
         let (identity, data_dir) = (PostmasterIdentity::for_server(server)?, server.data_dir()?);
         Ok(Self { identity, data_dir, checked_at: Instant::now() })

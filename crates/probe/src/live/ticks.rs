@@ -13,7 +13,7 @@ use super::{Pace, ProbeOutput};
 use crate::waits::TickSchedule;
 
 /// Ticks at a fixed period until the probe's duration has passed, the probe is stopped, or its
-/// output is closed.
+/// output cannot be flushed.
 #[derive(Debug)]
 pub(super) struct Ticks {
     stop: Arc<AtomicBool>,
@@ -37,7 +37,7 @@ impl Ticks {
         self.schedule.missed()
     }
 
-    /// Waits for the next tick; returns false at the end, or if the output is closed.
+    /// Waits for the next tick; returns false at the end, or if the output cannot be flushed.
     pub(super) fn tick<U>(&mut self, output: &mut impl ProbeOutput<U>) -> bool {
         let due = self.schedule.next_tick_at();
         let should_continue = self.wait_until(due, output);

@@ -43,8 +43,8 @@ pub enum TraceUpdate<L, I> {
 pub struct TraceEnd {
     /// Cost since the start, as a share of all CPUs.
     pub overhead: f64,
-    /// The cost in the last second, as a share of all CPUs, if tracing ended because it exceeded
-    /// the budget.
+    /// The cost in about the last second, as a share of all CPUs, if tracing ended because it
+    /// exceeded the budget.
     pub over_budget: Option<f64>,
     /// The error, if the server stopped.
     pub stopped: Option<ServerUnavailable>,

@@ -16,7 +16,7 @@ pub trait WaitSource {
     ///
     /// # Errors
     ///
-    /// The server stopped, or no longer responds.
+    /// The server stopped, or cannot be sampled.
     fn sample(&mut self, profile: &mut Profile) -> Result<(), LiveError>;
 
     /// Returns the text of a sampled statement; `None` if unknown.
@@ -42,7 +42,8 @@ pub struct WaitTotals {
     pub ended: Option<LiveError>,
 }
 
-/// Samples every `period` until the duration has passed, the user interrupts, or the server stops.
+/// Samples every `period` until the duration has passed, the user interrupts, or the server stops
+/// or no longer responds.
 ///
 /// # Errors
 ///
@@ -94,7 +95,7 @@ impl MemoryWaits {
     ///
     /// # Errors
     ///
-    /// The server has stopped.
+    /// The server has stopped, or cannot be inspected.
     pub fn new(sampler: WaitSampler, server: &RunningServer) -> Result<Self, SampleError> {
         Ok(Self { sampler, monitor: ServerLiveness::new(server)? })
     }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::writer::RecordBody;
 
-/// Buffers the records of the last half minute, and those of a running episode.
+/// Buffers the records of the last half minute, and those of a running episode, as far as they fit
+/// into an episode's slot of the file.
 #[derive(Debug)]
 pub(super) struct Episodes {
     recent: VecDeque<(i64, RecordBody)>,
@@ -66,7 +67,7 @@ impl Episodes {
         self.open.is_none() && at_us >= self.quiet_until_us
     }
 
-    /// Starts an episode with the records of the last half minute.
+    /// Starts an episode with the buffered records of the last half minute.
     pub(super) fn start(&mut self, at_us: i64) {
         let bodies = self.recent.iter().map(|(_, body)| RecordBody::clone(body)).collect();
         let until_us = at_us.saturating_add(AFTER_US);

@@ -35,7 +35,7 @@ pub(super) struct ExactProbes {
 #[derive(Debug)]
 pub(super) enum TraceReport {
     /// Calls of one operation in one second. The duration is the offset of the second's start from
-    /// the trigger.
+    /// the time when all probes were attached.
     Second(Duration, TracedCalls),
     /// A message: a metric is not available, or its probes were detached early.
     Note(String),
@@ -217,7 +217,7 @@ impl AttachedMetric {
     }
 }
 
-/// Formats a subject by its oids, as in `5/16384` or `5/file 16390`; names are resolved later.
+/// Formats a subject, with oids instead of names: `relation 5/16384` or `5/file 16390`.
 fn subject_label(subject: CallSubject) -> String {
     match subject {
         CallSubject::None => String::new(),

@@ -20,7 +20,8 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum FlightRecord {
-    /// Recording started, or resumed with a restarted server.
+    /// Recording started, or resumed with a restarted server. Repeated regularly, so that the file
+    /// contains it although old records are overwritten.
     Started(RecordingStarted),
     /// Observations of one second.
     Second(RecordedSecond),
@@ -51,7 +52,7 @@ pub struct RecordingStarted {
     pub postmaster: u32,
     /// Path of the server's data directory.
     pub data_dir: String,
-    /// Number of samples taken per second.
+    /// Requested number of samples per second.
     pub rate: u32,
     /// The source of each metric.
     pub sources: Vec<RecordedSource>,
@@ -71,7 +72,7 @@ pub struct RecordedSource {
     pub limitation: String,
 }
 
-/// Observations of one second. Its actual length may differ slightly.
+/// Observations of one second, or of about that time: see [`elapsed_us`](Self::elapsed_us).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedSecond {
     /// Start of the second, in microseconds since 1970.
@@ -84,7 +85,7 @@ pub struct RecordedSecond {
     pub sweep: Option<SweepTotals>,
     /// Wait events of all processes, sampled in this second.
     pub waits: WaitSamples,
-    /// Events and samples missed in this second.
+    /// Losses found in this second.
     pub lost: LostCounts,
     /// Processor time used by the whole recorder process, in microseconds.
     pub cpu_us: u64,
@@ -93,9 +94,9 @@ pub struct RecordedSecond {
 /// Extension locks released in one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtensionTotals {
-    /// Time from request to acquisition.
+    /// Time from request to acquisition, of the locks that were requested unconditionally.
     pub waits: LogHistogram,
-    /// Time from acquisition to release.
+    /// Time from acquisition to release, of all locks.
     pub holds: LogHistogram,
     /// Number of locks that were requested only if free.
     pub conditional: u64,
@@ -148,17 +149,17 @@ pub struct WaitSamples {
 pub struct WaitRow {
     /// Whether the time is database time, background work or idle time.
     pub group: TimeCategory,
-    /// The kind of processes, as in `pg_stat_activity.backend_type`.
+    /// The kind of processes: [`ProcessKind::name`](crate::waits::ProcessKind::name).
     pub kind: String,
-    /// Class of the event, as in `pg_stat_activity.wait_event_type`.
+    /// Class of the event: [`Class::name`](crate::waits::Class::name).
     pub class: String,
-    /// The event, as `Class:event`.
+    /// The event, usually as `Class:event`; `CPU*` for no wait.
     pub event: String,
     /// Number of observations.
     pub samples: u64,
 }
 
-/// Events and samples missed in one second, by cause.
+/// Events, samples and records lost in one second or in a whole recording, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostCounts {
     /// Samples skipped because they were too late.
@@ -167,13 +168,14 @@ pub struct LostCounts {
     pub locks: u64,
     /// Extension locks whose start was not observed.
     pub no_start: u64,
-    /// Hits at which the kernel did not run the BPF program.
+    /// Hits at which the kernel did not run a BPF program that traces extension locks.
     pub skipped: u64,
     /// Lost checkpoint events.
     pub phases: u64,
     /// Lost calls of exact probes.
     pub calls: u64,
-    /// Observations dropped because the second already had the maximum number of rows.
+    /// Observations dropped because the second, or the recorder's table of events, already had the
+    /// maximum number of rows.
     pub uncounted_samples: u64,
     /// Records that could not be written to the file.
     pub records: u64,
@@ -189,7 +191,7 @@ pub struct PhaseStarted {
     /// Id of the process that performs the checkpoint, as in
     /// [`PhaseUpdate`](crate::checkpoints::PhaseUpdate).
     pub pid: u32,
-    /// Number of enclosing phases; 0 for the checkpoint itself.
+    /// Number of enclosing phases; 0 for the outermost.
     pub depth: u32,
 }
 
@@ -205,11 +207,11 @@ pub struct PhaseEnded {
     /// Id of the process that performs the checkpoint, as in
     /// [`PhaseUpdate`](crate::checkpoints::PhaseUpdate).
     pub pid: u32,
-    /// Number of enclosing phases; 0 for the checkpoint itself.
+    /// Number of enclosing phases; 0 for the outermost.
     pub depth: u32,
     /// Buffers written, if known.
     pub buffers: Option<u64>,
-    /// Files synced, if known.
+    /// Files synced, if known; only for a sync phase.
     pub files: Option<u64>,
 }
 
@@ -220,7 +222,7 @@ pub enum TriggerKind {
     ExtendP99,
     /// Buffers examined per allocation, over a second.
     Sweep,
-    /// Length of a checkpoint's sync phase, in milliseconds.
+    /// Time that a checkpoint has spent in its sync phase, in milliseconds.
     CheckpointSync,
 }
 
@@ -243,7 +245,7 @@ pub struct ThresholdCrossed {
 /// Calls of one operation in one second, measured exactly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedCalls {
-    /// Start of the second, in µs since 1970.
+    /// Approximate start of the second, in microseconds since 1970.
     pub at_us: i64,
     /// The traced metric: `io`, `wal` or `locks`.
     pub metric: String,
@@ -273,7 +275,7 @@ pub enum NoteKind {
     ServerEnded,
     /// The server is running again.
     ServerBack,
-    /// Probes were detached, or could not be attached.
+    /// Probes were detached or attached again, or could not be attached.
     Probes,
     /// The file could not be written, or can be again.
     File,

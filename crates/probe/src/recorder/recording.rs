@@ -26,7 +26,7 @@ pub enum RecordingReadError {
         /// The system error.
         source: io::Error,
     },
-    /// The file is not a recording, or its format version is unknown.
+    /// The file is not a recording, its header is damaged, or its format version is unknown.
     #[error("{} is not a probe recording, or was written by a later version", path.display())]
     Foreign {
         /// Path of the file.
@@ -43,12 +43,13 @@ pub enum RecordingReadError {
 /// A recording as read from its file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlightRecording {
-    /// The records, without repetitions, in the order in which they were written.
+    /// The records, in the order in which they were written; those of an episode only once,
+    /// although the file may contain them twice.
     pub records: Vec<FlightRecord>,
     /// Episodes stored outside the ring: the indices in `records` of the first and last record of
     /// each, in chronological order.
     pub episodes: Vec<(usize, usize)>,
-    /// Number of intact records that could not be decoded.
+    /// Number of intact records that could not be decoded; one in an episode may count twice.
     pub unreadable: u64,
     /// Maximum size of the file, in bytes.
     pub max_bytes: u64,

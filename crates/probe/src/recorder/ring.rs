@@ -19,7 +19,7 @@ use super::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingFileError {
-    /// A file operation failed.
+    /// A file operation failed, or the thread that writes the file could not be started.
     #[error("cannot record to {}", path.display())]
     Io {
         /// Path of the file.

@@ -126,7 +126,7 @@ impl Sources {
     ///
     /// # Errors
     ///
-    /// The server has stopped, or reinitialised its memory.
+    /// The server has stopped or reinitialised its memory, or cannot be read.
     pub(super) fn poll(&mut self, now: Instant) -> Result<PollOutput, SampleError> {
         self.profile.add(&self.sampler.sample(now)?);
         if let Some(sweep) = &mut self.sweep {

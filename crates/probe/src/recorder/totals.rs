@@ -26,13 +26,13 @@ pub enum RecorderEvent {
 pub struct RecordingTotals {
     /// Time from start to end.
     pub elapsed: Duration,
-    /// Number of recorded seconds. The first and the last may be short.
+    /// Number of recorded seconds. Some may be short, such as the first and the last.
     pub seconds: u64,
     /// Total length of the recorded seconds.
     pub recorded: Duration,
     /// Number of samples taken of the server.
     pub samples: u64,
-    /// Events and samples missed in all seconds.
+    /// Losses in all seconds.
     pub lost: LostCounts,
     /// Number of triggers that fired.
     pub triggered: u64,
@@ -40,9 +40,9 @@ pub struct RecordingTotals {
     pub suppressed: u64,
     /// Processor time of the whole process.
     pub cpu: Duration,
-    /// Number of records omitted from episodes because their slot was full.
+    /// Number of records omitted when episodes were written because their slot was full.
     pub omitted: u64,
-    /// The error of the last write to the file, if it failed.
+    /// The latest problem with writing the file, unless a later write succeeded.
     pub trouble: Option<String>,
     /// Maximum size of the file, in bytes.
     pub max_bytes: u64,

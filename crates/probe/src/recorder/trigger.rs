@@ -1,4 +1,4 @@
-//! Triggers: three conditions on the recorded data, each of which starts an episode.
+//! Triggers: three conditions on the recorded data, each of which can start an episode.
 
 use std::{fmt, str::FromStr, time::Duration};
 

@@ -24,15 +24,15 @@ pub(super) struct RecordingWriter {
     max_bytes: u64,
 }
 
-/// Losses of the writer since the file was opened, and its current error.
+/// Losses of the writer since the file was opened, and its current problem.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WriterStatus {
     /// Number of records that were not written; an episode that the queue had no room for counts as
     /// one.
     pub(super) lost: u64,
-    /// Error of the last request, if it failed.
+    /// The latest problem, unless a later write succeeded.
     pub(super) trouble: Option<String>,
-    /// Number of records omitted from episodes because their slots were full.
+    /// Number of records omitted when episodes were written because their slots were full.
     pub(super) omitted: u64,
 }
 

@@ -12,7 +12,8 @@ const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(40);
 /// Poll interval around a reset: allocations in this time may go unseen.
 const FAST_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Longest time between two resets: `bgwriter_delay` is at most 10 s.
+/// Longest time between two resets that predicts the next one: `bgwriter_delay` is at most 10 s,
+/// but an idle background writer sleeps longer.
 const RESET_INTERVAL_MAX: Duration = Duration::from_secs(11);
 
 /// Poll interval that adapts to the resets of the allocation counter.
@@ -21,7 +22,8 @@ pub(super) struct AdaptivePoll {
     seldom: Duration,
     often: Duration,
     reset_at: Option<Instant>,
-    /// Time between the last two resets.
+    /// Time between the last two resets; `None` if it is unknown or longer than
+    /// [`RESET_INTERVAL_MAX`].
     gap: Option<Duration>,
     /// Recent difference between successive reset intervals.
     jitter: Duration,

@@ -9,7 +9,7 @@ use howdah_inspect::SweepState;
 pub struct SweepRow {
     /// End of the row, since the start of sampling.
     pub at: Duration,
-    /// Length: slightly more than requested if a sample was late, less if the row was cut short.
+    /// Length: more than requested if a sample was late, less if the row was cut short.
     pub elapsed: Duration,
     /// Position of the hand: the next buffer it examines.
     pub hand: u32,
@@ -61,7 +61,7 @@ pub struct SweepSummary {
     pub resets: u64,
     /// Buffers examined per allocation, if there were allocations.
     pub per_allocation: Option<PerAllocation>,
-    /// Passes per second of the slowest and of the fastest row, if a row is complete.
+    /// Passes per second of the slowest and of the fastest row; `None` before the end of the first.
     pub passes_per_s: Option<(f64, f64)>,
 }
 

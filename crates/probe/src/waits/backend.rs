@@ -25,7 +25,8 @@ pub struct BackendInfo {
     pub database: Option<Box<str>>,
 }
 
-/// The role of a server process. [`ProcessKind::name`] is as in `pg_stat_activity.backend_type`.
+/// The role of a server process. The names are those of `pg_stat_activity.backend_type`, except
+/// that all logical replication workers share one name, and so do all workers of extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ProcessKind {
@@ -65,7 +66,7 @@ pub enum ProcessKind {
     WalSummarizer,
     /// Flushes WAL of asynchronous commits.
     WalWriter,
-    /// Any other process: a background worker of an extension.
+    /// Any other process, usually a background worker of an extension.
     BackgroundWorker,
 }
 
@@ -94,7 +95,7 @@ impl BackendInfo {
 }
 
 impl ProcessKind {
-    /// Returns the kind's name, as in `pg_stat_activity.backend_type`.
+    /// Returns the kind's name; see [`ProcessKind`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client backend",

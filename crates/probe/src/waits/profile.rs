@@ -47,7 +47,7 @@ pub struct ProfileRow {
     pub group: TimeCategory,
     /// The kind of the sampled processes.
     pub kind: ProcessKind,
-    /// The event that the processes were waiting for.
+    /// The event that the processes were waiting for, or no wait.
     pub event: WaitEvent,
     /// The statement that the processes were executing, if requested and readable.
     pub query: Option<QueryId>,
@@ -55,7 +55,7 @@ pub struct ProfileRow {
     pub samples: u64,
     /// The time that the observations represent, summed over processes.
     pub time: Duration,
-    /// Fraction of database time, 0 to 1; `None` for other categories.
+    /// Fraction of database time, 0 to 1; `None` for other categories, or if there is none.
     pub share: Option<f64>,
     /// Average number of processes in this event.
     pub processes: f64,

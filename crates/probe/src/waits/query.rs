@@ -104,8 +104,8 @@ impl QueryTexts {
     }
 }
 
-/// Whether the bytes are a text: freed memory that was reused has bytes that statements never
-/// contain.
+/// Whether the bytes may be a statement: freed memory that was reused usually has bytes that
+/// statements do not contain.
 fn is_text(text: &[u8]) -> bool {
     let is_control = |byte: &u8| *byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r' | b'\x0c');
     !text.is_empty() && !text.iter().any(is_control)

@@ -1,4 +1,4 @@
-//! Samples the wait events of all backends with one system call per round.
+//! Samples the wait events of all backends, usually with one system call per round.
 //!
 //! ```text
 //! in each process                in shared memory
@@ -12,7 +12,7 @@
 //! backend with a shorter life may be missed, and until the next listing an entry may already
 //! belong to the next backend.
 //!
-//! Cost per round: one call of about 10 µs for a hundred backends; per listing: one small file in
+//! Cost per round: one call of about 10 µs for a hundred backends; per listing: some small files in
 //! `/proc`; per new backend: some ten calls. See `docs/performance.md`.
 
 use std::{
@@ -80,7 +80,7 @@ pub struct Observation<'a> {
     pub backend: &'a BackendInfo,
     /// The wait event, or no wait.
     pub event: WaitEvent,
-    /// The statement that the process is executing, if requested and readable.
+    /// The statement that an active foreground process is executing, if requested and readable.
     pub query: Option<QueryId>,
 }
 
@@ -137,7 +137,8 @@ impl WaitSampler {
     ///
     /// # Errors
     ///
-    /// The server's memory cannot be read, or its binary does not export the required symbols.
+    /// The server's major version is not supported, its memory cannot be read, or its binary does
+    /// not export the required symbols.
     pub fn open(server: &RunningServer, options: SamplerOptions) -> Result<Self, SampleError> {
         let major = server.major();
         let names =

@@ -26,7 +26,7 @@ use crate::sql::APPLICATION_NAME;
 /// File name of the flight recording within the folder of a run.
 const RECORDING: &str = "server.flight";
 
-/// Longest sleep between checks of the stop flag.
+/// Longest sleep of the recorder's thread between checks of the stop flag.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// The threads that observe a server during one run, until [`Self::finish`].

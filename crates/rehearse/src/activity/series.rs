@@ -29,9 +29,9 @@ pub(crate) struct ActivitySeries {
     pub(crate) started_us: i64,
     /// The buckets. Bucket *n* begins *n* seconds after the start.
     pub(crate) buckets: Vec<ActivityBucket>,
-    /// Checkpoints that probes observed; `None` if there was no recording.
+    /// Checkpoints that probes observed; `None` without a readable recording.
     pub(crate) checkpoints: Option<Vec<ObservedCheckpoint>>,
-    /// Reasons why figures are missing, one sentence each.
+    /// Reasons why figures are missing, for the report.
     pub(crate) notes: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl ActivitySeries {
         howdah_files::write(&dir.join(FILE_NAME), json)
     }
 
-    /// Reads the series of a run; `None` if the server was not observed, or the file is damaged,
+    /// Reads the series of a run; `None` if there is none, or if the file is unreadable, damaged,
     /// too large or of another version.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
         let path = dir.join(FILE_NAME);

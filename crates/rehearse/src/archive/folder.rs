@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 #[derive(Debug)]
 pub(super) struct ArchiveFolder(OwnedFd);
 
-/// The identity and state of a file. An equal stamp means that the file has not changed.
+/// The identity and state of a file. A file with an equal stamp is assumed not to have changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileStamp {
     device: u64,

@@ -13,8 +13,8 @@ use crate::{
     rehearsal::StepProgress,
 };
 
-/// Maximum number of points of a run that lasts as long as estimated. A longer run has up to twice
-/// as many.
+/// Approximate maximum number of points of a run that lasts as long as estimated. A longer run has
+/// up to about twice as many.
 const POINTS_MAX: u64 = 1_000;
 
 /// Maximum number of points in one response.
@@ -40,7 +40,7 @@ pub(super) struct LiveState {
     durations: Vec<Duration>,
     /// Position and start of the current step.
     step: Option<(usize, Instant)>,
-    /// Number of events that each replay sends; 0 if not known.
+    /// Number of events in the capture; 0 if not known.
     events: u64,
     replay: Option<RunProgress>,
     runs: Vec<LiveRun>,
@@ -62,7 +62,7 @@ struct RunProgress {
     /// Number of the current bucket, from 0.
     bucket: u64,
     bucket_start: Option<(Instant, ReplayProgress)>,
-    /// Time at which a report last changed the state.
+    /// Time of the last report after which open pages were updated.
     published: Option<Instant>,
 }
 
@@ -235,8 +235,8 @@ impl LiveState {
         }
     }
 
-    /// Returns the state at a time, with at most [`POINTS_PER_RESPONSE`] points, from index `from`
-    /// on.
+    /// Returns the state at the time `now`, or at the end of the rehearsal if that has passed, with
+    /// at most [`POINTS_PER_RESPONSE`] points, from index `from` on.
     pub(super) fn snapshot(&self, from: usize, now: Instant) -> LiveSnapshot {
         let now = self.ended.unwrap_or(now);
         let from = from.min(self.points.len());

@@ -133,8 +133,8 @@ fn table_differences(base: &TableFacts, change: &TableFacts) -> Vec<TableDiffere
     found
 }
 
-/// Returns the differences between the indexes of a table. An index that was only renamed is not
-/// one, because its name does not change any plan.
+/// Returns the differences between the indexes of a table. A new name for an index is not one,
+/// because it does not change any plan.
 fn index_differences(base: &TableFacts, change: &TableFacts) -> Vec<TableDifference> {
     let named = |table: &TableFacts, name: &str| -> Option<IndexFacts> {
         table.indexes.iter().find(|index| index.name == name).cloned()

@@ -20,7 +20,7 @@ const APPLICATION_NAME: &str = "howdah-calibration";
 const CALIBRATION_SQL: &str = "\
 select pg_catalog.count(*) from (select pg_catalog.generate_series(1, 10000)) as numbers";
 
-/// Maximum duration of the login.
+/// Maximum duration of each attempt to log in.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum duration of one execution; a slower one ends the calibration.

@@ -29,7 +29,8 @@ pub(super) struct BatchPart {
     pub(super) item: ScheduledEvent,
     /// The message whose reply completes the event.
     pub(super) request: Option<RequestId>,
-    /// When the reply to `request` arrived.
+    /// When the reply to `request` arrived. Not set for a Query, which is completed only by
+    /// ReadyForQuery.
     pub(super) completed: Option<Instant>,
     pub(super) rows: u64,
     /// Number of COPYs whose rows were sent.

@@ -222,8 +222,8 @@ impl Player {
         Ok(request)
     }
 
-    /// Queues a Bind, preceded by a Parse unless the server has this text under this name. Returns
-    /// the Bind's id, and whether a Parse was queued.
+    /// Queues a Bind, preceded by a Parse if the statement must be prepared first. Returns the
+    /// Bind's id, and whether a Parse was queued.
     fn bind(
         &mut self,
         bound: &Bound,

@@ -16,7 +16,7 @@ pub(crate) struct ScheduledEvent {
     pub(crate) bytes: usize,
     /// Deduced types of the parameters, if the capture has none and the statement needs some.
     pub(crate) types: Option<Arc<[u32]>>,
-    /// Whether the event was refused without types and is being sent again.
+    /// Whether the event's batch was refused without types and is sent again.
     pub(crate) is_retried: bool,
 }
 
@@ -38,7 +38,8 @@ impl ScheduledEvent {
 #[derive(Debug)]
 pub(crate) struct FinishedEvent {
     pub(crate) item: ScheduledEvent,
-    /// Time of sending; `None` if the event was not sent.
+    /// When the event was sent, or when the login or cancel request that it stands for started;
+    /// `None` if neither happened.
     pub(crate) sent: Option<Instant>,
     /// When the server could start on the event: when it was sent, or when the previous statement
     /// in its pipeline was done.
@@ -66,7 +67,8 @@ pub(crate) enum EventEnd {
     Skipped(SkipCause),
 }
 
-/// The reason why an event was not sent. The texts appear in reports and in the run's files.
+/// The reason why an event was not sent, or was given up when the replay was interrupted. The texts
+/// appear in reports and in the run's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SkipCause {
     CopyData,

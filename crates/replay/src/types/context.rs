@@ -11,8 +11,8 @@ pub(crate) enum PlaceholderContext {
     /// Some placeholders may have no type or an ambiguous one, so the server may refuse the
     /// statement without types.
     Open,
-    /// Some placeholders are compared with one another or with string constants. Without types,
-    /// PostgreSQL compares these as text.
+    /// Some placeholders are compared with one another or with string constants, or are in a VALUES
+    /// list used as a table. Without types, PostgreSQL treats these as text.
     Textual,
 }
 

@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 /// The kind of one parameter's values, in the text format in which PostgreSQL logs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ValueShape {
-    /// No evidence yet: all values are NULL or empty arrays.
+    /// No evidence yet: all values are NULL or `{}`, which is an empty array or an empty object.
     Unknown,
     One(Scalar),
     /// An array with any number of dimensions; `None` if all elements so far are NULL.
@@ -164,7 +164,7 @@ impl Scalar {
 }
 
 /// Parses a number as PostgreSQL writes it: no plus sign, spaces or superfluous leading zeros, so
-/// that the number written back is the same text.
+/// that the number written back is usually the same text.
 fn number(text: &str) -> Option<Scalar> {
     if matches!(text, "NaN" | "Infinity" | "-Infinity") {
         return Some(Float8);

@@ -6,11 +6,11 @@
 //!
 //! At the highest speed, a worker stops reading while many events are queued. But a queued event
 //! may wait for a row lock that an event not yet read releases, for example a COMMIT that follows a
-//! thousand statements of the session that is blocked by the lock. Therefore, if no event has ended
-//! for a while, the worker reads on:
+//! thousand statements of the session that is blocked by the lock. Therefore, if there has been no
+//! progress for a while, such as a completed batch or a login, the worker reads on:
 //!
 //! ```text
-//! no event ended for    reads on
+//! no progress for       reads on
 //!                       up to ReplayLimits::read_ahead_bytes
 //! STALL_TIMEOUT         up to ReplayLimits::backlog_bytes, and opens more sessions than were
 //!                       open at once
@@ -31,14 +31,14 @@ use crate::{
     settings::ReplayLimits,
 };
 
-/// Time before their due time at which events are popped, so that all messages of a batch are
-/// available and a session's connection can be opened in time.
+/// Maximum time before their due time at which events are popped, so that all messages of a batch
+/// are available and a session's connection can be opened in time.
 const LOOKAHEAD: Duration = Duration::from_secs(1);
 
-/// Time without an ended event after which the limit is raised to `backlog_bytes`.
+/// Time without progress after which the limit is raised to `backlog_bytes`.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time without an ended event after which the limit is lifted.
+/// Time without progress after which the limit is lifted.
 const STARVATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sessions opened per stall in addition to those that were open at once in the capture.
@@ -120,7 +120,8 @@ impl ReplayWorker {
             || self.slots.iter().any(|slot_entry| slot_entry.player.as_ref().is_some_and(waits))
     }
 
-    /// Queues an event at its session's player.
+    /// Queues an event at its session's player, or skips it if the player lags and too many events
+    /// are queued.
     fn assign(&mut self, queued: QueuedEvent, now: Instant) {
         self.shared.metrics.events_read.add(1);
         self.stats.events += 1;

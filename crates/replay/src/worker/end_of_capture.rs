@@ -7,8 +7,8 @@
 //!
 //! ```text
 //! paced                   when the time of the capture's last event has come
-//! at the highest speed    when no event has ended for STALL_TIMEOUT: every session with events
-//!                         left is blocked then, perhaps by one of these
+//! at the highest speed    after STALL_TIMEOUT without progress: the sessions with events left may
+//!                         be blocked by one of these
 //! ```
 
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Interruption: stops a replay before its end, for example on Ctrl-C.
 //!
-//! Queued events are dropped immediately. Statements running on the target are cancelled, because
+//! Queued events are skipped immediately. Statements running on the target are cancelled, because
 //! their results are not needed and they may hold locks or run for hours. A cancel request that
 //! arrives before its statement has no effect, so requests are repeated. The wait for replies is
 //! bounded.

@@ -18,7 +18,7 @@ pub(crate) struct WorkerStats {
 }
 
 impl WorkerStats {
-    /// Adds the counters of another worker.
+    /// Adds the totals of another worker.
     pub(crate) fn add(&mut self, other: Self) {
         self.events += other.events;
         self.sessions += other.sessions;

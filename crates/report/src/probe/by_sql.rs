@@ -1,7 +1,7 @@
 //! Renders the probes of [`howdah_probe::by_sql`], which use SQL.
 //!
-//! Every row names its source and the limitation of the source. Values that SQL does not provide
-//! are omitted.
+//! Rows for programs name their source and its limitation. Values that SQL does not provide are
+//! omitted.
 
 mod counters;
 mod locks;
@@ -40,7 +40,7 @@ pub trait SqlReport: SqlProbe {
     fn write_totals(&mut self, rows: &mut SqlPrinter<impl Write>) -> io::Result<()>;
 }
 
-/// Renders rows of a fallback source, each with the source's limitation.
+/// Renders rows of a fallback source; those for programs include the source's limitation.
 #[derive(Debug)]
 pub struct SqlPrinter<W> {
     rows: RowWriter<W>,

@@ -38,7 +38,7 @@ pub(super) const COLUMNS: &[&str] = &[
     "limitation",
 ];
 
-/// Maximum number of subjects in the final table.
+/// Maximum number of subjects, and of blocking processes, in the final table.
 pub const SUBJECTS_PRINTED: usize = 20;
 
 /// Number of lines between two headers of the table.

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use howdah_probe::stacks::CallStack;
 
-/// Writes one line per function, innermost first, and states how reliable the stack is.
+/// Writes one line per function, innermost first, and the reason if the stack is incomplete.
 pub(super) fn write(out: &mut impl Write, stack: Option<&CallStack>) -> io::Result<()> {
     let Some(stack) = stack else { return Ok(()) };
     for frame in &stack.frames {

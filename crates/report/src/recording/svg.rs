@@ -3,7 +3,7 @@
 //! Lanes from top to bottom: checkpoints with nested phases; waits to extend relations, on a
 //! logarithmic scale; the clock sweep; wait events of clients, stacked; idle and background
 //! processes, separately; and traced calls, where an episode has some. Write and sync phases are
-//! shaded through all lanes. Hovering over a column shows its figures.
+//! shaded through the lanes below the checkpoints. Hovering over a column shows its figures.
 
 mod lanes;
 mod waits;

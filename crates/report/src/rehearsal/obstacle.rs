@@ -18,7 +18,8 @@ pub enum Obstacle {
     Undecided {
         /// Number of undecided queries.
         queries: usize,
-        /// Factor by which the calibration statement differs between the sides, at least 1.
+        /// Factor by which the calibration statement differs between the sides, at least 1; 1 if
+        /// unknown.
         machine: f64,
     },
     /// Runs on the base differ among themselves by a factor that counts as a change.

@@ -44,7 +44,8 @@ pub struct ServerFacts {
     pub system_identifier: Option<String>,
     /// The WAL timeline; `None` if the role may not read it.
     pub timeline: Option<u32>,
-    /// The settings, without those that differ between any two servers.
+    /// The settings that are compared. A report has only those that differ or are not at their
+    /// default.
     pub settings: BTreeMap<String, SettingValue>,
     /// Versions of extensions, by name; in other databases, by `name in database`.
     pub extensions: BTreeMap<String, String>,
@@ -144,7 +145,7 @@ pub enum ServerDifference {
     },
     /// An extension has different versions, or is missing on one server.
     ExtensionDiffers {
-        /// Name of the extension, as in `pg_extension`.
+        /// Name of the extension, as in [`ServerFacts::extensions`].
         name: String,
         /// The versions; `None` where the extension is not installed.
         versions: BothSides<Option<String>>,
@@ -216,7 +217,8 @@ pub enum TableDifference {
     DroppedTrigger(String),
     /// The table's sizes in bytes, which differ by more than VACUUM or a fill factor explains.
     SizeChanged(BothSides<u64>),
-    /// The planner's statistics are missing, or much older than on the base.
+    /// The planner's statistics are missing on the server with the change only, or much older
+    /// there.
     StatisticsOlder,
     /// A larger share of the rows is dead; shares from 0 to 1.
     BloatGrew(BothSides<f64>),

@@ -28,8 +28,8 @@ impl RecoveryTarget {
     /// Returns the settings for recovery from a base backup and archived WAL, as lines of
     /// `postgresql.conf`.
     ///
-    /// PostgreSQL stops after the first record that starts at the position, unless the target is
-    /// exclusive. Records from the position on are those of the capture.
+    /// PostgreSQL stops after the first record that starts at the position or later, or before it
+    /// if the target is exclusive. Records from the position on are those of the capture.
     ///
     /// Source: PostgreSQL manual, "Recovery Target".
     pub fn settings(&self) -> Vec<String> {
@@ -157,7 +157,8 @@ impl StartPosition {
         }
     }
 
-    /// Whether the server is known to start from another state than the capture.
+    /// Whether the server seems to start from another state than the capture: before it, far after
+    /// it, or on an unrelated timeline.
     pub fn is_unexpected(self) -> bool {
         match self {
             Self::Distance { bytes, .. } => {
@@ -219,7 +220,8 @@ fn wal(bytes: u64) -> String {
 pub struct StartState {
     /// The start of the capture, if the capture has its position or time.
     pub target: Option<RecoveryTarget>,
-    /// Positions of the servers; `None` if the capture has no position.
+    /// Positions of the servers; `None` if they were not compared, for example because the capture
+    /// has no position.
     pub positions: BothSides<Option<StartPosition>>,
     /// Distance between the servers in bytes of WAL, if it is known.
     pub apart: Option<u64>,

@@ -30,7 +30,8 @@ pub(super) struct StatementScan {
     pub(super) calls_foreign: bool,
     /// Number of occurrences of each parameter, by its number from 0.
     pub(super) parameters: BTreeMap<u16, usize>,
-    /// Whether the statement names a listed table other than as a relation, as DROP does.
+    /// Whether a name or string in the statement, other than that of a relation, is the name of a
+    /// listed table, as in DROP.
     pub(super) mentions_listed: bool,
     /// Names of the called functions, without schemas.
     pub(super) functions: Vec<String>,

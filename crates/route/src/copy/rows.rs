@@ -84,8 +84,8 @@ impl CopyRowSplitter {
     ///
     /// # Errors
     ///
-    /// The row has no usable key, is too long, or follows the end-of-data line of a CSV file: the
-    /// COPY must fail.
+    /// No shard can be determined for the row, it is too long, or it follows the end-of-data line
+    /// of a CSV file: the COPY must fail.
     pub fn next(
         &mut self,
         map: &ShardMap,

@@ -1,7 +1,7 @@
 //! PostgreSQL's hash of a partition key: `hash_bytes_extended` of `common/hashfn.c`, by Bob Jenkins
 //! (lookup3, "final" and "mix"), with the seed that partitioning uses (`HASH_PARTITION_SEED` in
-//! `catalog/partition.h`). The hash is the same on every platform and in every version since 11:
-//! `pg_dump` of a partitioned table relies on that.
+//! `catalog/partition.h`). The hash is the same in every version since 11. That of a byte string is
+//! the one of little-endian servers: big-endian ones compute another.
 //!
 //! Also [`sha1_shard`], the hash of PgCat's `sha1` sharding function.
 

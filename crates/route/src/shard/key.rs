@@ -44,7 +44,8 @@ fn display_bytes(written: &[u8]) -> String {
 
 impl fmt::Display for ShardKey {
     /// Writes the key like an SQL constant, shortened if it is long: a number, text in quotes, or
-    /// bytes in hex format. A UUID is written as bytes, since the key does not have its type.
+    /// hex format for bytes that are not printable text. UUIDs have no format of their own, since
+    /// the key does not have its type.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = match self {
             Self::Int(value) => return write!(f, "{value}"),

@@ -44,20 +44,20 @@ impl Login {
 }
 
 /// The state of the login. Each state accepts only valid next messages, so that a server can
-/// neither skip its own proof nor send a request twice.
+/// neither end SCRAM without its own proof nor send a request twice.
 #[derive(Debug)]
 pub(super) enum Handshake {
-    /// The startup packet has been sent.
+    /// The startup packet is in the output; the first authentication request is expected.
     StartupSent { login: Login, nonce: [u8; 18], keys: ClientKeys },
-    /// SCRAM has started.
+    /// The client's first SCRAM message is in the output; the server's is expected.
     Scram(ClientFirst),
-    /// The client's proof has been sent; the server's is outstanding.
+    /// The client's proof is in the output; the server's is expected.
     ProofSent(ClientFinal),
-    /// The password was accepted or not needed; AuthenticationOk is expected.
+    /// The password is in the output, or SCRAM is complete; AuthenticationOk is expected.
     AwaitingOk,
-    /// The login was accepted; the server reports its parameters.
+    /// The login was accepted; ReadyForQuery is expected, after parameters and the cancel key.
     AwaitingReady,
-    /// A step failed. This state is never observed, since the connection fails with it.
+    /// A step is in progress or has failed, in which case the connection fails with it.
     Broken,
 }
 
@@ -66,14 +66,14 @@ impl Handshake {
         Self::StartupSent { login, nonce, keys: ClientKeys::default() }
     }
 
-    /// Shares keys with other logins. Has no effect once SCRAM has started.
+    /// Shares keys with other logins. Has no effect after the first authentication request.
     pub(super) fn share_keys(&mut self, shared: ClientKeys) {
         if let Self::StartupSent { keys, .. } = self {
             *keys = shared;
         }
     }
 
-    /// Handles an authentication request and appends the reply to `buf`.
+    /// Handles an authentication request and appends the reply, if it needs one, to `buf`.
     pub(super) fn handle_request(
         &mut self,
         request: Authentication<'_>,

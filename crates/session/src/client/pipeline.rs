@@ -43,7 +43,7 @@ impl Request {
     }
 }
 
-/// Capacity that an empty queue retains, in requests.
+/// Maximum capacity that an empty queue retains, in requests.
 const RETAINED_REQUESTS: usize = 32;
 
 /// The state of a COPY from the client.
@@ -130,7 +130,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// The message is not a valid reply to the oldest request.
+    /// The message is not a valid reply to the oldest request, or no request is outstanding.
     pub(super) fn handle_reply(
         &mut self,
         message: Backend,

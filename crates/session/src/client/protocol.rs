@@ -73,8 +73,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the maximum body length to accept, in bytes. Until the login is complete, messages
-    /// are short.
+    /// Returns the maximum body length to accept, in bytes. Until the login is complete, all
+    /// messages have the limit of short ones.
     pub(super) fn body_bytes_max(&self, kind: Backend) -> u32 {
         match &self.state {
             ConnectionState::LoggingIn(_) => Backend::Authentication.body_bytes_max(),

@@ -10,7 +10,7 @@ use crate::{grammar::TimingUnit, settings::StatsdLimits, sketch::Sketch};
 
 /// The values that one shard aggregated between two swaps.
 ///
-/// The flush reads them, empties the interval with [`clear`](Self::clear), and passes it back as
+/// The registry reads them, empties the interval with [`clear`](Self::clear), and passes it back as
 /// the next spare. So steady traffic needs no allocations.
 #[derive(Debug, Default)]
 pub struct ShardInterval {
@@ -216,9 +216,9 @@ pub struct CounterCell {
 /// The aggregate of one timer.
 #[derive(Clone, Debug, Default)]
 pub struct TimerCell {
-    /// Samples in order of arrival, until the limit is exceeded.
+    /// Samples in order of arrival, until a limit is exceeded.
     pub samples: Vec<f64>,
-    /// A sketch of all samples once the limit is exceeded; `None` until then.
+    /// A sketch of all samples once a limit is exceeded; `None` until then.
     pub sketched: Option<Box<Sketched>>,
     /// Number of samples, each counted as the inverse of its rate.
     pub count: f64,
@@ -385,7 +385,8 @@ impl SetCell {
 }
 
 /// Shortens a long member to `bytes` bytes: a prefix, `#` and the MD5 of the whole member, so that
-/// distinct members remain distinct. The result is the same in every shard and process.
+/// distinct members remain distinct. With less than 33 bytes, the MD5 is cut. The result is the
+/// same in every shard and process.
 #[cold]
 fn shortened(member: &[u8], bytes: usize) -> Vec<u8> {
     let digest = Md5::digest(member);

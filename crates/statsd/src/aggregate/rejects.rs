@@ -1,17 +1,17 @@
-//! Counts of unusable values by reason, with the first few lines of each interval.
+//! Counts of unusable values by reason, with the first few lines.
 
 use crate::grammar::{BadLine, RejectReason};
 
-/// Maximum number of lines stored per interval and shard; further lines are only counted.
+/// Maximum number of lines stored; the values of further lines are only counted.
 const RECENT_MAX: usize = 16;
-/// Maximum length of a stored line, in bytes.
+/// Maximum number of bytes of a line that are stored, before they are escaped.
 const LINE_BYTES_MAX: usize = 256;
 
 /// Counts of rejected values by reason, with some of their lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rejects {
     counts: [u64; RejectReason::ALL.len()],
-    /// The first rejected lines of the interval.
+    /// The first rejected lines.
     pub recent: Vec<RejectedLine>,
 }
 

@@ -113,8 +113,8 @@ impl SampleShard {
         }
     }
 
-    /// Allocates a cell for a key that has none of this type; returns the overflow cell if a limit
-    /// is reached. Fails if the key is invalid.
+    /// Allocates a cell for a key that has none of this type; returns the overflow cell if there
+    /// are too many keys. Fails if the key is invalid, too long or has too many tags.
     #[cold]
     fn new_cell(
         &mut self,

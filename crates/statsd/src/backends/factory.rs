@@ -13,10 +13,12 @@ use crate::settings::StatsdSettings;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendOpenError {
-    /// The URL of an `influx` section is invalid, or a file that the section names cannot be used.
+    /// The URL of an `influx` section is invalid, a file that the section names cannot be used, or
+    /// TLS cannot be set up.
     #[error("cannot set up the influx backend")]
     Influx(#[source] EndpointError),
-    /// The URL of an `otlp` section is invalid, or a file that the section names cannot be used.
+    /// The URL of an `otlp` section is invalid, a file that the section names cannot be used, or
+    /// TLS cannot be set up.
     #[error("cannot set up the otlp backend")]
     Otlp(#[source] EndpointError),
     /// The `prometheus` section or its mapping file is invalid, or its address cannot be bound.
@@ -33,7 +35,7 @@ pub enum BackendOpenError {
 ///
 /// # Errors
 ///
-/// Invalid settings, unreadable files, or an address that cannot be bound.
+/// See [`BackendOpenError`].
 pub fn open(
     settings: &StatsdSettings,
     environment: &Environment,

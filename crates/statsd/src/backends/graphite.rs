@@ -28,7 +28,7 @@ use crate::{
 
 /// Status field: values omitted because their names are empty once sanitised.
 const NAMELESS_VALUES: &str = "nameless_values";
-/// Maximum duration of a flush, regardless of the interval.
+/// Maximum time allowed for a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(10);
 /// Maximum wait for Carbon to close the connection after the last byte.
 const HANG_UP_TIMEOUT: Duration = Duration::from_secs(1);

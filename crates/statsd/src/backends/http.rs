@@ -12,7 +12,7 @@ use super::{
 /// The `User-Agent` header.
 pub(super) const AGENT: &str = "howdah-statsd";
 
-/// Maximum duration of a flush, regardless of the interval.
+/// Maximum time allowed for a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(10);
 
 /// A sender that posts batches to an HTTP endpoint, and spools them while the endpoint is

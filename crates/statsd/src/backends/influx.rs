@@ -37,7 +37,7 @@ impl InfluxBackend {
     ///
     /// # Errors
     ///
-    /// The URL is invalid, or a file cannot be read.
+    /// See [`EndpointError`].
     pub fn new(settings: &settings::InfluxSettings) -> Result<Self, EndpointError> {
         let mut headers = Headers::from_iter(authorization("Token", settings.token_file.as_ref())?);
         headers.push(("Content-Type", "text/plain; charset=utf-8".to_owned()));

@@ -2,7 +2,7 @@
 //!
 //! Counters become monotonic sums, timers exponential histograms (in seconds if sent in
 //! milliseconds), gauges and set sizes gauges; tags become attributes. Sums and histograms start
-//! when their key was first received or, with delta temporality, one interval before their end. A
+//! when their key was first collected or, with delta temporality, one interval before their end. A
 //! decremented counter looks like a restart to the receiver, as with any monotonic sum.
 //!
 //! Field numbers are those of opentelemetry-proto 1.x: `metrics/v1/metrics.proto`,
@@ -30,8 +30,8 @@ use crate::{
     sketch::Sketch,
 };
 
-/// Number of data points at which a request is complete. It may have up to twice as many, because a
-/// metric is not split over requests.
+/// Number of data points at which a request is complete, and maximum number of points added to it
+/// at once. So it may have almost twice as many.
 const POINTS_PER_REQUEST: usize = 5_000;
 /// Maximum number of buckets on one side of a histogram, as in OpenTelemetry's own libraries.
 const BUCKETS_MAX: usize = 160;
@@ -50,7 +50,7 @@ impl OtlpBackend {
     ///
     /// # Errors
     ///
-    /// The URL is invalid, or a file cannot be read.
+    /// See [`EndpointError`].
     pub fn new(settings: &settings::OtlpSettings) -> Result<Self, EndpointError> {
         let mut headers =
             Headers::from_iter(authorization("Bearer", settings.token_file.as_ref())?);

@@ -1,7 +1,7 @@
 //! [`Outbox`]: a bounded spool of batches for a receiver, with retry pauses.
 //!
 //! A flush is rendered in batches of about a megabyte. Each is sent as soon as it is rendered,
-//! after the spooled ones, so a flush is never in memory as a whole. While the receiver is
+//! after the spooled ones, so a flush need not be in memory as a whole. While the receiver is
 //! unreachable, batches are spooled; beyond the limit the oldest are dropped and their values
 //! counted as lost. The pause between attempts doubles, so that a recovering receiver is not
 //! overrun.
@@ -51,7 +51,7 @@ pub(super) type BatchSink<'s> = &'s mut dyn FnMut(ValueBatch);
 
 /// The reason why a batch could not be sent.
 pub(super) trait SendError: Error + Send + Sync + 'static {
-    /// Whether the receiver will never accept this batch, so that resending is pointless.
+    /// Whether the receiver refused the batch in such a way that it is not sent again.
     fn is_refusal(&self) -> bool;
 
     /// Returns the number of values of a refused batch that the receiver did not accept.

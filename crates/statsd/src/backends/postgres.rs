@@ -9,8 +9,8 @@
 //!
 //! The table with its index, the current partition and the next one are created if missing. Each
 //! batch is one transaction. If the connection breaks during a commit, the next connection queries
-//! the outcome of that transaction (`pg_xact_status`), so a batch is neither lost nor inserted
-//! twice.
+//! the outcome of that transaction (`pg_xact_status`), so that the batch is neither lost nor
+//! inserted twice.
 
 mod rows;
 mod table;
@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{flush::FlushSnapshot, settings};
 
-/// Maximum duration of a flush, regardless of the interval.
+/// Maximum time allowed for a flush, regardless of the interval.
 const BUDGET_MAX: Duration = Duration::from_secs(30);
 /// Minimum time allowed for a flush: creating a table and its partitions takes several round trips.
 const BUDGET_MIN: Duration = Duration::from_secs(5);
@@ -49,7 +49,8 @@ pub struct PostgresBackend {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostgresError {
-    /// The connection string is invalid.
+    /// The connection string, or a service file or environment variable that completes it, is
+    /// invalid.
     #[error("invalid connection string")]
     Connection(#[source] Box<ResolveError>),
     /// The name of the table or of its schema is empty, the name of the table is too long, or there
@@ -79,7 +80,7 @@ impl PostgresBackend {
     ///
     /// # Errors
     ///
-    /// The connection string or the table's name is invalid.
+    /// See [`PostgresError`].
     pub fn new(
         settings: settings::PostgresSettings,
         environment: &Environment,
@@ -278,7 +279,7 @@ enum CopyError {
 }
 
 impl SendError for CopyError {
-    /// Whether the rows caused the error, rather than the state of the server.
+    /// Whether the server refused the batch for a reason that is not known to be temporary.
     fn is_refusal(&self) -> bool {
         let Self::Query(QueryError::Sql(error)) = self else { return false };
         // Connection exception, transaction rollback, invalid transaction state (read-only),

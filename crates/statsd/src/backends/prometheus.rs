@@ -1,7 +1,7 @@
 //! The Prometheus backend: serves `/metrics` in the text format and, on request, in protobuf with
 //! native histograms.
 //!
-//! Counters, sums and buckets are cumulative since the start, regardless of flush resets;
+//! Counters, sums and buckets are cumulative while their series exists, regardless of flush resets;
 //! milliseconds become seconds and tags become labels. Names follow Prometheus' conventions
 //! (`_total`, `_seconds`), or a mapping file in statsd_exporter's format. A scrape waits only for
 //! the lock on the values and does not depend on other backends.
@@ -51,7 +51,7 @@ pub enum PrometheusError {
         /// The requirement that the value violates.
         reason: &'static str,
     },
-    /// The address cannot be bound.
+    /// The address cannot be bound, or the server's thread cannot be started.
     #[error("cannot serve metrics at {address}")]
     Listen {
         /// The configured address.

@@ -30,7 +30,8 @@ pub(crate) struct MetricEntry<S> {
     pub(crate) hits: u64,
     /// Samples since the last key flush.
     pub(crate) key_hits: u64,
-    /// The number of the last flush that included the metric; 0 if none.
+    /// The number of the last flush that included the metric; 0 if none has since it was created,
+    /// or deleted by a command.
     pub(crate) last_flush: u32,
     /// Whether other spellings of the key are merged into this entry; if so, each spelling has its
     /// own entry in the table of variants.

@@ -1,6 +1,6 @@
 //! Formats plain objects, arrays, numbers and strings like Node's `util.inspect`.
 //!
-//! A list is on one line if it is short and has at most three levels. Arrays of more than six
+//! A list is on one line if it is short and has at most three levels. Arrays of more than six short
 //! entries are arranged in columns; of the entries beyond a hundred, only the number is printed.
 //!
 //! Source: the behaviour of Node 20, from which the test expectations were recorded.

@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::ProxyState;
 
-/// Minimum time between two checks, however many datagrams are refused.
+/// Time from a check to the next if datagrams were refused, unless the check interval is shorter.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Number of bytes of a reply after which no more are read.
 const REPLY_BYTES_MAX: usize = 4096;
@@ -85,7 +85,7 @@ impl CheckSchedule {
     }
 }
 
-/// Checks all nodes at each interval until stopped.
+/// Checks all nodes at each interval and on request, until stopped.
 pub(super) fn run(shared: &Arc<ProxyState>) {
     loop {
         let deadline = Instant::now() + shared.interval;

@@ -2,8 +2,9 @@
 //!
 //! Each node has about forty points on a circle of 32-bit numbers, the MD5 of `host:port-0`,
 //! `host:port-1`, …; a key is placed at the first point at or after its own MD5. If a node is
-//! removed, only its keys move. The points, including rounding, are those of etsy's proxy (npm's
-//! hashring 3.2 with `replicas: 0`), so that both proxies send a key to the same server.
+//! removed, hardly any keys but its own move. The points, including rounding, are those of etsy's
+//! proxy (npm's hashring 3.2 with `replicas: 0`), so that both proxies send a key to the same
+//! server.
 
 use std::collections::BTreeSet;
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The decision when to read the socket again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadDecision {
-    /// Read immediately, because more packets are waiting.
+    /// Read immediately, because more packets may be waiting.
     ReadNow,
     /// Let packets accumulate for this long before the next read.
     Pause(Duration),
@@ -26,7 +26,7 @@ pub(crate) enum ReadDecision {
 /// A pacer of one socket's reader, which measures the rate of received packets.
 #[derive(Debug)]
 pub(crate) struct BatchPacer {
-    /// The longest pause in which the socket's buffer cannot overflow.
+    /// The longest pause, in which the socket's buffer is not expected to overflow.
     pause_max: Duration,
     /// Start of the current measurement window.
     since: Instant,

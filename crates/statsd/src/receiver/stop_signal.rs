@@ -29,7 +29,7 @@ impl StopSignal {
     ///
     /// # Errors
     ///
-    /// The process is out of file descriptors.
+    /// The eventfd cannot be created.
     pub(crate) fn new() -> io::Result<Self> {
         let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { requested: AtomicBool::new(false), deadline: OnceLock::new(), signal })

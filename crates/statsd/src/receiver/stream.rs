@@ -17,7 +17,7 @@ use super::{
     stop_signal::StopSignal,
 };
 
-/// Bytes read from a connection at once.
+/// Maximum number of bytes read from a connection at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// The reader of the connections of all stream listeners, which runs until the stop signal.
@@ -60,7 +60,7 @@ impl StreamReader {
     ///
     /// # Errors
     ///
-    /// The process is out of file descriptors.
+    /// The epoll set cannot be created, or a socket cannot be registered with it.
     pub(crate) fn new(
         listeners: Vec<StreamListener>,
         stop: Arc<StopSignal>,

@@ -65,7 +65,8 @@ impl PacketBatch {
     }
 
     /// Receives packets without blocking, up to the capacity, and returns their number; 0 if the
-    /// socket's buffer is empty. Replaces the previously received packets.
+    /// socket's buffer is empty or the call was interrupted. Replaces the previously received
+    /// packets.
     ///
     /// # Errors
     ///
@@ -178,7 +179,7 @@ impl SocketMemory {
 ///
 /// # Errors
 ///
-/// The kernel has no memory for the filter.
+/// The kernel refuses the filter, for example for lack of memory.
 pub(crate) fn refuse_packets(socket: impl AsFd) -> io::Result<()> {
     // `ret #0`: accept zero bytes of every packet.
     let mut program =

@@ -53,8 +53,8 @@ impl FlushClock {
         Some(Duration::from_millis(lag))
     }
 
-    /// Returns the next scheduled time after `now_ms`, in etsy's dialect at least half an interval
-    /// after it.
+    /// Returns the next scheduled time after `now_ms`, except in the Perl dialect at least half an
+    /// interval after it.
     fn next_after(&self, now_ms: u64) -> u64 {
         let since = now_ms.saturating_sub(self.phase_ms);
         let half = if self.rounds_start { self.interval_ms / 2 } else { 0 };

@@ -37,7 +37,7 @@ pub(crate) struct CoreParts {
     /// The lines that the management command `config` displays.
     pub(crate) config_lines: Vec<String>,
     pub(crate) ledger: Arc<dyn LossLedger>,
-    /// The status of each backend, in the order of the settings.
+    /// The status of each backend, in the order of [`super::ServerParts::backends`].
     pub(crate) statuses: Vec<(&'static str, BackendStatus)>,
     pub(crate) repeater: Option<PacketRepeater>,
     pub(crate) proxy: Option<StatsdProxy>,
@@ -79,7 +79,7 @@ impl ServerCore {
         self.registry.lock()
     }
 
-    /// Locks the registry after collecting everything received so far.
+    /// Locks the registry, and collects everything received so far into it.
     pub(crate) fn running_interval(&self) -> MutexGuard<'_, KeyRegistry> {
         let mut registry = self.registry();
         registry.collect(SystemTime::now());
@@ -111,8 +111,8 @@ impl ServerCore {
         &*self.ledger
     }
 
-    /// Returns the status of each backend, in the order of the settings, followed by those of the
-    /// repeater and the proxy, if configured.
+    /// Returns the status of each backend, followed by those of the repeater and the proxy, if
+    /// configured.
     pub(crate) fn statuses(&self) -> Vec<(&'static str, BackendStatus)> {
         let repeater = self.repeater.lock();
         let repeater = repeater.as_ref().map(|repeater| ("repeater", repeater.status()));

@@ -31,7 +31,7 @@ impl PacketObserver for ObserverList {
     }
 }
 
-/// The observer for the setting `dump-messages`, which logs every metric line.
+/// The observer for the setting `dump-messages`, which logs every non-empty line.
 struct PacketDump;
 
 impl PacketObserver for PacketDump {

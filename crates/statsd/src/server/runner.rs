@@ -251,7 +251,7 @@ impl PendingFinish {
         match self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some((self.name, why)),
-            Err(_) => Some((self.name, "the backend did not finish in time".to_owned())),
+            Err(_) => Some((self.name, "the backend did not finish".to_owned())),
         }
     }
 }

@@ -42,7 +42,8 @@ pub struct GraphiteSettings {
     /// Use the legacy prefixes `stats.`, `stats_counts.`, `stats.timers.`, `stats.gauges.`,
     /// `stats.sets.` instead of the ones below.
     pub legacy_namespace: bool,
-    /// First level of all names; omitted if empty. Only without the legacy namespace.
+    /// First level of all names; omitted if empty. This and the prefixes below apply only without
+    /// the legacy namespace.
     pub global_prefix: String,
     /// Second level of counters; omitted if empty.
     pub prefix_counter: String,
@@ -166,7 +167,7 @@ pub struct PrometheusSettings {
     /// Series idle for this long are removed; never if zero.
     #[serde(deserialize_with = "super::duration")]
     pub ttl: Duration,
-    /// Maximum series; values of further ones are dropped and counted.
+    /// Maximum number of keys with series; values of further ones are dropped and counted.
     pub series_max: usize,
 }
 

@@ -35,7 +35,7 @@ pub struct SettingsDiagnostic {
     /// The line, from 1; 0 if unknown.
     pub line: usize,
     /// The key with its path, `graphite.legacyNamespace`; empty if the message does not concern a
-    /// key.
+    /// key, or already names it.
     pub key: String,
     /// The text of the error or warning.
     pub text: String,
@@ -53,7 +53,7 @@ impl fmt::Display for SettingsDiagnostic {
     }
 }
 
-/// All errors of a settings file.
+/// The errors found in a settings file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SettingsErrors(pub Vec<SettingsDiagnostic>);
 

@@ -56,7 +56,7 @@ pub(crate) struct LiteralSyntaxError {
     pub(crate) reason: String,
 }
 
-/// Maximum nesting of objects and lists; real files have fewer than five levels.
+/// Maximum nesting of values; real files have fewer than five levels.
 const DEPTH_MAX: usize = 32;
 
 /// The environment available to expressions in a file.

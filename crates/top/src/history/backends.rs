@@ -40,7 +40,7 @@ const BLOCKED_SINCE: usize = 20;
 const CLIENT_PORT: usize = 21;
 const FIELDS: usize = 22;
 
-/// Fields that are timestamps of the server's clock, as a bit mask.
+/// Fields with timestamps of the server's clock that change during a session, as a bit mask.
 const TIMESTAMP_FIELDS: u64 =
     1 << TRANSACTION_STARTED | 1 << QUERY_STARTED | 1 << STATE_CHANGED | 1 << BLOCKED_SINCE;
 

@@ -37,7 +37,7 @@ pub(super) struct FrameHeader {
     pub(super) kind: FrameKind,
     pub(super) stream: u64,
     pub(super) at_us: i64,
-    /// Length of the header in bytes; the compressed data follows.
+    /// Length of the header in bytes; the frame's data follows.
     pub(super) bytes: usize,
 }
 

@@ -38,7 +38,7 @@ pub(super) struct FrameWriter {
     pooled: Vec<pooled_clients::ClientFields>,
     figures: FrameFigures,
     server: Option<(Arc<ServerInfo>, Arc<[MissingPrivilege]>)>,
-    /// Number of sessions and view rows encoded in this segment.
+    /// Number of sessions, view rows and pooler clients encoded in this segment.
     pub(super) rows: usize,
 }
 

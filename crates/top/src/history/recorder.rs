@@ -21,7 +21,7 @@ use crate::waits::WaitSecond;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecorderError {
-    /// Opening, writing or syncing the file failed.
+    /// Opening, locking, reading, writing, syncing or compacting the file failed.
     #[error("cannot record to {}", path.display())]
     Io {
         /// Path of the recording.
@@ -30,7 +30,10 @@ pub enum RecorderError {
         source: io::Error,
     },
     /// The file is not a recording, or has another format version. It is left unchanged.
-    #[error("{} is not a howdah top recording: name another file", path.display())]
+    #[error(
+        "{} is not a howdah top recording, or was written by a later version: name another file",
+        path.display()
+    )]
     Foreign {
         /// Path of the recording.
         path: PathBuf,
@@ -46,8 +49,8 @@ pub enum RecorderError {
     Pack(#[source] io::Error),
 }
 
-/// Maximum time that written data stays unsynced. The first frame after this time syncs the file,
-/// so a slow disk delays one sample per interval, not every sample.
+/// Time after which the next frame syncs the file, so that a slow disk delays one sample per
+/// interval, not every sample.
 const SYNC_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A recording that is appended to frame by frame. After a kill, all frames but the last are
@@ -68,7 +71,7 @@ pub struct HistoryRecorder {
     /// Servers whose current segment was started by this recorder. A segment that another process
     /// started cannot be continued, because its compressor state is lost.
     started: BTreeSet<u64>,
-    /// Time at which the file was last synced to disk.
+    /// Time of the last attempt to sync the file, or of opening it.
     synced_at: Instant,
     is_finished: bool,
 }
@@ -321,7 +324,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a file with an exclusive lock.
+/// Opens or creates a file, and locks it exclusively.
 fn open_locked(path: &Path) -> Result<File, RecorderError> {
     let io = |source| RecorderError::Io { path: path.to_owned(), source };
     loop {

@@ -34,7 +34,7 @@ pub enum OpenRecordingError {
         path: PathBuf,
     },
     /// The file is a recording, but has no readable samples.
-    #[error("{} contains no samples yet", path.display())]
+    #[error("{} contains no readable samples", path.display())]
     Empty {
         /// Path of the recording.
         path: PathBuf,
@@ -46,7 +46,8 @@ pub enum OpenRecordingError {
 pub struct RecordingGap {
     /// Total number of bytes without a valid frame.
     pub bytes: u64,
-    /// Number of contiguous runs of such bytes.
+    /// Number of runs of such bytes, each of which ends before a frame marker or at the end of the
+    /// file.
     pub runs: u64,
 }
 
@@ -181,7 +182,7 @@ pub(super) enum ScanItem<'a> {
 /// Number of bytes that are read from the file at a time.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Passes all frames and gaps of a file to `visit`.
+/// Passes all frames of known kinds, and all gaps, of a file to `visit`.
 pub(super) fn scan(file: &File, mut visit: impl FnMut(ScanItem<'_>)) -> io::Result<()> {
     let end = file.metadata()?.len();
     let mut window = FileWindow { file, end, from: 0, bytes: Vec::new() };

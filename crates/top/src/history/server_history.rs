@@ -23,7 +23,8 @@ const SEGMENT_FRAMES_MAX: usize = 120;
 const SEGMENT_ROWS_MAX: usize = 50_000;
 const SEGMENT_BYTES_MAX: usize = 4 << 20;
 
-/// Maximum age, in microseconds, of a view sample that is shown with a past state.
+/// Age, in microseconds, from which earlier segments are no longer searched for a view sample to
+/// show with a past state.
 const VIEW_AGE_MAX_US: i64 = 300_000_000;
 
 /// Encodes and compresses frames.
@@ -301,7 +302,8 @@ impl ServerHistory {
         Some(moments[at])
     }
 
-    /// Returns the state at `at_us`, with the named view unless its last sample is too old.
+    /// Returns the state at `at_us`, with the named view unless its last sample is too old; `None`
+    /// if the history starts later.
     pub(super) fn at(
         &self,
         at_us: i64,

@@ -26,7 +26,7 @@ impl Model {
         self.confirm(plan);
     }
 
-    /// Opens the confirmation page; reports if no session matches.
+    /// Opens the confirmation page, or reports why there is nothing to confirm.
     pub(super) fn confirm(&mut self, plan: Option<SignalPlan>) {
         match plan {
             Some(plan) if plan.signals.is_empty() && plan.spared.is_empty() => {

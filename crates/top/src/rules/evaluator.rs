@@ -24,7 +24,7 @@ pub struct Alert {
     pub subject: RuleSubject,
     /// Text of the rule.
     pub rule: Arc<str>,
-    /// Value at the most recent evaluation, in the unit `measure`.
+    /// Most recent value above the one at which the alert ends, in the unit `measure`.
     pub value: f64,
     /// Threshold above which the rule starts an alert.
     pub threshold: f64,
@@ -37,7 +37,7 @@ pub struct Alert {
     pub sampled_us: Option<i64>,
 }
 
-/// A session as shown in notifications.
+/// A session as shown with an alert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
     /// Process id of the session's backend.

@@ -112,9 +112,10 @@ fn server_value(rule: &AlertRule, snapshot: &ServerSnapshot) -> Option<f64> {
     }
 }
 
-/// Returns the value that a rule measures for one session; `None` if the rule does not apply to
-/// it. Rules about the durations of queries and transactions skip parallel workers, whose leader is
-/// reported, and walsenders, which run forever.
+/// Returns the value that a rule measures for one session; `None` if the rule does not apply to it,
+/// or the value is unknown or not above the level at which the alert ends. Rules about the
+/// durations of queries and transactions skip parallel workers, whose leader is reported, and
+/// walsenders, which run forever.
 fn session_value(
     rule: &AlertRule,
     snapshot: &ServerSnapshot,

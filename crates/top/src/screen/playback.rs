@@ -6,8 +6,8 @@ use ratatui::text::Line;
 use super::Theme;
 use crate::{Model, units::format_duration};
 
-/// Returns the line with the time of the displayed sample and the keys that change it, padded to
-/// the terminal's width; `None` if the present is displayed.
+/// Returns the line with the displayed time and the keys that change it, padded to the terminal's
+/// width; `None` if the present is displayed.
 pub(super) fn line(model: &Model, theme: &Theme, width: u16) -> Option<Line<'static>> {
     let past = model.past.as_ref()?;
     let moment = Timestamp::from_microsecond(past.at_us).unwrap_or_default();

@@ -30,7 +30,8 @@ pub struct WebhookMessage {
     pub id: String,
     /// The events to report, oldest first.
     pub events: Vec<WebhookEvent>,
-    /// Number of earlier events dropped because the queue was full or their message was given up.
+    /// Number of events that were dropped and not reported yet, because the queue was full or their
+    /// message was given up.
     pub dropped: u64,
 }
 
@@ -86,7 +87,7 @@ impl WebhookMessage {
             let _ = writeln!(text, "… and {more} more");
         }
         if self.dropped > 0 {
-            let _ = writeln!(text, "{} older events were dropped", self.dropped);
+            let _ = writeln!(text, "{} other events were dropped", self.dropped);
         }
         text
     }
@@ -273,7 +274,7 @@ mod tests {
         let body = rendered(&many, &WebhookFormat::Slack);
         let text = body["text"].as_str().unwrap();
         assert!(text.starts_with("37 events:\nSlow postgres query"), "{text}");
-        assert!(text.ends_with("… and 27 more\n5 older events were dropped\n"), "{text}");
+        assert!(text.ends_with("… and 27 more\n5 other events were dropped\n"), "{text}");
         let long = rendered(
             &message(vec![WebhookEvent::Slow(slow(&"x".repeat(100_000)))]),
             &WebhookFormat::Slack,

@@ -68,7 +68,8 @@ struct SenderQueue {
     is_sending: bool,
     /// Description of the last failed attempt, in one sentence; `None` once a message is accepted.
     problem: Option<String>,
-    /// Set on shutdown: the thread ends once the queue is empty, and at this time at the latest.
+    /// Set on shutdown: the thread ends once the queue is empty, and starts no attempt after this
+    /// time.
     deadline: Option<Instant>,
 }
 
@@ -98,7 +99,8 @@ impl WebhookSender {
         self.shared.changed.notify_all();
     }
 
-    /// Returns a description of the last failed attempt; `None` if a message was accepted since.
+    /// Returns a description of the last failed attempt; `None` if there was none, or if a message
+    /// was accepted since.
     pub fn problem(&self) -> Option<String> {
         self.shared.state().problem.clone()
     }
@@ -256,7 +258,8 @@ fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + share / 2.0)
 }
 
-/// Returns a message id: 32 random hexadecimal digits.
+/// Returns a message id: 32 random hexadecimal digits, or the time if no random numbers are
+/// available.
 fn id() -> String {
     let mut bytes = [0; 16];
     if SystemRandom::new().fill(&mut bytes).is_err() {

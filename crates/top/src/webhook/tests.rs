@@ -167,7 +167,7 @@ fn refused_message_is_dropped_and_reported() {
     webhook_sender.notify([slow(8)]);
     let text = next(&requests).body["text"].as_str().unwrap().to_owned();
     assert!(
-        text.contains("Query ID 8") && text.ends_with("1 older events were dropped\n"),
+        text.contains("Query ID 8") && text.ends_with("1 other events were dropped\n"),
         "{text}"
     );
     webhook_sender.finish(Duration::from_secs(30));

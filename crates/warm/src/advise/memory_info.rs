@@ -25,8 +25,8 @@ pub struct MemoryInfo {
     pub max_connections: u64,
     /// Buffer hits and buffer reads in all databases since the last statistics reset.
     pub hits_and_reads: (u64, u64),
-    /// The 10,000 largest relations of the database, with their pages as of the last `VACUUM` or
-    /// `ANALYZE`.
+    /// The largest tables and indexes of the database, at most 10,000, with their pages as of the
+    /// last `VACUUM` or `ANALYZE`.
     pub relations: Vec<(RelationName, u64)>,
 }
 

@@ -23,7 +23,7 @@ pub enum BenchmarkError {
     Query {
         /// Purpose of the statement, as an infinitive: `fill the tables`.
         step: &'static str,
-        /// The server's error.
+        /// Why the statement failed.
         source: QueryError,
     },
     /// The command that restarts the server could not be run.

@@ -42,7 +42,7 @@ pub struct Benchmark {
     pub step: Duration,
     /// Exponent of Zipf's law for the rows that are read; `None` is a uniform distribution.
     pub skew: Option<f64>,
-    /// The part of the operating system's cache to drop before each measurement.
+    /// The part of the operating system's cache to drop at each restart.
     pub drop_caches: DropCaches,
     /// Options for the load by Howdah.
     pub load: LoadOptions,
@@ -53,7 +53,8 @@ pub struct Benchmark {
 /// The part of the operating system's cache that is made cold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DropCaches {
-    /// Drop the server's data files; other processes on the host keep theirs cached.
+    /// Drop the server's data files, if they are on this host and readable; other processes keep
+    /// theirs cached.
     #[default]
     Files,
     /// Drop the whole cache, for all processes on the host. Needs root.
@@ -95,9 +96,9 @@ pub struct BenchmarkResults {
     pub steady: f64,
     /// 99th percentile of the latency before the restarts, in microseconds.
     pub steady_p99_us: u64,
-    /// One run per method, in the order of measurement.
+    /// One run per method that was not skipped, in the order of measurement.
     pub runs: Vec<BenchmarkRun>,
-    /// Reasons for skipped methods, and how the operating system's cache was made cold.
+    /// Reasons for skipped methods, and what was done to the operating system's cache.
     pub notes: Vec<String>,
 }
 
@@ -121,13 +122,12 @@ pub struct BenchmarkRun {
 /// Time and resources that were used for warming.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmingCost {
-    /// Time from when the server accepted connections until everything was loaded, or until the
-    /// measurement ended.
+    /// Time from the start of the measurement until warming finished or was stopped.
     pub wall: Duration,
     /// Whether warming finished during the measurement.
     pub is_done: bool,
-    /// CPU time of the server's processes except the client's backend; `None` if the processes are
-    /// not accessible.
+    /// CPU time of the server's processes, without the backends of the client and of the session
+    /// that observes autoprewarm; `None` if the processes are not accessible.
     pub server_cpu: Option<Duration>,
     /// CPU time of the benchmark's own threads except the client's.
     pub own_cpu: Duration,
@@ -136,8 +136,8 @@ pub struct WarmingCost {
     pub read_bytes: Option<u64>,
     /// Share of the image that is resident at the end, 0 to 1, if it was measured.
     pub resident_share: Option<f64>,
-    /// Time until a tenth of the planned pages was loaded or skipped; `None` for autoprewarm, or if
-    /// that was not reached.
+    /// Time from the start of the measurement until a tenth of the planned pages was loaded or
+    /// skipped; `None` for autoprewarm, or if that was not reached.
     pub tenth_at: Option<Duration>,
 }
 
@@ -271,8 +271,8 @@ impl Benchmark {
         if self.stop.load(Ordering::Relaxed) { Err(BenchmarkError::Interrupted) } else { Ok(()) }
     }
 
-    /// Measures one method right after the restart: one thread loads the image or observes
-    /// autoprewarm while the client reads.
+    /// Measures one method right after the restart. While the client reads, another thread loads
+    /// the image or observes autoprewarm, if that is the method.
     fn run_method(
         &self,
         method: WarmMethod,
@@ -362,8 +362,8 @@ impl WarmingContext<'_> {
         Ok(self.cost_since(&before, None, wall, !report.is_cut_short, share, tenth_at))
     }
 
-    /// Waits until autoprewarm's workers have exited. Its leader, which stays, starts one worker
-    /// per database, one after another.
+    /// Waits until autoprewarm's workers have exited, or the measurement ends. Its leader, which
+    /// stays, starts one worker per database, one after another.
     fn wait_for_autoprewarm(&self) -> Result<WarmingCost, BenchmarkError> {
         const POLL_INTERVAL: Duration = Duration::from_millis(50);
         /// Number of polls without a worker after which autoprewarm is considered finished.
@@ -431,12 +431,13 @@ impl WarmingContext<'_> {
     }
 }
 
-/// Records when a tenth of the pages was loaded, and stops the load when the measurement ends.
+/// Records when a tenth of the planned pages was loaded or skipped, and stops the load when the
+/// measurement ends.
 struct TenthObserver<'a> {
     context: &'a WarmingContext<'a>,
     planned: AtomicU64,
     done: AtomicU64,
-    /// Time when a tenth was loaded, in microseconds since the start; 0 until then.
+    /// Time when a tenth was reached, in microseconds since the start; 0 until then.
     tenth: AtomicU64,
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn server_usage(postmaster: OsProcess) -> io::Result<ResourceUsage> {
         .fold(postmaster_usage, sum))
 }
 
-/// Returns the usage of one process; zero if it no longer exists.
+/// Returns the usage of one process; zero without a `pid`, or if the usage cannot be read.
 pub(crate) fn process_usage(pid: Option<i32>) -> ResourceUsage {
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
     pid.and_then(|pid| read_process(pid, ExitedChildren::Exclude).ok()).unwrap_or_default()

@@ -124,7 +124,7 @@ impl ServerUnderTest {
         &self.target
     }
 
-    /// Returns the postmaster of the server, if it runs on this host.
+    /// Returns the postmaster of the server, if it runs on this host and may be inspected.
     pub(crate) fn postmaster(&self) -> Option<OsProcess> {
         match &self.control {
             ServerControl::Temporary(cluster) => OsProcess::from_pid(cluster.pid()?).ok(),

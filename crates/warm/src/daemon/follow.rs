@@ -30,7 +30,8 @@ pub struct FollowSettings {
     /// The servers, in any order: the primary is determined in each round.
     pub servers: Vec<ConnectTarget>,
     /// Time from the start of one round to the start of the next, unless a round takes longer.
-    /// Without a primary, the next round starts after five seconds if that is sooner.
+    /// Unless there is exactly one primary, the next round starts after five seconds if that is
+    /// sooner.
     pub interval: Duration,
     /// Source from which the primary's cached pages are read.
     pub source: DumpSource,

@@ -17,8 +17,8 @@ use crate::daemon::watch::WatchError;
 /// File name of the newest image; older ones are `newest.cache.1` and so on.
 pub(crate) const NEWEST_FILE: &str = "newest.cache";
 
-/// File name of an image that could be loaded only in part, or not at all. It is retained until the
-/// cache is at least 90 % as full as when the image was taken.
+/// File name of an image that could be loaded only in part, or not at all. It is retained until a
+/// newer image has about as many pages, or fills nearly all of the server's buffers.
 pub(crate) const ASIDE_FILE: &str = "aside.cache";
 
 /// An image folder, locked as long as this value lives.

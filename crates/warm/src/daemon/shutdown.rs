@@ -32,14 +32,14 @@ impl ShutdownSignal {
     ///
     /// # Errors
     ///
-    /// The process has no file descriptor left.
+    /// No file descriptors are left.
     pub fn pair() -> io::Result<(ShutdownHandle, Self)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((ShutdownHandle(theirs), Self { stream: ours }))
     }
 
-    /// Creates a signal that fires when `stream` becomes readable or is closed. The stream is never
-    /// read, so the signal stays set.
+    /// Creates a signal that fires when `stream` becomes readable or its other end is closed. The
+    /// stream is never read, so the signal stays set.
     pub fn from_stream(stream: UnixStream) -> Self {
         Self { stream }
     }

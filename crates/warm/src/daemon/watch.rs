@@ -15,10 +15,11 @@
 //! taken after the shutdown has begun. A remote server is checked every few seconds over a new
 //! connection. No connection is kept open, because a smart shutdown would wait for it.
 //!
-//! Dumps start only after the newest image was loaded, so that an image of a cold cache does not
-//! replace it. If that load failed or restored less than [`WARM_SHARE_MIN`] (for example because of
-//! a missing privilege or a lock), the image is also saved as `aside.cache`, which is loaded after
-//! the newest image at each restart, until the cache is as full as it was.
+//! Dumps start only after the newest image was loaded or that failed for good, so that an image of
+//! a cold cache does not replace it. If the load failed or restored less than [`WARM_SHARE_MIN`]
+//! (for example because of a missing privilege or a lock), the image is also saved as
+//! `aside.cache`, unless that has more pages already. It is loaded after the newest image at each
+//! restart, until the cache is nearly as full as it was.
 
 mod postmaster;
 mod reachable_server;
@@ -76,7 +77,7 @@ pub struct WatchSettings {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchError {
-    /// The folder cannot be created or written.
+    /// The folder cannot be created, written or locked.
     #[error("cannot use the folder {}", folder.display())]
     Folder {
         /// The folder for images.
@@ -90,15 +91,18 @@ pub enum WatchError {
         /// The folder for images.
         folder: PathBuf,
     },
-    /// Images are requested only at shutdown, and the server's memory cannot be read.
-    #[error("images only at shutdown require the server's memory, which cannot be read: {reason}")]
+    /// Images are requested only at shutdown, and the server's memory cannot be read, or is not the
+    /// requested source.
+    #[error(
+        "images only at shutdown require the server's memory, which is not available: {reason}"
+    )]
     UnreadableMemory {
-        /// Why the memory cannot be read.
+        /// Why the memory is not read.
         reason: String,
     },
 }
 
-/// Interval between checks of whether a remote server has restarted.
+/// Interval between checks of whether a server whose postmaster is not observed has restarted.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Initial interval of connection attempts to an unreachable server. It doubles up to the maximum.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -110,7 +114,7 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(300);
 const SHUTDOWN_DUMP_INTERVAL: Duration = Duration::from_secs(1);
 /// A cache counts as warm again if this share of the image is resident, 0 to 1.
 const WARM_SHARE_MIN: f64 = 0.9;
-/// Maximum attempts to load an image after one start of the server, if connections fail.
+/// Maximum attempts to load an image after one start of the server, if connections or queries fail.
 const LOAD_ATTEMPTS_MAX: u32 = 5;
 
 /// Watches a server until `stop` fires.
@@ -118,7 +122,7 @@ const LOAD_ATTEMPTS_MAX: u32 = 5;
 /// # Errors
 ///
 /// The folder cannot be used, or images only at shutdown are requested and the server's memory
-/// cannot be read. The latter is checked at each connection. Other failures are logged, and
+/// is not available. The latter is checked at each connection. Other failures are logged, and
 /// watching continues.
 pub fn watch(
     settings: &WatchSettings,
@@ -159,8 +163,8 @@ struct WatchDaemon<'a> {
     /// The newest image. It is loaded after a restart, and provides the names of relations when the
     /// server cannot be queried.
     newest: Option<CacheImage>,
-    /// An image that was only partly loaded, retained until the cache is as full as when it was
-    /// taken.
+    /// An image that was not loaded completely, retained until the cache is nearly as full as when
+    /// it was taken.
     aside: Option<CacheImage>,
     data_dir: Option<PathBuf>,
     /// The start of the server for which files were read ahead: process id and start time.
@@ -236,8 +240,9 @@ impl WatchDaemon<'_> {
         Ok(())
     }
 
-    /// Loads the newest image if the server's cache was emptied after it was taken. Returns `false`
-    /// if a new connection to the server is needed.
+    /// Loads the newest image, and then `aside.cache`, if the server's cache was emptied after the
+    /// newest image was taken. Returns `false` if this did not finish, so that the server must be
+    /// connected to again.
     fn warm_up(&mut self, server: &ReachableServer) -> bool {
         self.is_cold = false;
         let Some(image) = &self.newest else { return true };
@@ -299,9 +304,9 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// Evaluates a load of the newest image. If too little of the image is in the cache afterwards,
-    /// saves the image as `aside.cache`, because later images will replace it; but an `aside.cache`
-    /// with more pages stays.
+    /// Evaluates a load of the newest image, unless the load will be retried. If too little of the
+    /// image is in the cache afterwards, saves the image as `aside.cache`, because later images
+    /// will replace it; but an `aside.cache` with more pages stays.
     fn evaluate_load(&mut self, result: Result<f64, LoadFailure>, attempts: u32) {
         let share = match result {
             Ok(share) => share,
@@ -387,8 +392,8 @@ impl WatchDaemon<'_> {
 
     /// Returns the time of the first image after a connection; `None` if there is an image and
     /// others are taken only at shutdown. The first image is taken immediately, because a shutdown
-    /// image takes the names and lengths of relations from the previous image. Only a cold cache
-    /// gets one interval to fill first.
+    /// image takes the names and lengths of relations from the previous image. Only if loading the
+    /// newest image has failed does the cache get one interval to fill first.
     fn first_dump(&self) -> Option<Instant> {
         let now = Instant::now();
         match (&self.newest, self.settings.interval) {
@@ -577,7 +582,7 @@ struct LoadFailure {
 enum StatusChange {
     Unchanged,
     Stopping,
-    /// The server has stopped or restarted, or is starting.
+    /// The server is unreachable or starting, or has restarted.
     Down,
 }
 

@@ -12,7 +12,8 @@ use crate::image::{Fork, QualifiedName, RelationFile, RelationName};
 pub(super) struct CatalogRelation {
     pub(super) name: RelationName,
     pub(super) is_logged: bool,
-    /// Pages of each fork, by fork number. `None` if the relation is locked or was dropped.
+    /// Pages of each fork, by fork number. `None` if the relation was dropped, or if lengths were
+    /// not queried because of a locked relation.
     pub(super) lengths: [Option<u32>; Fork::ALL.len()],
 }
 

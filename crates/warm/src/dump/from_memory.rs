@@ -18,7 +18,7 @@ pub enum NotLocal {
     /// The session's backend is not a process of this host.
     #[error("the server is not on this host, or runs in a container's own namespace")]
     Elsewhere,
-    /// The server is local but cannot be inspected.
+    /// The server's processes cannot be inspected, or its memory cannot be read.
     #[error(transparent)]
     Unreadable(#[from] InspectError),
     /// The server could not be queried.
@@ -89,7 +89,7 @@ impl ForkTable {
 ///
 /// # Errors
 ///
-/// The server runs elsewhere, or cannot be inspected.
+/// The server runs elsewhere, or cannot be queried or inspected.
 pub fn local_server(client: &mut Client) -> Result<RunningServer, NotLocal> {
     let pid =
         client.process_id().and_then(|pid| u32::try_from(pid).ok()).ok_or(NotLocal::Elsewhere)?;

@@ -17,7 +17,7 @@ use super::{
 #[non_exhaustive]
 pub enum BodyError {
     /// The magic number is missing, or the file is shorter than a header.
-    #[error("it does not start with the magic number of a cache image")]
+    #[error("it does not start with the header of a cache image")]
     NotAnImage,
     /// The format has another version, usually a later one.
     #[error("its format has version {found}; this howdah reads up to version {known}")]
@@ -52,8 +52,8 @@ pub enum BodyError {
     /// A number is out of range.
     #[error("a number in it is out of range")]
     NumberOutOfRange,
-    /// Two counts contradict each other.
-    #[error("its counts contradict each other")]
+    /// A count or size contradicts another one, or the length of the data.
+    #[error("a count or size in it does not match its contents")]
     InconsistentCounts,
     /// A text is not UTF-8.
     #[error("a name in it is not UTF-8")]

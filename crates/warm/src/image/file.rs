@@ -58,7 +58,8 @@ impl CacheImage {
     ///
     /// # Errors
     ///
-    /// A file cannot be written, e.g. because the disk is full; the old image stays.
+    /// A file cannot be written or renamed, e.g. because the disk is full; the old image stays. Or
+    /// the folder cannot be flushed, after the new image has replaced the old one.
     pub fn save(&self, path: impl AsRef<Path>, generations: Generations) -> Result<(), ImageError> {
         let path = path.as_ref();
         let bytes = self.encode(path)?;
@@ -86,7 +87,7 @@ impl CacheImage {
     ///
     /// # Errors
     ///
-    /// The bytes are not an image, are damaged, or were written by another version.
+    /// The bytes are not an image, are damaged, or have another format version.
     pub fn parse(bytes: &[u8]) -> Result<Self, BodyError> {
         let (head, packed) =
             bytes.split_first_chunk::<HEADER_BYTES>().ok_or(BodyError::NotAnImage)?;
@@ -195,7 +196,7 @@ fn with_suffix(path: &Path, ending: &str) -> PathBuf {
 const MAGIC: &[u8; 8] = b"HOWDAHCI";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 28;
-/// Maximum size of an uncompressed body, enough for 512 million pages, 4 TiB of buffers.
+/// Maximum size of an uncompressed body: two bytes for each of 512 million pages, 4 TiB of buffers.
 const MAX_BODY_BYTES: u64 = 1 << 30;
 const MAX_FILE_BYTES: u64 = MAX_BODY_BYTES;
 /// zstd level, fast enough not to slow down a dump; higher levels save only a few percent.

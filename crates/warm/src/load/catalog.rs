@@ -222,9 +222,9 @@ fn is_session_lost(failure: &QueryFailure) -> bool {
     }
 }
 
-/// Whether the image's file numbers are valid on this server. An image without a system identifier,
-/// such as an autoprewarm file, is useless on other clusters, so it is assumed to belong to this
-/// one.
+/// Whether the image's file numbers are valid on this server. An image without a system identifier
+/// is assumed to be from this cluster; an autoprewarm file, which has no names, could not be loaded
+/// otherwise.
 pub(super) fn is_same_cluster(image: &CacheImage, cluster_info: &ClusterInfo) -> bool {
     let origin = image.origin.system_identifier;
     origin == 0 || origin == cluster_info.system_identifier

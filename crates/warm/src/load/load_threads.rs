@@ -36,10 +36,10 @@ pub(super) struct LoadThreads<'a> {
     pub(super) has_room: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// The result of loading all chunks.
+/// The result of loading chunks.
 pub(super) struct LoadResult {
     pub(super) outcomes: Vec<RelationOutcome>,
-    /// Whether chunks are left because the load was stopped early.
+    /// Whether chunks are left, because the load was stopped early or was a dry run.
     pub(super) is_cut_short: bool,
 }
 

@@ -149,7 +149,7 @@ pub(super) fn is_index_only_scan<'a>(mut plan: impl Iterator<Item = &'a str>, na
 /// Names what can be loaded only by `pg_prewarm`, for messages about pages of a fork.
 pub(super) fn unreachable_by_query(fork: Fork) -> &'static str {
     match fork {
-        Fork::Main => "indexes of this kind",
+        Fork::Main => "relations of this kind",
         Fork::FreeSpaceMap => "free space maps",
         Fork::VisibilityMap => "visibility maps",
         Fork::Init => "init forks",

@@ -19,7 +19,7 @@ pub(super) struct ChunkQueue(Mutex<QueueContents>);
 #[derive(Debug, Default)]
 struct QueueContents {
     classes: BTreeMap<u8, BTreeMap<usize, ChunkRanges>>,
-    /// Chunks to be retried once all others are done.
+    /// Chunks to be retried once all others have been handed out.
     deferred: VecDeque<(usize, LoadChunk)>,
 }
 

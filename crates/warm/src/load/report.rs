@@ -17,7 +17,7 @@ use crate::{
 pub struct LoadReport {
     /// The outcome of each relation, in the order of the image.
     pub outcomes: Vec<RelationOutcome>,
-    /// Whether the load was stopped before everything was loaded.
+    /// Whether pages are left to load, because the load was stopped early or was a dry run.
     pub is_cut_short: bool,
     /// The result of the scan after the load: how much of the plan and of the image is in the
     /// cache.
@@ -45,8 +45,8 @@ pub struct RelationOutcome {
     pub relation: RelationIdentity,
     /// Numbers of the relation's pages, by outcome.
     pub pages: PageCounts,
-    /// Whether the relation was rewritten since the image was taken, or the image is from another
-    /// cluster. If so, blocks were scaled to the length of the relation.
+    /// Whether the relation has another file than in the image, or the image is from another
+    /// cluster. If so, blocks were scaled to the relation's present length, if that is known.
     pub is_rewritten: bool,
     /// The current name, if the relation was found by its file and has another name than in the
     /// image.
@@ -57,7 +57,7 @@ pub struct RelationOutcome {
     pub problem: Option<RelationProblem>,
 }
 
-/// The current name of a relation that was renamed, or whose schema or database was renamed.
+/// The current name of a relation whose name, schema or database has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenamedRelation {
     /// Current name of the database.
@@ -107,12 +107,12 @@ pub enum RelationProblem {
     /// The database does not allow connections.
     #[error("its database does not allow connections")]
     Closed,
-    /// No relation has this name, or this file number if the image has no name for it.
+    /// The relation was not found by its name or file number, or was dropped during the load.
     #[error("no relation has this name or file number")]
     Dropped,
-    /// The image has no name for the relation and is from another cluster, whose file numbers are
-    /// meaningless here.
-    #[error("the image has no name for it and is from another server")]
+    /// The image has no name for the relation or its database, and is from another cluster or
+    /// database, whose file numbers are meaningless here.
+    #[error("the image has no name for it or its database, and is from another server or database")]
     Nameless,
     /// The relation that has this name now is of a kind without storage, such as a view.
     #[error("its name now belongs to a {0}, which has no pages")]
@@ -126,7 +126,7 @@ pub enum RelationProblem {
     /// The role lacks privileges on the relation.
     #[error("{0}")]
     Denied(Box<SqlError>),
-    /// Without `pg_prewarm`, this fork or kind of relation cannot be loaded.
+    /// Without `pg_prewarm`, these pages of the relation cannot be loaded.
     #[error("the extension pg_prewarm is needed to load {0}")]
     NoMethod(&'static str),
     /// The server reported another error.
@@ -135,7 +135,7 @@ pub enum RelationProblem {
     /// Some pages of the relation are corrupted.
     #[error("pages are corrupted: {0}")]
     Damaged(Box<SqlError>),
-    /// The connection was lost repeatedly.
+    /// The connection was lost, or could not be made, repeatedly.
     #[error("the connection was lost repeatedly: {0}")]
     ConnectionLost(Arc<QueryFailure>),
 }

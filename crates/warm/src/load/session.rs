@@ -35,9 +35,9 @@ pub(super) enum ChunkResult {
     Failed(RelationProblem),
     /// The relation ends before the end of the chunk.
     BeyondEnd(Box<SqlError>),
-    /// A page cannot be read; the message, if in English, names it.
+    /// A page is corrupted; the message, if in English, usually names it.
     Damaged(Box<SqlError>),
-    /// The connection was lost before the chunk was loaded.
+    /// The connection was lost or could not be made before the chunk was loaded.
     ConnectionLost(QueryFailure),
 }
 
@@ -169,10 +169,10 @@ impl LoadSession {
         let result = self.client.query_with(method::INDEX_ONLY_SCAN, &[Some(&oid.to_string())])?;
         let cell = |column| result.rows.first()?.text(column);
         let (Some(query), Some(name), Some(is_visible)) = (cell(0), cell(1), cell(2)) else {
-            return Ok(Err("an index on expressions"));
+            return Ok(Err("an index that is invalid or on expressions"));
         };
         if is_visible != "t" {
-            return Ok(Err("an index of a table that was not vacuumed"));
+            return Ok(Err("an index of a table that was not vacuumed recently"));
         }
         let plan = self.client.query(&format!("EXPLAIN (COSTS off) {query}"))?;
         let lines: Vec<_> = plan.iter().flat_map(|result| &result.rows).collect();

@@ -63,20 +63,21 @@ pub enum ScramError {
     /// The server ended the exchange with its own error.
     #[error("SCRAM server error: {0}")]
     Refused(
-        /// The server's error, one of RFC 5802's `server-error-value`s.
+        /// The server's error, RFC 5802's `server-error-value`.
         String,
     ),
     /// The server's signature is wrong: it does not know the password, so it is not the intended
     /// server.
     #[error("SCRAM server does not know the password")]
     ServerUnproven,
-    /// The server stores a different secret for this role than the one the keys are derived from.
+    /// The server's salt or number of iterations differs from that of the keys: the secret that it
+    /// stores for this role is not the one that the keys belong to.
     #[error("SCRAM keys do not match the secret that the server stores")]
     KeyMismatch,
     /// The client's proof is wrong: the client does not know the password.
     #[error("SCRAM client does not know the password")]
     ClientUnproven,
-    /// Client and server do not see the same TLS connection, or disagree on whether to bind,
+    /// Client and server do not see the same TLS connection, or disagree on whether or how to bind,
     /// possibly because of a man in the middle.
     #[error("SCRAM channel binding does not match")]
     ChannelBinding,
@@ -106,7 +107,8 @@ fn text(message: &[u8], first_attribute: u8) -> Result<&str, ScramError> {
     std::str::from_utf8(message).map_err(|_| ScramError::Malformed { attribute: first_attribute })
 }
 
-/// Computes `SaltedPassword` of RFC 5802: equivalent to the password, for this salt.
+/// Computes `SaltedPassword` of RFC 5802: equivalent to the password, for this salt and number of
+/// iterations.
 fn salted_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Zeroizing<[u8; 32]> {
     let prepared = Zeroizing::new(super::saslprep::saslprep(password).into_owned());
     let mut salted = Zeroizing::new([0; 32]);

@@ -70,7 +70,8 @@ impl<'a> Authentication<'a> {
         }
     }
 
-    /// Returns the common name of the method; the keyword of `pg_hba.conf` where it has one.
+    /// Returns a common name of the method: the keyword of `pg_hba.conf`, except for SASL and the
+    /// methods that no supported server uses.
     pub const fn method(&self) -> &'static str {
         match self {
             Self::Ok => "trust",

@@ -1,7 +1,8 @@
 //! Appends a backend's messages to a buffer.
 //!
 //! A function that fails leaves the buffer unchanged. A string that contains a zero byte is an
-//! [`EncodeError::Nul`]; a value may contain any bytes.
+//! [`EncodeError::Nul`]; a value may contain any bytes. A message of 2 GiB or more is an
+//! [`EncodeError::TooLong`].
 
 use super::{ErrorField, FieldDescription, Notification, Severity, TransactionStatus};
 use crate::{
@@ -21,7 +22,7 @@ pub enum Bare {
     CopyDone,
     /// The query string contained no statement.
     EmptyQueryResponse,
-    /// The described statement returns no rows.
+    /// The described statement or portal returns no rows.
     NoData,
     /// Reply to Parse.
     ParseComplete,
@@ -130,7 +131,7 @@ pub fn command_complete(buf: &mut Vec<u8>, tag: &[u8]) -> Result<(), EncodeError
 ///
 /// # Errors
 ///
-/// The piece has 2 GiB or more.
+/// The message would have 2 GiB or more.
 pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Backend::CopyData.tag(), |body| {
         body.bytes(data);
@@ -188,9 +189,9 @@ pub fn data_row<'v>(
     })
 }
 
-/// Returns the four fields that every error or notice has: the localized and the English severity
-/// (the same text), the SQLSTATE and the message. Pass them, with any other fields after them, to
-/// [`error_response`] or [`notice_response`].
+/// Returns the four fields that PostgreSQL sends with every error or notice: the localized and the
+/// English severity (here the same text), the SQLSTATE and the message. Pass them, with any other
+/// fields after them, to [`error_response`] or [`notice_response`].
 pub fn essentials<'v>(
     severity: Severity,
     sqlstate: &'v [u8],
@@ -233,7 +234,7 @@ pub fn notice_response<'v>(
 ///
 /// # Errors
 ///
-/// The value has 2 GiB or more.
+/// The message would have 2 GiB or more.
 pub fn function_call_response(buf: &mut Vec<u8>, value: Option<&[u8]>) -> Result<(), EncodeError> {
     writer::message(buf, Backend::FunctionCallResponse.tag(), |body| body.value(value))
 }
@@ -306,7 +307,7 @@ pub fn ready_for_query(buf: &mut Vec<u8>, status: TransactionStatus) {
     buf.extend_from_slice(&[Backend::ReadyForQuery.tag().0, 0, 0, 0, 5, status.byte()]);
 }
 
-/// Appends RowDescription with the columns of the rows that follow.
+/// Appends RowDescription with the columns of a result.
 ///
 /// # Errors
 ///

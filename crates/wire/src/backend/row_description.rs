@@ -5,7 +5,7 @@ use crate::{
     reader::{BodyReader, DecodeError},
 };
 
-/// Descriptions of the columns of the rows that follow. Iterating yields [`FieldDescription`]s.
+/// Descriptions of the columns of a result. Iterating yields [`FieldDescription`]s.
 ///
 /// Layout: `count: u16`, then each field.
 #[derive(Clone)]

@@ -2,7 +2,7 @@
 //!
 //! A function that fails leaves the buffer unchanged. An empty name is the unnamed statement or
 //! portal. A string that contains a zero byte is an [`EncodeError::Nul`]; a value may contain any
-//! bytes.
+//! bytes. A message of 2 GiB or more is an [`EncodeError::TooLong`].
 
 use super::DescribeTarget;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The text contains a zero byte or has 2 GiB or more.
+/// The text contains a zero byte, or the message would have 2 GiB or more.
 pub fn query(buf: &mut Vec<u8>, sql: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::Query.tag(), |body| body.string("query", sql))
 }
@@ -107,8 +107,8 @@ pub fn flush(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Flush.tag());
 }
 
-/// Appends Sync, which ends a batch. The server commits the implicit transaction, if one is open,
-/// and sends ReadyForQuery.
+/// Appends Sync, which ends a batch. The server ends the implicit transaction, if one is open, and
+/// sends ReadyForQuery.
 pub fn sync(buf: &mut Vec<u8>) {
     writer::empty(buf, Frontend::Sync.tag());
 }
@@ -117,7 +117,7 @@ pub fn sync(buf: &mut Vec<u8>) {
 ///
 /// # Errors
 ///
-/// The piece has 2 GiB or more.
+/// The message would have 2 GiB or more.
 pub fn copy_data(buf: &mut Vec<u8>, data: &[u8]) -> Result<(), EncodeError> {
     writer::message(buf, Frontend::CopyData.tag(), |body| {
         body.bytes(data);

@@ -17,7 +17,7 @@ pub struct MachineSummary {
     pub calibration_low_us: Option<u64>,
     /// The highest of the buckets' median calibration times, in microseconds.
     pub calibration_high_us: Option<u64>,
-    /// Number of executions of the calibration statement.
+    /// Number of successful executions of the calibration statement.
     pub calibration_count: u64,
     /// 99th percentile over the buckets of their longest wake-up delay, in microseconds.
     pub wakeup_delay_p99_us: Option<u64>,

@@ -87,8 +87,7 @@ fn verify(ctx: &CommandContext, capture: &Capture) -> anyhow::Result<CommandOutc
 
 fn table(out: &mut impl Write, dir: &Path, capture: &Capture) -> io::Result<()> {
     let manifest = capture.manifest();
-    let state =
-        if manifest.finished { "" } else { "; INCOMPLETE: the writer was stopped before the end" };
+    let state = if manifest.finished { "" } else { "; INCOMPLETE: later events are missing" };
     writeln!(out, "capture   {}", dir.display())?;
     writeln!(out, "written   {} by howdah {}{state}", manifest.created, manifest.howdah)?;
     writeln!(out, "from      {}", origin(manifest))?;

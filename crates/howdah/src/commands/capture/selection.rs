@@ -159,7 +159,8 @@ impl InputSpan {
     }
 }
 
-/// Counts of excluded events, shared with another thread that consumes the events.
+/// Counts of excluded events, shared with the thread that consumes the events, which sets them at
+/// the end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exclusions(Arc<Mutex<(ExcludedCounts, InputSpan)>>);
 

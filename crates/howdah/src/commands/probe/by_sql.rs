@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{context::CommandContext, outcome::CommandOutcome};
 
-/// Polls the server until the duration is over or the user interrupts, and prints rows and totals.
+/// Polls the server until the probe ends, and prints rows and totals.
 pub(super) fn run<P: SqlReport>(
     mut probe: P,
     target: &SqlTarget,

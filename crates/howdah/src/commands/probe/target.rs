@@ -45,7 +45,7 @@ pub(super) struct LocalServer {
 pub(super) enum ServerAccess {
     /// The server's processes are accessible.
     Local(Box<LocalServer>),
-    /// The server is accessible only by SQL.
+    /// The server is probed by SQL: this was requested, or its processes are not accessible.
     Sql(SqlTarget),
 }
 

@@ -1,8 +1,8 @@
 //! Frames the unambiguous rows of a csvlog in one pass.
 //!
 //! A row extends from a line that starts like a row to a newline outside quotes. It is unambiguous
-//! if it has enough columns, no stray quotes, and no line inside quotes that starts like a row.
-//! [`Csv`](super::Csv) reads everything else.
+//! only if it has enough columns, no stray quotes, and no line inside quotes that starts like a
+//! row. [`Csv`](super::Csv) reads everything else.
 
 use howdah_log_input::LogSeverity;
 use howdah_traffic::{SqlState, Timestamp};

@@ -28,7 +28,7 @@ struct KeyName {
     next: [u8; 2],
 }
 
-/// Maximum number of known keys; the server writes 29.
+/// Maximum number of entries for known keys; the server writes 29 keys.
 const NAMES_MAX: usize = 64;
 
 impl Default for ObjectFastPath {

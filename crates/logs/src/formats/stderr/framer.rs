@@ -1,6 +1,6 @@
 //! Frames the unambiguous records of a stderr log, without regard to sessions.
 //!
-//! A record is unambiguous if the prefixes of all its lines have equal session fields, and the line
+//! A record is unambiguous if the prefixes of all its lines show the same session, and the line
 //! after it starts another record regardless of the names that a session might have.
 //! [`Stderr`](super::Stderr) reads everything else.
 
@@ -531,7 +531,7 @@ impl OpenRecord {
     }
 }
 
-/// Whether a further line has the same session fields as the record's first line.
+/// Whether a further line has the same process, session id and names as the record's first line.
 fn is_same_session(first: &SessionFields, further: &SessionFields, chunk: &[u8]) -> bool {
     let names = |fields: &SessionFields| {
         [fields.session_id, fields.user, fields.database, fields.application]

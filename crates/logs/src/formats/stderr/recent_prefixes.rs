@@ -13,7 +13,7 @@ use crate::record::{
 #[derive(Clone, Debug)]
 pub(super) struct RecentPrefixes {
     slots: Vec<RecentPrefix>,
-    /// Number of the chunk that is being read, from 1.
+    /// Number of the chunk that is being read; never 0.
     chunk: u64,
 }
 

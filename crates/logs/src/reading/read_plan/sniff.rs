@@ -62,7 +62,7 @@ impl FileSniff {
     }
 }
 
-/// Returns the format of a line, if it is a record.
+/// Returns the format of a line, if it looks like a record.
 fn format_from_line(line: &[u8]) -> Option<ServerLogFormat> {
     if is_row_start(line, true) == Some(true) {
         return Some(ServerLogFormat::Csv);

@@ -217,8 +217,8 @@ fn check_cleartext(
     if is_right { Ok(AUTHENTICATED) } else { Err(Rejection::Password(request.user.clone())) }
 }
 
-/// Responds to the first SCRAM message. For an unknown user, or one with an md5 secret, the
-/// exchange looks like any other and fails as if the password were wrong.
+/// Responds to the first SCRAM message. If the user is unknown or has no secret that SCRAM can use,
+/// the exchange looks like any other and fails as if the password were wrong.
 fn start_scram(
     secret: Option<StoredSecret>,
     client_first: &[u8],

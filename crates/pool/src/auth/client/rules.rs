@@ -16,7 +16,7 @@ pub struct ClientRules {
     pub(super) mock: MockSecret,
     /// The UID of the OS user that may use the console without a password; `None` if none may.
     pub(super) owner: Option<u32>,
-    /// A cache of the SCRAM keys of plain passwords, so that each is derived only once.
+    /// A cache of the SCRAM keys of plain passwords, so that they are not derived at every login.
     pub(super) keys: ClientKeys,
     /// Whether unknown users get a SCRAM request rather than an md5 request, where the method
     /// allows both.
@@ -30,7 +30,7 @@ pub struct UserSecret {
     pub secret: Option<StoredSecret>,
 }
 
-/// The secret from which SCRAM salts are derived for unknown users and for plain passwords.
+/// The secret from which SCRAM salts are derived for users without a stored verifier.
 pub(super) struct MockSecret(pub(super) [u8; 32]);
 
 impl std::fmt::Debug for MockSecret {
@@ -42,7 +42,7 @@ impl std::fmt::Debug for MockSecret {
 impl ClientRules {
     /// Creates the rules of a configuration. `mock_secret` must be random and stay the same across
     /// reloads: SCRAM salts are derived from it, and a salt that changes would show that the user
-    /// is unknown. `keys` should be shared across reloads and with server logins.
+    /// has no stored verifier. `keys` should be shared across reloads and with server logins.
     pub fn new(config: Arc<Config>, mock_secret: [u8; 32], keys: ClientKeys) -> Self {
         let secrets = || config.users.values().filter_map(|user| user.secret.as_ref());
         let scram = secrets().filter(|secret| matches!(secret, StoredSecret::Scram(_))).count();

@@ -13,20 +13,20 @@ use crate::ServerFailure;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerLoginError {
-    /// The server refused the login.
+    /// The server refused the login, or the `connect-query` failed.
     #[error("{message}")]
     Refused {
         /// SQLSTATE of the server's error.
         sqlstate: [u8; 5],
         /// The server's primary message.
         message: String,
-        /// The unchanged ErrorResponse, to send to clients of the pool.
+        /// The server's ErrorResponse with all its fields.
         verbatim: Vec<u8>,
         /// Whether the requested protocol version may be the reason. If so, the login is retried
         /// with 3.0.
         may_be_version: bool,
     },
-    /// The server requests a password, and neither a password nor matching keys are known.
+    /// The server requests a password, and no secret or key that the method can use is known.
     #[error("the server requests a password ({method}), and none is known for this user")]
     NoSecret {
         /// The requested method.
@@ -58,7 +58,7 @@ pub enum ServerLoginError {
         /// The offered version.
         newest: ProtocolVersion,
     },
-    /// The server sent a message that is not allowed during a login.
+    /// The server sent a message that is not allowed at this point of the login.
     #[error("the server sent an unexpected {message:?} message during the login")]
     Unexpected {
         /// The message type.
@@ -73,7 +73,8 @@ pub enum ServerLoginError {
     /// A message is malformed.
     #[error(transparent)]
     Message(#[from] DecodeError),
-    /// A configured name or value contains a zero byte, which is not allowed in a message.
+    /// A name, value or query for the server contains a zero byte or is too long, so that it cannot
+    /// be sent.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }

@@ -16,8 +16,8 @@ use howdah_wire::{
 use super::{KeyDerivation, ServerIntent, ServerLoginError, ServerProtection};
 use crate::config::StoredSecret;
 
-/// The state of the authentication. Each state accepts only valid requests, so a server can neither
-/// skip its own proof nor send a request twice.
+/// The state of the authentication. Each state accepts only valid requests, so a server cannot send
+/// a request twice, and cannot skip its own proof once SCRAM has started.
 #[derive(Debug)]
 pub(super) enum ServerAuthState {
     /// No authentication request has arrived yet.

@@ -21,8 +21,7 @@ pub(super) const COLUMNS: &[(&str, ColumnType)] = &[
     ("error", Text),
 ];
 
-/// Returns one row for the running capture, or for the last one; no row if nothing was captured
-/// yet.
+/// Returns one row for the running capture, or for the last one; no row if there was none yet.
 pub(super) fn rows(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let Some(capture) = &view.capture else { return Vec::new() };
     let state = match (&capture.error, capture.is_finished) {

@@ -2,8 +2,8 @@
 //! that runs on one shard.
 //!
 //! A sub-request is run by an internal client: it waits for a server, gets the client's parameters
-//! there, and its session state is reset afterwards, as for any client. The only difference is that
-//! its replies go to a [`Merger`] instead of a socket.
+//! there, and its session state is reset afterwards, as for any client. But its replies go to a
+//! [`Merger`] instead of a socket.
 //!
 //! Sub-requests start one after another, in the order of their shards, each once the previous one
 //! has its server. So a request that waits for a shard never holds a server of a later shard, and
@@ -60,7 +60,7 @@ pub(crate) struct ActiveFanOut {
     pub(crate) request: FanOutRequest,
     pub(crate) merger: Merger,
     /// The internal clients of sub-requests that have started, in shard order; `None` for finished
-    /// ones.
+    /// or dropped ones.
     pub(crate) sub_requests: Vec<Option<ClientId>>,
     pub(crate) copy: Option<FanOutCopy>,
     /// Whether the client has received an error and the remaining sub-requests are being stopped.

@@ -60,13 +60,13 @@ impl Core {
     }
 
     /// Called when a fan-out request has been admitted or has ended: lets the next waiting request
-    /// of the database try again. Its admission in turn wakes the one after it.
+    /// of the owner pool try again. Its admission in turn wakes the one after it.
     pub(super) fn wake_next_fan_out(&mut self, owner: PoolId) {
         let first = self.first_awaiting_fan_out(owner);
         self.deferred.extend(first.map(DeferredWork::Client));
     }
 
-    /// Returns the client of a database whose fan-out request has waited longest.
+    /// Returns the client of an owner pool whose fan-out request has waited longest.
     fn first_awaiting_fan_out(&mut self, owner: PoolId) -> Option<ClientId> {
         let clients = &self.clients;
         let is_waiting = |id: ClientId| {
@@ -80,8 +80,8 @@ impl Core {
         self.awaiting_fan_out.iter().find(|is_waiting| is_waiting.0 == owner).map(|(_, id)| *id)
     }
 
-    /// Lets the first waiting request of each database try again, since requests in other workers
-    /// or databases may have ended. Disconnects clients that have waited for at least `query_wait`,
+    /// Lets the first waiting request of each owner pool try again, since requests in other workers
+    /// or pools may have ended. Disconnects clients that have waited for at least `query_wait`,
     /// unless the database is paused.
     pub(in crate::core) fn sweep_awaiting_fan_outs(&mut self, io: &mut dyn CoreIo) {
         for (owner, id) in Vec::from_iter(self.awaiting_fan_out.iter().copied()) {

@@ -18,7 +18,8 @@ use crate::{
     },
 };
 
-/// Bytes of rows collected for a shard before they are sent in a CopyData message.
+/// Bytes of rows collected for a shard before they are sent in a CopyData message. At the end of
+/// the received input, fewer are sent.
 const COPY_DATA_BYTES: usize = 32 << 10;
 
 /// Maximum length of a row, in bytes: 64 MiB.
@@ -40,7 +41,7 @@ impl FanOutCopy {
     }
 
     /// Splits received data into rows and appends each to the buffer of its shard. Returns an error
-    /// if a row cannot be routed.
+    /// if a row is invalid or cannot be routed.
     fn split(&mut self, bytes: &[u8], is_last: bool) -> Result<(), Refusal> {
         self.rows.push(bytes);
         while let Some((place, row)) = self.rows.next(&self.map, self.has_same_encoding)? {
@@ -181,7 +182,7 @@ impl Core {
         self.update_pause(PeerId::Client(id), io);
     }
 
-    /// Fails the COPY because a row cannot be routed.
+    /// Fails the COPY because a row is invalid or cannot be routed.
     fn refuse_rows(&mut self, id: ClientId, refusal: &Refusal, io: &mut dyn CoreIo) {
         let mut error = Vec::new();
         write_refusal(&mut error, refusal);

@@ -10,9 +10,9 @@
 //! pooler queries the channels that the server listens to. If a marker is among them, its statement
 //! took effect, even if savepoints were rolled back. The server then unlistens all channels.
 //!
-//! So the outcome of a transaction never depends on parsing SQL. Parsing only shows which channels
-//! the dedicated connection must listen to *before* the client's statement runs, so that no
-//! notification is lost in between.
+//! So PostgreSQL decides which statements took effect. Parsing only finds the statements, so that a
+//! marker follows each, and the dedicated connection listens to the channel *before* the client's
+//! statement runs: no notification is lost in between.
 
 use std::sync::Arc;
 
@@ -41,12 +41,12 @@ pub(crate) struct ListenStatement {
     pub(crate) end: usize,
 }
 
-/// A loss of notifications that a client is warned about.
+/// A problem with notifications that a client is warned about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MissedNotifications {
-    /// The client did not read its notifications, and its buffer is full.
+    /// The client's buffer was full, so notifications were dropped.
     Dropped { count: u64 },
-    /// The dedicated connection was lost and has been re-established.
+    /// The dedicated connection was lost, and another one listens now.
     Reconnected,
     /// The pooler could not track a LISTEN or UNLISTEN: its effect ends with the transaction.
     NotTracked,
@@ -66,7 +66,7 @@ impl MissedNotifications {
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Dropped { count } => {
-                format!("the client did not read its notifications in time: {count} dropped")
+                format!("the client's buffer for notifications was full: {count} dropped")
             }
             Self::Reconnected => "notifications may be missing: the connection that listens for \
                                   the pooler's clients was lost and re-established"

@@ -158,8 +158,9 @@ impl ClientChannels {
         !self.queue.is_empty() || self.dropped > 0
     }
 
-    /// Queues a notification, as the server sent it, if the client listens to the channel. Drops it
-    /// if the buffer is full, or if the client must first be warned about earlier drops.
+    /// Queues a notification, as the server sent it, if the client listens to the channel or has
+    /// requested it. Drops it if the buffer is full, or if the client must first be warned about
+    /// earlier drops.
     pub(crate) fn offer(
         &mut self,
         channel: &Channel,
@@ -302,7 +303,7 @@ mod tests {
         assert!(
             output.starts_with("12345N")
                 && output.contains("01N01")
-                && output.contains("in time: 2 dropped")
+                && output.contains("was full: 2 dropped")
         );
         assert_eq!(channels.offer(&channel("a"), b"y", 8), NotificationOutcome::Queued);
         assert_eq!(pending_text(&mut channels), "y");

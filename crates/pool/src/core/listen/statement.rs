@@ -5,8 +5,8 @@ use crate::core::listen::channels::{Channel, ListenAction, ListenStatement};
 /// Maximum length of a name, in bytes: `NAMEDATALEN - 1`.
 const NAME_BYTES_MAX: usize = 63;
 
-/// Whether a text starts with LISTEN or UNLISTEN. Checking the first byte rules out nearly all
-/// texts.
+/// Whether a text starts with a LISTEN or UNLISTEN statement. Checking the first byte rules out
+/// nearly all texts.
 #[inline]
 pub(crate) fn starts_with_listen(sql: &[u8]) -> bool {
     match sql.first() {

@@ -36,8 +36,8 @@ use crate::{
 
 /// The reason why processing a client's bytes stopped.
 pub(in crate::core) enum StopReason {
-    /// The rest of the input is an incomplete message or batch, or is held for the reason in the
-    /// client's [`InputHold`].
+    /// The rest of the input, if any, is an incomplete message or batch, or is held for the reason
+    /// in the client's [`InputHold`].
     NeedsMoreInput,
     /// The next message needs a server.
     NeedsServer,
@@ -370,7 +370,7 @@ const SHORT_BYTES_MAX: u32 = 4096;
 struct UnlinkedHandler<'a> {
     client: &'a mut ClientConnection,
     to_client: &'a mut GatherBuffer,
-    /// The routing context of the client's database, if it has routing.
+    /// The routing context of the client's database, if the client is routed.
     routing: Option<RoutingContext<'a>>,
     input: &'a [u8],
 }

@@ -16,7 +16,8 @@ pub(crate) fn is_simple(sql: &[u8]) -> bool {
     sql[end + 1..].iter().all(|byte| *byte == b';' || byte.is_ascii_whitespace())
 }
 
-/// Whether a query string is simple ([`is_simple`]) and neither starts nor ends a transaction.
+/// Whether a query string is simple ([`is_simple`]) and neither starts nor ends a transaction;
+/// false negatives are possible.
 pub(crate) fn is_non_transaction(sql: &[u8]) -> bool {
     let is_control = |word: &[u8; 4]| {
         [b"begi", b"comm", b"roll"].iter().any(|control| word.eq_ignore_ascii_case(*control))

@@ -79,6 +79,7 @@ impl FrameCursor {
     /// Like [`FrameCursor::bytes_needed`], for bytes buffered elsewhere. Returns the length of the
     /// rest of the header, or of the message, but at most as many bytes as are buffered already (or
     /// [`BUFFER_STEP_BYTES`], if that is more), so that a buffer grows only as bytes arrive.
+    /// Returns 0 if the header is invalid.
     pub(crate) fn bytes_needed_after(buffered: &[u8]) -> usize {
         let Some(rest) = Header::BYTES.checked_sub(buffered.len()).filter(|rest| *rest > 0) else {
             let total = match Header::parse(buffered) {

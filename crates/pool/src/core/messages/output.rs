@@ -81,7 +81,8 @@ impl Core {
         }
     }
 
-    /// Called when a peer's send buffer has become empty: resumes reading from its counterpart.
+    /// Called when a peer's send buffer has become empty: sends a client's pending notifications,
+    /// and resumes reading from the peer's counterpart, unless another reason to pause remains.
     pub(in crate::core) fn handle_drained(&mut self, peer: PeerId, io: &mut dyn CoreIo) {
         match peer {
             PeerId::Client(id) => {
@@ -108,7 +109,8 @@ impl Core {
     /// Pauses or resumes reading from a peer. A client is paused while its input must be buffered
     /// (during a fan-out request, only once 64 KiB are buffered), while it does not read its
     /// replies, and while its server, or one of a fan-out request, does not accept more bytes. A
-    /// server is paused while its client does not accept more bytes.
+    /// server is paused while its client does not accept more bytes or, for a sub-request, while
+    /// its replies must wait for other shards.
     pub(in crate::core) fn update_pause(&mut self, peer: PeerId, io: &mut dyn CoreIo) {
         let (paused, pause) = match peer {
             PeerId::Client(id) => {
@@ -157,5 +159,5 @@ impl Core {
     }
 }
 
-/// Maximum bytes read ahead from a client during a fan-out request.
+/// Number of buffered bytes from which a client is paused during a fan-out request.
 const READ_AHEAD_BYTES_MAX: usize = 64 << 10;

@@ -73,7 +73,8 @@ pub(crate) enum RollbackAction {
 /// The unnamed statement that a client had before a request.
 #[derive(Debug)]
 pub(crate) enum PreviousUnnamed {
-    /// Not recorded, because the request is the first of its batch and cannot be skipped.
+    /// Not recorded, because the request is the first of its batch and cannot be skipped, or
+    /// because statement names are not rewritten.
     Any,
     /// The statement with this text; if the text is empty, the client had none.
     Text(Vec<u8>),
@@ -206,8 +207,8 @@ impl OutstandingRequests {
         entries.filter_map(OutstandingRequest::rollback).take(self.rollbacks_in_ended)
     }
 
-    /// Whether the server will report a transaction status before it processes a message sent now,
-    /// so that the current status is not reliable.
+    /// Whether an outstanding request may change the transaction status before the server processes
+    /// a message sent now, so that the current status is not reliable.
     pub(crate) fn awaits_status(&self) -> bool {
         self.entries
             .iter()
@@ -300,7 +301,7 @@ impl OutstandingRequests {
     }
 
     /// Whether any outstanding request was sent by the client, or by the pooler to prepare the
-    /// client's request.
+    /// client's request. Requests that set its parameters or send its BEGIN do not count.
     pub(crate) fn is_for_client(&self) -> bool {
         let is = |target| {
             matches!(target, ReplyTarget::Client | ReplyTarget::Pooler | ReplyTarget::ParseSettings)

@@ -52,7 +52,7 @@ pub(in crate::core) enum ReplyAction {
 }
 
 /// Whether the body of a message is examined, so that the message must be complete. Such messages
-/// are short. All others are streamed, and so are errors longer than [`ERROR_BYTES_MAX`].
+/// are usually short. All others are streamed, and so are errors longer than [`ERROR_BYTES_MAX`].
 fn needs_body(kind: Backend, body_bytes: u32) -> bool {
     match kind {
         Backend::ReadyForQuery | Backend::ParameterStatus | Backend::CommandComplete => true,
@@ -373,8 +373,8 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Records a parameter's new value for the server and, if the client caused the change, for the
-    /// client.
+    /// Records a parameter's new value for the server and for its client, unless the pooler has set
+    /// the value for that client or only temporarily.
     fn handle_parameter_status(&mut self, body: &[u8], target: ReplyTarget) -> ReplyAction {
         let frame = Frame { tag: Backend::ParameterStatus.tag(), body };
         let Ok(BackendMessage::ParameterStatus { name, value }) = BackendMessage::parse(frame)
@@ -566,8 +566,8 @@ fn duplicate_statement_error(name: &[u8]) -> Vec<u8> {
 
 pub(in crate::core) const NO_ZERO_BYTE: &str = "a name on the wire has no zero byte";
 
-/// Returns the error for a client whose parameters could not be set, or whose deferred BEGIN has
-/// failed, with the server's message if it can be parsed.
+/// Returns the error for a client whose server has rejected a statement with which the pooler
+/// prepares it, with the server's message if it can be parsed.
 fn parameter_refused(body: &[u8]) -> ClientRefusal {
     let frame = Frame { tag: Backend::ErrorResponse.tag(), body };
     match BackendMessage::parse(frame) {
@@ -577,7 +577,7 @@ fn parameter_refused(body: &[u8]) -> ClientRefusal {
         },
         _ => ClientRefusal::ServerSetup {
             sqlstate: *b"22023",
-            message: "the server rejected a session parameter or a BEGIN".to_owned(),
+            message: "the server rejected a statement that prepares it for the client".to_owned(),
         },
     }
 }

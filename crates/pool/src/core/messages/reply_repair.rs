@@ -82,10 +82,10 @@ impl ReplyHandler<'_> {
     }
 
     /// Handles an error that shows that the server has lost a shared statement, or that its result
-    /// columns have changed. If nothing else in the batch has taken effect, prepares the statement
-    /// again and repeats the batch. Otherwise, the error about a lost statement is returned with
-    /// the client's name for it. Returns `None` for other errors, and if the server's own error
-    /// must be forwarded.
+    /// columns have changed. If the batch can be repeated, because nothing else in it has taken
+    /// effect, prepares the statement again and repeats it. Otherwise, the error about a lost
+    /// statement is returned with the client's name for it. Returns `None` for other errors, and if
+    /// the server's own error must be forwarded.
     pub(in crate::core) fn retry_outdated_statement(&mut self, body: &[u8]) -> Option<ReplyAction> {
         let server = &mut *self.server;
         let front = server.outstanding.front()?;

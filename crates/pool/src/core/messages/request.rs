@@ -52,7 +52,7 @@ pub(in crate::core) struct LinkedHandler<'a> {
     pub(in crate::core) allows_simple_queries: bool,
     /// The bytes from the client that are being processed.
     pub(in crate::core) input: &'a [u8],
-    /// The routing context of the client's database, if it has routing.
+    /// The routing context of the client's database, if the client is routed.
     pub(in crate::core) routing: Option<RoutingContext<'a>>,
 }
 
@@ -567,8 +567,8 @@ impl LinkedHandler<'_> {
     }
 }
 
-/// Returns the session state that the SQL in a message may change; `UNKNOWN` if the message is
-/// incomplete.
+/// Returns the session state that the SQL in a message may change although command tags do not show
+/// it; `UNKNOWN` if the message is incomplete.
 fn message_state_flags(message: PartialMessage<'_>) -> SessionStateFlags {
     if message.is_complete() {
         SessionStateFlags::from_text(message.body)

@@ -582,8 +582,8 @@ impl Rewriter<'_> {
     }
 
     /// Determines the parse settings that will be in force when the server processes a message sent
-    /// now: waits for outstanding replies, then queries the settings that the server does not
-    /// report.
+    /// now: waits for outstanding replies if necessary, and queries the settings if the server's
+    /// reports are not sufficient.
     #[cold]
     fn resolve_parse_settings(&mut self) -> Result<(), StopReason> {
         if self.server_refuses_all() {
@@ -614,16 +614,17 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// Whether the server rejects every statement now.
+    /// Whether the server rejects every statement now, except those that end a failed transaction.
     fn server_refuses_all(&self) -> bool {
         let has_failed = self.server.status == TransactionStatus::Failed;
         self.server.is_copying_in || has_failed && !self.server.outstanding.awaits_status()
     }
 
-    /// Returns the statement to use for a client's name on this server. This is the shared
-    /// statement if its meaning depends on no settings, or if the settings that it was parsed under
-    /// are in force. Otherwise it is a statement for this client alone, and a Parse for it has been
-    /// sent under those settings.
+    /// Returns the statement to use for a client's name on this server. This is the client's
+    /// current one if its meaning depends on no settings, if its settings are in force, or if the
+    /// server rejects every statement now. A statement whose settings are unknown gets those in
+    /// force. Otherwise it is a statement for this client alone, and a Parse for it has been sent
+    /// under its settings.
     #[inline]
     fn usable_statement(
         &mut self,
@@ -739,8 +740,8 @@ impl Rewriter<'_> {
     }
 
     /// Closes the server's least recently used statement if the server has the maximum number. A
-    /// statement whose Parse may still fail is not closed; the server then has one more than the
-    /// maximum.
+    /// statement that the current batch has used, or whose Parse or Close may still fail, is not
+    /// closed; the server then has more than the maximum.
     fn evict_statement(&mut self) {
         let server = &mut *self.server;
         let Some(id) = server.statements.eviction_candidate(self.statements_max) else { return };

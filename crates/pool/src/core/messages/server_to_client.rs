@@ -26,7 +26,7 @@ use crate::{
 
 /// The reason why processing a server's bytes stopped.
 enum ServerStop {
-    /// The rest of the input is an incomplete message.
+    /// The rest of the input, if any, is an incomplete message.
     NeedsMoreInput,
     /// The client must be disconnected with this error; the rest of the input is not for it.
     ClientRefused(ClientRefusal),

@@ -5,7 +5,8 @@ use howdah_wire::{Frame, Frontend};
 
 use crate::core::prepared::{names::ClientStatements, statements::sql_text};
 
-/// Removes from a client's bytes the query strings and batches that the pooler answered itself.
+/// Removes from a client's bytes the query strings that are the pooler's own commands, and the
+/// batches that contain such commands.
 pub(super) fn strip_commands(bytes: Vec<u8>, known: &ClientStatements) -> Vec<u8> {
     let is_command = |sql: &[u8]| RouteCommand::read(sql).is_some();
     let is_of_command = |kind: Option<Frontend>, body: &[u8]| match kind {

@@ -68,9 +68,9 @@ struct MirrorErrors {
 pub struct MirrorReport {
     /// Number of clients that are mirrored now.
     pub clients: u64,
-    /// Bytes of transactions that are buffered, queued or running.
+    /// Bytes reserved in the buffer for transactions that are open, queued or running.
     pub buffered_bytes: u64,
-    /// Number of transactions that ran to their end on the mirror.
+    /// Number of transactions that have run on the mirror, so that the results could be compared.
     pub transactions: u64,
     /// Number of these transactions that failed on the mirror but not on the database.
     pub failed_mirror_only: u64,

@@ -109,10 +109,11 @@ pub(crate) struct MirrorQueue {
     pub(crate) running: Option<RunningTransaction>,
     /// Space reserved for all open, waiting and running transactions of this queue.
     pub(crate) reservation: BufferReservation,
-    /// Statements prepared on the mirror, by the client's names.
+    /// Statements prepared on the mirror, by the client's names. While a transaction runs, its
+    /// mirror client has them.
     pub(crate) statements: ClientStatements,
-    /// Whether `statements` may differ from the client's, because a transaction was dropped or had
-    /// another result on the mirror.
+    /// Whether `statements` may differ from the client's, because the queue is new, or because a
+    /// transaction was dropped or had another result on the mirror.
     pub(crate) is_out_of_sync: bool,
 }
 

@@ -34,12 +34,13 @@ pub enum DropReason {
     BufferFull,
     /// The transaction exceeds the buffer of one client.
     TooLarge,
-    /// The login to the mirror failed, no connection to it became free in time, or the mirror's
-    /// pool was removed.
+    /// The mirror could not be used: for example, the login to it failed, no connection became free
+    /// in time, or its pool was removed.
     Unreachable,
     /// The transaction did not finish in time on the mirror.
     Timeout,
-    /// The connection to the mirror was lost while the transaction ran.
+    /// The connection to the mirror was lost while the transaction ran, or the pooler ended the
+    /// transaction there for another reason.
     ConnectionLost,
     /// The client cancelled one of the transaction's statements.
     Cancelled,

@@ -16,8 +16,7 @@ pub(crate) struct ClientStatements {
     /// Whether the unnamed statement is known to be
     /// [simple](crate::core::prepared::statements::is_simple).
     pub(crate) unnamed_is_simple: bool,
-    /// The settings under which the unnamed statement was parsed; `None` if it does not depend on
-    /// them, or if they are unknown.
+    /// The settings in force when the unnamed statement was parsed; `None` if they are unknown.
     pub(crate) unnamed_settings: Option<Arc<ParseSettings>>,
     /// Whether the meaning of the unnamed statement depends on parse settings; `None` if that was
     /// not examined.
@@ -60,7 +59,7 @@ pub(crate) struct ServerStatements {
     /// The logical time at which the current batch started. Statements last used before it may be
     /// evicted.
     batch_started: u64,
-    /// Whether the server's unnamed statement is that of the linked client.
+    /// Whether the server's unnamed statement is that of the linked client, or neither has one.
     pub(crate) unnamed_is_ours: bool,
 }
 

@@ -104,7 +104,8 @@ pub(crate) struct ParseState {
     /// The id of `current`, stored for fast comparison; 0 if the settings are unknown.
     pub(crate) key: u64,
     current: Option<Arc<ParseSettings>>,
-    /// How uncertain messages that were already sent make the values.
+    /// How uncertain the values are, because of messages that were already sent or because the
+    /// values were never queried.
     pub(crate) uncertainty: Uncertainty,
     /// The worst uncertainty caused by changes since the connection was linked. The end of a
     /// transaction, or a statement whose text does not show it, may undo such a change.

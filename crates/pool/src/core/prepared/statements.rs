@@ -38,7 +38,8 @@ pub(crate) struct PooledStatement {
     pub(crate) name: Box<[u8]>,
     /// The body of a Parse after the name: the SQL, a zero byte, and the parameter types.
     pub(crate) text: Box<[u8]>,
-    /// The session state that running the statement may change.
+    /// The session state that running the statement may change although its command tag does not
+    /// show it.
     pub(crate) session_state: SessionStateFlags,
     /// Whether running the statement changes no parameters, prepared statements or LISTEN channels;
     /// see [`is_simple`]. Also `false` if it calls `set_config`.
@@ -76,8 +77,8 @@ pub(crate) fn sql_text(text: &[u8]) -> &[u8] {
 /// The table of statements in use. It is accessed when a client prepares a statement, and usually
 /// not when it binds one.
 ///
-/// An entry lives until the first eviction after the last client has dropped its name for the
-/// statement.
+/// An entry lives until its statement fails to parse or turns out to be outdated, or until the
+/// first eviction after the last client has dropped its name for the statement.
 #[derive(Debug, Default)]
 pub struct StatementRegistry(Mutex<StatementTable>);
 
@@ -95,9 +96,9 @@ struct StatementTable {
     clear_at_bytes: usize,
 }
 
-/// Minimum number of entries before unused ones are evicted.
+/// Number of entries below which none is evicted on account of their number.
 const CLEAR_THRESHOLD_MIN: usize = 1024;
-/// Minimum total length of texts, in bytes, before the first eviction: 32 MiB.
+/// Total length of texts, in bytes, below which none is evicted on account of their length: 32 MiB.
 const CLEAR_THRESHOLD_BYTES_MIN: usize = 32 << 20;
 
 impl StatementRegistry {

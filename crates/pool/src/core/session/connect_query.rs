@@ -1,5 +1,5 @@
-//! [`ConnectQuery`]: the query that runs on every new server connection, and again after each
-//! reset.
+//! [`ConnectQuery`]: the query that runs on every new server connection and, if it can be repeated,
+//! again after each reset.
 
 use howdah_sql::{SqlCommand, split_statements};
 

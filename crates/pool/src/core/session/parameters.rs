@@ -152,7 +152,8 @@ impl PartialEq for InternedParameters {
 
 impl Eq for InternedParameters {}
 
-/// A parameter that a server reports by ParameterStatus, with its values at login and now.
+/// A parameter that a server reports by ParameterStatus, with its first reported value, usually
+/// that at login, and its current one.
 #[derive(Debug)]
 struct ReportedParameter {
     name: Box<[u8]>,

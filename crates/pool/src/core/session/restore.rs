@@ -44,7 +44,7 @@ pub(crate) fn parameters_reset_by(
 }
 
 /// Whether a query string contains a statement that sets or resets session parameters. SET LOCAL
-/// counts only with DEFAULT as the value.
+/// counts only if it sets a parameter to its default.
 #[inline]
 pub(crate) fn changes_parameters(sql: &[u8]) -> bool {
     statements(sql)

@@ -1,8 +1,8 @@
 //! [`SessionStateFlags`]: the state that a client has left in a server session, as far as the
 //! pooler can detect it.
 //!
-//! The pooler examines command tags and, for functions, whose tag is `SELECT`, keywords in the text
-//! of statements. The effects of user-defined functions cannot be detected.
+//! The pooler examines command tags and, for state that these do not show, keywords in the text of
+//! statements. The effects of user-defined functions cannot be detected.
 
 use std::ops::{BitOr, BitOrAssign};
 
@@ -24,7 +24,7 @@ impl SessionStateFlags {
     pub(crate) const CURSORS: Self = Self(16);
     /// Statements prepared with the SQL command PREPARE.
     pub(crate) const PREPARED: Self = Self(32);
-    /// All kinds: for a statement that was not examined completely.
+    /// All kinds, for example for a statement that was not examined completely.
     pub(crate) const UNKNOWN: Self = Self(63);
 
     pub(crate) fn is_none(self) -> bool {

@@ -1,6 +1,6 @@
 //! [`AdminState`]: the effect of PAUSE, DISABLE and RECONNECT on a database. The database's pools
-//! in all workers share it, and read it before a server is assigned or returned. After each change,
-//! a message is sent to the workers.
+//! in all workers share it, and read it before a server is assigned or returned. A command that
+//! affects servers also sends a message to the workers.
 
 use std::{
     collections::BTreeSet,
@@ -67,7 +67,7 @@ impl AdminState {
         self.pause_scope.store(if paused { ALL_PAUSED } else { NOT_PAUSED }, Ordering::Relaxed);
     }
 
-    /// Pauses or resumes a user. Resuming has no effect while the whole database is paused.
+    /// Pauses or resumes a user. While the whole database is paused, a resumed user stays paused.
     pub fn set_paused_for_user(&self, user: &str, paused: bool) {
         let mut users = self.lock_users();
         if paused {

@@ -36,8 +36,8 @@ use crate::{
 /// [sub-requests](crate::core::fan_out::active::SubRequest) run its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
-    /// The client is authenticated, but its login waits for a login to the server, because the
-    /// server's parameters are unknown or it was down.
+    /// The client is authenticated, but its login is not finished. It waits for a login to the
+    /// server if the server's parameters are unknown or the server is down.
     Welcome,
     /// The client has no server and does not need one now.
     Idle,
@@ -45,7 +45,7 @@ pub(crate) enum ClientState {
     Waiting,
     /// The client has a server for its exclusive use.
     Linked(ServerId),
-    /// The client's request runs on several shards.
+    /// The client's request runs on several shards, or waits to start there.
     FanOut,
 }
 
@@ -67,8 +67,8 @@ pub(crate) enum ClientKind {
 pub(crate) enum InputHold {
     /// None: input is processed as it arrives.
     None,
-    /// The server must accept the client's parameters, because no server has accepted these values
-    /// before.
+    /// The server must accept the client's parameters, because no server is known to have accepted
+    /// these values.
     ApplyingParameters,
     /// The server has just accepted the parameters; input that arrived meanwhile is processed next.
     ParametersApplied,
@@ -89,7 +89,8 @@ pub(crate) struct ClientConnection {
     pub(crate) owner_pool: PoolId,
     /// The user that the client logged in as, if it differs from the pool's user.
     pub(crate) user: Option<Arc<str>>,
-    /// Whether the owner pool has clusters, so that a member must be selected for each transaction.
+    /// Whether the owner pool has clusters, so that a member must be selected whenever the client
+    /// needs a server.
     pub(crate) is_clustered: bool,
     /// The role that suitable members have. It is read whenever the client needs a server, so it
     /// may change between transactions.
@@ -107,7 +108,7 @@ pub(crate) struct ClientConnection {
     pub(crate) requested_role: Option<RolePreference>,
     /// The client's own routing state; `None` until one of its requests must be inspected.
     pub(crate) routing: Option<Box<ClientRouting>>,
-    /// The client's request that currently runs on several shards.
+    /// The client's request that runs on several shards, or waits to start there.
     pub(crate) fan_out: Option<Box<ActiveFanOut>>,
     pub(crate) kind: ClientKind,
     pub(crate) state: ClientState,
@@ -264,7 +265,7 @@ pub fn worker_of_key(key: &CancelKey) -> Option<WorkerId> {
     u8::try_from(process_id >> WORKER_SHIFT).ok().map(WorkerId)
 }
 
-/// Returns the slot, within its worker, of the client that the key was issued to.
+/// Returns the slot that a key contains, within its worker; `None` if its process id is negative.
 pub(crate) fn slot_of_key(key: &CancelKey) -> Option<usize> {
     usize::try_from(key.process_id()).ok().map(|id| id & SLOT_MASK as usize)
 }

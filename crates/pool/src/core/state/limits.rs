@@ -2,9 +2,8 @@
 //!
 //! The permits in use of a limit are counted by one atomic number. Before a connection is opened,
 //! it acquires one permit of each limit that applies, or none at all; it releases them when it is
-//! closed. So opening a connection never makes the count exceed its limit, whatever the workers do
-//! concurrently. The count is higher only after the limit was lowered, or if connections that
-//! already exist were added ([`Permits::acquire`]); it then falls as connections close.
+//! closed. So the count never exceeds the limit, whatever the workers do concurrently, unless the
+//! limit is lowered or [`Permits::acquire`] ignores it; the count then falls as connections close.
 
 use std::sync::{
     Arc,

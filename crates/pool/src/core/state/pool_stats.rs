@@ -10,7 +10,7 @@ use crate::core::time::Time;
 pub struct PoolStats {
     /// Number of times that a client, connected or internal, was assigned a server.
     pub assignments: u64,
-    /// Number of completed transactions, including those of a single statement.
+    /// Number of completed transactions; a request outside a transaction block counts as one.
     pub transactions: u64,
     /// Number of query strings, function calls and batches up to a Sync that clients sent and a
     /// server has answered.
@@ -19,11 +19,13 @@ pub struct PoolStats {
     pub client_bytes: u64,
     /// Bytes received from servers after login.
     pub server_bytes: u64,
-    /// Durations of transactions: how long each used its server.
+    /// Durations of transactions on their servers. Pipelined transactions all count from the start
+    /// of the first.
     pub transaction_time: DurationHistogram,
-    /// Durations of requests: how long a server worked on each.
+    /// Durations of requests on their servers. Pipelined requests all count from the start of the
+    /// first.
     pub query_time: DurationHistogram,
-    /// How long clients waited for servers; clients that did not have to wait do not count.
+    /// How long clients waited until they got a server; clients that got one at once do not count.
     pub wait_time: DurationHistogram,
     /// Number of named statements prepared by clients, where the pooler rewrites statement names.
     pub client_parses: u64,
@@ -42,7 +44,7 @@ pub struct PoolStats {
     pub reads_waited: u64,
     /// Number of notifications queued for clients, counted once for each client.
     pub notifications: u64,
-    /// Number of notifications dropped because a client did not read them in time.
+    /// Number of notifications dropped because a client's buffer was full.
     pub notifications_dropped: u64,
     /// Number of warnings to clients that they may have missed notifications, because the dedicated
     /// connection was lost.
@@ -108,9 +110,9 @@ pub(crate) fn micros(span: Duration) -> u64 {
 pub struct DurationHistogram {
     /// Sum of the durations, in nanoseconds.
     pub total_ns: u64,
-    /// Number of durations in each bucket. A bucket contains durations above the previous bound of
-    /// [`DurationHistogram::BOUNDS_US`], up to and including its own; the last bucket has no upper
-    /// bound.
+    /// Number of durations in each bucket. A bucket contains durations, in whole microseconds,
+    /// above the previous bound of [`DurationHistogram::BOUNDS_US`], up to and including its own;
+    /// the last bucket has no upper bound.
     pub counts: [u64; Self::BUCKETS],
 }
 

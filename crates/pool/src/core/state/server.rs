@@ -57,14 +57,16 @@ pub(crate) struct ServerConnection {
     /// started or finished work.
     pub(crate) state_since: Time,
     pub(crate) opened_at: Time,
-    /// The pool's epoch when the connection was opened; see [`crate::AdminState`].
+    /// The pool's epoch when the connection was opened. If the pool has another one, the connection
+    /// is closed when it becomes free.
     pub(crate) epoch: u32,
     pub(crate) input: FrameCursor,
     pub(crate) outstanding: OutstandingRequests,
     /// Transaction status from the last ReadyForQuery, or `Failed` if an error has followed in a
     /// transaction.
     pub(crate) status: TransactionStatus,
-    /// Whether messages of the extended protocol were sent, but no Sync after them.
+    /// Whether messages of the extended protocol were sent, but nothing that ends their batch, such
+    /// as Sync.
     pub(crate) has_open_batch: bool,
     /// Whether a batch has failed and its Sync has not been sent yet: the server skips all messages
     /// before the Sync.
@@ -230,8 +232,8 @@ impl ServerConnection {
             !self.parameters_to_restore.is_empty() && self.outstanding.is_last_batch();
     }
 
-    /// Whether all requests are answered and no transaction or batch is open, so that another
-    /// client could use the connection.
+    /// Whether all requests are answered and no transaction or batch is open, so that a client
+    /// could release the connection.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.outstanding.is_empty()
             && !self.has_open_batch

@@ -53,7 +53,8 @@ pub(super) struct SimHost {
     is_streaming: bool,
     /// Whether the host is the primary, or will be once it is up.
     is_true_primary: bool,
-    /// Whether the host was killed and will be replaced, so that later writes on it are lost.
+    /// Whether the host was killed and has been or will be replaced, so that later writes on it are
+    /// lost.
     is_being_replaced: bool,
     /// Time since which the host is known to be replaced.
     fenced_since: Option<u64>,

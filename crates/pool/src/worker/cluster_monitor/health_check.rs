@@ -79,7 +79,7 @@ pub(in crate::worker) enum HealthCheckError {
     /// The server is down, accepts no connections, or did not reply properly in time.
     #[error("{0}")]
     Unreachable(String),
-    /// The server refused the login or the query, but it is up.
+    /// The server is up, but the login or the query did not succeed.
     #[error("{0}")]
     Refused(String),
     #[error("there is no user yet to log in as: set cluster.check-user")]

@@ -64,11 +64,11 @@ pub(in crate::worker) struct PoolEntry {
     pub(in crate::worker) spec: Arc<PoolSpec>,
     pub(in crate::worker) settings: PoolSettings,
     /// An unlimited counter of the clients and servers in all workers and in transit between
-    /// workers.
+    /// workers. The pools of cluster members and mirrors share it with their owner pool.
     pub(in crate::worker) occupants: Arc<ConnectionLimit>,
     /// `occupants` as a list, for clients that count against no limit.
     pub(in crate::worker) occupancy: Arc<[Arc<ConnectionLimit>]>,
-    /// Whether the pool gets no new clients: they get another pool for this key, or are refused.
+    /// Whether the pool gets no new clients: they get another pool, or are refused.
     pub(in crate::worker) is_retired: bool,
     /// The endpoints of `settings.servers`, shared with routes that may outlive this entry.
     pub(in crate::worker) endpoints: Vec<Arc<Endpoint>>,

@@ -1,7 +1,7 @@
 //! Removes idle pools and reuses their IDs.
 //!
 //! A pool is in use while it has clients or servers in any worker or in transit between workers:
-//! each holds a permit of [`PoolEntry::occupants`]. New permits are acquired only while the
+//! each holds a permit of [`PoolEntry::occupants`]. Clients acquire their permits while the
 //! directory is locked, so a pool without permits stays unused once it is closed to new clients.
 //! Workers can then drop it in any order, while the next client for its key gets a pool with
 //! another ID. The ID becomes free some time after every worker has confirmed the removal, so that

@@ -11,7 +11,7 @@ use crate::{
     worker::cluster_monitor::ClusterMonitor,
 };
 
-/// Maximum delay before a failed login to a cluster member is retried.
+/// Maximum delay before a failed login to a cluster member or a mirror is retried.
 pub(super) const MEMBER_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// Returns a limit's value, or `u32::MAX` if it is not set.

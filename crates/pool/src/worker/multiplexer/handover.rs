@@ -35,7 +35,8 @@ use super::{
 };
 use crate::{Channel, PoolId, worker::takeover::Outgoing};
 
-/// Maximum size in bytes of all notifications retained for clients that have not arrived yet.
+/// Maximum size in bytes of all notifications of a database that are retained for clients that have
+/// not arrived yet.
 const RETAINED_BYTES_MAX: usize = 64 << 20;
 
 /// Time for which notifications are retained after the takeover has ended: the last clients may
@@ -245,7 +246,8 @@ impl IncomingHandover {
         true
     }
 
-    /// Numbers a notification and retains it. Returns the clients that already have it.
+    /// Numbers a notification and retains it, if its channel's marker has arrived. Returns the
+    /// clients that already have the notification.
     pub(super) fn receive(
         &mut self,
         notification: &Arc<ServerNotification>,
@@ -313,7 +315,8 @@ impl IncomingHandover {
         confirmed.into_iter().any(|(_, channels)| channels.contains(channel))
     }
 
-    /// Handles a lost connection, or too many retained bytes: no client can resume without a gap.
+    /// Handles a lost connection, or too many retained bytes: clients that rely on the positions so
+    /// far cannot resume without a gap.
     pub(super) fn lost(&mut self) {
         // A marker that was on its way is lost as well. Unconfirmed rounds are listened to again.
         self.rounds.retain(|round, _| self.unconfirmed.contains(round));

@@ -29,7 +29,7 @@ const READ_BYTES_MAX: usize = 1 << 20;
 /// Login timeout if `timeouts.server-connect` is not set.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The first query: sets an application name and disables timeouts that would end an idle session.
+/// The first query: sets an application name, and disables the idle session and statement timeouts.
 const SETUP_QUERY: &[u8] = b"SELECT pg_catalog.set_config(name, CASE name WHEN 'application_name' \
     THEN 'howdah: notifications' ELSE '0' END, false) FROM pg_catalog.pg_settings \
     WHERE name IN ('application_name', 'idle_session_timeout', 'statement_timeout')";
@@ -69,7 +69,7 @@ pub(super) struct NotifyConnection {
     /// The error of the query in progress, if it has failed.
     error: Option<String>,
     pub(super) notifications: Vec<ServerNotification>,
-    /// Whether the last read ended at [`READ_BYTES_MAX`] with more to come.
+    /// Whether more bytes may be available to read.
     pub(super) has_more: bool,
     is_setting_up: bool,
 }

@@ -15,7 +15,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The connection attempt failed at once; returns the reason as text.
+/// The connection attempt could not be started, or failed at once; returns the reason as text.
 pub(super) fn dial(
     entry: &PoolEntry,
     route: &ServerRoute,

@@ -105,7 +105,7 @@ impl PoolWorker {
         }
     }
 
-    /// Closes a connection to make room, unless it has logged in by now.
+    /// Closes a connection to make room, unless it has logged in or is at a helper by now.
     pub(super) fn close_startup(&mut self, place: StartupRef) {
         let StartupRef { slot, generation, .. } = place;
         if self.sockets.table.generation(slot) != generation {

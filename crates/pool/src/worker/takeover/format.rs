@@ -61,7 +61,7 @@ pub(super) const LISTENERS_END: u8 = 3;
 pub(super) const READY: u8 = 4;
 /// Old to new: a client with its descriptor.
 pub(super) const CLIENT: u8 = 5;
-/// New to old: the client with this ID, a u64, is served.
+/// New to old: the client with this ID, a u64, was received, and the old process can drop it.
 pub(super) const TAKEN: u8 = 6;
 /// New to old: a CancelRequest, process ID and secret, for a client that the old process may still
 /// have.

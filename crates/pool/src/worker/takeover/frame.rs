@@ -30,7 +30,8 @@ pub(super) const BODY_BYTES_MAX: u32 = 64 << 20;
 const HEADER_BYTES: usize = 5;
 
 /// Maximum number of bytes reserved for a body before its bytes arrive. Bodies with secrets are
-/// shorter, so they are never moved to a larger buffer, which would leave a copy in memory.
+/// almost always shorter, so they are not moved to a larger buffer, which would leave a copy in
+/// memory.
 const RESERVED_BYTES_MAX: u32 = 64 << 10;
 
 /// Sends a frame. The descriptor accompanies the first bytes of the header.

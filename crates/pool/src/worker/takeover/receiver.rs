@@ -42,8 +42,8 @@ impl Successor {
     ///
     /// # Errors
     ///
-    /// [`PoolerStartError::Takeover`]: no takeover socket is configured, no process listens on it,
-    /// or that process refused or did not reply properly.
+    /// [`PoolerStartError::Takeover`]: no takeover socket is configured, no process of the same
+    /// user listens on it, or that process refused or did not reply properly.
     pub(in crate::worker) fn connect(config: &Config) -> Result<Self, PoolerStartError> {
         let nowhere = || {
             "listen.takeover is not set, and there is no unix socket to derive it from".to_owned()

@@ -1,7 +1,7 @@
 //! Findings that need no checkpoint to compare with: events that dominate database time, surges of
 //! one event, and stalls in which sessions wait and none runs.
 //!
-//! All three use client sessions only, sampled second by second.
+//! All three use the samples of client sessions and their parallel workers only, second by second.
 
 use std::collections::BTreeMap;
 

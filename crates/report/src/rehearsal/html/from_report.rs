@@ -124,7 +124,7 @@ fn page_run(report: &RehearsalReport, run: &RunSummary) -> PageRun {
 }
 
 /// Describes the state from which the runs started, and how faithfully each run repeated the
-/// capture, one sentence each.
+/// capture, in one line each.
 fn fidelity(report: &RehearsalReport) -> Vec<String> {
     let line = |run: &RunSummary| {
         let lateness = run.schedule_error_p99_us.map_or_else(String::new, |us| {

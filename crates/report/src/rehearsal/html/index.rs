@@ -31,7 +31,7 @@ pub struct IndexRow {
     pub folder: String,
     /// The verdict, or the reason why there is none.
     pub outcome: IndexOutcome,
-    /// The result in one line, or the reason why there is none.
+    /// The result in one line; without a result, what is known instead.
     pub summary: String,
     /// Time at which the rehearsal started, if known.
     pub started: Option<Timestamp>,

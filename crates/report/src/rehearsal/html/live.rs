@@ -47,7 +47,7 @@ pub struct LiveSnapshot {
     pub run_s: f64,
     /// Points from the requested one on.
     pub points: Vec<LivePoint>,
-    /// Number of points so far, which is the index of the next point to request.
+    /// Index of the point after those in `points`, which is the next one to request.
     pub points_end: usize,
     /// Whether the report can be requested.
     pub has_report: bool,
@@ -57,7 +57,7 @@ pub struct LiveSnapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LivePhase {
-    /// A step is being carried out.
+    /// The rehearsal has not ended.
     Running,
     /// The rehearsal ended with a report: the change passed.
     Passed,
@@ -122,11 +122,11 @@ pub struct LiveRun {
     pub state: LiveStepState,
     /// Duration in seconds.
     pub elapsed_s: Option<f64>,
-    /// Number of statements sent.
+    /// Number of statements that were executed, failed ones included.
     pub executions: Option<u64>,
     /// Number of statements that failed.
     pub failed: Option<u64>,
-    /// Number of events that were never sent.
+    /// Number of statements that were skipped; known at the end.
     pub skipped: Option<u64>,
     /// Median latency in microseconds; not known for runs of an earlier invocation.
     pub p50_us: Option<f64>,

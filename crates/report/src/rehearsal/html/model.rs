@@ -28,15 +28,15 @@ pub struct Page {
     pub queries: Vec<PageQuery>,
     /// Figures over the time of the runs.
     pub time_lines: TimeLines,
-    /// The state from which the runs started, and how faithfully each run repeated the capture, one
-    /// sentence each.
+    /// The state from which the runs started, and how faithfully each run repeated the capture, in
+    /// one line each.
     pub fidelity: Vec<String>,
     /// Instructions for restoring copies to the start of the capture, as lines of text; empty if
     /// the start is unknown.
     pub recovery: Vec<String>,
-    /// Version, address, size and settings of both servers, one per row.
+    /// Properties and settings of both servers, one per row.
     pub servers: Vec<ServerFactRow>,
-    /// Differences between the servers in version, settings, tables and indexes.
+    /// Differences between the servers, in the order of the report.
     pub differences: Vec<PageDifference>,
     /// Options of the rehearsal by name, without passwords.
     pub options: Vec<(String, String)>,
@@ -70,11 +70,11 @@ pub struct PageRun {
     pub started: Duration,
     /// Duration of the run.
     pub elapsed: Duration,
-    /// Number of statements sent.
+    /// Number of statements that succeeded or failed.
     pub executions: u64,
     /// Number of statements that failed.
     pub failed: u64,
-    /// Number of events that were never sent.
+    /// Number of statements that were skipped: not sent, or not finished when the replay ended.
     pub skipped: u64,
     /// 99th percentile of the schedule error, in microseconds.
     pub schedule_error_p99_us: Option<u64>,
@@ -107,7 +107,7 @@ pub struct PageQuery {
     pub runs: Vec<Option<QueryMeasures>>,
     /// Factor by which typical executions changed.
     pub factor: Option<FactorInterval>,
-    /// Factor by which the mean changed, if only slow executions did.
+    /// Factor by which the mean changed, if that change was large enough to be examined.
     pub mean_factor: Option<FactorInterval>,
     /// The smallest factor that the runs would have shown to be a change.
     pub detectable: Option<f64>,
@@ -178,7 +178,7 @@ impl PageQueryVerdict {
 /// The measures of one query. Times are those of successful executions, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueryMeasures {
-    /// Executions sent to the server.
+    /// Executions that succeeded or failed.
     pub calls: u64,
     /// Executions that failed.
     pub errors: u64,

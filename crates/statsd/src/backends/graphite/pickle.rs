@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::js::JsNumber;
 
-/// Maximum length of a pickle's body in bytes, well below Carbon's limit of 1 MiB.
+/// Approximate maximum length of a pickle's body in bytes, well below Carbon's limit of 1 MiB.
 const BODY_BYTES_MAX: usize = 512 << 10;
 
 /// A pickle being written.

@@ -120,9 +120,9 @@ pub(super) struct TimerObservations {
     pub(super) sum: f64,
     /// Observations per bucket, not cumulative; the last bucket has no bound.
     pub(super) buckets: Vec<f64>,
-    /// All observations, for native histograms.
+    /// All observations of a histogram, for its native buckets.
     pub(super) native: Sketch,
-    /// Recent observations, for quantiles, with the start time of each part.
+    /// Recent observations of a summary, for quantiles, with the start time of each part.
     recent: VecDeque<(SystemTime, Sketch)>,
 }
 
@@ -399,8 +399,8 @@ impl FamilyTable {
         at as u32
     }
 
-    /// Returns the series of a family with these labels, created if needed. Every series has a
-    /// placement, so the limit on placements bounds series too.
+    /// Returns the series of a family with these labels, created if needed. Called only for new
+    /// placements, whose number is limited.
     fn find_or_add_series(
         &mut self,
         family: u32,

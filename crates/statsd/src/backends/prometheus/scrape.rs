@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::{families::FamilyTable, protobuf, text};
 
-/// Maximum concurrent scrapes, each of which holds a rendered table.
+/// Maximum number of open connections, each of which may hold a rendered table.
 const CONNECTIONS_MAX: usize = 16;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -9,7 +9,7 @@ use crate::{MetricName, flush::table::MetricTable};
 pub(crate) enum DeleteOutcome {
     /// This key was deleted.
     Key(MetricName),
-    /// No live metric has this key.
+    /// No live metric has this key, or matches this pattern.
     NotFound(String),
 }
 

@@ -29,7 +29,7 @@ pub(super) struct CellTarget {
     /// The entry of the sanitised key.
     pub(super) key: u32,
     /// The entry of the variant, if the cell's spelling differs from the key. Otherwise the key's
-    /// entry is linked to its variant.
+    /// entry is linked to its variant, if it has one.
     pub(super) variant: Option<u32>,
 }
 

@@ -41,7 +41,7 @@ pub(super) enum HostEvent {
     Shutdown,
     /// The server may have changed its status.
     StatusChanged,
-    /// The server stopped, or restarted.
+    /// The server stopped, restarted or became unreachable.
     ServerDown,
 }
 

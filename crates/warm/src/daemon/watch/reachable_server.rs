@@ -66,8 +66,9 @@ impl ServerAccessError {
         self.sqlstate() == Some("57P03")
     }
 
-    /// Whether the server is unreachable, stopping or starting (SQLSTATEs 57P01 to 57P03). A server
-    /// that has no free connection slot or rejects our password is running.
+    /// Whether the server is probably unreachable, stopping or starting: it reported a SQLSTATE
+    /// that begins with 57P, or the connection failed without one. A server that has no free
+    /// connection slot or rejects our password is running.
     pub(super) fn is_server_down(&self) -> bool {
         match self.sqlstate() {
             Some(code) => code.starts_with("57P"),
@@ -139,8 +140,8 @@ fn query_cold_since(client: &mut Client) -> Result<CacheColdSince, ServerAccessE
     Ok(CacheColdSince { at_us: now_us - age_us, server_clock_us })
 }
 
-/// Returns the data directory of a server whose address is a Unix socket; `None` for TCP, or if the
-/// socket's lock file cannot be read.
+/// Returns the data directory of a server whose address is a Unix socket; `None` for TCP, or if no
+/// absolute path can be read from the socket's lock file.
 pub(super) fn find_data_dir(target: &ConnectTarget) -> Option<PathBuf> {
     target.endpoints().iter().find_map(|endpoint| match endpoint {
         Endpoint::Unix { path } => postmaster::data_dir_from_socket(path),

@@ -16,7 +16,7 @@ use crate::Secret;
 /// The client's channel binding capability for its TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelBinding {
-    /// The client cannot bind: it does not use TLS, or does not know the server's certificate.
+    /// The client does not bind: for example, it does not use TLS.
     Unsupported,
     /// The client supports channel binding, but the server did not offer it. A server that did
     /// offer it fails the login, because a man in the middle must have removed the offer.

@@ -20,8 +20,8 @@ const COUNT_MAX: usize = 4_096;
 /// Keys that clients have computed, by password, salt and iterations. Clones share the keys, also
 /// across threads.
 ///
-/// For a server that stores the same salt, the keys are equivalent to the password. They are
-/// overwritten when the last clone is dropped, and never shown.
+/// For a server that stores the same salt and iterations, the keys are equivalent to the password.
+/// They are overwritten when the last clone is dropped, and `Debug` does not show them.
 #[derive(Clone, Default)]
 pub struct ClientKeys(Arc<Mutex<HashMap<[u8; 32], ScramKeys>>>);
 
@@ -107,7 +107,8 @@ impl ScramKeys {
         self.iterations
     }
 
-    /// Returns `ClientKey` of RFC 5802. A secret: it allows logins to servers that store this salt.
+    /// Returns `ClientKey` of RFC 5802. A secret: it allows logins to servers that store this salt
+    /// and number of iterations.
     pub fn client_key(&self) -> &[u8; 32] {
         &self.client_key
     }

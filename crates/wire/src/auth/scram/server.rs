@@ -33,7 +33,7 @@ pub struct ScramVerifierError;
 
 impl ScramVerifier {
     /// Derives the server's secret from a password. `salt` must be random; PostgreSQL uses 16 bytes
-    /// and 4,096 iterations.
+    /// and, by default, 4,096 iterations.
     pub fn from_password(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Self {
         let salted = salted_password(password, salt, iterations);
         Self {
@@ -123,8 +123,8 @@ impl std::fmt::Debug for ScramVerifier {
     }
 }
 
-/// The first state of a server's exchange: the server has answered the client's first message and
-/// waits for the client's proof.
+/// The first state of a server's exchange: the reply to the client's first message is ready to be
+/// sent, and the client's proof is expected.
 #[derive(Debug)]
 pub struct ServerFirst {
     verifier: ScramVerifier,
