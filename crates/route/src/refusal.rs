@@ -197,7 +197,10 @@ impl Refusal {
                  TO '…'."
             }
             Self::SeveralShards { .. } => "Send the rows of each shard in a separate statement.",
-            Self::OtherShard { .. } => "A transaction is on one shard: finish it first.",
+            Self::OtherShard { in_session_mode: false, .. } => {
+                "A transaction is on one shard: finish it first."
+            }
+            Self::OtherShard { .. } => "Reconnect to use another shard.",
             Self::MixedBatch => "Send a Sync between them.",
             Self::ServerLinked { in_session_mode: false, .. } => "Finish the transaction first.",
             Self::ServerLinked { .. } => "Reconnect, and send this first.",
