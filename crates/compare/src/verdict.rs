@@ -28,8 +28,8 @@ pub enum QueryVerdict {
 pub enum ChangedPart {
     /// The typical executions changed.
     Typical,
-    /// Only some executions changed, but enough to change the mean; typical executions did not
-    /// change.
+    /// The mean changed, but no change of the typical executions is certain and large enough:
+    /// usually, a minority of the executions changed.
     Tail,
 }
 

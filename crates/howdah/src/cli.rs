@@ -1,9 +1,10 @@
 //! Parses the command line, with defaults from the environment and `howdah.toml`.
 //!
 //! A value comes from the command line, else from the environment, else from `howdah.toml`, else
-//! from the option's default. An option is declared once, in a command's `Args`: this module gives
-//! every long option its environment variable, and makes values of the file its default before the
-//! arguments are parsed. So all four sources go through the same value parser.
+//! from the option's default. An option is declared once, in a command's `Args`. Before the
+//! arguments are parsed, this module gives every long option its environment variable, and makes
+//! the values in the file the defaults of their options. So all four sources go through the same
+//! value parser.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 

@@ -45,8 +45,8 @@ pub(crate) fn wrong_usage(message: impl fmt::Display) -> anyhow::Error {
     WrongUsage(message.to_string()).into()
 }
 
-/// Returns the exit code of a command, and reports a failure on stderr. Standard output that its
-/// reader closed is not a failure.
+/// Returns the exit code of a command, and reports a failure on stderr. It is not a failure if the
+/// reader of standard output has closed it.
 pub(crate) fn exit_code(result: anyhow::Result<CommandOutcome>) -> ExitCode {
     let error = match result {
         Ok(outcome) => return outcome.into(),

@@ -56,9 +56,9 @@ impl HttpServer {
 
     /// Like [`Self::start`], for pages that browsers read: only GET and HEAD requests are served,
     /// and only if the `Host` header and, if there is one, the `Origin` header name this server.
-    /// Requests caused by other sites are refused unless they are navigations. Responses have
-    /// security headers, of which they may replace each; the default `Content-Security-Policy`
-    /// allows nothing.
+    /// Requests caused by other sites are refused unless they are navigations. Security headers are
+    /// added to each response, except those that it sets itself; the default
+    /// `Content-Security-Policy` allows nothing.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 
 use crate::statistics::{BLOCKS, blocks, random::SeededRandom};
 
-/// Resamples per interval: enough for its ends at 99 %.
+/// Number of resamples per interval: enough to place the ends of a 99 % interval.
 const ROUNDS: usize = 400;
 
 /// Returns the interval that contains the share `confidence` of the ratios `metric(run) /

@@ -110,8 +110,8 @@ pub struct KeyedTables(pub BTreeMap<String, Vec<String>>);
 pub enum DefaultShardSetting {
     /// The shard with this number, from 0.
     Shard(u32),
-    /// `any` (a request that only reads may use any shard, others are refused) or `refuse` (all
-    /// such requests are refused).
+    /// `refuse` refuses requests for tables; `any` lets reads use any shard, and refuses writes if
+    /// `tables` is not empty. With both, statements that use no tables may use any shard.
     Keyword(String),
 }
 

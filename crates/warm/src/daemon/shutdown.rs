@@ -49,7 +49,7 @@ impl ShutdownSignal {
         self.wait(Duration::ZERO)
     }
 
-    /// Waits until the signal fires, at most for `time`. Returns whether it has fired.
+    /// Waits until the signal fires, for at most `time`. Returns whether it has fired.
     pub fn wait(&self, time: Duration) -> bool {
         wait_readable(&[self.as_fd()], Some(Instant::now() + time)).is_some()
     }
