@@ -58,7 +58,7 @@ lint: ## Format check, banned words, licences, the book, clippy and rustdoc, eac
 	$(CARGO) fmt --all --check
 	scripts/check-words
 	$(CARGO) deny --log-level error check --hide-inclusion-graph licenses bans sources
-	mdbook build docs --dest-dir ../target/book
+	mdbook build docs --dest-dir target/book
 	$(CARGO) clippy --workspace --all-targets $(FULL) -- -D warnings
 	$(CARGO) clippy --package howdah -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet $(FULL)
@@ -95,4 +95,4 @@ bench: ## List the benchmarks and how to run each.
 
 doc: setup ## Build the API documentation and the book, in target/doc and target/book.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(FULL)
-	mdbook build docs --dest-dir ../target/book
+	mdbook build docs --dest-dir target/book
