@@ -70,8 +70,8 @@ pub struct BackendActivity {
     pub query_id: Option<i64>,
     /// Current statement; for an idle session, the last one, if idle texts were requested.
     pub query: Option<SqlText>,
-    /// Processes that block this session: they hold the lock that it waits for, or wait for it
-    /// ahead of this session.
+    /// Processes and prepared transactions that block this session: they hold the lock that it
+    /// waits for, or wait for it ahead of this session.
     pub blockers: Vec<Blocker>,
     /// Time at which the session began to wait for a lock (since PostgreSQL 14).
     pub blocked_since_us: Option<i64>,
@@ -264,7 +264,7 @@ fn seconds_between(since_us: i64, now_us: i64) -> f64 {
     now_us.saturating_sub(since_us).max(0) as f64 / 1e6
 }
 
-/// Parses an array such as `{4711,0}`, without duplicates. 0 is a prepared transaction.
+/// Parses an array such as `{4711,0}`, and removes duplicates. 0 is a prepared transaction.
 fn parse_blockers(array: &str) -> Vec<Blocker> {
     let numbers =
         array.trim_matches(['{', '}']).split(',').filter_map(|number| number.parse().ok());

@@ -2,15 +2,15 @@
 //! statistics, and types for their rows.
 //!
 //! A [`MonitorConnection`] is one read-only connection. [`MonitorConnection::activity`] returns all
-//! sessions; [`MonitorConnection::read`] returns one of the [`VIEWS`], whose columns state the
-//! server versions that have them and their source. [`rates()`] turns two samples of a view into
-//! rates. Figures that the role may not read are missing, never zero, and [`Privileges::missing`]
-//! names the grant that would help. [`MonitorConnection::waits`] is a sample so small that it can
-//! be taken many times a second. [`SignalConnection`] cancels statements and terminates sessions,
-//! and verifies the target in the same statement. [`explain_generic`] plans another session's
-//! statement without executing it. [`ConsoleConnection`] queries a pooler for the server sessions
-//! that its clients use. [`PhysicalIdentity`] distinguishes a server from its copies, and has its
-//! position in the WAL.
+//! sessions; [`MonitorConnection::read`] returns one of the [`VIEWS`], whose columns have SQL for
+//! each server version that supports them. [`rates()`] turns two samples of a view into rates.
+//! Figures that the role may not read are missing, never zero, and [`Privileges::missing`] names
+//! the grant that would help. [`MonitorConnection::waits`] is a sample so small that it can be
+//! taken many times a second. [`SignalConnection`] cancels statements and terminates sessions, and
+//! verifies the target in the same statement. [`explain_generic`] plans another session's statement
+//! without executing it. [`ConsoleConnection`] queries a pooler for the server sessions that its
+//! clients use. [`PhysicalIdentity`] distinguishes a server from its copies, and has its position
+//! in the WAL.
 //!
 //! Out of scope: drawing, history, and deciding what is slow.
 

@@ -13,13 +13,13 @@ use crate::{
 pub struct Comparison {
     /// The settings that define a change.
     pub settings: CompareSettings,
-    /// The totals of all runs of the base's setup.
+    /// The totals of all runs of the base's setup, without the control.
     pub base: Side,
     /// The totals of all assessed runs.
     pub run: Side,
     /// The second run of the base's setup that measured the noise, if there was one.
     pub control: Option<Control>,
-    /// Each run of the base's setup; `base` is their sum.
+    /// Each run of the base's setup, without the control; `base` is their sum.
     pub base_runs: Vec<Side>,
     /// Each assessed run; `run` is their sum.
     pub run_runs: Vec<Side>,
@@ -90,8 +90,8 @@ pub struct QueryComparison {
     /// Change of typical executions, if there were enough of them on both sides.
     pub change: Option<Change>,
     /// Change of the mean, with its interval at 99 %; `None` if it is too small, rests on too few
-    /// executions or, with four or more runs, is not certain. Not computed for two runs whose
-    /// typical executions changed.
+    /// executions or, with four or more runs, is not certain. Not computed for two runs if their
+    /// typical executions already differ enough for a verdict.
     pub mean_change: Option<Interval>,
     /// Factor by which the query's time differed between the base and the control run; `None`
     /// without a control run, or if there were too few executions.

@@ -126,7 +126,8 @@ fn changed_queries(comparison: &Comparison) -> impl Iterator<Item = Fingerprint>
 ///
 /// # Errors
 ///
-/// A server cannot be reached. Queries explained before that keep their plans.
+/// A server cannot be reached, or refuses the connection for another reason than a missing
+/// database. Queries explained before that keep their plans.
 pub fn explain(
     comparison: &mut Comparison,
     examples: &Examples,

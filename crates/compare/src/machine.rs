@@ -11,12 +11,13 @@ pub struct MachineLoad {
     /// Typical time of the calibration statement, which does the same work in every run and reads
     /// no table, in microseconds.
     pub calibration_us: Option<f64>,
-    /// 99th percentile, over the seconds of the run, of the longest delay with which the client's
-    /// host woke a sleeping thread, in microseconds.
+    /// 99th percentile, over the seconds of the run, of the longest delay with which the host of
+    /// the replay woke a sleeping thread, in microseconds.
     pub scheduling_delay_us: Option<f64>,
-    /// Share of time in which a process of the client's host waited for a processor, from 0 to 1.
+    /// Share of time in which a process on the host of the replay waited for a processor, from 0 to
+    /// 1.
     pub cpu_pressure: Option<f64>,
-    /// Share of time in which a process of the client's host waited for I/O, from 0 to 1.
+    /// Share of time in which a process on the host of the replay waited for I/O, from 0 to 1.
     pub io_pressure: Option<f64>,
     /// Share of processor time that the hypervisor gave to other guests, from 0 to 1.
     pub steal: Option<f64>,

@@ -32,7 +32,7 @@ pub struct CompareSettings {
     /// Minimum number of successful executions of a query on each side, over all its runs. Default
     /// 15.
     pub executions_min: u64,
-    /// Level of the confidence intervals of typical changes. Default 0.95.
+    /// Level of the confidence intervals for the change of typical executions. Default 0.95.
     pub confidence: f64,
     /// Maximum expected share of false discoveries among the queries reported as changed. Default
     /// 0.01.

@@ -112,7 +112,7 @@ pub enum ResolveError {
     /// The number of ports is neither one nor the number of hosts.
     #[error("the number of ports ({ports}) is neither 1 nor the number of hosts ({hosts})")]
     PortCount {
-        /// Number of elements in `host` or `hostaddr`; 1 without both.
+        /// Number of elements in `host` or `hostaddr`; 1 if neither is set.
         hosts: usize,
         /// Number of elements in `port`.
         ports: usize,

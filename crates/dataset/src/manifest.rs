@@ -14,7 +14,7 @@ use crate::kind::DatasetKind;
 /// The origin of the events of a capture. Fields are empty if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureOrigin {
-    /// The input files, as the user named them.
+    /// The input files, as the user named them; for the format `wire`, the capturing process.
     #[serde(default)]
     pub files: Vec<String>,
     /// Format of the logs: `stderr`, `csvlog` or `jsonlog`; `wire` if a pooler captured the events.

@@ -14,7 +14,7 @@ pub enum DemoError {
     /// PostgreSQL was not found, or a server could not be started or copied.
     #[error(transparent)]
     Lab(#[from] ClusterError),
-    /// The address of a demo server could not be resolved.
+    /// The address of a demo server or of the pooler could not be resolved.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     /// A connection to a demo server or to the pooler failed.

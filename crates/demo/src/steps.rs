@@ -31,7 +31,7 @@ use crate::{
     workload,
 };
 
-/// Number of runs on each side, so that the difference between runs of one side shows the noise.
+/// Number of runs on each side: several, because the differences between them show the noise.
 const RUNS: u32 = 3;
 
 /// Captured time that is replayed to warm the caches if no cache image could be taken.

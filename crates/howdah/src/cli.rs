@@ -150,7 +150,7 @@ fn values(command: clap::Command, args: Vec<OsString>) -> Result<Cli, clap::Erro
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut reusable))
 }
 
-/// `HOWDAH_` variables that do not set an option.
+/// `HOWDAH_` variables that are known although they set no option of a command.
 const OTHER_VARIABLES: [&str; 5] = [
     "HOWDAH_CACHE_DIR",
     "HOWDAH_CONFIG",

@@ -70,8 +70,8 @@ pub(crate) fn data_rate(max: u64) -> impl Fn(&str) -> Result<u64, String> + Clon
 /// Maximum of `--max-rate`: 1 TB per second.
 pub(crate) const DATA_RATE_MAX: u64 = 1 << 40;
 
-/// Parses a duration that is usually below a second, or 0. Any other bare number is rejected,
-/// because it could be meant in milliseconds.
+/// Parses a duration with a unit, or 0, for options whose values are usually below a second. Any
+/// other bare number is rejected, because it could be meant in milliseconds.
 ///
 /// # Errors
 ///

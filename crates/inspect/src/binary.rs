@@ -43,7 +43,7 @@ struct LoadSegment {
     bytes: u64,
 }
 
-/// A hash of the binary's contents, computed by the linker. Equal ids mean equal binaries.
+/// A hash of the binary's contents, computed by the linker. Equal ids mean the same code and data.
 /// Displayed in hexadecimal.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct BuildId(Box<[u8]>);

@@ -50,7 +50,7 @@ pub struct BufferDesc {
     pub usage: u8,
     /// Whether the page was modified since it was read or last written.
     pub is_dirty: bool,
-    /// Whether the relation is WAL-logged, so that its pages survive a crash.
+    /// Whether the page survives a crash, as those of WAL-logged relations and of init forks do.
     pub is_permanent: bool,
     /// Whether a backend has pinned the buffer.
     pub is_pinned: bool,
@@ -160,8 +160,8 @@ impl BufferMap {
 }
 
 impl BufferDescIter {
-    /// Returns the number of buffers omitted because they were being filled or changed during the
-    /// copy.
+    /// Returns the number of omitted buffers that had a tag but no valid page, usually because the
+    /// page was just being read.
     pub fn unfinished(&self) -> u32 {
         self.in_transition
     }

@@ -137,7 +137,7 @@ impl CodeMap {
     }
 }
 
-/// Maximum size in bytes of a file that is read; no library is that large.
+/// Maximum size in bytes of a file that is read, far above that of a server or its libraries.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl FunctionTable {
@@ -200,7 +200,7 @@ impl std::fmt::Display for Symbol {
 }
 
 /// Whether the eight bytes before an address can end with a call: `call` with a displacement, or
-/// through a register or memory. If not, a number found on a stack is not a return address.
+/// through a register or memory. If they cannot, the address is not a return address.
 ///
 /// Source: Intel's Software Developer's Manual, `E8 cd` and `FF /2`.
 pub fn ends_with_call(code: &[u8; 8]) -> bool {

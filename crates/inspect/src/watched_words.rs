@@ -86,8 +86,8 @@ impl WatchedWords {
 
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// Maximum distance of words that are copied together with the bytes in between: one field of
-/// neighbouring entries of the `PGPROC` array (some 900 bytes each) with one idle entry in between.
+/// Maximum gap between words that are copied together with the bytes in between. Suffices for one
+/// field of two `PGPROC` entries (some 900 bytes each) with an idle entry between them.
 /// Less than a page, so only pages that hold a word are touched.
 const GAP_BYTES: usize = 2048;
 

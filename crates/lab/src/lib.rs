@@ -17,6 +17,7 @@
 //! another system account; see [`OsUser`]. Other users of the host cannot connect: the server
 //! listens on a unix socket in a private directory, and on TCP only on request, with a password.
 //! Tests are the exception; see [`Builder::trusted_tcp`].
+//!
 //! The crate supports only Linux, because it reads `/proc` to distinguish a server from a process
 //! that reuses its process id. The contents of a cluster and the assertions of tests are out of
 //! scope.

@@ -27,7 +27,7 @@ impl Default for BinariesSearch {
 }
 
 impl BinariesSearch {
-    /// Creates a search in all places, for the newest installed version of any supported major.
+    /// Creates a search in all places, for the newest supported major version that is installed.
     pub fn new() -> Self {
         Self::default()
     }

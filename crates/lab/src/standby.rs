@@ -182,7 +182,8 @@ impl BackupFunctions {
     }
 }
 
-/// Decides how to copy an entry: omits those that `basebackup.c` omits, and the primary's logs.
+/// Decides how to copy an entry: omits most of those that `basebackup.c` omits, and the primary's
+/// logs.
 fn backup_rule(below: &Path) -> CopyRule {
     const EMPTIED: &[&str] = &[
         "log",

@@ -25,8 +25,8 @@ pub(super) struct SyslogFragment<'a> {
     /// Time in the form of `%m`.
     pub(super) time: &'a str,
     pub(super) host: &'a [u8],
-    /// Name of the program that wrote the fragment: `syslog_ident` if it is a PostgreSQL server,
-    /// which is `postgres` by default.
+    /// Name of the program that wrote the fragment. That of a PostgreSQL server is `syslog_ident`,
+    /// by default `postgres`.
     pub(super) program: &'a [u8],
     pub(super) pid: &'a [u8],
     pub(super) text: &'a [u8],
@@ -140,7 +140,7 @@ impl Assembly {
         self.emit(output);
     }
 
-    /// Emits all open messages, because nothing arrived for a while or the input has ended.
+    /// Emits all open messages, taking them to be complete.
     pub(super) fn flush(&mut self, output: &mut LayerOutput) {
         self.open.iter_mut().for_each(|message| message.is_closed = true);
         self.emit(output);

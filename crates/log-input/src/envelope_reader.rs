@@ -20,8 +20,8 @@ use crate::{InputState, problem::InputProblem};
 ///   └───── take_log, take_problems, after each call ─────┘
 /// ```
 ///
-/// Memory is bounded by the longest record, by the output that was not taken, and by 64 MiB of
-/// entries that run from new to old.
+/// Most memory is needed for incomplete records, for output that was not taken, and for up to
+/// 64 MiB of entries that run from new to old.
 ///
 /// ```
 /// use howdah_log_input::{Envelope, EnvelopeReader};

@@ -121,7 +121,8 @@ impl EnvelopeOpener {
 /// The kind of contents of an envelope in a known format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EnvelopeContent<'a> {
-    /// Text of the server's log. `time` is the JSON value of the entry's time; empty without one.
+    /// Text of the server's log. `time` is the JSON value of the entry's `timestamp`; empty in
+    /// formats without one.
     Log { time: &'a [u8] },
     /// Something else, such as an audit entry or output of another program.
     Other,
@@ -239,7 +240,7 @@ const NAMES: [&str; 13] = [
     "properties",
 ];
 
-/// Maximum nesting of envelopes.
+/// Maximum nesting of `jsonPayload` objects.
 const DEPTH_MAX: u32 = 2;
 
 /// Opens an object of CloudNativePG: only the server's records count, not those of pgaudit.

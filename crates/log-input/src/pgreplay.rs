@@ -11,8 +11,8 @@
 //! wrote the file, which the file does not contain. A session is its start and process id, as in
 //! `%c`. The file lacks durations, errors, portals, rows fetched later, and application names.
 //!
-//! The format has neither a header nor checksums: after a damaged byte the rest of the file is
-//! lost.
+//! The format has neither a header nor checksums: after an item that cannot be parsed, the rest of
+//! the file is lost.
 //!
 //! Source: pgreplay, `replayfile.c`.
 

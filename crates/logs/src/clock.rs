@@ -110,7 +110,7 @@ impl LogClock {
 
     /// Parses the time at the front of `text` and returns its length as well. Returns `None` unless
     /// the second and zone are those of the last time that [`read`](Self::read) parsed, the
-    /// fraction has three digits, and the zone certainly ends here.
+    /// fraction has three digits, and the end of the zone is certain.
     #[inline]
     pub(crate) fn read_next(&mut self, text: &[u8]) -> Option<(Timestamp, usize)> {
         let second = self.cached[0].as_ref()?;

@@ -113,8 +113,8 @@ pub enum ImportError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptionsError {
-    /// The prefix has no time, so events could not be scheduled for replay. Only syslog and the
-    /// journal add their own time outside the prefix.
+    /// The prefix has no time, so events could not be scheduled for replay. It may lack the time
+    /// only if an envelope, such as syslog, adds one.
     #[error("log_line_prefix {prefix:?} has no time: it needs %m, %t or %n")]
     PrefixWithoutTime {
         /// The prefix as given.

@@ -66,13 +66,14 @@ pub struct Importer {
     memos: Vec<SessionMemo>,
     /// Texts that the reader unescaped.
     scratch: Vec<u8>,
-    /// The reader of the last file whose format was detected, for a file whose format is not.
+    /// The reader of the last file that had one, for files whose format cannot be detected.
     previous_reader: Option<LogReader>,
     tracker: Tracker,
     summary: ImportSummary,
     queue: EventQueue,
     file: String,
-    /// The error of the previous file, if no call could return it yet.
+    /// An error that a later call returns, because [`start_file`](Self::start_file) and
+    /// [`idle`](Self::idle) cannot return one.
     pending_error: Option<ImportError>,
     /// Line number and excerpt of the first record that seems to be in another language.
     translated: Option<(u64, String)>,

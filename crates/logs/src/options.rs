@@ -37,8 +37,8 @@ impl Default for ImportOptions {
 }
 
 impl ImportOptions {
-    /// Checks that the options are usable. The prefix may lack a time, because syslog and the
-    /// journal add one outside the prefix.
+    /// Checks that the options are usable. The prefix may lack a time, because an envelope such as
+    /// syslog may add one.
     ///
     /// # Errors
     ///

@@ -3,7 +3,7 @@
 //! PostgreSQL writes user, database and application names unquoted, so a prefix can be ambiguous.
 //! Fields with a fixed shape (times, numbers, session ids) are matched by shape. A name is the
 //! shortest text after which the rest of the prefix matches, up to `LOG:` or another label. Known
-//! names of the session are tried first, so that an application called `x LOG:  y` is read
+//! names of the session take precedence, so that an application called `x LOG:  y` is read
 //! correctly.
 //!
 //! Source: manual, `log_line_prefix`; `log_status_format` in `elog.c`.
@@ -359,8 +359,8 @@ impl CompiledPrefix {
         Some(Match { label, text: at + len, ..found })
     }
 
-    /// Returns how many bytes after the start of a match's text another reading, with other names,
-    /// could find a label; `None` if no other reading is possible.
+    /// Returns the number of bytes after the start of a match's text within which another reading,
+    /// with other names, could find a label; `None` if no other reading is possible.
     pub(crate) fn ambiguity_window(&self) -> Option<usize> {
         let open = |item: &&PrefixItem| matches!(item, PrefixItem::Field { field, .. } if field.is_free() || shape::is_open_ended(*field));
         let count = self.items.iter().filter(open).count();

@@ -78,7 +78,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// The address is not local, in use, or needs privileges.
+    /// The address is in use, not local, or needs privileges.
     pub fn tcp(
         address: SocketAddr,
         backlog: u32,

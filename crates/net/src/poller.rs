@@ -27,7 +27,8 @@ pub struct Token(pub u64);
 pub struct SocketReadiness {
     /// The token that the socket was registered with.
     pub token: Token,
-    /// Whether bytes, or the end of the stream, may be available to read.
+    /// Whether bytes or the end of the stream may be available to read or, on a listener, a
+    /// connection may be pending.
     pub readable: bool,
     /// Whether the socket may accept bytes, or a connect has finished.
     pub writable: bool,

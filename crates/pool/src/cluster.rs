@@ -145,7 +145,7 @@ pub struct ClusterState {
 
 impl ClusterState {
     /// Creates the state of servers that have not been checked yet: only their configured roles are
-    /// known. A replica that fails is banned for `ban`.
+    /// known. A replica that fails is banned for `ban`, and then until it replies to a check.
     pub fn new(roles: impl IntoIterator<Item = ConfiguredRole>, ban: Duration) -> Arc<Self> {
         let version = Arc::new(AtomicU32::new(1));
         let write_tracker = Arc::new(WriteTracker::default());

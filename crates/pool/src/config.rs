@@ -221,9 +221,9 @@ pub struct ListenConfig {
     pub unix_group: Option<String>,
     /// Length of the kernel's queue of connections not yet accepted.
     pub backlog: u32,
-    /// The unix socket through which a new process takes over from this one. `None` means a socket
-    /// in the first of `unix_directories` that is not in the abstract namespace; there is none if
-    /// `port` is 0 or all are.
+    /// The unix socket through which a new process takes over from this one. With `None`, it is in
+    /// the first of `unix_directories` outside the abstract namespace; there is none without such a
+    /// directory or with `port` 0.
     pub takeover: Option<PathBuf>,
     /// Trusted proxies: networks, and `unix` for unix sockets. Their connections must start with a
     /// header of the PROXY protocol, version 1 or 2; all other connections must not.

@@ -82,7 +82,7 @@ pub use report::{
 /// # The worker's duties
 ///
 /// - A client: [`Core::add_client`] once it is authenticated, then [`Core::finish_client_login`];
-///   or only [`Core::adopt_client`]. Then [`Core::client_bytes`] for the bytes that it sends, until
+///   or just [`Core::adopt_client`]. Then [`Core::client_bytes`] for the bytes that it sends, until
 ///   the worker calls [`Core::client_closed`] or [`Core::hand_over_client`], or the core calls
 ///   [`CoreIo::close`].
 /// - A server: starts with [`CoreIo::open_server`], then either [`Core::server_ready`] or
@@ -374,8 +374,9 @@ impl Core {
 
     /// Handles another worker's request for a server; see [`CoreIo::request_server`]. Hands over an
     /// idle server or, if there is none, closes another pool's idle server so that the other worker
-    /// can open one. If neither is possible, the request is queued until a server becomes idle
-    /// while no client here has waited longer.
+    /// can open one. If neither is possible, the request is queued while the other worker repeats
+    /// it: the next server that becomes idle is handed over, unless a client here has waited
+    /// longer.
     pub fn server_requested(&mut self, pool: PoolId, by: WorkerId, now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         self.handle_server_request(pool, by, io);
@@ -463,7 +464,7 @@ impl Core {
         }
     }
 
-    /// Whether a client has routing state of its own, because it has changed routing settings.
+    /// Whether a client has routing state of its own, because its requests had to be inspected.
     pub(crate) fn has_routing(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| client.routing.is_some())
     }

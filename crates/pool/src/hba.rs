@@ -1,9 +1,9 @@
 //! Host-based authentication: `pg_hba.conf` and `pg_ident.conf`.
 //!
-//! The grammar is PostgreSQL's (manual, chapter "Client Authentication"; `hba.c`), except for rules
-//! that a pooler cannot check: it does not know role memberships, so `+group`, `samerole` and
-//! `samegroup` are refused, and it does not resolve host names. PgBouncer supports less: no
-//! `samehost`, `samenet`, regular expressions or includes.
+//! The grammar is PostgreSQL's (manual, chapter "Client Authentication"; `hba.c`), but some rules
+//! are refused: those with host names, with a method that the pooler does not support, or with
+//! `+group`, `samerole` or `samegroup`, because a pooler does not know role memberships. PgBouncer
+//! supports less: no `samehost`, `samenet`, regular expressions or includes.
 //!
 //! ```text
 //! files ─► tokenizer (lines, fields, quotes, @file, include) ─► rules, maps ─► required_auth

@@ -10,8 +10,8 @@
 //!
 //! # Cost
 //!
-//! A warm transaction with one message each way costs two scans of five-byte headers and two calls
-//! of [`CoreIo::send`], one to the server and one to the client. Both send directly from the
+//! A warm transaction whose request and reply each arrive in one piece costs one scan of message
+//! headers and one call of [`CoreIo::send`] in each direction. Both calls send directly from the
 //! receive buffer, without an allocation or a copy. An idle client has no buffer.
 
 pub mod auth;

@@ -84,7 +84,7 @@ struct RecorderState {
     is_finished: bool,
 }
 
-/// The status of a capture. Its counts of events and files are updated every 500 ms.
+/// The status of a capture. While it runs, `tally` and `files` may be about a second old.
 #[derive(Clone, Debug)]
 pub struct RecorderStatus {
     /// The folder of the capture.
@@ -115,7 +115,7 @@ pub enum CaptureStartError {
     Thread(#[from] io::Error),
 }
 
-/// Interval at which the status is published.
+/// Minimum interval at which the status is published.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long stopping a capture waits for workers to end their buffers.

@@ -52,8 +52,8 @@ fn simulations_uphold_all_guarantees() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// Simulations prove nothing about mirrors unless transactions run at the mirror and are dropped
-/// for every reason.
+/// Simulations prove nothing about mirrors unless transactions run at the mirror, and others are
+/// dropped for various reasons.
 #[test]
 fn mirrors_run_or_drop_all_client_transactions() {
     let mut sum = MirrorReport::default();

@@ -43,7 +43,7 @@ pub enum ProbeSource {
     Bpf,
     /// The server's memory, read at intervals.
     Memory,
-    /// SQL queries on the server's statistics views.
+    /// SQL queries on the server's system views.
     Sql,
 }
 
@@ -157,7 +157,8 @@ impl CheckpointTracer {
     ///
     /// # Errors
     ///
-    /// The statistics cannot be read, because the server stopped or currently has no checkpointer.
+    /// The statistics cannot be read, usually because the server stopped or currently has no
+    /// checkpointer.
     pub fn poll(&mut self, mut visit: impl FnMut(PhaseUpdate)) -> Result<(), ProbeError> {
         match &mut self.0 {
             PhaseSource::Usdt(watch) => {

@@ -1,5 +1,5 @@
 //! A flight recorder for a server: it continuously records metrics that are cheap to observe, in a
-//! file of bounded size, and adds exact traces around critical moments.
+//! file of bounded size, and adds exact traces of critical moments.
 //!
 //! ```text
 //! waits, sweep, extension locks, checkpoints ─► seconds ─► ring of the file
@@ -282,8 +282,8 @@ impl FlightRecorder {
         self.record(at_us, &FlightRecord::NamedRelation(named));
     }
 
-    /// Stops recording, and returns the totals. A running episode is stored as it is, and queued
-    /// records are written first.
+    /// Stops recording, waits until all queued records are written, and returns the totals. A
+    /// running episode is cut short and stored.
     pub fn finish(mut self, reason: &str, now: Instant) -> RecordingTotals {
         self.collect_traces(self.at_us(now), true);
         self.finish_second(now);

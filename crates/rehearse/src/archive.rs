@@ -167,8 +167,8 @@ impl RehearsalArchive {
     ///
     /// # Errors
     ///
-    /// The folder has no rehearsal or would not be searched by [`Self::index`], or the file does
-    /// not exist, is not a regular file, or is too large.
+    /// The folder cannot be opened, has no rehearsal or would not be searched by [`Self::index`],
+    /// or the file cannot be read, is not a regular file, or is too large.
     pub(crate) fn read(&self, path: &Path, file: ReportFile) -> io::Result<Vec<u8>> {
         let mut folder = ArchiveFolder::open(&self.root)?;
         let mut depth = 0;

@@ -10,8 +10,8 @@
 //! of the machine affects both sides equally. A journal in the output folder records finished
 //! steps, so a rehearsal that was stopped continues with the run that was interrupted.
 //!
-//! This crate defines the order of the steps and the checks between them. The crates `replay`,
-//! `compare` and `report` replay, compare and render the results. [`LiveRehearsal`] and
+//! This crate defines the order of the steps and the checks between them. The runs are replayed by
+//! the crate `replay`, compared by `compare` and described by `report`. [`LiveRehearsal`] and
 //! [`ReportServer`] serve pages of running and past rehearsals.
 
 mod activity;

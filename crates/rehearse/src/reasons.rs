@@ -58,7 +58,7 @@ pub(crate) fn find_reasons(
     reasons
 }
 
-/// The effect of a setting by which it may explain a change.
+/// An effect of a setting that may explain the change of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SettingEffect {
     /// It changes the plans of queries.

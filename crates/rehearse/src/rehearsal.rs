@@ -163,8 +163,9 @@ impl Rehearsal {
     ///
     /// # Errors
     ///
-    /// See [`RehearsalError`]. Finished runs are kept; the next call continues. A slower query is
-    /// not an error: see [`RehearsalReport::verdict`].
+    /// See [`RehearsalError`]. Finished runs are kept, and the next call continues after them
+    /// unless [`RehearsalOptions::force`] is set. A slower query is not an error: see
+    /// [`RehearsalReport::verdict`].
     pub fn run(&self, observer: &dyn RehearsalObserver) -> Result<RehearsalReport, RehearsalError> {
         let dir = &self.options.dir;
         howdah_files::create_dir_all(dir).map_err(|source| file_error(dir, source))?;

@@ -64,7 +64,8 @@ impl RunSamples {
         violations.flatten().collect()
     }
 
-    /// Returns the typical change from the first to the last run of each side that has several.
+    /// Returns the typical change from the first to the last run of each side that has several,
+    /// where it is known.
     pub(crate) fn order_effects(&self, settings: &CompareSettings) -> Vec<OrderEffect> {
         let sides = [(RehearsalSide::Base, &self.base), (RehearsalSide::Change, &self.change)];
         let effect = |(side, samples): (RehearsalSide, &Vec<Samples>)| {

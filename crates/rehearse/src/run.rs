@@ -132,7 +132,8 @@ impl Replayer<'_> {
         if report.is_interrupted { Err(RehearsalError::Interrupted) } else { Ok(()) }
     }
 
-    /// Returns a warning for each captured role and database that cannot log in.
+    /// Tries logins that the captured sessions need, and returns a warning for each that the server
+    /// refuses; see [`find_denied_logins`].
     pub(crate) fn denied_logins(
         &self,
         target: &ConnectTarget,

@@ -35,8 +35,8 @@ pub(crate) fn query_position(client: &mut Client) -> Result<WalPosition, QueryEr
     })
 }
 
-/// Reads the history file of a timeline, which only superusers and roles that may execute
-/// `pg_read_file` can. The first timeline has none.
+/// Reads the history file of a timeline; `None` if it is unknown, for example because the role may
+/// not execute `pg_read_file`. The first timeline has no history.
 fn query_history(
     client: &mut Client,
     timeline: Option<u32>,

@@ -17,8 +17,9 @@ pub struct Capacity {
     pub in_use: usize,
 }
 
-/// Selects the fields of a [`Capacity`]. `reserved_connections` exists since PostgreSQL 16. Roles
-/// that are not superusers see the rows of other sessions, but not their `backend_type`.
+/// Selects the fields of a [`Capacity`]. `reserved_connections` exists since PostgreSQL 16. A role
+/// without `pg_read_all_stats` sees the rows of other roles' sessions, but not their
+/// `backend_type`.
 const CAPACITY_SQL: &str = "\
 select pg_catalog.current_setting('max_connections'),
        pg_catalog.current_setting('superuser_reserved_connections')::int

@@ -38,8 +38,8 @@ pub struct ActiveClients {
 /// Maximum number of clients that an error names.
 const NAMES_MAX: usize = 3;
 
-/// Counts other sessions that were active within the last minute, by client. A role without
-/// `pg_read_all_stats` cannot see the state of other roles' sessions; these count as active.
+/// Counts other sessions that are not idle, or became idle within the last minute, by client. A
+/// role without `pg_read_all_stats` cannot see the state of other roles' sessions; these count too.
 ///
 /// These do not count: Howdah's own control connections, by their `application_name`; sessions that
 /// are not clients, such as workers, parallel workers and walsenders; the service roles of managed
@@ -151,7 +151,8 @@ fn counted(sessions: u64) -> String {
 pub enum CapturedEvidence {
     /// Its postmaster started at the captured time, so it has not been restarted since.
     PostmasterStart,
-    /// It has the captured system identifier, and neither its timeline nor its address differs.
+    /// It has the captured system identifier, and neither its timeline nor its address is known to
+    /// differ.
     SystemIdentifier(String),
     /// It has the captured address, and its system identifier or the captured one is not known.
     Address(String),

@@ -181,7 +181,8 @@ impl Link {
         }
     }
 
-    /// Returns the error with which the server ended the connection, if it sent one.
+    /// Returns the last error that no ReadyForQuery followed, usually the reason why the server
+    /// ended the connection.
     pub(crate) fn into_last_error(self) -> Option<ReplayFailure> {
         self.last_error
     }

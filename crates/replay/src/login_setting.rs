@@ -83,9 +83,9 @@ impl FromStr for LoginSetting {
     }
 }
 
-/// Whether a name is valid, by the rules of `guc_name_is_valid` in guc.c: identifiers of `a-z`,
-/// `A-Z`, `0-9`, `_`, `$` and non-ASCII characters, joined by dots. Names of more than 256 bytes
-/// are refused.
+/// Whether a name is valid, by the rules of `valid_custom_variable_name` in guc.c, except that it
+/// needs no dot: identifiers of `a-z`, `A-Z`, `0-9`, `_`, `$` and non-ASCII characters, joined by
+/// dots. Names of more than 256 bytes are refused.
 fn is_setting_name(name: &str) -> bool {
     let is_word = |word: &str| {
         let starts = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_' || *byte >= 0x80;

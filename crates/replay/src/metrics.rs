@@ -209,7 +209,7 @@ impl LatencyCounts {
         counts
     }
 
-    /// Returns a percentile in microseconds, given as a share from 0 to 1; `None` without
+    /// Returns the percentile of `share`, which is from 0 to 1, in microseconds; `None` without
     /// executions. Latencies within a bucket are taken as evenly spread on a logarithmic scale.
     /// Latencies above the largest bound count as equal to it.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {

@@ -83,7 +83,7 @@ pub struct FailureSummary {
 pub struct EndCounts {
     /// Events that completed without an error.
     pub done: u64,
-    /// Events that failed: on the server, with the connection, or because there was none.
+    /// Events that failed, for example on the server or because the connection was lost.
     pub failed: u64,
     /// Events that were not sent, or were given up when the replay was interrupted.
     pub skipped: u64,
@@ -142,8 +142,8 @@ impl OutcomeWriter {
         }
     }
 
-    /// Records outcomes until all workers have finished. Returns the totals, the writer of the run,
-    /// if there is one and it has not failed, and its error.
+    /// Records outcomes until all workers have finished. Returns the totals, the writer of the run
+    /// (`None` if there is none or it failed), and its error, if it failed.
     pub(crate) fn run(
         mut self,
         finished: &Receiver<Vec<FinishedEvent>>,

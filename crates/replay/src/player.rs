@@ -506,7 +506,8 @@ impl Player {
         flight.finish(now, free)
     }
 
-    /// Handles the loss of the connection or a failed attempt to connect. Events in flight fail.
+    /// Handles the loss of the connection or a failed attempt to connect. Events in flight fail,
+    /// except those that were already complete.
     pub(crate) fn on_connection_lost(
         &mut self,
         outage: Outage,

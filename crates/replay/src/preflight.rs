@@ -31,7 +31,7 @@ pub struct DeniedLogin {
     pub captured_databases: Vec<String>,
     /// Number of sessions in the estimate that use this login.
     pub sessions: u64,
-    /// The target's error.
+    /// The error of the attempt to log in.
     pub error: ConnectError,
 }
 
@@ -61,8 +61,9 @@ impl RequiredLogin {
 }
 
 /// Tries up to 16 of the logins that sessions will use, according to the estimate and the mapping.
-/// Returns those that are refused permanently: no such role or database, wrong password, a rule in
-/// `pg_hba.conf`. Transient failures, such as a full server, are not returned.
+/// Returns those that would be refused again, for example because of an unknown role or database, a
+/// wrong password or a rule in `pg_hba.conf`. Transient failures, such as a full server, are not
+/// returned.
 ///
 /// The target's own login is not tried, because it has succeeded before.
 pub fn find_denied_logins(

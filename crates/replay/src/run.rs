@@ -151,7 +151,7 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// See [`StartError`]. Nothing has been sent, except if a worker could no longer wait for its
+    /// See [`StartError`]. No event has been sent, except if a worker could no longer wait for its
     /// sockets.
     pub fn run<E: Into<EventSourceError>>(
         self,

@@ -45,8 +45,8 @@ pub struct ReplayLimits {
     /// Rows per Execute of a portal that is fetched in parts, because logs do not contain this
     /// number.
     pub fetch_rows: u32,
-    /// At the highest speed, reading pauses while this many bytes are queued, unless no event has
-    /// ended for a while.
+    /// At the highest speed, reading pauses while this many bytes are queued, unless the replay
+    /// makes no progress for a while.
     pub read_ahead_bytes: usize,
     /// Once this many bytes are queued, further events of sessions that lag are skipped.
     pub backlog_bytes: usize,

@@ -245,7 +245,7 @@ fn describe_percentiles(percentiles: &Percentiles) -> String {
     .join("  ")
 }
 
-/// Formats a duration with about three significant digits and a suitable unit.
+/// Formats a duration in seconds, milliseconds or microseconds, with at most two decimals.
 struct ShortDuration(Duration);
 
 impl fmt::Display for ShortDuration {

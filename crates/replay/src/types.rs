@@ -115,7 +115,7 @@ struct TypeGuess {
     names_texts: bool,
     /// Treat a time of day as an interval.
     time_is_interval: bool,
-    /// Treat a number with decimals as `double precision`.
+    /// Treat a `numeric` value as `double precision`.
     numeric_is_float: bool,
 }
 

@@ -51,8 +51,8 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 /// Delays between connection attempts: the first value, doubled each time up to the second value.
 const RETRY_DELAYS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Number of failed attempts to connect, made within about twenty seconds, after which an outage
-/// counts as long.
+/// An outage counts as long after more than this number of failures in a row, counting the loss of
+/// the connection and each failed attempt to connect. The delays alone then exceed 16 seconds.
 const RETRIES_OF_LONG_OUTAGE: u32 = 8;
 
 /// Maximum number of outcomes sent to the outcome writer at once.
@@ -362,7 +362,7 @@ impl ReplayWorker {
         }
     }
 
-    /// Handles the loss or refusal of a slot's connection. Events in flight on it fail. If the
+    /// Handles the loss or refusal of a slot's connection. Incomplete events in flight fail. If the
     /// connection was refused, so does the event that needed it, unless events can wait for the
     /// target. The session's other events stay queued.
     fn on_connection_lost(&mut self, slot: SlotId, lost: ConnectionLoss, now: Instant) {

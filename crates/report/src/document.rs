@@ -115,7 +115,7 @@ struct QueryDocument {
     part: Option<&'static str>,
     /// The change of typical executions.
     change: Option<ChangeDocument>,
-    /// The change of the mean, if it was large enough to be examined; its interval is at 99 %.
+    /// The change of the mean, if it was computed; its interval is at 99 %.
     mean_change: Option<IntervalDocument>,
     /// The factor by which the query differed between base and control.
     noise: Option<f64>,

@@ -69,7 +69,8 @@ impl fmt::Display for RehearsalSide {
 pub enum RehearsalVerdict {
     /// No query is slower, no condition of the user is violated, and the runs are comparable.
     Passed,
-    /// A query is slower, or a condition is violated.
+    /// A condition is violated, or a query is slower. Slower queries do not count if most
+    /// statements failed on one side only.
     Failed,
     /// The runs do not show whether the change matters: see [`RehearsalReport::obstacles`].
     NotComparable,

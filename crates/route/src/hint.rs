@@ -1,8 +1,8 @@
 //! Hints in comments: `/* shard_id: 1 */ select …`.
 //!
-//! Only comments before the first keyword of a text and one at its very end are examined, so that
-//! text inside a string is never mistaken for a hint. At each end, at most [`SEARCH_BYTES_MAX`]
-//! bytes are searched.
+//! Only `/* … */` comments before the first keyword of a text and one at its very end are examined,
+//! so that text inside a string is never mistaken for a hint. At each end, at most
+//! [`SEARCH_BYTES_MAX`] bytes are searched.
 
 use memchr::memmem;
 

@@ -22,8 +22,8 @@ use self::{
 };
 use crate::fan_out::FanOut;
 
-/// A request that was sent to every shard whose replies are merged. Shards reply to requests in the
-/// order in which they were sent.
+/// A request that was sent to all shards of a merger. Each shard replies to requests in the order
+/// in which they were sent.
 #[derive(Clone, Debug)]
 pub enum ShardRequest {
     /// A Query message with one read.
@@ -54,7 +54,7 @@ pub enum ShardRequest {
     Sync,
 }
 
-/// The next message expected from every shard.
+/// The next message, or the next rows of a result, expected from every shard.
 #[derive(Debug)]
 enum NextMessage {
     /// One message with this tag.
@@ -78,7 +78,7 @@ enum NextMessage {
 ///
 /// The caller pushes the bytes of each shard as they arrive, and gets the merged bytes as early as
 /// possible. It must not read from a shard while the shard's buffer [is full](Merger::is_full):
-/// this limits buffered data per shard to one message or 256 KiB, whichever is more.
+/// this limits buffered data per shard to about one message or 256 KiB, whichever is more.
 ///
 /// The first error of any shard is sent to the client; other replies are discarded until all shards
 /// are ready.

@@ -21,7 +21,7 @@ pub enum Refusal {
         /// Description of the valid values.
         expected: &'static str,
     },
-    /// A command, a hint or an earlier setting of the session names a shard that does not exist.
+    /// A command or hint names a shard that does not exist.
     #[error(
         "shard {shard} does not exist: shard numbers start at 0, and the number of shards is \
          {shards}; the session's shard is still {}",
@@ -156,7 +156,8 @@ pub enum NoShardKey {
     /// DDL.
     #[error("statements of this kind must be sent to one shard")]
     Kind,
-    /// The value of a key is not a plain constant or parameter of the key's type.
+    /// The value of a key cannot be determined with certainty, for example because it is not a
+    /// plain constant or parameter of the key's type.
     #[error(
         "the value for the sharding key of {0:?} is not a plain constant or parameter of its type"
     )]

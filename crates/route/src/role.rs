@@ -13,7 +13,8 @@ pub enum RolePreference {
     /// Any usable server, whether the request writes or not.
     #[default]
     Any,
-    /// The primary, unless the request is certain to only read.
+    /// The primary, unless the request is certain to only read; in session mode, always the
+    /// primary.
     Auto,
 }
 
@@ -52,10 +53,10 @@ pub enum RouteRole {
     Any,
 }
 
-/// The reason why a request needs the primary although the session did not request it.
+/// The reason why a request must go to the primary if the role preference is `auto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrimaryReason {
-    /// The request changes data, the schema or the server's state.
+    /// The request changes data, the schema or the server's state, or is not known to only read.
     Writes,
     /// The request takes locks that block other sessions: `FOR UPDATE`, `LOCK`.
     Locks,

@@ -187,7 +187,7 @@ impl RouteSession {
         Route { shards, role, may_use_primary, primary_reason: None, is_begin: false }
     }
 
-    /// Whether the route of a request depends on its text while no server is linked.
+    /// Whether the route of a request may depend on its text while no server is linked.
     pub fn depends_on_text(&self, router: &Router) -> bool {
         let settings = &*router.settings;
         settings.hints.is_some()
@@ -195,14 +195,14 @@ impl RouteSession {
             || (self.overrides.shard.is_none() && settings.inspects_statements())
     }
 
-    /// Whether the client's reads may only go to servers that have replayed its writes.
+    /// Whether the client's reads may only go to servers that have its writes.
     pub fn reads_your_writes(&self, router: &Router) -> bool {
         self.overrides.read_your_writes.unwrap_or(router.settings.read_your_writes)
     }
 
     /// Handles a ParameterStatus sent to the client, since some parameters affect how the client's
-    /// texts are lexed. Until `client_encoding` and `server_encoding` are known, only ASCII texts
-    /// are analyzed.
+    /// texts are lexed. Only ASCII texts are analyzed until `client_encoding` is known, or if its
+    /// characters may contain ASCII bytes.
     pub fn parameter_status(&mut self, name: &[u8], value: &[u8]) {
         self.dialect.parameter_status(name, value);
     }
@@ -214,8 +214,8 @@ impl RouteSession {
         plan.primary.is_none() && !plan.is_begin && plan.temporary.is_none()
     }
 
-    /// Whether text from the client has the same bytes on the server, which the rows of a COPY
-    /// require.
+    /// Whether all text from the client has the same bytes on the server. If not, a COPY row whose
+    /// key has non-ASCII characters is refused.
     pub fn encodings_match(&self) -> bool {
         self.dialect.encodings_match()
     }
@@ -598,8 +598,8 @@ impl RouteSession {
         }
     }
 
-    /// Whether the primary may handle a request routed to a replica, because nothing requires a
-    /// replica.
+    /// Whether the primary may handle a request that was routed to a replica: only the role
+    /// `replica` forbids it.
     fn may_use_primary(&self, settings: &RouteSettings, hints: &Hints) -> bool {
         self.requested_role(settings, hints) != RolePreference::Replica
     }

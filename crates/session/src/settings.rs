@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::SessionError;
 
-/// Maximum number of bytes stored. A server reports about fifteen parameters of some ten bytes
-/// each.
+/// Maximum number of bytes stored. A server reports about fifteen parameters, usually a few hundred
+/// bytes in all.
 const BYTES_MAX: usize = 1 << 20;
 
 /// The parameters as `name NUL value NUL`, in the order first reported.

@@ -15,7 +15,7 @@ pub fn is_side_effect_free(name: &[&str]) -> bool {
 /// `functions.txt` lists the names whose functions are all stable or immutable in PostgreSQL 15 and
 /// 18 (`select proname from pg_proc where pronamespace = 'pg_catalog'::regnamespace group by 1
 /// having not bool_or(provolatile = 'v')`). It leaves out functions that assign a transaction id,
-/// run SQL or read relations given by name, functions that a standby refuses (such as
+/// run SQL or read the rows of relations given by name, functions that a standby refuses (such as
 /// `pg_current_wal_lsn`, `pg_walfile_name` and the replication origin functions), and functions
 /// that depend on earlier calls in the session (`currval`, `lastval`). It adds volatile functions
 /// that only inspect, sleep, return random numbers or change a setting of the session.

@@ -35,7 +35,7 @@ pub enum TokenKind {
     Number,
     /// A parameter with its number from 1, such as `$1`.
     Placeholder,
-    /// An operator made of `+-*/<>=~!@#%^&|` and `` ` `` and `?`.
+    /// An operator: one or more of the characters `+-*/<>=~!@#%^&|?` and `` ` ``.
     Operator,
     /// `::` before a type name.
     Cast,
@@ -272,7 +272,8 @@ fn number(s: &[u8]) -> usize {
     end
 }
 
-/// Returns the end of the digits from `from` on; single underscores may separate digits (since 16).
+/// Returns the end of the digits from `from` on; single underscores may separate digits (since
+/// PostgreSQL 16).
 fn digits(s: &[u8], from: usize, is_digit: fn(u8) -> bool) -> usize {
     let digit_at = |at: usize| s.get(at).is_some_and(|byte| is_digit(*byte));
     let mut at = from;

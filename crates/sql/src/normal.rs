@@ -93,7 +93,7 @@ enum LastToken {
 }
 
 impl LastToken {
-    /// Whether a value must come next, so that a sign is part of that value.
+    /// Whether a sign that follows this token belongs to a value instead of being an operator.
     fn expects_value(self) -> bool {
         use LastToken::{Comma, Keyword, Open, Operator, Other, RowComma, Start};
         matches!(self, Start | Keyword(_) | Open | Comma | RowComma | Operator | Other)

@@ -88,8 +88,8 @@ impl ParameterizedText {
     }
 
     /// Whether the text ends outside quotes and comments, and contains neither a name in the form
-    /// `U&"…"` nor anything that the scanner rejects outright, such as a zero byte or a stray
-    /// control character. No result for an incomplete text may be cached.
+    /// `U&"…"` nor a byte that the scanner rejects, such as a zero byte or a stray control
+    /// character. No result for an incomplete text may be cached.
     pub fn is_complete(&self) -> bool {
         self.is_complete
     }

@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 /// Durations above one day count as a day, which bounds memory.
 const MAX_US: u64 = 24 * 3600 * 1_000_000;
 
-/// A distribution of durations, exact to three significant digits, in bounded memory (at most about
-/// 220 kB). Distributions of several threads or workers can be merged without loss.
+/// A distribution of durations, exact to three significant digits, in bounded memory (about
+/// 230 kB). Distributions of several threads or workers can be merged without loss.
 #[derive(Clone, Debug)]
 pub struct Percentiles {
     histogram: Histogram<u64>,

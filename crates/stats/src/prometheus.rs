@@ -1,8 +1,8 @@
 //! The Prometheus text format, version 0.0.4.
 //!
-//! A family is its `# HELP` line, its `# TYPE` line and its samples. Help texts escape `\` and line
-//! feeds, label values also `"`. Durations are written in seconds, although counted in
-//! microseconds.
+//! A family is its `# HELP` line, its `# TYPE` line and its samples. In help texts, `\` and line
+//! feeds are escaped; in label values, also `"`. Histograms count microseconds, but are written in
+//! seconds.
 
 use std::fmt::{self, Display, Write as _};
 

@@ -130,8 +130,8 @@ pub struct CounterMetric {
     pub rate: f64,
     /// Sum since [`since`](Self::since), including this interval.
     pub total: f64,
-    /// Time at which the key was first collected from a reader, or collected again after it was
-    /// deleted, as idle or by a command.
+    /// Start of `total`: the time at which the key was first collected from a reader, or first
+    /// collected again after a deletion that discarded its total.
     pub since: SystemTime,
 }
 
@@ -189,8 +189,8 @@ pub struct TimerMetric {
     pub count_total: f64,
     /// Sum of values since `since`, in the unit sent, not divided by sample rates.
     pub sum_total: f64,
-    /// Time at which the key was first collected from a reader, or collected again after it was
-    /// deleted, as idle or by a command.
+    /// Start of the totals: the time at which the key was first collected from a reader, or first
+    /// collected again after a deletion that discarded its totals.
     pub since: SystemTime,
 }
 

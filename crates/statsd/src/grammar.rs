@@ -69,7 +69,7 @@ pub enum SampleValue<'p> {
 /// rarely, and one such packet would outweigh all others in a sum that is never reset.
 pub const WEIGHT_MAX: f64 = 1e9;
 
-/// The maximum absolute value, divided by its rate, that may be summed. Larger doubles can no
+/// The maximum absolute value, divided by its rate, that may be summed. Doubles of this size no
 /// longer count single bytes or nanoseconds, and a few much larger ones would make a sum infinite
 /// permanently.
 pub const ADDEND_MAX: f64 = 1e18;

@@ -1,4 +1,4 @@
-//! The management port: text commands with the replies of etsy's or the Perl server, byte for byte.
+//! The management port: text commands with replies in the format of etsy's or the Perl server.
 //!
 //! Additional commands are `format json`, `sets`, `delsets`, `top`, `drops` and `bad`, and commands
 //! may be pipelined. `reply` executes commands; this module handles connections.

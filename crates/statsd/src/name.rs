@@ -46,8 +46,8 @@ impl MetricName {
     }
 }
 
-/// Appends a tag to a key under construction, so that [`MetricName::tags`] returns exactly this key
-/// and value. A tag without a key is omitted.
+/// Appends a tag to a key under construction, so that [`MetricName::tags`] returns this key and
+/// value. A tag without a key is omitted.
 pub(crate) fn push_tag(text: &mut String, key: &str, value: Option<&str>) {
     if key.is_empty() {
         return;

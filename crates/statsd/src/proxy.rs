@@ -6,8 +6,9 @@
 //!            └► node 3 ◄─┘ no ► its keys move to other nodes until it is up again
 //! ```
 //!
-//! The key is the text of a line before its first `:`, so tags are ignored. Keys are placed as in
-//! etsy's proxy ([`HashRing`]). Lines of a packet for the same node are sent as one packet.
+//! The key is the text of a line before its first `:`, so tags after `|#` are ignored. Keys are
+//! placed as in etsy's proxy ([`HashRing`]). Lines of a packet for the same node are sent as one
+//! packet.
 //!
 //! Every line is accounted for: *lines = sent + failed + dropped*. `failed` counts lines in
 //! datagrams that were too long, that the kernel did not accept, or that were refused because no

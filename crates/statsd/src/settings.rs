@@ -2,8 +2,7 @@
 //!
 //! The structure is the `[statsd]` section of `howdah.toml`, in kebab-case. Files of other servers
 //! are converted to it by `settings::etsy_config`. [`crate::receiver`] uses [`ListenSettings`],
-//! [`crate::backends`] uses [`BackendSettings`]; the rest is for aggregation and the management
-//! port.
+//! [`crate::backends`] uses [`BackendSettings`], and the other modules use the rest.
 
 mod backends;
 mod etsy_config;

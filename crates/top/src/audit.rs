@@ -49,7 +49,7 @@ impl Audit {
     ///
     /// # Errors
     ///
-    /// The file cannot be written. The signals have been sent nevertheless.
+    /// The file cannot be written. This does not undo the signals.
     pub(crate) fn write(
         &self,
         server: &str,

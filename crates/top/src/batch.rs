@@ -101,10 +101,10 @@ pub struct UnsampledServer {
 pub struct BatchOutcome {
     /// Servers that were not sampled as often as requested.
     pub unsampled: Vec<UnsampledServer>,
-    /// Alerts that were firing at the last written sample of their server, or when it was last
-    /// found unreachable.
+    /// Alerts that were firing at the last sample of their server that was to be written, or when
+    /// the server was last found unreachable.
     pub alerts: Vec<Alert>,
-    /// Rules that could not be evaluated at the last written sample of their server.
+    /// Rules that could not be evaluated at the last sample of their server that was to be written.
     pub unchecked: Vec<UncheckedRule>,
 }
 

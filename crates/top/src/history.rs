@@ -270,8 +270,8 @@ impl HistoryWriter {
         recorder.lock().finish()
     }
 
-    /// Creates the function that stores one server's states. The function returns a sentence when
-    /// the recording starts to fail.
+    /// Creates the function that stores one server's states. When storing starts to fail, the
+    /// function returns the reason in one sentence.
     pub fn for_server(
         &self,
         server: usize,

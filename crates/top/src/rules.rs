@@ -8,9 +8,9 @@
 //! ```
 //!
 //! An [`AlertRule`] is the parsed form of such a line. A [`RuleEvaluator`] evaluates the rules of
-//! one server on each sample and returns which alerts started and which ended. A value that
-//! fluctuates around its threshold causes one alert, because the alert ends at a lower value than
-//! the one at which it starts; an alert about a session ends when the session does something else.
+//! one server on each sample and returns which alerts started and which ended. A lag or another
+//! level that fluctuates around its threshold causes one alert, because by default the alert ends
+//! at 90 % of the threshold. An alert about a session ends when the session does something else.
 //! While a server is unreachable, only its `unreachable` alerts start or end.
 
 mod evaluator;

@@ -63,7 +63,7 @@ fn draw_foot(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) {
     frame.render_widget(foot, area);
 }
 
-/// Draws the chart if the waits screen is displayed and the area is high enough. Returns the area
+/// Draws the chart if the waits screen is displayed and the area is tall enough. Returns the area
 /// left for the rows.
 fn draw_chart(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: &Theme) -> Rect {
     let Some(snapshot) = model.snapshot().filter(|_| model.screen == ScreenKind::Waits) else {

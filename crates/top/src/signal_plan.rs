@@ -14,7 +14,7 @@ pub const KILL_THRESHOLD_MIN: f64 = 30.0;
 pub struct SignalPlan {
     /// The action to take on each target.
     pub action: SignalAction,
-    /// Signals to send once the user confirms, in the order of the list.
+    /// Signals to send once the user confirms.
     pub signals: Vec<PlannedSignal>,
     /// Matching sessions that are left alone.
     pub spared: Vec<SparedBackend>,

@@ -44,8 +44,8 @@ fn scaled(value: f64, step: f64, letters: &[&str]) -> String {
     format!("{value:.decimals$}{}", letters[at])
 }
 
-/// Formats a duration, such as `250ms`, `3.2s`, `5m07s` or `2d04h`. Less than 1000 days take at
-/// most seven columns.
+/// Formats a duration, such as `250ms`, `3.2s`, `5m07s` or `2d04h`. A duration of less than 1000
+/// days takes at most seven columns.
 pub fn format_duration(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "saturates, and is not negative")]
     #[expect(clippy::cast_sign_loss, reason = "saturates, and is not negative")]

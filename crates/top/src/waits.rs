@@ -57,7 +57,8 @@ impl WaitSecond {
 }
 
 /// Whether so many sessions block each other that sampling should be more frequent: at least five,
-/// and at least half of the working sessions, wait for a lock, a latch or a pinned buffer.
+/// and at least half of the working sessions, wait for a heavyweight or lightweight lock or for a
+/// pinned buffer.
 pub fn is_storm(counts: &WaitCounts) -> bool {
     let waiting = counts.waiting_for_others();
     waiting >= STORM_SESSIONS_MIN && u64::from(waiting) * 2 >= u64::from(counts.sessions())
@@ -109,7 +110,8 @@ impl WaitHistory {
         self.seconds.iter().map(|second| &**second)
     }
 
-    /// Returns the history up to the whole second of `at_us`, in microseconds since 1970.
+    /// Returns the history up to and including the second that contains `at_us`, in microseconds
+    /// since 1970.
     #[must_use]
     pub fn until(&self, at_us: i64) -> Self {
         let last = at_us.div_euclid(1_000_000);

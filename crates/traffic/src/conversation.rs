@@ -10,8 +10,8 @@ use crate::{Action, Bound, ClientMessage, Event, NamedObject, Text};
 /// `events` are those of the session, in order. The lines are for comparisons: two sessions with
 /// equal lines sent the same messages with the same values, and got the same row counts and
 /// SQLSTATEs (bytes that are not UTF-8 all look the same). The lines contain neither times nor
-/// session names, nor cancels, whose arrival is a matter of timing. For events from logs the lines
-/// are only the executions, without the messages around them.
+/// session names, nor cancels, whose arrival is a matter of timing. For events from logs, the lines
+/// show only the executions, without bound values and, in the extended protocol, without SQL.
 pub fn conversation(events: &[Event]) -> Vec<String> {
     let mut binds: HashMap<(Option<u32>, &[u8]), VecDeque<&Event>> = HashMap::new();
     for event in events {

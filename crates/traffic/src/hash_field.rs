@@ -34,7 +34,7 @@ pub enum HashField {
     CopyDirection = 11,
     /// Text: the called function, as in [`crate::Action::Call`].
     Function = 12,
-    /// Number: the execution time in microseconds.
+    /// Number: the duration in microseconds, as in [`crate::CapturedOutcome`].
     Duration = 13,
     /// Text: the SQLSTATE, five characters.
     SqlState = 14,

@@ -156,7 +156,7 @@ pub enum ParameterRef<'a> {
 /// A [`CapturedOutcome`], borrowed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OutcomeRef<'a> {
-    /// Execution time on the server, in microseconds.
+    /// Time that the server took, in microseconds; see [`CapturedOutcome::duration_us`].
     pub duration_us: Option<u64>,
     /// The SQLSTATE if the action failed and the capture contains the code.
     pub sqlstate: Option<SqlState>,

@@ -33,7 +33,7 @@ pub struct CacheAdvice {
     pub relations: Vec<RelationUsage>,
     /// Pages by usage count, 0 to 5.
     pub usage: [u64; 6],
-    /// Number of buffers that hold no page, or whose page was being replaced.
+    /// Number of buffers that hold no page, or were being filled or changed during the dump.
     pub free: u64,
     /// Possible sizes of the cache, including the present one.
     pub alternatives: Vec<Alternative>,

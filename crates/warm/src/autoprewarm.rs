@@ -171,8 +171,8 @@ fn selected_pages(
         .map(|(file, fork, page)| (file, fork, page.block))
 }
 
-/// The cutoff for a limit: includes all pages with a higher usage count than `usage`, and `count`
-/// pages with exactly this one.
+/// The cutoff for a limit: selects all pages with a usage count above `usage`, and up to `count`
+/// pages whose usage count is `usage`.
 #[derive(Clone, Copy)]
 struct HeatCutoff {
     usage: u8,

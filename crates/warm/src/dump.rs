@@ -38,14 +38,15 @@ pub enum DumpSource {
 /// The result of [`dump()`]: an image, and what is missing from it.
 #[derive(Debug)]
 pub struct DumpResult {
-    /// The pages. Relations have names if their database could be queried.
+    /// The pages. A relation has a name if its database could be queried and the catalogs list it.
     pub image: CacheImage,
     /// Why the server's memory was not read, if that was attempted first.
     pub not_from_memory: Option<NotLocal>,
     /// Databases whose catalogs could not be queried, and why: their relations have no names.
     /// Databases that do not allow connections are not listed.
     pub unnamed: Vec<(String, QueryFailure)>,
-    /// Number of buffers omitted because their pages were being replaced.
+    /// Number of buffers omitted because they were being filled or changed; 0 if the source is
+    /// `pg_buffercache`.
     pub in_transition: u32,
 }
 

@@ -32,7 +32,7 @@ pub struct ImageOrigin {
     /// `server_version_num`, e.g. 150018; 0 if unknown.
     pub server_version: u32,
     /// `system_identifier` of `pg_control_system()`, which a primary shares with its physical
-    /// standbys; 0 if it could not be read.
+    /// standbys; 0 if unknown.
     pub system_identifier: u64,
     /// Block size of the server (`block_size`), usually 8192.
     pub page_bytes: u32,
@@ -60,7 +60,7 @@ pub enum ImageSource {
 pub struct Relation {
     /// Identifies the relation's files on the server that the image was taken from.
     pub file: RelationFile,
-    /// Name of the relation, if the catalogs could be queried.
+    /// Name of the relation, if known.
     pub name: Option<RelationName>,
     /// Whether the relation is WAL-logged, so that its pages survive a crash; true if unknown.
     pub is_logged: bool,

@@ -37,7 +37,7 @@ pub struct EventFilter {
     filter: Filter,
     sample: Option<SampleRate>,
     read_only_names: ReadOnlyNames,
-    /// Excluded events of sessions that have no kept event yet.
+    /// Excluded events that later events of their sessions may depend on.
     preambles: SessionPreambles<ExclusionReason>,
     /// Sessions that have a kept event and have not ended.
     open: HashSet<SessionId>,

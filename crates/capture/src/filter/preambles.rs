@@ -57,8 +57,8 @@ fn is_setting(sql: &Text) -> bool {
 }
 
 impl<Tag> SessionPreambles<Tag> {
-    /// Stores an event if later statements may depend on it and there is room. A login or a
-    /// disconnect first removes the session's preamble.
+    /// Stores an event if later statements may depend on it and there is room, which a login always
+    /// has. A login or a disconnect first removes the session's preamble.
     pub(crate) fn record(&mut self, event: &Event, tag: Tag) {
         if matches!(event.action, Action::Disconnect) {
             self.remove(&event.session);

@@ -65,8 +65,8 @@ pub struct BufferQueue {
     queued_max: usize,
     /// Whether the recorder has stopped reading.
     closed: AtomicBool,
-    /// Number of lost bytes: those of dropped chunks, and those that clients sent before recording
-    /// them could start or resume.
+    /// Number of bytes lost because the queue was full: those of dropped chunks, and those that
+    /// clients sent before recording them could start or resume.
     lost_bytes: AtomicU64,
     /// Number of dropped chunks.
     gaps: AtomicU64,
@@ -95,7 +95,7 @@ pub struct ClientMark {
     header_prefix: [u8; Header::BYTES],
     header_prefix_bytes: u8,
     /// Number of replies since the last backend record that complete a request of the extended
-    /// protocol, including RowDescriptions of a simple Query.
+    /// protocol. RowDescriptions of a simple Query count too, although they complete none.
     completed_requests: u16,
 }
 
@@ -145,8 +145,8 @@ impl BufferQueue {
         self.gaps.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of lost bytes: those of dropped chunks, and those that clients sent
-    /// before recording them could start or resume.
+    /// Returns the number of bytes lost because the queue was full: those of dropped chunks, and
+    /// those that clients sent before recording them could start or resume.
     pub fn lost_bytes(&self) -> u64 {
         self.lost_bytes.load(Ordering::Relaxed)
     }

@@ -15,8 +15,8 @@ pub struct RecorderCounts {
     pub entered_open: u64,
     /// Number of gaps: chunks of a worker's buffer that were dropped.
     pub gaps: u64,
-    /// Number of lost bytes: those of dropped chunks, and those that clients sent before recording
-    /// them could start or resume.
+    /// Number of bytes lost because a queue was full: those of dropped chunks, and those that
+    /// clients sent before recording them could start or resume.
     pub lost_bytes: u64,
     /// Number of events that awaited their reply at a gap, so that their outcome is unknown.
     pub cut_short: u64,
@@ -108,8 +108,9 @@ impl RecorderCounts {
             .collect()
     }
 
-    /// Returns the report for the capture's manifest. `withheld` is the number of texts that
-    /// redaction removed as a whole; `error` is the failure that ended the recording.
+    /// Returns the report for the capture's manifest. `withheld` is
+    /// [`Redactor::withheld`](crate::Redactor::withheld), if events are redacted; `error` is the
+    /// failure that ended the recording.
     pub fn report(&self, hash: &EventHash, withheld: Option<u64>, error: Option<&str>) -> Value {
         let mut report = json!({
             "recorder": self,

@@ -167,7 +167,7 @@ fn write_plain(prefix: &[u8], content: &[u8], out: &mut Vec<u8>) {
     out.push(b'\'');
 }
 
-/// Redacts a number, digit by digit. The radix prefix and the positions of the decimal point and of
+/// Redacts the digits of a number. The radix prefix and the positions of the decimal point and of
 /// underscores are preserved, as is an exponent of up to three digits.
 fn redact_number(text: &[u8], values: &ValueRedactor, out: &mut Vec<u8>) {
     if let [b'0', radix @ (b'x' | b'X' | b'o' | b'O' | b'b' | b'B'), digits @ ..] = text {

@@ -174,8 +174,8 @@ impl KeyedStream {
     }
 
     /// Redacts text that is neither hexadecimal nor a date: each run of digits as a number, and
-    /// each alphabetic character. If `json`, preserves exponents, escapes (except the digits of
-    /// `\u`), and `true`, `false` and `null`.
+    /// each alphabetic character. If `json`, preserves exponents of up to three digits, escapes
+    /// (except the digits of `\u`), and `true`, `false` and `null`.
     fn text(&mut self, out: &mut [u8], json: bool) {
         let mut at = 0;
         let mut exponent_end = None;

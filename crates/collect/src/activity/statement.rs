@@ -8,10 +8,11 @@
 //! - for any other, a record of [`FIELDS`], whose last value is a record of [`FIXED_FIELDS`] in the
 //!   first samples that include the session.
 //!
-//! The second is its statement's text, or NULL if the statement started before `$4`: the beginning,
-//! followed by a zero byte, of one that started less than `$5` ago, else the full text. Both are
-//! bytes as sent by the session. Truncating by characters would require a valid encoding, and a
-//! text from a database with another encoding would fail the statement.
+//! The second is its statement's text: the beginning, followed by a zero byte, of one that started
+//! less than `$5` ago, else the full text. It is NULL if the statement started before `$4`, or is
+//! the last one of an idle session and not requested. Texts are bytes as sent by the session:
+//! truncating by characters would require a valid encoding, and a text from a database with another
+//! encoding would fail the statement.
 //!
 //! `$2`: include the last statements of idle sessions; `$3`: sessions that started before this time
 //! are known; `$6`: the time that timestamps are relative to, in microseconds; `$7`: the

@@ -1,4 +1,4 @@
-//! WAL, checkpoints and the background writer, one row per figure.
+//! WAL, checkpoints, the background writer and the archiver, one row per figure.
 //!
 //! PostgreSQL 17 and 18 moved the columns between views; the rows here keep their names. All
 //! figures are counters: in milliseconds if the name ends in `_ms`, in bytes if it ends in

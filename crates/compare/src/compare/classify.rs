@@ -17,8 +17,8 @@ pub(super) struct Evidence {
     pub(super) has_control: bool,
 }
 
-/// Minimum executions on both sides for a verdict on the tail. With fewer, the tail would consist
-/// of only a handful of executions.
+/// Minimum executions on each side for a verdict on the tail. With fewer, the tail would consist of
+/// only a handful of executions.
 pub(super) const TAIL_EXECUTIONS_MIN: u64 = 200;
 
 /// Minimum factor of the mean for a verdict on the tail. A tail is noisier than the median.

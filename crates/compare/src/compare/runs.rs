@@ -24,8 +24,8 @@ use super::classify::{
     TAIL_CHANGE_MIN, TAIL_CONFIDENCE, TAIL_EXECUTIONS_MIN, TAIL_FLOORS_MIN, direction,
 };
 
-/// Minimum executions of a query in a run for the run to count; both sides must reach
-/// [`CompareSettings::executions_min`] with all their runs.
+/// Minimum executions of a query in a run for the run to count; each side must reach
+/// [`CompareSettings::executions_min`] with all its runs together.
 const EXECUTIONS_PER_RUN_MIN: u64 = 5;
 
 /// The shifts of all queries between the two sides.

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fmt};
 
 use serde_json::Value;
 
-// A node of a plan's JSON.
+/// A node of a plan, as JSON.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanNode<'a> {
     kind: &'a str,

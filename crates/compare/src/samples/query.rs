@@ -152,7 +152,7 @@ impl Query {
     }
 
     /// Returns percentiles by nearest rank, for `shares` such as 0.95. They are exact if all
-    /// executions were stored, otherwise within 1 %.
+    /// executions were stored in full, otherwise within 1 %.
     pub(crate) fn percentiles_us<const N: usize>(&self, shares: [f64; N]) -> [u64; N] {
         let rank = |share: f64| ((share * self.timed as f64).ceil() as u64).max(1);
         if !self.reservoir.is_complete() || self.max_us > u64::from(u32::MAX) {
@@ -197,8 +197,8 @@ impl Query {
     /// assumed to be independent.
     ///
     /// Executions of the same moment are not: a hundred in five milliseconds tell how fast the
-    /// server was then. So the variance is at least that of one deviation by [`MOMENT_SPREAD`]
-    /// among as many values as there are tenths of a second with executions.
+    /// server was then. So the variance is at least ([`MOMENT_SPREAD`] / n)², where n is the number
+    /// of tenths of a second in which executions began.
     fn variance_of_mean(&self, blocks: &[f64]) -> f64 {
         let moments = self.reservoir.tenths().max(1) as f64;
         variance_of_mean(blocks).max((MOMENT_SPREAD / moments).powi(2))

@@ -7,7 +7,7 @@ use crate::statistics::random::SeededRandom;
 
 /// Maximum number of executions stored per query and run; later ones replace random earlier ones.
 ///
-/// Ranks of 4,096 values determine the median of a distribution to about 1 % of its spread: more
+/// The median of 4,096 values is usually within one percentile of the true median: more values
 /// would cost memory and change no verdict.
 pub(crate) const RESERVOIR_SIZE: usize = 4_096;
 

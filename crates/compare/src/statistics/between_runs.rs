@@ -45,7 +45,7 @@ const REST_MIN: f64 = 0.01;
 const EFFECT_USUAL: f64 = 0.05;
 const EFFECT_USUAL_DF: f64 = 4.0;
 
-/// Probability below which the variance of a query counts as exceptional.
+/// Probability below which a large variance counts as exceptional.
 const EXCEPTIONAL_MAX: f64 = 0.01;
 
 /// The levels of one query in the runs of both sides; `None` for runs with too few executions.
@@ -84,7 +84,7 @@ pub(crate) struct ShiftEstimate {
 /// The smallest shifts that count as a change, in logarithms.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShiftLimits {
-    /// The smallest shift.
+    /// The logarithm of the minimum factor of a change.
     pub(crate) minimum: f64,
     /// The shift of the machine, zero or positive: a query that shifted less has not changed.
     pub(crate) machine: f64,
@@ -114,10 +114,10 @@ impl RunShift {
     /// This is the smaller of the absolute and the relative p-value, doubled because there are two
     /// (Bonferroni).
     ///
-    /// The relative shift detects a single changed query even when runs differ as a whole; only
-    /// the absolute shift detects a change of most queries. A query that shifted only in comparison
-    /// with the others must have shifted in the same direction by itself, by half as much, and by
-    /// more than the machine.
+    /// The relative shift detects a single changed query even when runs differ as a whole; only the
+    /// absolute shift detects a change of most queries. A query that shifted only in comparison
+    /// with the others must itself have shifted in the same direction, by at least half of the
+    /// minimum and at least as much as the machine.
     pub(crate) fn p_change(&self, limits: ShiftLimits) -> f64 {
         let estimate = self.absolute.estimate;
         let is_large = estimate.abs() >= limits.minimum.max(limits.machine);
@@ -316,8 +316,8 @@ impl Rest {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Prior {
     variance: f64,
-    /// Degrees of freedom of the typical variance: infinite if the variances of queries do not
-    /// differ.
+    /// Degrees of freedom of the typical variance: infinite if the variances of queries differ no
+    /// more than by chance.
     df: f64,
 }
 

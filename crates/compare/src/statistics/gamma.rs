@@ -1,7 +1,7 @@
 //! Derivatives of the logarithm of the gamma function.
 //!
 //! Source: NIST Digital Library of Mathematical Functions, 5.5.2, 5.11.2 and 5.15.8: the argument
-//! is moved above 10 by the recurrence, where the asymptotic series is exact to 1e-12.
+//! is moved above 10 by the recurrence, where the asymptotic series is exact to 1e-10.
 
 /// Returns ψ(x), the first derivative of ln Γ(x), for x > 0.
 pub(crate) fn digamma(mut x: f64) -> f64 {

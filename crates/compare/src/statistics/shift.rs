@@ -25,11 +25,11 @@ pub(crate) struct Shift {
 ///
 /// The statistic is Mann and Whitney's: the probability θ that a value of `run` exceeds one of
 /// `base`, ties counting half. Its textbook variance assumes independent values with equal spread;
-/// latencies have neither. So the variance is computed from the placements (the share of the other
-/// sample below each value), summed over blocks of neighbours in time: neighbours that rise and
-/// fall together then count as few observations. The samples are aligned by the estimated shift
-/// first, which gives the variance under no shift and keeps it from vanishing when the samples do
-/// not overlap. The interval contains the shifts that the same test would not reject.
+/// latencies fulfil neither condition. So the variance is computed from the placements (the share
+/// of the other sample below each value), summed over blocks of neighbours in time: neighbours that
+/// rise and fall together then count as few observations. The samples are aligned by the estimated
+/// shift first, which gives the variance under no shift and keeps it from vanishing when the
+/// samples do not overlap. The interval contains the shifts that the same test would not reject.
 ///
 /// Sources: Hodges and Lehmann 1963; DeLong et al. 1988 for placements; Obuchowski 1997 for
 /// clusters of them; Welch's degrees of freedom. Costs O(n log n) time.

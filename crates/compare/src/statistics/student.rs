@@ -15,7 +15,7 @@ pub(crate) fn p_variance_ratio(ratio: f64, df: f64, other_df: f64) -> f64 {
     incomplete_beta(other_df / 2.0, df / 2.0, other_df / (other_df + df * ratio)).clamp(0.0, 1.0)
 }
 
-/// Returns the t whose absolute value is exceeded with probability `p`.
+/// Returns the value that the absolute value of t exceeds with probability `p`.
 pub(crate) fn critical(p: f64, df: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     while p_two_sided(high, df) > p && high < 1e9 {

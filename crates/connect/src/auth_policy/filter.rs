@@ -8,7 +8,8 @@ use howdah_wire::{
 
 use super::{AuthPolicy, LoginRefused};
 
-/// Maximum size, in bytes, of a message that arrives before the server has accepted the login.
+/// Maximum body length, in bytes, of a message that arrives before the server has accepted the
+/// login.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
 /// A filter that passes the server's bytes to a session, but an authentication request only after
@@ -31,7 +32,7 @@ pub enum LoginError {
     /// The policy forbids the request.
     #[error(transparent)]
     Refused(#[from] LoginRefused),
-    /// The bytes are not a valid message of the protocol, or the message is too long.
+    /// The server violated the protocol, or the client cannot do what the login needs.
     #[error(transparent)]
     Protocol(#[from] session::SessionError),
 }

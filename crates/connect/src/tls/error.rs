@@ -54,7 +54,7 @@ pub enum TlsError {
     },
     /// A private key cannot be used, usually because of its type or size.
     #[error(
-        "private key {} cannot be used: it must be RSA of 2048 to 8192 bits, ECDSA on P-256 or P-384, or \
+        "private key {} cannot be used: it must be RSA of 2048 to 4096 bits, ECDSA on P-256 or P-384, or \
          Ed25519; `openssl pkey -in FILE -noout -text` shows what it is", .path.display()
     )]
     UnusableKey {

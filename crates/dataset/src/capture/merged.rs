@@ -26,7 +26,7 @@ pub enum SameNameSessions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureMergeError {
-    /// The texts of a database are in different encodings.
+    /// The captures have different encodings for a database.
     #[error(
         "{} the encoding {encoding} in this capture, but {earlier} in an earlier one",
         encoding_owner(database)

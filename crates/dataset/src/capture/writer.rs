@@ -89,8 +89,8 @@ impl CaptureWriter {
         })
     }
 
-    /// Sets the origin of the events once it is known. The manifest contains it from the next file
-    /// onwards.
+    /// Sets the origin of the events once it is known. The manifest contains it from the next time
+    /// that it is written.
     pub fn set_origin(&mut self, origin: CaptureOrigin) {
         self.manifest.origin = origin;
     }
@@ -100,8 +100,8 @@ impl CaptureWriter {
     /// # Errors
     ///
     /// The event is too large, or the events before it or the manifest could not be written to
-    /// disk. In all cases `event` was not added and no earlier event is lost; a later call tries to
-    /// write them again.
+    /// disk. In all cases `event` was not added and no earlier event is lost; a later call tries
+    /// again to write the earlier ones.
     pub fn write(&mut self, event: impl Borrow<Event>) -> Result<(), WriteError> {
         self.write_ref(&EventRef::from_event(event.borrow()))
     }

@@ -23,10 +23,10 @@ use crate::dictionary::DictionaryIndex;
 /// Compresses pages. Its buffers are reused for the next column chunk.
 pub(crate) struct PageCompressor {
     zstd: zstd::bulk::Compressor<'static>,
-    /// For each dictionary index, the position in the page's dictionary, from 1. All are 0 between
-    /// two columns.
+    /// For each dictionary index, the position in the column chunk's own dictionary, from 1. All
+    /// are 0 between two columns.
     pub(super) indices: Vec<u32>,
-    /// Indexes of the strings in the page's dictionary.
+    /// Indexes of the strings of the column chunk, each once, in order of first use.
     pub(super) distinct: Vec<DictionaryIndex>,
 }
 

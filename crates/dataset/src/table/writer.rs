@@ -216,11 +216,11 @@ impl Write for ErrorTrackingFile<'_> {
 
 /// Returns the settings for encoding columns.
 ///
-/// zstd at its fastest level takes less time than writing the bytes that it saves. A dictionary
-/// helps texts, which repeat, but not numbers, which are close to their neighbors. `events_between`
-/// and other readers select row groups by their statistics; pages are too small to be selected.
-/// Statements and values have no statistics: readers never select rows by them, and computing the
-/// statistics would compare each value twice.
+/// zstd at level 1 takes less time than writing the bytes that it saves. A dictionary helps texts,
+/// which repeat, but not numbers, which are close to their neighbors. `events_between` and other
+/// readers select row groups by their statistics; pages are too small to be selected. Statements
+/// and values have no statistics: readers never select rows by them, and computing the statistics
+/// would compare each value twice.
 fn properties<R: TableRecord>(kind: DatasetKind) -> WriterProperties {
     let pair = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
     let sorted_by = R::SORTED_BY.iter().filter_map(|name| {

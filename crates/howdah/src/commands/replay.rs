@@ -251,7 +251,8 @@ fn query_capacity(client: &mut Client) -> Option<Capacity> {
 }
 
 /// Reports which sessions will fail to log in, and whether the target allows too few connections,
-/// before anything is sent. Returns the connection limit if it must be watched during the replay.
+/// before anything is replayed. Returns the connection limit if it must be watched during the
+/// replay.
 ///
 /// # Errors
 ///
@@ -573,8 +574,8 @@ fn show_progress(ctx: &CommandContext, total: Option<u64>, finished: &AtomicBool
     bar.finish_and_clear();
 }
 
-/// Finishes the run and prints the result. Returns an error if the replay ended early or no session
-/// could log in.
+/// Finishes the run and prints the result. Returns an error if the replay or the run is incomplete,
+/// or if no session could log in.
 fn finish(
     args: &Args,
     ctx: &CommandContext,

@@ -25,7 +25,7 @@ pub enum PostError {
     /// request is invalid.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The reply is not valid HTTP, or ends within its head.
+    /// The reply is not valid HTTP, or its head is incomplete or too large.
     #[error("the response is not valid HTTP")]
     NotHttp,
     /// The receiver replied with a status other than 2xx. Redirects are not followed.

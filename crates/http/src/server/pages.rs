@@ -2,7 +2,7 @@
 //!
 //! Any web page that a browser shows can send requests to ports of its machine. Three checks keep
 //! such pages out. The `Host` header must name this server: under DNS rebinding, a foreign host
-//! name resolves to this machine, and only this header reveals it. The `Origin` header, which
+//! name resolves to this machine, and only this header reveals it. An `Origin` header, which
 //! browsers add to many requests from scripts, must also name this server. A request that another
 //! site caused must be a navigation, that is, one whose result only the user sees.
 //!

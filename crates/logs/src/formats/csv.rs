@@ -410,8 +410,9 @@ fn is_row_after_time(rest: &[u8], is_short: bool) -> Option<bool> {
 }
 
 /// Whether the quotes at the front open a text. Quotes inside another text are doubled, so their
-/// number is even; a name that begins with a quote starts with three. If a text ends like the start
-/// of a row, a comma or a line end follows its closing quotes; few names begin like that.
+/// number is even; a name that begins with a quote starts with three. An odd number before a comma
+/// or a line end may instead close a text that ends like the start of a row. Then user, database
+/// and a process id must follow, as far as the examined bytes show.
 fn is_opening_quote(bytes: &[u8], is_short: bool) -> Option<bool> {
     let quotes = bytes.iter().take_while(|byte| **byte == b'"').count();
     let next = bytes.get(quotes)?;

@@ -324,7 +324,7 @@ impl AssignedEscapes {
         escape.filter(|escape| !self.used.contains(escape))
     }
 
-    /// Returns the escape for a column of words: a name, a command tag, or `None` for literal text.
+    /// Returns the escape for a column of words; `None` for literal text.
     fn word_escape(
         &self,
         at: usize,

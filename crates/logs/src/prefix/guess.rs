@@ -12,9 +12,9 @@ use super::{
 };
 use howdah_log_input::{LineLabel, stamp_len};
 
-/// Returns the prefix that matches most of `lines`, or `None` if none matches any. That is the
-/// first of the best [`candidates`], which begin with the most common, or a deduced prefix if it
-/// matches more lines. The result's [confidence](CompiledPrefix::confidence) shows whether some
+/// Returns the prefix that matches the most lines; `None` if none matches any. This is one of the
+/// [`candidates`], the most common one if several match equally many lines, or a deduced prefix if
+/// that matches more. The result's [confidence](CompiledPrefix::confidence) shows whether some
 /// records do not match.
 pub(crate) fn guess_prefix<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Option<CompiledPrefix> {
     let lines: Vec<_> = lines.filter(|line| may_have_label(line)).collect();

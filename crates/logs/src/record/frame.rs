@@ -145,7 +145,7 @@ impl SessionFields {
 #[derive(Debug, Default)]
 pub(crate) struct ChunkFrames {
     pub(crate) frames: Vec<RecordFrame>,
-    /// Distinct session fields of the frames, in most chunks at most a few dozen.
+    /// Session fields of the frames, with few repetitions: in most chunks at most a few dozen.
     pub(crate) sessions: Vec<SessionFields>,
     /// For each process id modulo [`PROCESSES`], the last index into `sessions` plus one, or 0.
     by_process: Vec<u32>,

@@ -177,7 +177,7 @@ gap_kinds! {
         "failed statements known only from their error",
         "they are replayed at the time of the error, which is that of the end",
         Some("log_statement = 'all'");
-    /// Executions of a portal that fetch part of the rows.
+    /// Executions that fetch further rows from a portal.
     FetchCounts, |s: &ImportSummary| s.events(howdah_traffic::Kind::Fetch),
         "fetches from portals, whose number of rows is never logged",
         "they fetch as many rows as the replay is configured to",

@@ -94,7 +94,7 @@ pub struct LogFacts {
     pub audits: u64,
     /// Messages about statements or durations in a language other than English.
     pub translated_messages: u64,
-    /// The language of the first translated message; `None` if it is unknown.
+    /// The language of the first translated message whose language was recognized.
     pub language: Option<Language>,
     /// Whether the line prefix identifies neither session nor process, so that sessions of one user
     /// are merged.

@@ -10,7 +10,7 @@ pub struct Inputs {
     pub order: FileOrder,
     /// The files, in reading order.
     pub files: Vec<LogFile>,
-    /// Files that were selected, but not read.
+    /// Files that were selected, but left out.
     pub left_out: Vec<OmittedInput>,
 }
 
@@ -100,7 +100,7 @@ pub struct LogFile {
     pub envelopes: Vec<Envelope>,
 }
 
-/// A file that was selected, but not read.
+/// A file that was selected, but left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OmittedInput {
     /// Path, as given or as found in a directory.

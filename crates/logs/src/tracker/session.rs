@@ -186,8 +186,8 @@ impl BareDurations {
 
     /// Removes and returns the durations of parse and bind. If the log does not show the kinds of
     /// steps, two durations are taken for parse and bind, and a single one for the bind of an
-    /// earlier statement; of more than two, some belong to unlogged actions. `may_parse` means that
-    /// one of them may be a parse.
+    /// earlier statement; more than two are discarded, because some belong to unlogged actions.
+    /// `may_parse` means that one of them may be a parse.
     pub(super) fn take_parse_and_bind(
         &mut self,
         may_parse: bool,

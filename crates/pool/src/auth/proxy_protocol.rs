@@ -86,8 +86,8 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Longest version 1 header, including its line end.
 const LINE_BYTES_MAX: usize = 107;
 
-/// Longest version 2 header after its first 16 bytes: addresses take at most 216 bytes, and
-/// extensions a few hundred.
+/// Maximum length of a version 2 header after its first 16 bytes. Addresses take at most 216 bytes,
+/// and extensions usually a few hundred.
 const TAIL_BYTES_MAX: usize = 4096;
 
 /// Parses the header at the start of `input`; `None` while it is incomplete.

@@ -189,7 +189,8 @@ pub enum Rejection {
 /// logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalReason {
-    /// A wrong password, a user without a usable secret, or failed SCRAM channel binding.
+    /// A wrong password, an unknown user, a user without a usable secret, or failed SCRAM channel
+    /// binding.
     Password,
     /// The client sent no certificate that is valid for the user.
     Certificate,

@@ -188,7 +188,7 @@ fn text(name: &str, value: &[u8]) -> Result<String, Rejection> {
     text.map_err(|_| Rejection::Layout(format!("the name of the {name} is not UTF-8")))
 }
 
-/// Converts the first 64 bytes of a name to text, for an error message.
+/// Converts the first 64 bytes of a name or value to text, for an error message.
 fn lossy(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned()
 }

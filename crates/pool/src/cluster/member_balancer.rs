@@ -52,8 +52,8 @@ pub(crate) struct MemberBalancer {
     replica: u64,
     /// Bit set of members that returned less than `slow_start` ago.
     slow_starting: u64,
-    /// Index of the member that [`Self::next_in_turn`] chose last; at first, it differs between
-    /// workers.
+    /// Index of the member that [`Self::next_in_turn`] chose last; the initial value depends on the
+    /// worker.
     last_index: u32,
     random: u64,
     speeds: Box<[MemberSpeed]>,
@@ -179,7 +179,7 @@ impl MemberBalancer {
     }
 
     /// Returns the suitable members that have replayed the client's writes, where required. If no
-    /// standby has, that is the primary, if the requirement allows it.
+    /// standby has, returns only the primary, where the requirement allows it.
     fn members_with(&self, requirement: MemberRequirement) -> u64 {
         let members = self.members_for(requirement.role);
         if requirement.min_replayed == CheckSeq::default()

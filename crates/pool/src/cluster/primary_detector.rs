@@ -116,7 +116,7 @@ pub(crate) struct TimelineRegression {
 pub(crate) enum PrimaryConflict {
     /// The primaries have different system identifiers.
     SeveralSystems,
-    /// Several primaries are on the same timeline, and none was the primary before.
+    /// Several primaries are on the newest timeline, and no primary was known before.
     SameTimeline,
 }
 

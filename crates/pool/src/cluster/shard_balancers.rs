@@ -31,7 +31,7 @@ pub(crate) struct MemberIndex {
     pub(crate) member: usize,
 }
 
-/// The conditions that a server must meet for a client, including its shard.
+/// The conditions that a server must meet for a client, including the required shard.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberRequest<'a> {
     pub(crate) role: TargetRole,

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 const RESOLUTION: u64 = 16;
 
 /// Thins out `entries`, which are in order of time: removes each entry whose neighbors are at most
-/// a sixteenth of their age apart. The number of remaining entries grows with the logarithm of the
-/// time span. If at least `most` entries are left, the oldest is removed.
+/// a sixteenth of the older one's age apart. The number of remaining entries grows with the
+/// logarithm of the time span. If at least `most` entries are left, the oldest is removed.
 pub(super) fn thin<T>(entries: &mut VecDeque<T>, most: usize, time: impl Fn(&T) -> u64) {
     let Some(newest) = entries.back().map(&time) else { return };
     let times: Vec<u64> = entries.iter().map(time).collect();

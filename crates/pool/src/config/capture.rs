@@ -28,8 +28,8 @@ pub struct CaptureConfig {
     /// Maximum bytes of traffic buffered for writing, for all workers together; at least 4 MiB.
     /// Traffic that does not fit is dropped, and the capture records the gap.
     pub buffer_bytes: u32,
-    /// Bytes of statement text and values after which a file is finished, from 1 to 64 MiB. A
-    /// file is finished at 64 MiB or 128 Ki events at the latest.
+    /// Bytes of statement text and values after which a file is finished, from 1 to 64 MiB. A file
+    /// is also finished after 128 Ki events.
     pub file_bytes: u32,
     /// Maximum age of a file before it is finished, counted from its first event; at least a
     /// second. A crash loses the events that are not in a finished file.

@@ -87,8 +87,9 @@ pub enum FileFormat {
 }
 
 impl FileFormat {
-    /// Detects the format by the first line that is not empty or a `#` comment: a `pgbouncer.ini`
-    /// starts with one of its four sections, `%include` or a `;` comment, which TOML does not have.
+    /// Detects the format by the first line that is neither empty nor a `#` comment. In a
+    /// `pgbouncer.ini` this is one of its four sections, `%include` or a `;` comment; none of them
+    /// is valid in a `howdah.toml`.
     pub fn detect(text: &str) -> Self {
         for line in text.lines().map(str::trim) {
             match line.as_bytes().first() {

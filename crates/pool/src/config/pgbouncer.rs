@@ -62,7 +62,8 @@ fn defaults() -> Config {
     }
 }
 
-/// The result of applying a key: a warning, if any, or the reason why the value is invalid.
+/// The result of applying a key: a warning, if any, or the reason why the key or its value is
+/// invalid.
 type IniKeyResult = Result<Option<&'static str>, String>;
 
 struct IniReader {

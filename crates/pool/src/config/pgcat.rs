@@ -97,7 +97,7 @@ impl PgcatReader<'_> {
                 key => self.remark(name.span().start, key, "unknown key, which PgCat ignores"),
             }
         }
-        // Plugins of `[general]` apply to pools that configure none.
+        // The plugins of the section `[plugins]` apply to pools that configure none.
         if let Some(value) = plugins {
             let mut pool = PgcatPool::default();
             self.rows(pools::PLUGINS, &mut pool, "plugins", value);

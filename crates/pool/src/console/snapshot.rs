@@ -52,7 +52,7 @@ pub struct PoolerSnapshot {
     pub capture: Option<crate::recorder::RecorderStatus>,
 }
 
-/// One of several servers of a database, across all users' pools.
+/// A server of a cluster, across all users' pools.
 #[derive(Clone, Debug)]
 pub struct MemberView {
     /// The database's name in the settings.
@@ -101,8 +101,8 @@ pub struct PoolView {
     /// Whether the pool gets no new clients, because its database was removed or new settings
     /// require another pool.
     pub is_retired: bool,
-    /// Index of the owner pool in [`PoolerSnapshot::pools`], if this is the pool of one of several
-    /// servers. The owner pool has the clients, and its counts include those of this pool.
+    /// Index of the owner pool in [`PoolerSnapshot::pools`], if this is a cluster member's pool.
+    /// The owner pool has the clients, and its counts include those of this pool.
     pub owner: Option<usize>,
     /// Whether this is a mirror's pool, which has no clients, and whose counts are those of the
     /// mirror.
@@ -118,7 +118,7 @@ pub struct PoolView {
 }
 
 impl PoolView {
-    /// Whether the pool has clients: pools of mirrors and of single members have none.
+    /// Whether the pool can have clients: pools of mirrors and of cluster members have none.
     pub(crate) fn is_owner(&self) -> bool {
         self.owner.is_none() && !self.is_mirror
     }

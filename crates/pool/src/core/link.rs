@@ -2,8 +2,8 @@
 //!
 //! # Between workers
 //!
-//! An idle server moves to a worker that needs one in a single message: a [`Transfer`], which owns
-//! the server's whole state, including its permits, together with the socket. Neither can be
+//! A single message moves an idle server to a worker that needs one. It contains the socket and a
+//! [`Transfer`], which owns the rest of the server's state, including its permits. Neither can be
 //! copied, and the sender removes both from its own tables before it creates the message. So at
 //! every moment exactly one worker, or one message, owns the server, whatever the order of events.
 //!

@@ -1,7 +1,7 @@
 //! Selects the cluster member whose servers each client uses, and reacts when a member fails.
 //!
 //! A waiting client is in the queue of exactly one pool: the pool of the member selected for it or,
-//! while no member is suitable, its owner pool, which has no servers. It moves to another queue
+//! while no member is suitable, its owner pool, which has no servers. It may move to another queue
 //! when the cluster's state changes or another member has an idle server; its waiting time includes
 //! that in earlier queues.
 
@@ -256,8 +256,8 @@ impl Core {
         }
     }
 
-    /// Moves waiting clients from members that cannot serve them to members that can, and serves
-    /// them there.
+    /// Selects a member anew for each waiting client that may not stay in its queue, and serves the
+    /// moved clients there.
     fn redirect_waiting(&mut self, owner: PoolId, io: &mut dyn CoreIo) {
         let mut gaining_pools = Vec::new();
         let members =

@@ -63,8 +63,8 @@ impl Core {
         }
     }
 
-    /// Warns `clients` that they may have missed notifications: the dedicated connection was lost
-    /// and has been re-established.
+    /// Warns `clients` that they may have missed notifications, because the dedicated connection
+    /// was lost, or could not be taken over from another process without a gap.
     pub fn notifications_missed(&mut self, clients: &[ClientId], now: Time, io: &mut dyn CoreIo) {
         self.now = now;
         for id in clients.iter().copied() {

@@ -11,7 +11,7 @@
 //!
 //! A request can be rerouted if it is a single query string or batch (up to its Sync) outside a
 //! transaction, no part of it was answered, its client has sent nothing after it, and according to
-//! PostgreSQL's grammar all its statements only read.
+//! PostgreSQL's grammar all its statements only read. In session mode, no request is rerouted.
 //!
 //! A request that waits for its server to apply or report parameters has not been sent at all, and
 //! is rerouted whatever it does. All other requests wait until the connection ends, and the client
@@ -39,8 +39,8 @@ use crate::{
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
 impl Core {
-    /// Whether the client's next bytes start a request that can be rerouted as long as it is
-    /// unanswered.
+    /// Whether the client's next bytes start a request that may have to be rerouted, so that they
+    /// must be buffered.
     #[inline]
     pub(super) fn may_reroute(&self, id: ClientId) -> bool {
         self.clients.get(id).is_some_and(|client| {

@@ -184,7 +184,8 @@ impl RoutingContext<'_> {
         }
     }
 
-    /// Dispatches a query string of a client that has a server because it is in a transaction.
+    /// Dispatches a query string of a client that keeps its server, for example because it is in a
+    /// transaction.
     pub(super) fn dispatch_linked_query(
         &mut self,
         client: &mut ClientConnection,

@@ -94,8 +94,8 @@ impl Captures {
 
 impl PoolerHandle {
     /// Starts a capture of client traffic in a folder below `capture.path`, which is named `name`
-    /// or after the current time. Returns the path of the folder once all workers record, or after
-    /// 10 s.
+    /// or after the current time. Waits at most 10 s until all workers record, and returns the path
+    /// of the folder.
     ///
     /// # Errors
     ///

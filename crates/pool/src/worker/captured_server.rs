@@ -69,8 +69,8 @@ struct Candidate {
 }
 
 impl ServerFinder {
-    /// Queries the servers of databases that have pools now, except those already found, for at
-    /// most `timeout`.
+    /// Queries the servers of databases that have pools now, except those that were found already
+    /// or whose last query failed recently, for at most `timeout`.
     pub(super) fn search(&mut self, shared: &SharedState, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         for candidate in self.candidates(shared) {

@@ -44,11 +44,12 @@ use crate::{
 /// Check interval while no primary is known.
 const FAST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Minimum interval between two checks, however many are requested.
+/// Minimum interval between two checks, however many are requested; `check-interval` may be
+/// shorter.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(20);
 
-/// Maximum number of times that the check interval doubles while a standby with waiting readers
-/// makes no progress.
+/// Maximum number of times that the check interval doubles while a standby makes no progress in
+/// replaying a client's writes.
 const BACKOFF_SHIFT_MAX: u32 = 8;
 
 /// Maximum number of consecutive checks at [`FAST_CHECK_INTERVAL`]; about five minutes.

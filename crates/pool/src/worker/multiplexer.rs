@@ -85,7 +85,7 @@ pub(super) enum ListenRequest {
     CancelHandover,
     /// Listens to these channels before another process hands over the clients of these pools.
     PinChannels { pools: Vec<PoolId>, round: u32, marker: Channel, channels: Vec<Channel> },
-    /// All clients of the other process have been handed over.
+    /// The takeover has ended: no more clients come from the other process.
     FinishTakeover,
 }
 
@@ -96,7 +96,8 @@ pub struct MultiplexerReport {
     pub database: String,
     /// The login user of the current connection, or of the last one.
     pub user: String,
-    /// The server of the current connection, or of the last one.
+    /// The server of the current connection, or of the last one; for a list of hosts, the first
+    /// host.
     pub server: String,
     /// The process ID of the backend; `None` without a connection.
     pub process_id: Option<i32>,
@@ -194,7 +195,7 @@ impl ListenMultiplexers {
         self.send_to_running(|| ListenRequest::CancelHandover);
     }
 
-    /// Reports that the predecessor process has handed over all its clients.
+    /// Reports that no more clients come from the predecessor process.
     pub(super) fn finish_takeover(&self) {
         self.send_to_running(|| ListenRequest::FinishTakeover);
     }

@@ -77,7 +77,7 @@ pub(super) enum LoginProgress {
     Server(ServerId, Box<ServerReady>, ServerRoute),
     /// The login to a server has failed.
     NoServer(ServerId, ServerFailure),
-    /// A CancelRequest to a server has been sent or has failed.
+    /// The server has closed the connection of a CancelRequest, or the attempt has failed.
     Cancelled(ServerId),
     /// The connection must be closed. The client has been sent the reason if possible.
     Close,

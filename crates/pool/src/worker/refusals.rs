@@ -1,8 +1,8 @@
 //! [`Refusals`]: refused logins, counted by reason and logged at a limited rate.
 //!
-//! While refusals are rare, each is logged as a warning, unless `log.pooler-errors` is off.
-//! Frequent refusals are summarized once a second for each reason, so that password guessing or
-//! garbage input does not fill the log.
+//! While refusals are rare, each is logged as a warning; `log.pooler-errors` can turn this off for
+//! refused logins. Frequent refusals are summarized once a second for each reason, so that password
+//! guessing or garbage input does not fill the log.
 
 use std::{
     net::SocketAddr,

@@ -49,11 +49,11 @@ pub struct ReloadReport {
 
 impl PoolerHandle {
     /// Reloads either all settings or none, and logs the result. Clients whose pools remain are not
-    /// disturbed. Returns when all workers have applied the settings, or after 10 s.
+    /// disturbed. Waits at most 10 s until all workers have applied the settings.
     ///
     /// # Errors
     ///
-    /// The settings cannot be read or are invalid; nothing has changed.
+    /// The settings did not come from a file, cannot be read or are invalid; nothing has changed.
     pub fn reload(&self) -> Result<ReloadReport, ReloadError> {
         let result = self.reload_file();
         match &result {

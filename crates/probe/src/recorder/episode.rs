@@ -31,7 +31,7 @@ const BEFORE_US: i64 = 30_000_000;
 const AFTER_US: i64 = 30_000_000;
 
 impl Episodes {
-    /// Creates the buffer. `bytes_max` is the size of an episode's slot in the file.
+    /// Creates the buffer. `bytes_max` is the maximum total length of an episode's records.
     pub(super) fn new(bytes_max: usize, cool_down_us: i64) -> Self {
         Self {
             recent: VecDeque::new(),

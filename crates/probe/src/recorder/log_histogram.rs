@@ -6,7 +6,7 @@ use howdah_codec::ByteReader;
 
 use super::bytes::{Packed, RecordDecodeError};
 
-/// A histogram of durations. Quantiles are accurate to 3 %: sixteen buckets per power of two.
+/// A histogram of durations. Quantiles are accurate to about 3 %: sixteen buckets per power of two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogHistogram {
     count: u64,
@@ -19,7 +19,7 @@ pub struct LogHistogram {
 
 /// Bits after the leading one that determine the bucket.
 const SUB_BUCKET_BITS: u32 = 4;
-/// Number of buckets. Below 16 ns, each nanosecond has its own.
+/// Number of buckets. Below 32 ns, each nanosecond has its own.
 const BUCKETS: u32 = (64 - SUB_BUCKET_BITS + 1) << SUB_BUCKET_BITS;
 
 impl LogHistogram {

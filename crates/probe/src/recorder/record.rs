@@ -111,7 +111,7 @@ pub struct RelationWaits {
     pub database: u32,
     /// Oid of the relation (`pg_class.oid`).
     pub relation: u32,
-    /// Number of waits for the relation's extension lock.
+    /// Number of unconditional requests for the relation's extension lock.
     pub waits: u64,
     /// Total wait time, in microseconds.
     pub total_us: u64,

@@ -64,7 +64,8 @@ pub(super) struct SlotRing {
     layout: Layout,
     /// Sequence numbers of all slots; 0 if unused.
     sequences: Vec<u64>,
-    /// The slot being written, and the offset of its end. `None` before the first record.
+    /// The slot being written, and the offset within it of the next frame. `None` before the first
+    /// record.
     current: Option<(u32, usize)>,
     last_sequence: u64,
     next_number: u64,

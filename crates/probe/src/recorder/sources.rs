@@ -31,7 +31,7 @@ pub(super) struct Sources {
     profile: Profile,
     sweep: Option<SweepSampler>,
     extension: Option<ExtensionLocks>,
-    /// The cost of a lock to the backend that takes it.
+    /// The cost of tracing a lock, to the backend that takes it.
     cost_of_lock: Duration,
     budget: TraceBudget,
     /// Time at which to attach again after the budget was exceeded.

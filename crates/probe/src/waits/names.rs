@@ -68,7 +68,7 @@ enum EventName {
     Known(&'static str),
     /// A lightweight lock of an extension, whose name is not known.
     Tranche(u16),
-    /// An event registered by an extension at run time.
+    /// An event of an extension or an injection point, registered at run time.
     Custom(u16),
     Missing,
 }
@@ -166,8 +166,8 @@ impl WaitEvent {
         }
     }
 
-    /// Returns the event's name, as in `pg_stat_activity.wait_event`; a number for events named by
-    /// extensions at run time; the four bytes for unknown events; empty for no wait.
+    /// Returns the event's name, as in `pg_stat_activity.wait_event`; `tranche` or `custom` and a
+    /// number for events named at run time; the four bytes for unknown events; empty for no wait.
     pub fn name(self) -> String {
         match (self.raw, self.name) {
             (0, _) => String::new(),

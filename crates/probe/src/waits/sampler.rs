@@ -5,8 +5,8 @@
 //! my_wait_event_info ──────────► PGPROC.wait_event_info      (4 bytes, see names.rs)
 //! ```
 //!
-//! The pointer has been exported since version 14. It stays the same from when a process gets its
-//! `PGPROC` entry until it exits; before and after, it points to a variable of the process itself.
+//! The pointer has been exported since version 14. It stays the same while a process has a `PGPROC`
+//! entry; before and after, it points to a variable of the process itself.
 //! So it is read once per process, and a round reads the entries themselves through the postmaster,
 //! which maps the same memory at the same address. The list of processes is refreshed less often: a
 //! backend with a shorter life may be missed, and until the next listing an entry may already

@@ -42,8 +42,8 @@ impl TickSchedule {
         self.missed
     }
 
-    /// Records that a tick starts at `now`. Returns the number of ticks missed since the one that
-    /// was due; 0 if on time.
+    /// Records that a tick starts at `now`. Returns the number of missed ticks: those that became
+    /// due after this one, up to `now`.
     pub fn advance(&mut self, now: Instant) -> u64 {
         let late = now.saturating_duration_since(self.next_tick_at);
         let missed = u64::try_from(late.as_nanos() / self.period.as_nanos()).unwrap_or(u64::MAX);

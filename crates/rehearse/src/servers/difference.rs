@@ -18,8 +18,8 @@ const STATISTICS_AGE_MIN_S: u64 = 86_400;
 /// Minimum increase of the share of dead rows to report.
 const DEAD_SHARE_MIN: f64 = 0.1;
 
-/// Returns the differences between the base and the server with the change: first those of whole
-/// servers, then those of tables, sorted by table.
+/// Returns the differences between the base and the server with the change: first those of
+/// versions, settings and extensions, then those of tables, sorted by table.
 pub(crate) fn differences(base: &ServerFacts, change: &ServerFacts) -> Vec<ServerDifference> {
     let mut found = Vec::new();
     if base.version != change.version {

@@ -32,16 +32,15 @@ pub enum CalibrationPlan {
     },
 }
 
-/// Connection slots that must stay free in addition to a tenth of those available, those of the
-/// captured sessions and the calibration's own. A few more sessions may log in while the
-/// calibration frees its slot.
+/// Number of available connection slots that are kept free, in addition to a tenth of them and the
+/// calibration's own: a few more sessions may log in while the calibration frees its slot.
 const SPARE_SLOTS: usize = 5;
 
 impl CalibrationPlan {
     /// Default time between executions.
     pub const INTERVAL: Duration = Duration::from_millis(250);
 
-    /// Plans to execute the statement if a target with this capacity has a free slot while
+    /// Plans to execute the statement if a target with this capacity has enough free slots while
     /// `sessions` captured sessions are open at once. Pass 0 if their number is not known: the
     /// calibration still ends when too many are open.
     ///

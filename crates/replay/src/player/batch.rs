@@ -52,8 +52,8 @@ pub(super) fn continues_batch(last: &Event, next: &Event) -> bool {
         && (last.action.kind() == Kind::Bind || gap <= BATCH_GAP_MAX)
 }
 
-/// Whether an event of the extended protocol is known to be the last of a pipeline without a Sync:
-/// a Query or FunctionCall after it ended the pipeline.
+/// Whether the client is known to have sent no Sync after an event of the extended protocol: then a
+/// Query or FunctionCall that follows it ended its pipeline.
 fn ends_without_sync(last: &Event) -> bool {
     let lacks_sync = last.messages().is_some_and(|it| !it.as_bytes().ends_with(b"S"));
     last.pipeline.is_some() && lacks_sync

@@ -6,7 +6,8 @@ use howdah_sql::{Lexer, SqlToken, TokenKind};
 /// catalogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceholderContext {
-    /// Each placeholder is next to a column, a cast or a keyword that determines its type.
+    /// The type of each placeholder is determined by the text around it, such as a column, a cast
+    /// or a keyword.
     Typed,
     /// Some placeholders may have no type or an ambiguous one, so the server may refuse the
     /// statement without types.

@@ -24,8 +24,8 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a cancel request without effect is repeated.
 const CANCEL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of cancel requests in progress at once. Each uses a connection, for which the
-/// server forks a process.
+/// Maximum number of cancel requests that a worker has in progress at once. Each uses a connection,
+/// for which the server forks a process.
 const REQUESTS_MAX: usize = 32;
 
 /// The state of an interrupted worker.

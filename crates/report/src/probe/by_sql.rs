@@ -1,7 +1,7 @@
 //! Renders the probes of [`howdah_probe::by_sql`], which use SQL.
 //!
 //! Rows for programs name their source and its limitation. Values that SQL does not provide are
-//! omitted.
+//! missing.
 
 mod counters;
 mod locks;
@@ -49,7 +49,7 @@ pub struct SqlPrinter<W> {
 }
 
 impl<W: Write> SqlPrinter<W> {
-    /// Creates a printer for samples from SQL.
+    /// Creates a printer for measurements by SQL.
     pub fn new<P: SqlReport>(out: W, format: RowFormat) -> Self {
         let rows = RowWriter::new(out, format, P::COLUMNS);
         Self { rows, source: "sql", limitation: P::LIMITATION }

@@ -11,7 +11,8 @@ use crate::{headline, text};
 const QUERY_WIDTH: usize = 120;
 
 /// Renders the report as JUnit XML: one test for each query, which fails if the query is slower or
-/// violates a condition, and one test for the rehearsal itself. Ends with a line break.
+/// violates a condition, and one test that fails if the runs are not comparable. Ends with a line
+/// break.
 pub fn junit(report: &RehearsalReport) -> String {
     let mut tests = String::new();
     let (mut count, mut failures, mut skipped) = (1, 0, 0);

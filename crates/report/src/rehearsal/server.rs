@@ -105,7 +105,8 @@ pub struct TableStatistics {
     /// Seconds since the last ANALYZE; `None` if the server does not know of one, as after a
     /// restore.
     pub analyzed_s: Option<u64>,
-    /// Whether the planner has no statistics of the table, as after most upgrades.
+    /// Whether the table was never vacuumed or analyzed, as after most upgrades: the planner has no
+    /// statistics of it.
     #[serde(default)]
     pub is_missing: bool,
 }

@@ -35,8 +35,8 @@ pub(super) struct StatementScan {
     pub(super) mentions_listed: bool,
     /// Names of the called functions, without schemas.
     pub(super) functions: Vec<String>,
-    /// Whether the statement contains a construct, other than a plain function call, that
-    /// aggregates rows or refers to other rows.
+    /// Whether the statement contains a construct whose results cannot be merged, such as a window
+    /// function, an ordered-set aggregate or `TABLESAMPLE`.
     pub(super) is_special: bool,
     /// Whether the statement names a system catalog table.
     pub(super) has_system: bool,

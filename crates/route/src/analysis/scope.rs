@@ -14,7 +14,8 @@ use crate::{
 /// Maximum number of sharded tables at one level: a [`TableSet`] has one bit for each.
 const INSTANCES_MAX: usize = 64;
 
-/// Maximum number of keys of one statement that are tracked. It limits the cost of long IN lists.
+/// Maximum number of keys that the conditions of a statement may give. It limits the cost of long
+/// IN lists.
 const ROWS_MAX: usize = 10_000;
 
 /// A bit set of the tables of a level, by index.

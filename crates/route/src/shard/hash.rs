@@ -1,7 +1,7 @@
 //! PostgreSQL's hash of a partition key: `hash_bytes_extended` of `common/hashfn.c`, by Bob Jenkins
 //! (lookup3, "final" and "mix"), with the seed that partitioning uses (`HASH_PARTITION_SEED` in
-//! `catalog/partition.h`). The hash is the same in every version since 11. That of a byte string is
-//! the one of little-endian servers: big-endian ones compute another.
+//! `catalog/partition.h`). The hash is the same in every version since 11. For byte strings, it is
+//! the hash of little-endian servers; big-endian servers compute a different one.
 //!
 //! Also [`sha1_shard`], the hash of PgCat's `sha1` sharding function.
 

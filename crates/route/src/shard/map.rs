@@ -113,7 +113,7 @@ pub enum NoShard {
         /// The type of the sharding key's column.
         of: KeyType,
     },
-    /// No list entry or range contains the key.
+    /// No shard is configured for the key, for example because no list entry or range contains it.
     #[error("no shard is configured for the key {}", key_or(.0.as_ref(), "NULL"))]
     KeyNotMapped(Option<ShardKey>),
 }

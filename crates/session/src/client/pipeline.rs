@@ -69,7 +69,7 @@ pub(super) struct Pipeline {
     next: u64,
     /// Whether the server discards messages until a Sync that has not been sent yet.
     skipping: bool,
-    /// Whether a message was sent that requires a Sync.
+    /// Whether a Sync must still be sent to end the current batch.
     batch_open: bool,
     copy_in: CopyInState,
 }

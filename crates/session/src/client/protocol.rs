@@ -141,8 +141,8 @@ impl Protocol {
     /// Handles a message that produces an event.
     pub(super) fn event<'a>(&mut self, frame: Frame<'a>) -> Result<SessionEvent<'a>, SessionError> {
         let message = BackendMessage::parse(frame)?;
-        // These messages may arrive at any moment, or end a batch: they do not answer the oldest
-        // request. All others do, so `count_reply` first checks that one was expected.
+        // These messages need not be a reply to the oldest request, or also change the state of the
+        // connection. All others are replies, so `count_reply` checks that one was expected.
         match message {
             BackendMessage::ReadyForQuery(status) => return self.ready(status),
             BackendMessage::ErrorResponse(error) => return self.error(error),

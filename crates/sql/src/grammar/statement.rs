@@ -106,8 +106,8 @@ fn first_non_read(effects: impl Iterator<Item = Effect>) -> Effect {
     effects.into_iter().find(|effect| *effect != Effect::ReadOnly).unwrap_or(Effect::ReadOnly)
 }
 
-/// Returns the effect of a COPY: `COPY … TO STDOUT` reads; COPY to a file or program, or from
-/// anywhere, writes.
+/// Returns the effect of a COPY: `COPY … TO STDOUT` has the effect of its query, or reads a table;
+/// COPY to a file or program, or from anywhere, writes.
 fn copy_effect(copy: &CopyStmt, harmless: SideEffectFree<'_>) -> Effect {
     if copy.is_from || copy.is_program || !copy.filename.is_empty() {
         return Effect::Writes;

@@ -385,8 +385,8 @@ impl SetCell {
 }
 
 /// Shortens a long member to `bytes` bytes: a prefix, `#` and the MD5 of the whole member, so that
-/// distinct members remain distinct. With less than 33 bytes, the MD5 is cut. The result is the
-/// same in every shard and process.
+/// distinct members remain distinct. If `bytes` is below 33, the MD5 is cut. The result is the same
+/// in every shard and process.
 #[cold]
 fn shortened(member: &[u8], bytes: usize) -> Vec<u8> {
     let digest = Md5::digest(member);

@@ -21,7 +21,7 @@ pub enum BackendOpenError {
     /// TLS cannot be set up.
     #[error("cannot set up the otlp backend")]
     Otlp(#[source] EndpointError),
-    /// The `prometheus` section or its mapping file is invalid, or its address cannot be bound.
+    /// The `prometheus` section or its mapping file is invalid, or the endpoint cannot be started.
     #[error("cannot set up the prometheus backend")]
     Prometheus(#[from] PrometheusError),
     /// The connection string or the table name of a `postgres` section is invalid.

@@ -1,7 +1,7 @@
 //! [`Outbox`]: a bounded spool of batches for a receiver, with retry pauses.
 //!
-//! A flush is rendered in batches of about a megabyte. Each is sent as soon as it is rendered,
-//! after the spooled ones, so a flush need not be in memory as a whole. While the receiver is
+//! A flush is rendered in batches of limited size. Each is sent as soon as it is rendered, after
+//! the spooled ones, so a flush need not be in memory as a whole. While the receiver is
 //! unreachable, batches are spooled; beyond the limit the oldest are dropped and their values
 //! counted as lost. The pause between attempts doubles, so that a recovering receiver is not
 //! overrun.

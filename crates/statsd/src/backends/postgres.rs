@@ -272,7 +272,7 @@ enum CopyError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Query(#[from] QueryError),
-    #[error("the server is still committing the previous batch")]
+    #[error("an earlier transaction with the same batch is still in progress")]
     InProgress,
     #[error("the timeout of this flush has expired")]
     OutOfTime,

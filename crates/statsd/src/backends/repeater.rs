@@ -28,7 +28,7 @@ use crate::{
 /// Maximum number of queued batches per receiver. A batch holds the packets that a reader received
 /// at once, up to 128.
 const QUEUE_BATCHES: usize = 1024;
-/// Maximum size of a batch in bytes; further packets of the same batch are dropped.
+/// Maximum size of a batch in bytes; packets that do not fit are dropped.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Maximum time for connecting and for sending a batch.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,8 +77,7 @@ struct RepeaterQueue {
 }
 
 impl PacketRepeater {
-    /// Starts a thread per receiver, which resolves the receiver's name at the first packet and
-    /// after errors.
+    /// Starts a thread per receiver, which resolves the receiver's name whenever it opens a socket.
     ///
     /// # Errors
     ///

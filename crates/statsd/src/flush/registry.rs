@@ -1,8 +1,8 @@
 //! [`KeyRegistry`]: all metrics of the server between two flushes, and the rules for retaining
 //! them.
 //!
-//! Shards are collected into the registry at every flush, and when the management port displays the
-//! running interval. Readers never wait for the registry.
+//! Shards are collected into the registry at every flush, and when the management port or the key
+//! log needs the running interval. Readers never wait for the registry.
 
 mod calculation;
 mod deletion;

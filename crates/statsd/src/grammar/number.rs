@@ -24,7 +24,7 @@ pub(crate) fn number(text: &[u8]) -> Result<f64, RejectReason> {
 ///
 /// The errors of [`number`], or [`RejectReason::TooLarge`].
 pub(super) fn addend(text: &[u8]) -> Result<f64, RejectReason> {
-    // A short decimal has at most 16 digits, far below the limit, so it needs no check.
+    // A short decimal has at most 15 digits, far below the limit, so it needs no check.
     match short_decimal(text) {
         Some(number) => Ok(number),
         None => match any_number(text.trim_ascii())? {

@@ -167,7 +167,7 @@ pub struct PrometheusSettings {
     /// Series idle for this long are removed; never if zero.
     #[serde(deserialize_with = "super::duration")]
     pub ttl: Duration,
-    /// Maximum number of keys with series; values of further ones are dropped and counted.
+    /// Maximum number of keys; values of further ones are dropped and counted.
     pub series_max: usize,
 }
 

@@ -1,9 +1,9 @@
 //! Converts the configuration of etsy's server and of the Perl server to our settings.
 //!
-//! Each key is one arm of [`EtsyConfigReader::read_key`]. A key that those servers support but that
-//! has no effect here causes a warning with the reason. A key unknown to both servers also causes
-//! only a warning: they ignore unknown keys, so existing files contain leftovers and sections of
-//! third-party backends.
+//! [`EtsyConfigReader::read_key`] reads the keys at the top level. A key that those servers support
+//! but that has no effect here causes a warning with the reason. A key unknown to both servers also
+//! causes only a warning: they ignore unknown keys, so existing files contain leftovers and
+//! sections of third-party backends.
 //!
 //! Sources: `exampleConfig.js` of statsd 0.9, `bin/localConfig.js` of Net::Statsd::Server.
 
@@ -579,7 +579,7 @@ fn truthy(value: &LiteralNode) -> bool {
     literal::is_true(&value.value)
 }
 
-/// Keys of both servers, for suggestions.
+/// Keys at the top level of either server's file, for suggestions.
 const KEYS: [&str; 43] = [
     "port",
     "address",
@@ -626,7 +626,7 @@ const KEYS: [&str; 43] = [
     "file",
 ];
 
-/// Keys of sections in both servers' files, for suggestions.
+/// Keys within sections of either server's file, for suggestions.
 const NESTED_KEYS: [&str; 19] = [
     "legacyNamespace",
     "globalPrefix",

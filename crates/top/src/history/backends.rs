@@ -11,8 +11,7 @@ use super::{
     texts::{TextReader, TextWriter},
 };
 
-/// Maximum number of sessions in a frame: PostgreSQL's own limit (`MAX_BACKENDS` in
-/// `postmaster.h`).
+/// Maximum number of sessions in a frame: PostgreSQL's own limit, `MAX_BACKENDS`.
 const ROWS_MAX: usize = 0x3ffff;
 
 /// Indexes of a session's fields. New ones are appended, so that older recordings stay readable.

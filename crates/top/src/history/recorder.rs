@@ -68,8 +68,8 @@ pub struct HistoryRecorder {
     /// Offset in the file at which the next frame is written.
     bytes: u64,
     frames: Vec<RecordedFrame>,
-    /// Servers whose current segment was started by this recorder. A segment that another process
-    /// started cannot be continued, because its compressor state is lost.
+    /// Servers whose current segment can be continued: this recorder started it, and no frame of it
+    /// is missing. The compressor state of a segment that another process started is lost.
     started: BTreeSet<u64>,
     /// Time of the last attempt to sync the file, or of opening it.
     synced_at: Instant,
@@ -159,8 +159,8 @@ impl HistoryRecorder {
     }
 
     /// Appends a frame of the server called `name`. Before the first frame of a segment, compacts
-    /// the file if needed. Frames of a segment whose first frame this recorder has not written, or
-    /// that arrive after [`Self::finish`], are dropped.
+    /// the file if needed. Drops a frame if its segment cannot be continued, or after
+    /// [`Self::finish`].
     pub(super) fn append_frame(
         &mut self,
         name: &str,

@@ -45,8 +45,8 @@ impl Model {
         Self { history: Some(history), ..self }
     }
 
-    /// Displays a recording, paused at the first sample of the first server that has one, or at its
-    /// start. Signals are disabled.
+    /// Displays a recording, paused at the first sample of the first server that has one, or at the
+    /// start of the recording if no server has one. Signals are disabled.
     #[must_use]
     pub fn replaying(mut self, name: String, history: Arc<SnapshotHistory>) -> Self {
         let mut servers = 0..self.servers.len();
@@ -160,7 +160,8 @@ impl Model {
         }
     }
 
-    /// Returns whether the past is displayed, in which actions are rejected. If so, shows a notice.
+    /// Returns whether the past is displayed, in which no signals can be sent. If so, shows a
+    /// notice.
     pub(super) fn rejects_past_action(&mut self) -> bool {
         let is_past = self.past.is_some();
         if is_past {

@@ -9,8 +9,8 @@ use crate::{Model, alert_engine::by_rule, rules::UncheckedRule};
 const RULES_MAX: usize = 3;
 
 /// Returns one line for each of the first [`RULES_MAX`] firing rules of the displayed server, with
-/// its worst alert; one line each for further rules, for the alerts of other servers and for rules
-/// that cannot be evaluated; and one line per problem.
+/// its worst alert; then, as needed, one line for all further rules, one for the alerts of other
+/// servers and one for the rules that cannot be evaluated; and one line per problem.
 pub(super) fn lines(model: &Model, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     let mut texts = Vec::new();
     let shown = model.servers.get(model.current);

@@ -19,7 +19,7 @@ pub const FAULT_US: f64 = 1.67;
 const PAGE_BYTES: u64 = 4096;
 const ENTRY_BYTES: u64 = 8;
 
-/// The cost of page faults and page tables for shared memory.
+/// The cost of page faults and page tables for shared memory, estimated for memory pages of 4 kB.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryCost {
     /// Size of shared memory in bytes; the size of the buffers if the server does not report it.

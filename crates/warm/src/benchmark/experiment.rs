@@ -53,8 +53,8 @@ pub struct Benchmark {
 /// The part of the operating system's cache that is made cold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DropCaches {
-    /// Drop the server's data files, if they are on this host and readable; other processes keep
-    /// theirs cached.
+    /// Drop the server's data files from the cache, if they are on this host and readable. Files of
+    /// other programs stay cached.
     #[default]
     Files,
     /// Drop the whole cache, for all processes on the host. Needs root.
@@ -107,7 +107,7 @@ pub struct BenchmarkResults {
 pub struct BenchmarkRun {
     /// The method by which the cache was warmed.
     pub method: WarmMethod,
-    /// The client's reads since the server accepted its connection.
+    /// The client's throughput in each step; the first step begins once the client is connected.
     pub steps: Vec<ThroughputStep>,
     /// When throughput recovered in `steps`, and the reads lost by then.
     pub summary: ThroughputSummary,

@@ -36,8 +36,8 @@ impl RowSequence {
 }
 
 /// Returns a rank from 0, by inverse transform sampling from the continuous distribution on 1 to
-/// `rows` + 1 with density `x^-skew`. Rounded down, it is Zipf's law except for the weights of the
-/// first few ranks.
+/// `rows` + 1 with density `x^-skew`. Rounded down, this approximates Zipf's law; mainly the
+/// weights of the first few ranks differ.
 fn zipf_rank(unit: f64, rows: u64, skew: f64) -> u64 {
     let end = rows as f64 + 1.0;
     let x = if (skew - 1.0).abs() < 1e-9 {

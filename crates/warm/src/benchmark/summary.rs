@@ -7,8 +7,8 @@ use crate::benchmark::read_client::ThroughputStep;
 /// A summary of throughput: when it returned to normal, and how many reads were lost until then.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ThroughputSummary {
-    /// Time from the start to the first step whose throughput, and the mean over it and the next
-    /// two, reached 90 % of the steady rate; `None` if no step did.
+    /// Time from the start to the first step that reached 90 % of the steady rate, both alone and
+    /// on average with the next two steps (fewer at the end); `None` if no step did.
     pub time_to_90: Option<Duration>,
     /// Transactions that a warm server would have served until that time (or until the end), minus
     /// those that this server served.

@@ -30,8 +30,7 @@ pub struct FollowSettings {
     /// The servers, in any order: the primary is determined in each round.
     pub servers: Vec<ConnectTarget>,
     /// Time from the start of one round to the start of the next, unless a round takes longer.
-    /// Unless there is exactly one primary, the next round starts after five seconds if that is
-    /// sooner.
+    /// Without exactly one primary, the pause between rounds is at most five seconds.
     pub interval: Duration,
     /// Source from which the primary's cached pages are read.
     pub source: DumpSource,
@@ -58,8 +57,9 @@ struct FollowedServer {
     metrics: DaemonMetrics,
 }
 
-/// Maximum time to wait for a server's reply, and to connect to it unless `connect_timeout` is set.
-/// Also the maximum retry interval while no server, or more than one, is a primary.
+/// Maximum time to wait for the reply when a server's role is queried, and to connect to a server
+/// unless `connect_timeout` is set. Also the maximum pause between rounds while no server, or more
+/// than one, is a primary.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keeps standbys warm until `stop` fires. Failures are logged; those of one standby do not affect

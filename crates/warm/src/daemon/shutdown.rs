@@ -32,7 +32,7 @@ impl ShutdownSignal {
     ///
     /// # Errors
     ///
-    /// No file descriptors are left.
+    /// The operating system cannot create the pair, usually because no file descriptors are left.
     pub fn pair() -> io::Result<(ShutdownHandle, Self)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((ShutdownHandle(theirs), Self { stream: ours }))

@@ -10,10 +10,11 @@
 //!   └───────────┴───────── server down ◄─────────┘
 //! ```
 //!
-//! On the server's host, the kernel reports all of these changes ([`postmaster`]). Pages are read
-//! from shared memory, which exists until the server's last process ends, so the last image is
-//! taken after the shutdown has begun. A remote server is checked every few seconds over a new
-//! connection. No connection is kept open, because a smart shutdown would wait for it.
+//! On the server's host, the kernel reports changes of the server's state ([`postmaster`]). Pages
+//! are read from shared memory, which exists until the server's last process ends, so the last
+//! image is taken after the shutdown has begun. A server whose memory is not read is checked every
+//! few seconds over a new connection. No connection is kept open, because a smart shutdown would
+//! wait for it.
 //!
 //! Dumps start only after the newest image was loaded or that failed for good, so that an image of
 //! a cold cache does not replace it. If the load failed or restored less than [`WARM_SHARE_MIN`]
@@ -404,7 +405,8 @@ impl WatchDaemon<'_> {
         }
     }
 
-    /// Waits for an event of the local postmaster, or checks a remote server at intervals.
+    /// Waits for an event of the postmaster, or, if that is not observed, checks the server at
+    /// intervals.
     fn wait(&self, server: &ReachableServer, next_dump: Option<Instant>) -> HostEvent {
         if let Some(postmaster) = &server.postmaster {
             return postmaster.wait(next_dump, self.stop);

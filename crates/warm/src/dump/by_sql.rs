@@ -68,7 +68,7 @@ impl Write for CopyRowParser {
     }
 }
 
-/// Maximum length of a row in bytes; seven numbers take 75 at most.
+/// Maximum length of a row in bytes; valid rows are much shorter.
 const MAX_ROW_BYTES: usize = 1000;
 
 fn parse_row(line: &[u8]) -> Option<(RelationFile, Fork, CachedPage)> {

@@ -15,7 +15,7 @@ use crate::image::{CachedPage, Fork, RelationFile};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotLocal {
-    /// The session's backend is not a process of this host.
+    /// The session's backend was not found among the processes of this host.
     #[error("the server is not on this host, or runs in a container's own namespace")]
     Elsewhere,
     /// The server's processes cannot be inspected, or its memory cannot be read.

@@ -10,9 +10,10 @@ use super::plan::LoadChunk;
 /// as long as that database has chunks of the class, and no class is started before all chunks of
 /// the class above have been handed out.
 ///
-/// Chunks of a class and database are in disk order, and each connection has its own range of them,
-/// so that it reads its files sequentially and the operating system can read ahead. A connection
-/// without a range takes the longest one if it is unassigned, or else its second half.
+/// Chunks of a class and database are in the order of the plan, in which those of a relation are in
+/// disk order. Each connection has its own range of them, so that it reads files sequentially and
+/// the operating system can read ahead. A connection without a range takes the longest one if it is
+/// unassigned, or else its second half.
 #[derive(Debug)]
 pub(super) struct ChunkQueue(Mutex<QueueContents>);
 

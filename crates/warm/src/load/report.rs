@@ -46,7 +46,8 @@ pub struct RelationOutcome {
     /// Numbers of the relation's pages, by outcome.
     pub pages: PageCounts,
     /// Whether the relation has another file than in the image, or the image is from another
-    /// cluster. If so, blocks were scaled to the relation's present length, if that is known.
+    /// cluster. If so, blocks were scaled to the relation's present length, if both the present and
+    /// the former length are known.
     pub is_rewritten: bool,
     /// The current name, if the relation was found by its file and has another name than in the
     /// image.
@@ -117,8 +118,8 @@ pub enum RelationProblem {
     /// The relation that has this name now is of a kind without storage, such as a view.
     #[error("its name now belongs to a {0}, which has no pages")]
     NoPages(&'static str),
-    /// The relation is shorter than in the image.
-    #[error("it is shorter than in the image")]
+    /// The relation is shorter than in the image, or was truncated during the load.
+    #[error("it is shorter than in the image, or was truncated during the load")]
     Shrunk,
     /// Another session holds a lock on the relation, or the standby keeps cancelling queries on it.
     #[error("it is locked by another session, or the standby keeps cancelling queries on it")]

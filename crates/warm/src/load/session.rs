@@ -21,7 +21,7 @@ pub(super) struct LoadSession {
     pg_prewarm: Option<String>,
     /// Whether to use prefetching: true until the server reports that it is not supported.
     can_prefetch: bool,
-    /// Whether I/O workers perform the session's reads, which is the server's default.
+    /// Whether I/O workers may perform the session's reads, which is the default since version 18.
     reads_by_workers: bool,
     /// Cache of qualified and quoted relation names, by oid.
     names: BTreeMap<u32, String>,

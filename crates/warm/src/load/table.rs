@@ -106,8 +106,9 @@ pub enum TableError {
     Restarted,
 }
 
-/// Warms the relations of `target`'s database that match `patterns` in psql's syntax: `orders`,
-/// `sales.*`, `sales.order_?`, `"Odd.Name"`. Without a schema, relations on the search path match.
+/// Warms the relations of `target`'s database that match `patterns`, in which `*` and `?` are
+/// wildcards as in psql: `orders`, `sales.*`, `sales.order_?`, `"Odd.Name"`. Without a schema,
+/// relations on the search path match.
 ///
 /// # Errors
 ///
@@ -211,9 +212,9 @@ WITH RECURSIVE named AS (
     UNION SELECT i.indexrelid FROM pg_index i JOIN toast t ON t.oid = i.indrelid
 ), w AS (SELECT row_number() OVER (ORDER BY oid) AS at, oid FROM family)";
 
-/// Converts a pattern to regular expressions for schema and name, as psql does: `*` and `?` are
-/// wildcards, the first dot separates, upper case is preserved only in quotes. Without a schema,
-/// the schema's expression is empty.
+/// Converts a pattern to regular expressions for schema and name: `*` and `?` are wildcards, the
+/// first dot separates, and upper case is preserved only in quotes. Unlike in psql, all other
+/// characters are literal. Without a schema, the schema's expression is empty.
 fn regular_expressions(pattern: &str) -> (String, String) {
     let (mut parts, mut part, mut is_quoted) = (Vec::new(), String::new(), false);
     for char in pattern.chars() {

@@ -45,7 +45,7 @@ pub(super) const LATE_CHECK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time after which a check is abandoned, and the next one uses a new connection; twice the limit
 /// if that is longer.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum unused allowance that is saved up: half a second's bytes, which are five chunks.
+/// Maximum unused allowance that is saved up: the bytes that the rate permits in this time.
 const UNUSED_ALLOWANCE_MAX: Duration = Duration::from_millis(500);
 /// Interval at which a sleeping thread checks whether to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);

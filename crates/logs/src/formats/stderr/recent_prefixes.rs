@@ -28,7 +28,7 @@ impl Default for RecentPrefixes {
 /// A cached prefix with its parsed fields.
 #[derive(Clone, Debug)]
 struct RecentPrefix {
-    /// The prefix from the time to the label; empty if the slot is free.
+    /// The prefix between the time and the label; empty if the slot is free.
     bytes: Vec<u8>,
     /// The prefix's fields, with spans relative to `bytes`.
     fields: SessionFields,

@@ -21,8 +21,8 @@ use crate::{
     config::StoredSecret,
 };
 
-/// The values of a client's connection that enter the SCRAM exchange: the certificate's hash for
-/// channel binding, if there is one, and the pooler's nonce.
+/// The values of a client's connection that enter the SCRAM exchange: the hash of the pooler's
+/// certificate for channel binding, if there is one, and the pooler's nonce.
 pub(super) struct ScramContext {
     pub(super) end_point_hash: Option<Vec<u8>>,
     pub(super) nonce: [u8; 18],

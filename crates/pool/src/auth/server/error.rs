@@ -73,8 +73,8 @@ pub enum ServerLoginError {
     /// A message is malformed.
     #[error(transparent)]
     Message(#[from] DecodeError),
-    /// A name, value or query for the server contains a zero byte or is too long, so that it cannot
-    /// be sent.
+    /// A text for the server, such as a name, a password or a query, contains a zero byte or is too
+    /// long, so that it cannot be sent.
     #[error(transparent)]
     Encode(#[from] EncodeError),
 }

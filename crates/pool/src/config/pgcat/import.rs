@@ -19,7 +19,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The file is not valid TOML, or has invalid values.
+    /// The file is not valid TOML, or has invalid or missing values.
     pub fn import_pgcat(text: &str, path: &Path) -> Result<String, ConfigErrors> {
         let (mut config, remarks, differences) = read(text, path)?;
         config.resolve_paths(path.parent().unwrap_or(Path::new("")));

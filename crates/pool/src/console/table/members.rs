@@ -1,4 +1,4 @@
-//! SHOW MEMBERS and BANS: the servers of databases with several servers, and their states.
+//! SHOW MEMBERS and BANS: the servers of clusters, and their states.
 
 use std::time::SystemTime;
 

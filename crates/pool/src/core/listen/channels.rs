@@ -46,7 +46,7 @@ pub(crate) struct ListenStatement {
 pub(crate) enum MissedNotifications {
     /// The client's buffer was full, so notifications were dropped.
     Dropped { count: u64 },
-    /// The dedicated connection was lost, and another one listens now.
+    /// Another dedicated connection listens now, and notifications may have been lost in between.
     Reconnected,
     /// The pooler could not track a LISTEN or UNLISTEN: its effect ends with the transaction.
     NotTracked,

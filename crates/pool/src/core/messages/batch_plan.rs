@@ -88,8 +88,8 @@ impl RoutingContext<'_> {
         dispatch
     }
 
-    /// Dispatches a batch, or its next part, of a client that has a server because it is in a
-    /// transaction or in the middle of the batch.
+    /// Dispatches a batch, or its next part, of a client that keeps its server, for example because
+    /// it is in a transaction or in the middle of the batch.
     pub(in crate::core) fn dispatch_linked_batch(
         &mut self,
         client: &mut ClientConnection,

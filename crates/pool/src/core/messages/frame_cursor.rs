@@ -65,7 +65,8 @@ impl FrameCursor {
         may.then_some(bytes)
     }
 
-    /// Whether the last message was processed completely.
+    /// Whether the last processed message has arrived completely; part of the next one may be
+    /// buffered.
     pub(crate) fn is_at_boundary(&self) -> bool {
         self.body_left == 0
     }

@@ -283,7 +283,8 @@ impl OutstandingRequests {
     }
 
     /// Stores the text of the previous unnamed statement in the next outstanding request that
-    /// replaces it. If there is none, returns the text, to be restored for the client.
+    /// replaces that statement, unless this request cannot be rolled back. If no outstanding
+    /// request replaces the statement, returns the text, to be restored for the client.
     pub(crate) fn set_previous_unnamed(&mut self, text: Vec<u8>) -> Option<Vec<u8>> {
         for entry in self.entries.iter_mut().filter(|entry| entry.target == ReplyTarget::Client) {
             match &mut entry.kind {

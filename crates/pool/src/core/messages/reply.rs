@@ -373,8 +373,8 @@ impl ReplyHandler<'_> {
         }
     }
 
-    /// Records a parameter's new value for the server and for its client, unless the pooler has set
-    /// the value for that client or only temporarily.
+    /// Records a parameter's new value for the server and, if the client is to see the change, for
+    /// the client too.
     fn handle_parameter_status(&mut self, body: &[u8], target: ReplyTarget) -> ReplyAction {
         let frame = Frame { tag: Backend::ParameterStatus.tag(), body };
         let Ok(BackendMessage::ParameterStatus { name, value }) = BackendMessage::parse(frame)

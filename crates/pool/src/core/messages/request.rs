@@ -146,9 +146,9 @@ impl LinkedHandler<'_> {
             .handle(kind, message)
     }
 
-    /// Waits for outstanding replies, then releases the server unless a transaction is open, so
-    /// that the next message can go to another server. Returns `None` if the client keeps its
-    /// server.
+    /// Waits for outstanding replies, then releases the server, so that the next message can go to
+    /// another one. Returns `None` if the client keeps its server, as in a transaction or in
+    /// session mode.
     fn unlink_if_idle(&mut self) -> Option<RewriteResult> {
         if let Some(stalled) = self.wait_for_replies() {
             return Some(stalled);
@@ -496,9 +496,9 @@ impl LinkedHandler<'_> {
         splice(sql, startup, server.status != TransactionStatus::Idle, |_| None)
     }
 
-    /// Handles a query string that only deallocates a statement which was prepared by the extended
-    /// protocol. Returns `None` for other query strings, and in a failed transaction, where the
-    /// server reports the error.
+    /// Handles a query string that only deallocates a statement that was prepared by the extended
+    /// protocol. Returns `None` for other query strings, and if the server will reject the query
+    /// string, as during COPY or in a failed transaction.
     fn try_deallocate(&mut self, message: PartialMessage<'_>) -> Option<RewriteResult> {
         let Rewriter { client, server, .. } = &mut self.rewriter;
         let name = deallocated_name(message).filter(|_| !server.is_copying_in)?;

@@ -85,7 +85,8 @@ pub struct MirrorReport {
     /// Number of transactions by the SQLSTATE class of the mirror's first error, if the database
     /// reported no error or a different one.
     pub classes: Vec<([u8; 2], u64)>,
-    /// The last error counted in `classes`, or the reason why the mirror could not be used.
+    /// The mirror's last error that the database did not report too, or the reason why a
+    /// transaction there was dropped, whichever came last.
     pub last_error: Option<String>,
 }
 
@@ -174,7 +175,7 @@ impl Mirror {
         result
     }
 
-    /// Records, as the mirror's last error, the reason why the mirror could not be used.
+    /// Records, as the mirror's last error, the reason why a mirror client was disconnected.
     pub(crate) fn record_failure(&self, refusal: &ClientRefusal) {
         let sqlstate = String::from_utf8_lossy(&refusal.sqlstate()).into_owned();
         self.errors().last = Some(format!("{sqlstate}: {refusal}"));

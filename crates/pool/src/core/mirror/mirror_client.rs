@@ -127,8 +127,8 @@ impl Core {
         true
     }
 
-    /// Handles a transaction that has run to its end on the mirror: compares its result with the
-    /// database's.
+    /// Called when the mirror has answered all messages of a transaction: compares its result with
+    /// the database's.
     fn finish_mirror_client(&mut self, id: MirrorQueueId, mirror_client: ClientId) {
         let Some(queue) = self.mirror_queues.get_mut(id) else { return };
         let Some(RunningTransaction { transaction, .. }) = queue.running.take() else { return };

@@ -46,8 +46,8 @@ pub struct PoolStats {
     pub notifications: u64,
     /// Number of notifications dropped because a client's buffer was full.
     pub notifications_dropped: u64,
-    /// Number of warnings to clients that they may have missed notifications, because the dedicated
-    /// connection was lost.
+    /// Number of warnings to clients that they may have missed notifications, because another
+    /// dedicated connection listens now.
     pub notification_gaps: u64,
 }
 

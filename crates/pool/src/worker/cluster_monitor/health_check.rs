@@ -97,7 +97,8 @@ impl From<io::Error> for HealthCheckError {
 pub(super) struct HealthCheck {
     poller: Poller,
     connection: Option<HealthCheckConnection>,
-    /// The error of the first refused query, until [`HealthCheck::take_refusal`] returns it.
+    /// The error of the first refused query that read-your-writes needs, until
+    /// [`HealthCheck::take_refusal`] returns it.
     refusal: Option<String>,
     is_limited: bool,
 }

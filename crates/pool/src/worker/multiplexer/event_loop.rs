@@ -43,8 +43,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time without listening clients after which the thread and its connection end.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of notifications of all databases that are queued for workers, counted once per
-/// worker. At the maximum, the threads stop reading, and the servers queue further notifications.
+/// Number of notifications of all databases queued for workers, counted once per worker, at which
+/// the threads stop reading. The servers then queue further notifications.
 const IN_FLIGHT_MAX: usize = 100_000;
 
 /// The state of a multiplexer's thread.

@@ -326,7 +326,7 @@ pub(super) fn encode_key(key: &CancelKey) -> Vec<u8> {
     out
 }
 
-/// The state of a database that an administrator has set.
+/// The admin state of a database: whether it, or users of it, are paused or disabled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdminStateRecord {
     pub(super) database: String,

@@ -2,7 +2,7 @@
 //!
 //! The meaning of each event is documented in PostgreSQL's manual, "Wait Event Tables".
 //!
-//! A row is a name and its ids in 14, 15, 16, 17 and 18. Every major version renumbers them
+//! A row is a name and its ids in 14, 15, 16, 17 and 18. Major versions may renumber them
 //! (`wait_event.h` up to 16, `wait_event_names.txt` from 17 on, which also changed spellings); a
 //! minor release only appends. The ids are the output of `pgstat_get_wait_event()` for every id in
 //! 14.24, 15.20, 16.15, 17.11 and 18.6.

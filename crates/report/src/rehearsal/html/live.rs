@@ -130,9 +130,9 @@ pub struct LiveRun {
     pub skipped: Option<u64>,
     /// Median latency in microseconds; not known for runs of an earlier invocation.
     pub p50_us: Option<f64>,
-    /// 95th percentile of latency in microseconds.
+    /// 95th percentile of latency in microseconds; known if the median is.
     pub p95_us: Option<f64>,
-    /// 99th percentile of latency in microseconds.
+    /// 99th percentile of latency in microseconds; known if the median is.
     pub p99_us: Option<f64>,
     /// 99th percentile of the schedule error in microseconds; known at the end.
     pub schedule_error_p99_us: Option<u64>,

@@ -97,7 +97,8 @@ pub struct PageQuery {
     pub text: String,
     /// Whether the query got slower or faster, or why this is unknown.
     pub verdict: PageQueryVerdict,
-    /// Whether only slow executions changed, not the typical ones.
+    /// Whether the mean changed without a certain change of the typical executions: usually, only
+    /// slow executions changed.
     pub is_tail_only: bool,
     /// Measures over all runs on the base.
     pub base: Option<QueryMeasures>,
@@ -107,7 +108,8 @@ pub struct PageQuery {
     pub runs: Vec<Option<QueryMeasures>>,
     /// Factor by which typical executions changed.
     pub factor: Option<FactorInterval>,
-    /// Factor by which the mean changed, if that change was large enough to be examined.
+    /// Factor by which the mean changed; `None` if it was not computed, for example because that
+    /// change is small.
     pub mean_factor: Option<FactorInterval>,
     /// The smallest factor that the runs would have shown to be a change.
     pub detectable: Option<f64>,

@@ -14,7 +14,7 @@ use crate::settings::{self, Partition, PostgresCopyFormat};
 
 /// Maximum length of an identifier in PostgreSQL, in bytes (`NAMEDATALEN` − 1).
 const NAME_BYTES_MAX: usize = 63;
-/// Bytes of a partition's name suffix: `_p` and ten digits.
+/// Maximum length in bytes of the suffix of a partition's name: `_p` and ten digits.
 const SUFFIX_BYTES: usize = 12;
 
 /// The configured table: its name, its COPY statement and the settings of its partitions.

@@ -164,8 +164,8 @@ struct KeyPlacement {
     treatment: u32,
 }
 
-/// The rules by which the values of a key are scaled, expired and observed. There are
-/// few distinct ones: about one per mapping rule.
+/// The rules by which the values of a key are scaled, expired and observed. There are few distinct
+/// ones: about one per mapping rule.
 #[derive(Clone, Debug, PartialEq)]
 struct ValueTreatment {
     scale: f64,

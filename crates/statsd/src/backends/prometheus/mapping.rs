@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Globs are tried first, in file order (or the most specific one, with `glob_disable_ordering`),
-//! then regular expressions in file order. A `*` in a glob matches everything between two dots.
-//! Metrics without a matching rule retain their names.
+//! then regular expressions in file order. A `*` in a glob matches one part of a name, whose parts
+//! are separated by dots. Metrics without a matching rule retain their names.
 
 use std::{
     fs, io,
@@ -72,7 +72,7 @@ pub enum MappingProblem {
     /// A key is a list or a map.
     #[error("a key must be a string")]
     KeyNotText,
-    /// A key that neither this server nor statsd_exporter supports.
+    /// A key that this server does not know.
     #[error("unknown key {key:?}")]
     UnknownKey {
         /// The unknown key, as in the file.
@@ -361,7 +361,7 @@ impl NameMapping {
     }
 }
 
-/// The entries of `defaults` other than observer options.
+/// The defaults of `match_type` and `ttl`.
 struct MappingDefaults {
     regex: bool,
     ttl: Option<Duration>,

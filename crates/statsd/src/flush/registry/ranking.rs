@@ -16,9 +16,9 @@ impl KeyRegistry {
         self.ranked(count, |hits, _| hits)
     }
 
-    /// Returns the busiest `percent` of the keys with samples since the last call, each with their
-    /// number, busiest first. The number of keys is rounded down in the Perl dialect and up in
-    /// others.
+    /// Returns the busiest `percent` of the keys that had samples since the last call, each with
+    /// its number of samples, busiest first. The number of keys is rounded down in the Perl dialect
+    /// and up in others.
     pub fn key_flush(&mut self, percent: f64) -> Vec<(MetricName, u64)> {
         let ranked = self.ranked(usize::MAX, |_, key_hits| key_hits);
         self.counters.iter_mut().for_each(|entry| entry.key_hits = 0);

@@ -15,7 +15,7 @@ use super::postmaster::{self, LocalPostmaster};
 #[derive(Debug)]
 pub(super) struct ReachableServer {
     pub(super) cold_since: CacheColdSince,
-    /// The server's postmaster, if it runs on this host and may be inspected.
+    /// The server's postmaster, if inspecting it was tried and succeeded.
     pub(super) postmaster: Option<LocalPostmaster>,
     /// Why the postmaster cannot be inspected, if that was tried.
     pub(super) not_local_reason: Option<String>,

@@ -52,9 +52,9 @@ impl SplicedQuery {
     }
 }
 
-/// Returns the query string with inserted statements, or `None` if none are needed or a value to
-/// restore is not printable ASCII. `in_block` tells whether it runs in a transaction block; only
-/// there does a SET LOCAL at its end have an effect.
+/// Returns the query string with inserted statements. Returns `None` if nothing is inserted, or if
+/// a name or value to restore is not printable ASCII. `in_block` tells whether the query string
+/// runs in a transaction block; only there does a SET LOCAL at its end have an effect.
 ///
 /// If `also` returns a statement for one of the client's statements, that statement is inserted
 /// after it instead.
@@ -112,8 +112,8 @@ pub(crate) fn unambiguous_statements(sql: &[u8]) -> impl Iterator<Item = &[u8]> 
     })
 }
 
-/// Returns the length of the first statement, without its semicolon. Returns `None` if the server
-/// could interpret some of its bytes differently, depending on settings.
+/// Returns the length of the first statement, without its semicolon. Returns `None` if its end is
+/// not certain, for example because it depends on the server's settings or on a comment.
 fn statement_length(sql: &[u8]) -> Option<usize> {
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(byte) = sql.get(at) {
