@@ -127,6 +127,10 @@ impl PendingLogin {
         Self::without_stream(PendingKind::Cancel(pending))
     }
 
+    pub(super) fn is_cancel(&self) -> bool {
+        matches!(self.kind, PendingKind::Cancel(_))
+    }
+
     fn without_stream(kind: PendingKind) -> Self {
         let (hung_up, watched, drained) = (false, None, false);
         let (deadline, login_deadline, startup) = (None, None, None);

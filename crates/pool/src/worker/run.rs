@@ -183,6 +183,9 @@ impl PoolWorker {
             if matches!(self.phase, WorkerPhase::Draining | WorkerPhase::WaitingForClients)
                 && self.core.clients() == 0
                 && !self.sockets.table.has_unflushed()
+                // Without its cancel request, the statement of a lost client would run on.
+                && self.sockets.deferred.is_empty()
+                && !self.sockets.table.has_cancels()
             {
                 self.phase = WorkerPhase::Stopped;
             }

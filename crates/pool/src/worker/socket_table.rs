@@ -102,6 +102,14 @@ impl SocketTable {
         })
     }
 
+    /// Whether a cancel request is being sent to a server.
+    pub(super) fn has_cancels(&self) -> bool {
+        self.slots.iter().any(|slot| match &slot.entry {
+            Some(SocketEntry::Login(pending)) => pending.is_cancel(),
+            _ => false,
+        })
+    }
+
     pub(super) fn slots(&self) -> std::ops::Range<usize> {
         0..self.slots.len()
     }
