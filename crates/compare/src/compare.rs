@@ -179,8 +179,8 @@ fn overall(
     }
 }
 
-/// Returns the share of the base's total time that the undecided queries may have added, at the
-/// upper ends of their intervals; `None` if an interval is not known.
+/// Returns how much time the undecided queries may have added, at the upper ends of their
+/// intervals, as a fraction of the base's total time; `None` if an interval is not known.
 fn undecided_share(queries: &[QueryComparison]) -> Option<f64> {
     let total_us = |query: &QueryComparison| query.base.map_or(0, |base| base.total_us) as f64;
     let undecided = queries.iter().filter(|query| query.verdict == QueryVerdict::Undecided);

@@ -35,8 +35,8 @@ pub struct Comparison {
     /// The factor by which the calibration statement was slower in the assessed runs than in those
     /// of the base; `None` if it was not measured in all of them.
     pub machine: Option<f64>,
-    /// The share of the base's total time that the undecided queries may have added; `None` if a
-    /// query is undecided and fewer than four runs were compared.
+    /// How much time the undecided queries may have added, as a fraction of the base's total time;
+    /// `None` if a query is undecided and fewer than four runs were compared.
     pub undecided_share: Option<f64>,
 }
 

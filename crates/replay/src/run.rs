@@ -83,7 +83,7 @@ pub struct ReplayReport {
     pub events_read: u64,
     /// Time from the start until all sessions have ended and all outcomes are recorded.
     pub elapsed: Duration,
-    /// Measurements of the machine.
+    /// How busy this host was, and how fast the target executed the calibration statement.
     pub machine: MachineSeries,
     /// Number of sessions among the events read.
     pub sessions: u64,

@@ -144,7 +144,7 @@ pub enum NoShardKey {
     #[error("it uses several shards, which {0}")]
     FanOutNotAllowed(&'static str),
     /// The statement uses a table that is not in the settings.
-    #[error("the table {0:?} is not among the pooler's sharded tables")]
+    #[error("the table {0:?} is not listed in the pooler's sharding settings")]
     Unlisted(Box<str>),
     /// The statement writes to a table that is replicated to every shard.
     #[error("it writes to {0:?}, which must be the same on every shard")]

@@ -516,8 +516,8 @@ fn time(found: &Match, line: &[u8], clock: &mut LogClock) -> Option<howdah_traff
     None
 }
 
-/// Removes the last line end from a text, and with `has_carriage_returns` the carriage return
-/// before it.
+/// Removes a newline from the end of a text and then, with `has_carriage_returns`, a carriage
+/// return.
 #[inline]
 fn trim_line_end(input: &[u8], text: FieldSpan, has_carriage_returns: bool) -> FieldSpan {
     let whole = text.text(input, &[]);

@@ -257,7 +257,7 @@ fn begin_is_deferred_until_shard_is_known() {
 
 #[test]
 fn default_shard_applies_without_tables() {
-    let unlisted = "no shard for this statement: the table \"orders\" is not among the pooler's sharded tables";
+    let unlisted = "no shard for this statement: the table \"orders\" is not listed in the pooler's sharding settings";
     for (default_shard, expected) in [
         (DefaultShard::One(1), Ok(ShardTarget::One(1))),
         (DefaultShard::Any, Ok(ShardTarget::Any)),

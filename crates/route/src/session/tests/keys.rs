@@ -153,7 +153,7 @@ fn default_shard_setting_applies_to_unlisted_tables() {
     }
     let unlisted = |name: &str| {
         Err(format!(
-            "no shard for this statement: the table {name:?} is not among the pooler's sharded tables"
+            "no shard for this statement: the table {name:?} is not listed in the pooler's sharding settings"
         ))
     };
     let read = "select * from logs";

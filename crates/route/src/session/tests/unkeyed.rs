@@ -125,7 +125,7 @@ fn other_unkeyed_statements_are_refused_with_reason() {
         ("explain select * from orders", "EXPLAIN"),
         ("declare c cursor for select * from orders", "cursor"),
         ("copy (select * from orders) to stdout", "COPY"),
-        ("select * from orders join logs on true", "not among"),
+        ("select * from orders join logs on true", "not listed"),
         ("update orders set x = 1", "does not give the key"),
         ("insert into orders values (1)", "columns are not named"),
         ("update orders set id = 2 where id = 1", "changes the sharding key"),
