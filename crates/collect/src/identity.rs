@@ -71,7 +71,8 @@ pg_catalog.quote_ident(current_user), pg_catalog.current_database()";
 /// revoked.
 const SYSTEM_IDENTIFIER_SQL: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 
-/// Queries the timeline of a server in recovery.
+/// Queries the timeline of a server in recovery, where `pg_walfile_name()` is not available. It is
+/// that of the control file, which can be older than what was replayed.
 const RECOVERY_TIMELINE_SQL: &str = "\
 SELECT GREATEST(timeline_id, min_recovery_end_timeline) \
 FROM pg_catalog.pg_control_checkpoint(), pg_catalog.pg_control_recovery()";

@@ -2,7 +2,7 @@
 //! held.
 //!
 //! A relation is extended under its own lock, so backends that insert into one relation wait for
-//! each other there. Requesting, acquiring and releasing the lock are three moments of one backend:
+//! each other there. Each of them requests, acquires and releases the lock:
 //!
 //! ```text
 //! LockRelationForExtension ──wait──► returns ──hold──► UnlockRelationForExtension
@@ -10,10 +10,10 @@
 //! ```
 //!
 //! BPF programs at these points keep open locks in a map by thread and send one event of 56 bytes
-//! for each released lock. A lock released by an error is never reported; the thread's next lock
-//! takes its place. The same applies to a lock taken while the thread holds another (a free space
-//! map that grows with its table): the inner one is reported and the outer one counted as without
-//! start.
+//! for each released lock. A lock released by an error is never reported: the thread's next lock
+//! replaces it in the map. A lock taken while the thread holds another (a free space map that grows
+//! with its table) replaces the outer one, too: the inner lock is reported, and the outer one is
+//! counted as a lock without a start.
 //!
 //! Source: `lmgr.c`, the same in 14 to 18.
 

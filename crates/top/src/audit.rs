@@ -45,7 +45,7 @@ impl Audit {
         Ok(Self { path: path.to_owned(), file, os_user: os_user.into() })
     }
 
-    /// Writes the outcomes of signals to one server, one line each.
+    /// Appends a line with the outcome of each signal to sessions of one server.
     ///
     /// # Errors
     ///

@@ -154,7 +154,8 @@ impl Severity {
     }
 }
 
-/// The code byte of a field of an error or notice, as far as PostgreSQL defines it.
+/// A field of an error or notice, identified by its code byte. All fields that PostgreSQL defines
+/// are included.
 ///
 /// Source: PostgreSQL manual, "Error and Notice Message Fields".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
