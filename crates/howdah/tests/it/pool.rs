@@ -94,7 +94,7 @@ impl PoolerProcess {
     }
 }
 
-fn connect(words: &str) -> Result<Client, ConnectError> {
+pub(crate) fn connect(words: &str) -> Result<Client, ConnectError> {
     let words = ConnParams::from_conninfo(words);
     let environment = Environment::empty().with_os_user("tester");
     Client::connect(&ConnectTarget::resolve(&words, &environment).unwrap())

@@ -15,7 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
 
 use self::{
@@ -25,7 +24,7 @@ use self::{
     service::Service,
     stats::StatsSender,
 };
-use crate::{as_this_user, howdah, text};
+use crate::{as_this_user, howdah, pool::connect, text};
 
 /// Maximum time for anything to recover.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -37,17 +36,9 @@ fn number_from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
-fn connect(words: &str) -> Client {
-    let environment = Environment::empty().with_os_user("tester");
-    Client::connect(
-        &ConnectTarget::resolve(&ConnParams::from_conninfo(words), &environment).unwrap(),
-    )
-    .unwrap()
-}
-
 /// Runs a statement directly at a server, and returns its first value.
 fn value(server: &Cluster, sql: &str) -> String {
-    connect(&server.uri("postgres")).one_value(sql).unwrap().unwrap_or_default()
+    connect(&server.uri("postgres")).unwrap().one_value(sql).unwrap().unwrap_or_default()
 }
 
 fn primary() -> Option<Cluster> {
@@ -140,7 +131,7 @@ fn services_survive_faults_together() {
 
 /// Captures some of the ledger's traffic through the pooler, for the replays.
 fn capture(folder: &Path, address: &str, ledger: &Ledger) {
-    let mut console = connect(&format!("{address} dbname=howdah user=postgres"));
+    let mut console = connect(&format!("{address} dbname=howdah user=postgres")).unwrap();
     console.query("CAPTURE START soak").unwrap();
     for _ in 0..5 {
         ledger.wait_for_progress("captured writes");

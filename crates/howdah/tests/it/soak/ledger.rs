@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_connect::Client;
 use howdah_lab::{Cluster, wait_until};
 
 use super::{TIMEOUT, connect, value};
@@ -43,7 +43,7 @@ pub(super) struct Acknowledged(Vec<ClientLedger>);
 impl Ledger {
     /// Creates the table, and starts the clients of the pooler at `address`.
     pub(super) fn start(address: &str) -> Self {
-        connect(&format!("{address} dbname=app user=postgres")).query(TABLE).unwrap();
+        connect(&format!("{address} dbname=app user=postgres")).unwrap().query(TABLE).unwrap();
         let acknowledged: Arc<[AtomicUsize; CLIENTS]> = Arc::default();
         let clients = (0..CLIENTS).map(|client| {
             let (stop, stopped) = mpsc::channel();
@@ -110,14 +110,12 @@ fn write(
     stopped: &mpsc::Receiver<()>,
     count: &AtomicUsize,
 ) -> ClientLedger {
-    let words = ConnParams::from_conninfo(format!("{address} dbname=app user=postgres"));
-    let environment = Environment::empty().with_os_user("tester");
-    let target = ConnectTarget::resolve(&words, &environment).unwrap();
+    let words = format!("{address} dbname=app user=postgres");
     let (mut session, mut ledger, mut number) = (None::<Client>, ClientLedger::default(), 0_u32);
     while stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {
         let Some(open) = &mut session else {
             // The pooler may be between two processes, or refuse clients for a moment.
-            session = Client::connect(&target).ok();
+            session = connect(&words).ok();
             continue;
         };
         number += 1;
