@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag,
+};
 
 /// The flag that a signal sets. Signals keep their default action until the flag is requested, so
 /// that Ctrl-C still kills a command that never checks it.
@@ -13,15 +16,16 @@ impl Interrupt {
     /// Returns the flag, and installs the signal handlers on the first call.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         let flag = self.0.get_or_init(|| {
-            let flag = Arc::new(AtomicBool::new(false));
+            let flag = Arc::<AtomicBool>::default();
+            let is_second = Arc::<AtomicBool>::default();
             for signal in [SIGINT, SIGTERM] {
-                // Order matters: handlers run in the order of registration. The first one kills the
-                // process only if the flag was set by an earlier signal.
-                let registered = signal_hook::flag::register_conditional_default(
-                    signal,
-                    Arc::clone(&flag),
-                )
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)));
+                // Handlers run in the order of registration. The flag comes first, so that a signal
+                // that arrives meanwhile is not lost.
+                let registered = flag::register(signal, Arc::clone(&flag))
+                    .and_then(|_| {
+                        flag::register_conditional_default(signal, Arc::clone(&is_second))
+                    })
+                    .and_then(|_| flag::register(signal, Arc::clone(&is_second)));
                 if let Err(error) = registered {
                     tracing::warn!(signal, %error, "cannot install a signal handler: the signal will stop the process at once");
                 }

@@ -148,8 +148,10 @@ impl TraceArgs {
     }
 }
 
-/// Reports that tracing starts, because an idle server may print nothing for a long time.
+/// Reports that tracing starts, because an idle server may print nothing for a long time. From now
+/// on Ctrl-C ends the command with its results.
 pub(super) fn report_attached(server: &RunningServer, ctx: &CommandContext) {
+    let _ = ctx.interrupted();
     let pid = server.postmaster().pid();
     ctx.report(format_args!("attached to the server with postmaster {pid}"));
 }

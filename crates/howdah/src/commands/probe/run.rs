@@ -80,6 +80,8 @@ fn size(text: &str) -> Result<u64, String> {
 pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOutcome> {
     let LocalServer { server, session } = args.target.find()?;
     let options = args.options();
+    // Before the first line of output, whose reader may send a signal.
+    let stop = ctx.interrupted();
     let opened = FlightRecorder::start(&server, &args.output, options, Instant::now());
     let mut recorder = match opened {
         Err(error @ RecorderStartError::Server(_)) => Err(error)
@@ -97,7 +99,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     let limits = RecordingLimits {
         duration: args.duration,
         until_server_stops: args.until_server_stops,
-        stop: ctx.interrupted(),
+        stop,
     };
     let reason = record(&mut recorder, namer.as_ref(), &limits, |event| {
         event_line(event).map_or(Ok(()), |line| print(&line))
