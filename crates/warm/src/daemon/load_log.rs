@@ -27,7 +27,10 @@ pub(crate) fn log_load_report(server: &str, loaded: &LoadReport) {
             RelationIdentity::Named(name) => name.to_string(),
             RelationIdentity::File(file) => format!("file {}", file.filenode),
         };
-        let reason = outcome.problem.as_ref().map(ToString::to_string).unwrap_or_default();
+        let reason = match &outcome.problem {
+            Some(problem) => problem.to_string(),
+            None => "the load was stopped before its turn".to_owned(),
+        };
         let (database, pages) = (outcome.database.as_deref(), outcome.pages.failed);
         tracing::warn!(server, database, relation, pages, reason, "relation loaded only in part");
     }
