@@ -534,6 +534,16 @@ fn import_converts_pgbouncer_ini() {
         "{messages}"
     );
     assert_eq!(run(&["pool", "--check", "-c", "pool.toml"], 0).0, "ok\n");
+
+    // The file of a package has no settings; it keeps its mode, unless that would show passwords.
+    for (mode, code) in [(0o640, 0), (0o644, 1)] {
+        fs::write(&written, "# Settings of the pooler.\n\n  # [pool]\n").unwrap();
+        fs::set_permissions(&written, fs::Permissions::from_mode(mode)).unwrap();
+        let (_, messages) = run(&to_file, code);
+        assert_eq!(fs::read_to_string(&written).unwrap() == toml, code == 0, "{messages}");
+        assert_eq!(fs::metadata(&written).unwrap().permissions().mode() & 0o777, mode);
+    }
+
     fs::write(folder.path().join("pgbouncer.ini"), "[pgbouncer]\nlisten_prt = 1\n").unwrap();
     let (_, messages) = run(&["pool", "import", "pgbouncer.ini"], 1);
     assert!(messages.contains(":2: listen_prt: unknown key"), "{messages}");

@@ -1,14 +1,15 @@
 //! `howdah pool import`: converts a pgbouncer.ini or pgcat.toml to a howdah.toml.
 
 use std::{
-    fs,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, File},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
 use howdah_pool::config::{Config, FileFormat};
+use rustix::fs::OFlags;
 
 use crate::{context::CommandContext, errors::WithHint as _, outcome::CommandOutcome};
 
@@ -22,7 +23,8 @@ pub(crate) struct Args {
     /// The file to convert
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Output file; it must not exist, and is created readable only by its owner
+    /// Output file, created readable only by its owner. An existing file is replaced only if it has
+    /// no settings, only comments; it keeps its owner and mode
     #[arg(short = 'o', long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -39,7 +41,7 @@ pub(super) fn run(args: &Args, ctx: &CommandContext) -> anyhow::Result<CommandOu
     };
     match output {
         Some(output) => {
-            write_new(output, &toml)?;
+            write(output, &toml)?;
             ctx.report(format_args!("written: {}", output.display()));
         }
         None => ctx.stdout().write_all(toml.as_bytes())?,
@@ -73,6 +75,48 @@ fn summary(toml: &str) -> Vec<String> {
     groups.into_iter().filter_map(one).collect()
 }
 
+/// Writes a new file, or replaces the contents of one that has no settings, such as the one of a
+/// package. Such a file keeps its owner and its mode.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let cannot_write = || format!("cannot write {}", path.display());
+    // The output contains passwords of databases.
+    let created = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = match created {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let empty = open_without_settings(path).with_context(cannot_write)?;
+            empty.ok_or(error).with_context(cannot_write).hint(
+                "a file with settings is not overwritten, nor one that everybody may read: \
+                 move it away, or name another file",
+            )?
+        }
+        created => created.with_context(cannot_write)?,
+    };
+    file.write_all(text.as_bytes()).with_context(cannot_write)
+}
+
+/// Opens a file that has only comments, without its contents. `None` if it has more, or is
+/// accessible to every user.
+fn open_without_settings(path: &Path) -> io::Result<Option<File>> {
+    let nofollow = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut file = File::options().read(true).write(true).custom_flags(nofollow).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.mode() & 0o007 != 0 || metadata.len() > TEMPLATE_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let mut lines = text.lines().map(str::trim_start);
+    if !lines.all(|line| line.is_empty() || line.starts_with('#')) {
+        return Ok(None);
+    }
+    file.set_len(0)?;
+    file.rewind()?;
+    Ok(Some(file))
+}
+
+/// Maximum size of a file whose contents are examined: 64 kB.
+const TEMPLATE_BYTES_MAX: u64 = 64 * 1024;
+
 #[test]
 fn summary_counts_remarks_with_their_lines() {
     let toml = "# From x:\n#\n# Keys without effect:\n#   x:7: logfile: no\n#   x:8: user: no\n#\n\
@@ -84,13 +128,4 @@ fn summary_counts_remarks_with_their_lines() {
             "Keys that behave differently, below the remark: 1 (line 10)",
         ]
     );
-}
-
-fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
-    // The output contains passwords of databases.
-    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file
-        .with_context(|| format!("cannot write {}", path.display()))
-        .hint("an existing file is not overwritten: move it away, or name another file")?;
-    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
 }
