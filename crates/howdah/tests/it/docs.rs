@@ -1,5 +1,8 @@
 //! The commands and links of the README and the book.
 
+mod run;
+mod world;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -36,18 +39,32 @@ fn pages() -> Vec<(PathBuf, String)> {
     pages
 }
 
-/// The lines of shell blocks, continuation lines joined.
-fn shell_lines(page: &str) -> Vec<String> {
-    let mut lines = Vec::new();
+/// Whether a page is for users, and not for developers.
+fn is_for_users((page, _): &(PathBuf, String)) -> bool {
+    page.starts_with("docs/src") || page == Path::new("README.md")
+}
+
+/// The shell blocks of a page, continuation lines joined.
+fn shell_blocks(page: &str) -> Vec<String> {
+    let mut blocks: Vec<String> = Vec::new();
     let mut is_shell = false;
     for line in page.replace("\\\n", " ").lines() {
         match line.trim_start().strip_prefix("```") {
-            Some(language) => is_shell = language == "sh",
-            None if is_shell => lines.push(line.to_owned()),
+            Some(language) => {
+                is_shell = language == "sh";
+                if is_shell {
+                    blocks.push(String::new());
+                }
+            }
+            None if is_shell => {
+                let block = blocks.last_mut().unwrap();
+                block.push_str(line);
+                block.push('\n');
+            }
             None => {}
         }
     }
-    lines
+    blocks
 }
 
 /// Splits a line into its simple commands, each a list of words without redirections and comments.
@@ -120,12 +137,10 @@ fn commands_of_the_pages_are_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let mut tested = BTreeSet::new();
     let mut wrong = Vec::new();
-    let is_for_users = |(page, _): &(PathBuf, String)| {
-        page.starts_with("docs/src") || page == Path::new("README.md")
-    };
     for (page, text_of_page) in pages().into_iter().filter(is_for_users) {
-        for line in shell_lines(&text_of_page) {
-            for command in commands(&line) {
+        let blocks = shell_blocks(&text_of_page);
+        for line in blocks.iter().flat_map(|block| block.lines()) {
+            for command in commands(line) {
                 let Some(arguments) = arguments(&command) else { continue };
                 // Arguments after `--` belong to another program.
                 let own: Vec<&String> =

@@ -1,0 +1,5 @@
+{
+  port: 8125,
+  mgmt_port: 8126,
+  backends: [ "./backends/console" ]
+}
