@@ -14,6 +14,7 @@ mod cluster;
 mod database;
 mod diff;
 mod durations;
+mod exposed_files;
 mod file;
 mod hba_files;
 mod ignored_settings;

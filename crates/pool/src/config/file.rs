@@ -9,8 +9,8 @@ use std::{
 use howdah_connect::SslMode;
 
 use super::{
-    AuthMethod, CONSOLE_DATABASES, Config, ignored_settings::ignored_settings, pgbouncer,
-    toml::PoolDocument, userlist,
+    AuthMethod, CONSOLE_DATABASES, Config, exposed_files::exposed_files,
+    ignored_settings::ignored_settings, pgbouncer, toml::PoolDocument, userlist,
 };
 
 /// Maximum size of a configuration file, user list or HBA file, in bytes: enough for a million
@@ -212,6 +212,7 @@ impl Config {
         errors.extend(config.auth.load_rules());
         let ignored = ignored_settings(&config).into_iter();
         warnings.extend(ignored.map(|(key, text)| locations.diagnostic(&key, text.to_owned())));
+        warnings.extend(exposed_files(&config, path));
         let violations = config
             .rule_violations()
             .filter(|(key, _)| !invalid_keys.iter().any(|invalid| may_be_caused_by(key, invalid)));
