@@ -13,7 +13,7 @@ FULL = --features howdah/full
 CASES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover bench compat doc receivers soak
+.PHONY: help setup demo install dist sign check-dist helm advisories test lint fmt fuzz explore simulate failover bench compat doc receivers soak book
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -32,11 +32,11 @@ install: ## Build with optimisation and install into PREFIX (/usr/local): comman
 	$(CARGO) build --release --package howdah $(FULL)
 	scripts/install target/release/howdah "$(DESTDIR)$(PREFIX)"
 
-dist: ## Build packages, container image, checksums and signature into target/dist (Debian 12 or newer).
+dist: ## Build packages, container image, checksums and signature into target/packages (Debian 12 or newer).
 	@scripts/setup full
 	scripts/dist
 
-sign: ## Sign the packages in target/dist again, with the minisign key in HOWDAH_SIGNING_KEY.
+sign: ## Sign the packages in target/packages again, with the minisign key in HOWDAH_SIGNING_KEY.
 	scripts/sign-dist
 
 check-dist: ## Try the packages and the image: in an empty Debian, and in a container (needs root).
@@ -92,6 +92,10 @@ receivers: setup ## Build an OpenTelemetry collector (needs Go, takes minutes) a
 
 bench: ## List the benchmarks and how to run each.
 	@cat bench/README.md
+
+book: ## Build the book, with its search, in target/book: static files for any web server.
+	@scripts/setup book
+	mdbook build docs --dest-dir target/book
 
 doc: setup ## Build the API documentation and the book, in target/doc and target/book.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(FULL)

@@ -7,6 +7,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use crate::{howdah, text};
@@ -176,6 +177,32 @@ fn shell_lines_are_split_into_commands() {
         ["PGUSER=a·howdah·top·a b·--x=c d", "sort", "howdah·man"]
     );
     assert_eq!(split("# only a comment"), [""; 0]);
+}
+
+/// The book is complete static files: every page, and an index for its search.
+#[test]
+fn book_can_be_searched() {
+    let built = tempfile::tempdir().unwrap();
+    let mut mdbook = Command::new("mdbook");
+    mdbook.arg("build").arg(root().join("docs")).arg("--dest-dir").arg(built.path());
+    let output = mdbook.output().expect("cannot run mdbook, which scripts/setup installs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let names = fs::read_dir(built.path()).unwrap().map(|entry| entry.unwrap().path());
+    let index = names.filter_map(|path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name.starts_with("searchindex") && name.ends_with(".js")).then_some(path)
+    });
+    let index: Vec<_> = index.collect();
+    assert_eq!(index.len(), 1, "mdbook was built without its feature `search`: install it again");
+    let index = fs::read_to_string(&index[0]).unwrap();
+    for (page, _) in pages().into_iter().filter(is_for_users) {
+        let Ok(page) = page.strip_prefix("docs/src") else { continue };
+        if page != Path::new("SUMMARY.md") {
+            let html = page.with_extension("html");
+            assert!(built.path().join(&html).is_file(), "no {}", html.display());
+            assert!(index.contains(html.to_str().unwrap()), "{} cannot be found", html.display());
+        }
+    }
 }
 
 /// The anchor that the book gives a heading.
