@@ -507,7 +507,9 @@ fn import_converts_pgbouncer_ini() {
     let ini = "[databases]\nshop = host=db1 user=app password=Sesame\n[pgbouncer]\n\
                listen_addr = *\nauth_file = users\nserver_login_retry = 3\nlogfile = x\n";
     fs::write(folder.path().join("pgbouncer.ini"), ini).unwrap();
-    fs::write(folder.path().join("users"), "\"u\" \"s\"\n").unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, "\"u\" \"s\"\n").unwrap();
+    fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
     let run = |words: &[&str], code: i32| {
         let output = howdah(folder.path()).args(words).assert().code(code);
         let output = output.get_output();

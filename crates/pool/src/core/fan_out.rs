@@ -9,6 +9,8 @@ pub(crate) mod active;
 mod admission;
 mod copy;
 
+use std::time::Duration;
+
 use howdah_route::Merger;
 
 use super::{Core, DeferredWork, cancel::write_cancelled_error};
@@ -24,6 +26,9 @@ use crate::{
         },
     },
 };
+
+/// Time after which running sub-requests of an aborted request are cancelled again.
+const CANCEL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Records a client's request to run on several shards. Its sub-requests start at the end of
@@ -48,6 +53,7 @@ impl Core {
             sub_requests: Vec::new(),
             copy: copying,
             is_aborting: false,
+            cancelled_at: now,
             acquire_guard: None,
         };
         client.fan_out = Some(Box::new(fan_out));
@@ -271,6 +277,7 @@ impl Core {
             fan_out.sub_requests.push(None);
             fan_out.merger.on_disconnect(index, &mut out);
         }
+        fan_out.cancelled_at = self.now;
         let is_copy = fan_out.copy.is_some();
         let sub_requests: Vec<_> = fan_out.sub_requests.iter().flatten().copied().collect();
         self.send_merged(id, &out, io);
@@ -284,6 +291,22 @@ impl Core {
             }
         }
         self.deferred.push(DeferredWork::Client(id));
+    }
+
+    /// Cancels the remaining sub-requests of an aborted fan-out request again, except those of a
+    /// COPY. A server that had not read its query yet has ignored the previous CancelRequest.
+    pub(super) fn repeat_cancels(&mut self, id: ClientId, io: &mut dyn CoreIo) {
+        let client = self.clients.get_mut(id);
+        let Some(fan_out) = client.and_then(|client| client.fan_out.as_mut()) else { return };
+        let is_due = self.now.since(fan_out.cancelled_at) >= CANCEL_INTERVAL;
+        if !fan_out.is_aborting || fan_out.copy.is_some() || !is_due {
+            return;
+        }
+        fan_out.cancelled_at = self.now;
+        let sub_requests: Vec<_> = fan_out.sub_requests.iter().flatten().copied().collect();
+        for sub_request in sub_requests {
+            self.cancel_client_request(sub_request, io);
+        }
     }
 
     /// Cancels a client's fan-out request.

@@ -139,7 +139,7 @@ impl Core {
             }
             ClientState::Idle => (timeouts.client_idle, ClientRefusal::ClientIdleTimeout),
             // The timeouts apply to its sub-requests.
-            ClientState::FanOut => return,
+            ClientState::FanOut => return self.repeat_cancels(id, io),
             ClientState::Linked(server) => {
                 let Some(server) = self.servers.get(server) else { return };
                 let (since, state) = (server.state_since, linked_state(server));

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -118,6 +119,7 @@ fn reload_reports_changes_and_needed_restart() {
     ));
     let text = fs::read_to_string(&fixture.file).unwrap().replace("workers = 2", "workers = 1");
     fs::write(&fixture.file, text).unwrap();
+    fs::set_permissions(&fixture.file, fs::Permissions::from_mode(0o600)).unwrap();
     let received = fixture.console_command("reload");
     for line in [
         "workers: 2 -> 1 (needs a restart)",

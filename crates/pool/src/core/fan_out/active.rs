@@ -17,7 +17,10 @@ use howdah_route::{CopyFrom, CopyRowSplitter, Merger, ShardRequest};
 
 use crate::{
     cluster::TargetRole,
-    core::state::{ids::ClientId, limits::AcquireGuard},
+    core::{
+        state::{ids::ClientId, limits::AcquireGuard},
+        time::Time,
+    },
 };
 
 /// Identifies a sub-request by its client and index.
@@ -65,6 +68,8 @@ pub(crate) struct ActiveFanOut {
     pub(crate) copy: Option<FanOutCopy>,
     /// Whether the client has received an error and the remaining sub-requests are being stopped.
     pub(crate) is_aborting: bool,
+    /// Time at which the remaining sub-requests were last cancelled.
+    pub(crate) cancelled_at: Time,
     /// Permission to hold servers of several shards at once, if granted.
     pub(crate) acquire_guard: Option<AcquireGuard>,
 }

@@ -2,6 +2,7 @@
 
 use howdah_connect::ResultSet;
 use howdah_lab::{wait_for, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::support::WAIT_TIMEOUT;
@@ -253,6 +254,49 @@ fn lost_shard_is_error_but_does_not_end_session() {
     let (mut client, error) = waiting.join().unwrap();
     assert!(error.contains("57P01") || error.contains("08006"), "{error}");
     assert_eq!(client.one_value("select count(*) from orders").unwrap().unwrap(), "61");
+}
+
+/// A server that has not read its query yet ignores a CancelRequest, so the request is repeated.
+#[test]
+fn shard_that_ignores_the_cancel_of_a_lost_request_is_cancelled_again() {
+    let Some(fixture) = FanOutFixture::start("an ignored cancel", "") else { return };
+    fixture.insert_rows();
+    let mut client = fixture.client();
+    client.query("select count(*) from orders").unwrap();
+    let mut admin = fixture.connect_to_server("postgres");
+    let mut sessions = |shard: &str, condition: &str| {
+        wait_for(&format!("the pooler's sessions on {shard}"), WAIT_TIMEOUT, || {
+            let sql = format!(
+                "select string_agg(pid::text, ' ') from pg_stat_activity
+                 where datname = '{shard}' and {condition}"
+            );
+            let pids = admin.one_value(&sql).unwrap()?;
+            Some(pids.split(' ').map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>())
+        })
+    };
+    let stopped = sessions("s2", "state = 'idle'");
+    let signal_stopped = |signal| {
+        for pid in &stopped {
+            kill_process(Pid::from_raw(*pid).unwrap(), signal).unwrap();
+        }
+    };
+    signal_stopped(Signal::STOP);
+    let waiting = std::thread::spawn(move || {
+        client.query("select count(pg_sleep(3600)) from orders").unwrap_err().to_string()
+    });
+    let running = sessions("s1", "state = 'active' and query like '%3600%'")[0];
+    kill_process(Pid::from_raw(running).unwrap(), Signal::TERM).unwrap();
+    // The stopped server has the signal of the cancel, and reads its query only after it.
+    wait_until("the first cancel", WAIT_TIMEOUT, || {
+        stopped.iter().any(|pid| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+            u64::from_str_radix(pending.trim(), 16).unwrap() & 0b10 != 0
+        })
+    });
+    signal_stopped(Signal::CONT);
+    let error = waiting.join().unwrap();
+    assert!(error.contains("57P01") || error.contains("08006"), "{error}");
 }
 
 /// Inserts more rows into each shard than are buffered for a shard that is ahead.
