@@ -5,9 +5,9 @@ from balance import balance
 from servers import POOL_PORT, PORT, Pooler, raise_descriptor_limit, settings, toml
 
 
-def median_by_name(bench, names, measure):
-    """Medians of each column by pooler. Rounds are interleaved, so that other load on the machine affects all poolers.
-    The server itself is measured once, for its throughput only."""
+def rounds_by_name(bench, names, measure):
+    """The columns of each round by pooler. Rounds are interleaved, so that other load on the machine affects all
+    poolers. The server itself is measured once, for its throughput only."""
     results = {name: [] for name in names}
     for number in range(bench.rounds):
         for name in names:
@@ -15,8 +15,17 @@ def median_by_name(bench, names, measure):
                 continue
             bench.server.wait_until_idle()
             results[name].append(measure(name))
-    return {name: [statistics.median(column) for column in zip(*filter(None, found))]
-            for name, found in results.items()}
+    return {name: list(filter(None, found)) for name, found in results.items()}
+
+
+def medians(found):
+    """Medians of each column."""
+    return [statistics.median(column) for column in zip(*found)]
+
+
+def median_by_name(bench, names, measure):
+    """Medians of each column of `rounds_by_name`."""
+    return {name: medians(found) for name, found in rounds_by_name(bench, names, measure).items()}
 
 
 def report_failure(name, pooler):
@@ -28,7 +37,7 @@ def transactions(bench):
     """Processor time per transaction: user and system, of the whole pooler, from the scheduler."""
     commands = bench.commands(settings(bench.server))
     ratios = []
-    print("| protocol | clients | pooler | µs/tx | user | tps | to pgbouncer | to the relay |\n|" + "---|" * 8)
+    print("| protocol | clients | pooler | µs/tx | range | user | tps | to pgbouncer | to the relay |\n|" + "---|" * 9)
     for protocol in ["simple", "extended", "prepared"]:
         for clients in bench.sizes:
             # The cost of a run with one transaction each, mainly logins, is subtracted.
@@ -43,13 +52,16 @@ def transactions(bench):
                 user, system, nanos = (c - b - (b - a) for a, b, c in zip(*spent))
                 micros = nanos / 1000 / ((each - 1) * clients)
                 return micros, micros * max(0, user) / max(1, user + system), pooler.throughput()
-            middle = median_by_name(bench, commands, measure)
+            rounds = rounds_by_name(bench, commands, measure)
+            middle = {name: medians(found) for name, found in rounds.items()}
             for name, found in middle.items():
                 if not found:
-                    print(f"| {protocol} | {clients} | {name} | failed | | | | |")
+                    print(f"| {protocol} | {clients} | {name} | failed | | | | | |")
                     continue
+                micros = [row[0] for row in rounds[name]]
                 to = lambda peer: f"{found[0] / middle[peer][0]:.2f}" if middle[peer] and found[0] else ""
-                print(f"| {protocol} | {clients} | {name} | {found[0]:.1f} | {found[1]:.1f} | {found[2]:.0f} "
+                print(f"| {protocol} | {clients} | {name} | {found[0]:.1f} "
+                      f"| {min(micros):.1f}–{max(micros):.1f} | {found[1]:.1f} | {found[2]:.0f} "
                       f"| {to('pgbouncer')} | {to('relay')} |", flush=True)
             if middle["howdah"] and middle["pgbouncer"]:
                 ratios.append(middle["howdah"][0] / middle["pgbouncer"][0])
