@@ -29,14 +29,16 @@ fn start_probe(folder: &Path, args: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits until a process has installed its signal handlers, which it does after attaching.
-fn wait_until_signals_are_caught(child: &Child) {
+/// Waits until a probe catches signals and waits for its next sample.
+fn wait_until_sampling(child: &Child) {
     let status = format!("/proc/{}/status", child.id());
-    howdah_lab::wait_until("signal handlers", std::time::Duration::from_secs(60), || {
+    let wait_channel = format!("/proc/{}/wchan", child.id());
+    howdah_lab::wait_until("the first sample", std::time::Duration::from_secs(60), || {
         let text = std::fs::read_to_string(&status).unwrap();
         let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
         // SIGINT is signal 2, so bit 1 of the mask.
         u64::from_str_radix(caught.trim(), 16).unwrap() & 2 != 0
+            && std::fs::read_to_string(&wait_channel).unwrap().contains("nanosleep")
     });
 }
 
@@ -67,7 +69,7 @@ fn stopped_server_ends_probe_with_reason() {
     let running: Vec<_> = runnable_probes()
         .map(|probe| (probe, start_probe(folder.path(), &[probe, "--pid", &pid])))
         .collect();
-    running.iter().for_each(|(_, child)| wait_until_signals_are_caught(child));
+    running.iter().for_each(|(_, child)| wait_until_sampling(child));
     cluster.stop().unwrap();
     for (probe, child) in running {
         let (code, messages) = wait_with_stderr(child);
@@ -86,7 +88,7 @@ fn restarted_server_ends_probe_with_hint() {
         .map(|probe| (probe, start_probe(folder.path(), &[probe, "--pid", &before])))
         .collect();
     for (_, child) in &running {
-        wait_until_signals_are_caught(child);
+        wait_until_sampling(child);
         // Stopped, so that the probe first checks after the restart.
         kill_process(Pid::from_child(child), Signal::STOP).unwrap();
     }
@@ -123,7 +125,7 @@ fn kernel_without_multi_links_falls_back_to_perf() {
     assert!(messages.contains("one link per probe point"), "{messages}");
     let args = ["lwlocks", "--interval", "0.1", "--threshold", "0", "--format", "ndjson"];
     let mut child = probe(&args).stdout(Stdio::piped()).spawn().unwrap();
-    wait_until_signals_are_caught(&child);
+    wait_until_sampling(&child);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..6 {
