@@ -303,7 +303,13 @@ impl Core {
             return;
         }
         fan_out.cancelled_at = self.now;
-        let sub_requests: Vec<_> = fan_out.sub_requests.iter().flatten().copied().collect();
+        self.cancel_sub_requests(id, io);
+    }
+
+    fn cancel_sub_requests(&mut self, id: ClientId, io: &mut dyn CoreIo) {
+        let fan_out = self.clients.get(id).and_then(|client| client.fan_out.as_ref());
+        let sub_requests: Vec<_> =
+            fan_out.iter().flat_map(|it| it.sub_requests.iter().flatten()).copied().collect();
         for sub_request in sub_requests {
             self.cancel_client_request(sub_request, io);
         }
@@ -319,10 +325,7 @@ impl Core {
             fan_out.merger.refuse(&error, &mut out);
             return self.send_merged(id, &out, io);
         }
-        let sub_requests: Vec<_> = fan_out.sub_requests.iter().flatten().copied().collect();
-        for sub_request in sub_requests {
-            self.cancel_client_request(sub_request, io);
-        }
+        self.cancel_sub_requests(id, io);
         self.deferred.push(DeferredWork::Client(id));
     }
 
