@@ -38,12 +38,13 @@ fn established_clients_wait_out_a_stopped_server() {
         .collect();
     wait_until("all clients to wait", WAIT_TIMEOUT, || waiting_clients(&fixture) == 8);
     // New clients get an error at once, which does not affect those that wait.
-    let (address, began) = (fixture.address(), std::time::Instant::now());
+    let address = fixture.address();
     let uri = format!("host=127.0.0.1 port={} dbname=postgres user=postgres", address.port());
     // Each worker refuses them once a login of its own has failed.
     wait_until("new clients to be refused", WAIT_TIMEOUT, || {
         (0..16).all(|_| connect(&uri).is_err())
     });
+    let began = std::time::Instant::now();
     while began.elapsed() < Duration::from_secs(3) {
         let error = connect(&uri).unwrap_err();
         assert_eq!(error.sqlstate(), Some("08006"), "{error}");
