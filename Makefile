@@ -73,7 +73,7 @@ explore: ## Run the property tests with new random cases: make explore CASES=200
 	PROPTEST_CASES=$(CASES) $(CARGO) test --workspace --lib --no-fail-fast $(FULL)
 
 simulate: ## Simulate the pooler under random faults, and check that known bugs are found: make simulate SEEDS=100000.
-	HOWDAH_POOL_SEEDS=$(SEEDS) $(CARGO) test --package howdah-pool --lib sim:: -- --nocapture
+	HOWDAH_POOL_SEEDS=$(SEEDS) $(CARGO) test --package howdah-pool-core --lib sim:: -- --nocapture
 
 failover: setup ## Kill a primary, promote its standby and start the old primary again behind a pooler, 20 times with different pauses.
 	HOWDAH_FAILOVER_RUNS=20 $(CARGO) test --package howdah-pool --test it -- failovers_lose_nothing --nocapture

@@ -4,7 +4,7 @@
 use std::{fmt::Write as _, hint::black_box, io::IoSlice, sync::Arc};
 
 use howdah_logs::{ImportOptions, Importer, ServerLogFormat};
-use howdah_pool::{
+use howdah_pool_core::{
     Backlog, CancelSecret, ClientId, ClientLogin, Core, CoreIo, PeerId, PoolId, PoolSpec, ServerId,
     ServerLogin, SessionParameter, Time, Transfer, WorkerId,
 };

@@ -3,11 +3,9 @@
 use std::{collections::BTreeMap, num::NonZeroUsize, path::Path};
 
 use howdah_connect::{ConnParams, ConnectTarget};
-use howdah_pool::{
-    Pooler, RecorderStatus,
-    config::{
-        AuthConfig, AuthMethod, CaptureConfig, Config, DatabaseConfig, ListenConfig, PoolMode,
-    },
+use howdah_pool::{Pooler, RecorderStatus};
+use howdah_pool_config::{
+    AuthConfig, AuthMethod, CaptureConfig, Config, DatabaseConfig, ListenConfig, PoolMode,
 };
 
 use crate::{

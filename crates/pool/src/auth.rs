@@ -16,7 +16,7 @@ mod rejection;
 mod server;
 mod startup;
 
-use crate::config::SECRET_BYTES_MAX;
+use howdah_pool_config::SECRET_BYTES_MAX;
 
 pub use client::{
     AuthenticatedClient, ClientHandshake, ClientRules, ClientStep, ClientTlsInfo, Entropy,

@@ -7,17 +7,13 @@ use std::{
 };
 
 use howdah_capture::live::RecorderCounts as CaptureTally;
+use howdah_pool_core::{
+    DropReason, DurationHistogram, MirrorReport, PoolCounts, PoolStats, micros,
+};
 use howdah_stats::{Description, Histogram, MetricUnit, Registry};
 use howdah_traffic::Timestamp;
 
-use crate::{
-    MemberView, MirrorReport, MirrorView, PoolCounts, PoolerHandle, PoolerSnapshot,
-    auth::RefusalReason,
-    core::{
-        mirror::target::DropReason,
-        state::pool_stats::{DurationHistogram, PoolStats, micros},
-    },
-};
+use crate::{MemberView, MirrorView, PoolerHandle, PoolerSnapshot, auth::RefusalReason};
 
 /// Every metric of `howdah pool`, in the order of the reference page.
 pub const METRICS: &[Description] = &[

@@ -1,4 +1,4 @@
-//! [`Pooler`]: runs one [`crate::Core`] with its sockets in each worker thread.
+//! [`Pooler`]: runs one [`howdah_pool_core::Core`] with its sockets in each worker thread.
 //!
 //! ```text
 //!             ┌───────────────── worker 0 ──────────────────┐          ┌ worker 1 … ┐
@@ -55,6 +55,8 @@ use std::{
 
 use howdah_connect::tls::TlsError;
 use howdah_net::{ActivatedSocket, ListenError, Listener, Poller};
+use howdah_pool_config::Config;
+use howdah_pool_core::WorkerId;
 use parking_lot::Mutex;
 
 pub use self::{
@@ -74,7 +76,7 @@ use self::{
     shared_state::{SharedState, SystemServices},
     takeover::{HandoverSender, Successor},
 };
-use crate::{WorkerId, config::Config, console::ShutdownRequest};
+use crate::console::ShutdownRequest;
 
 /// A running pooler.
 ///

@@ -7,10 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use howdah_pool::{
-    auth::proxy_protocol,
-    console_tag,
-    hba::{ClientCertificate, ClientOrigin, ConnectionInfo, Files, Hba, Networks},
+use howdah_pool::{auth::proxy_protocol, console_tag};
+use howdah_pool_config::hba::{
+    ClientCertificate, ClientOrigin, ConnectionInfo, Files, Hba, Networks,
 };
 
 use super::Shape;

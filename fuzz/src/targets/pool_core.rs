@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, io::IoSlice, sync::Arc};
 
-use howdah_pool::{
+use howdah_pool_core::{
     Backlog, CancelSecret, ClientId, ClientLogin, Core, CoreIo, PeerId, PoolId, PoolSpec,
     PoolingMode, ServerId, ServerLogin, SessionParameter, Time, Transfer, WorkerId,
 };

@@ -2,14 +2,11 @@
 
 use std::{path::Path, sync::Arc};
 
-use howdah_pool::{
-    auth::{
-        ClientHandshake, ClientRules, ClientStep, Entropy, ServerHandshake, ServerIntent,
-        ServerProtection, ServerStep,
-    },
-    config::{Config, ServerIdentity, StoredSecret},
-    hba::ClientOrigin,
+use howdah_pool::auth::{
+    ClientHandshake, ClientRules, ClientStep, Entropy, ServerHandshake, ServerIntent,
+    ServerProtection, ServerStep,
 };
+use howdah_pool_config::{Config, ServerIdentity, StoredSecret, hba::ClientOrigin};
 use howdah_wire::{
     auth::scram::ClientKeys,
     startup::{self, ProtocolVersion},

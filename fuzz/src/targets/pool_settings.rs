@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use howdah_pool::config::{Config, FileFormat, StoredSecret, read_userlist};
+use howdah_pool_config::{Config, FileFormat, StoredSecret, read_userlist};
 
 use super::Shape;
 

@@ -17,9 +17,10 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use howdah_pool::{
-    ConfigOrigin, Pooler, PoolerHandle, PoolerStartError, Preflight, activated_sockets,
-    config::{Config, ConfigReadError, Diagnostic, EXAMPLE, ParsedConfig, ShutdownMode},
-    preflight,
+    ConfigOrigin, Pooler, PoolerHandle, PoolerStartError, Preflight, activated_sockets, preflight,
+};
+use howdah_pool_config::{
+    Config, ConfigReadError, Diagnostic, EXAMPLE, ParsedConfig, ShutdownMode,
 };
 use rustix::{
     process::{Resource, Rlimit, geteuid, getrlimit, setrlimit},

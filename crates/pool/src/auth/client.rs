@@ -7,6 +7,8 @@ mod rules;
 use std::{mem, sync::Arc};
 
 use howdah_connect::SslMode;
+use howdah_pool_config::{AuthQuery, CONSOLE_DATABASES, StoredSecret, hba::ClientOrigin};
+use howdah_pool_core::{SessionParameter, TargetRole};
 use howdah_wire::{
     Frame, HeaderError, Tag,
     auth::scram::ScramKeys,
@@ -22,11 +24,6 @@ use self::{
     requirement::AuthRequirement,
 };
 use super::{DerivedKeys, KeyDerivation, MESSAGE_BYTES_MAX, Rejection, startup::StartupRequest};
-use crate::{
-    SessionParameter, TargetRole,
-    config::{AuthQuery, CONSOLE_DATABASES, StoredSecret},
-    hba::ClientOrigin,
-};
 
 pub use rules::{ClientRules, UserSecret};
 

@@ -7,9 +7,9 @@
 //! Arguments are separated by whitespace; a backslash escapes the next character. A `-` in a name
 //! means `_`. Source: `pg_split_opts` in `postinit.c`, `ParseLongOption` in `guc.c`.
 
-use crate::SessionParameter;
-
 /// The error for `options` that contain anything other than `-c name=value` and `--name=value`.
+use howdah_pool_core::SessionParameter;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnsupportedOptions;
 

@@ -5,6 +5,8 @@ mod exchange;
 
 use std::mem;
 
+use howdah_pool_config::{ServerIdentity, StoredSecret};
+use howdah_pool_core::SessionParameter;
 use howdah_wire::{
     Backend, Frame,
     auth::scram::{ClientKeys, ScramKeys},
@@ -15,10 +17,6 @@ use howdah_wire::{
 
 use self::exchange::{AuthProgress, ServerAuthState};
 use super::{DerivedKeys, KeyDerivation};
-use crate::{
-    SessionParameter,
-    config::{ServerIdentity, StoredSecret},
-};
 
 pub use error::ServerLoginError;
 
@@ -109,7 +107,7 @@ pub enum ServerStep {
 #[derive(Debug)]
 pub struct ServerReady {
     /// The server's parameters and cancel key.
-    pub login: crate::ServerLogin,
+    pub login: howdah_pool_core::ServerLogin,
     /// The negotiated protocol version.
     pub version: ProtocolVersion,
     /// Bytes that the server has sent after the ReadyForQuery that ended the login.
@@ -276,7 +274,7 @@ impl ServerHandshake {
 
     fn ready(&mut self, rest: &[u8]) -> ServerReady {
         ServerReady {
-            login: crate::ServerLogin {
+            login: howdah_pool_core::ServerLogin {
                 parameters: mem::take(&mut self.parameters),
                 cancel_key: self.cancel_key.take(),
             },

@@ -1,15 +1,13 @@
 //! [`StartupRequest`]: a startup packet, checked against the settings.
 
+use howdah_pool_config::{Config, DatabaseConfig, StoredSecret};
+use howdah_pool_core::{SessionParameter, TargetRole};
 use howdah_wire::{
     backend::encode,
     startup::{ProtocolVersion, Startup},
 };
 
 use super::{Rejection, Replication, options};
-use crate::{
-    SessionParameter, TargetRole,
-    config::{Config, DatabaseConfig, StoredSecret},
-};
 
 /// A startup packet that passed all checks.
 #[derive(Clone, Debug)]

@@ -8,13 +8,12 @@ use std::{
 };
 
 use howdah_connect::Endpoint;
-
-use crate::{
-    MemberReport, MirrorReport, MultiplexerReport, Time,
-    auth::RefusalReason,
-    config::{Config, PoolSettings},
-    core::{ClientPhase, PoolCounts, ServerPhase, spec::PoolingMode, state::pool_stats::PoolStats},
+use howdah_pool_config::{Config, PoolSettings};
+use howdah_pool_core::{
+    ClientPhase, MemberReport, MirrorReport, PoolCounts, PoolStats, PoolingMode, ServerPhase, Time,
 };
+
+use crate::{MultiplexerReport, auth::RefusalReason};
 
 /// The state of the pooler at one moment.
 #[derive(Clone, Debug)]

@@ -7,6 +7,8 @@ use std::{
 };
 
 use howdah_net::{Interest, Poller, Received, SocketReadiness, Stream, Token};
+use howdah_pool_config::SetError;
+use howdah_pool_core::Permits;
 use howdah_wire::startup::CancelKey;
 
 use super::{
@@ -15,8 +17,6 @@ use super::{
     reload::{ReloadReport, SetFailure, error_chain},
 };
 use crate::{
-    Permits,
-    config::SetError,
     console::{
         CellValue, ConsoleBackend, ConsoleCommand, ConsoleError, ConsoleSession, Disconnect, Show,
         log_level::{self, LogLevelError},

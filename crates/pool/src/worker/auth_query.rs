@@ -14,6 +14,8 @@ use std::{
 };
 
 use howdah_net::Stream;
+use howdah_pool_config::{AuthQuery, SECRET_BYTES_MAX, StoredSecret};
+use howdah_pool_core::{ClientLogin, Permits};
 use howdah_wire::{
     EncodeError, Frame,
     backend::BackendMessage,
@@ -27,11 +29,7 @@ use super::{
     pending_login::LoggedIn,
     shared_state::SharedState,
 };
-use crate::{
-    ClientLogin, Permits,
-    auth::UserSecret,
-    config::{AuthQuery, SECRET_BYTES_MAX, StoredSecret},
-};
+use crate::auth::UserSecret;
 
 /// Timeout of an auth query if `timeouts.client-login` is not set.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(60);

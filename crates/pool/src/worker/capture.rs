@@ -8,6 +8,8 @@ use std::{
 };
 
 use howdah_capture::{KeyError, RedactionKey, live::CopyRows};
+use howdah_pool_config::{CaptureConfig, CopyCapture};
+use howdah_pool_core::PoolId;
 use howdah_traffic::Timestamp;
 use parking_lot::Mutex;
 
@@ -17,11 +19,7 @@ use super::{
     messages::WorkerMessage,
     shared_state::SharedState,
 };
-use crate::{
-    PoolId,
-    config::{CaptureConfig, CopyCapture},
-    recorder::{CaptureRecorder, CaptureStartError, RecorderSettings, RecorderStatus},
-};
+use crate::recorder::{CaptureRecorder, CaptureStartError, RecorderSettings, RecorderStatus};
 
 /// The running capture of the pooler, or the last one. Only one runs at a time.
 #[derive(Debug, Default)]

@@ -23,22 +23,20 @@ use std::{
 
 use howdah_connect::Endpoint;
 use howdah_net::Waker;
+use howdah_pool_config::{ClusterPool, ConfiguredRole};
+use howdah_pool_core::{
+    CheckSeq, ClusterState, ClusterTopology, HealthReport, MemberHealth, PrimaryConflict,
+    ServerStatus, Time, TimelineRegression,
+};
 use parking_lot::{Mutex, MutexGuard};
 
 use self::health_check::HealthCheck;
 pub(super) use self::health_check::{ControlConnection, HealthCheckError};
 use super::{
-    directory::PoolEntry,
+    directory::{PoolEntry, topology_settings},
     host_resolver::ResolvedAddresses,
     messages::{Mailbox, WorkerMessage},
     shared_state::SharedState,
-};
-use crate::{
-    ClusterState, MemberHealth, Time,
-    cluster::{
-        CheckSeq, ClusterTopology, HealthReport, PrimaryConflict, ServerStatus, TimelineRegression,
-    },
-    config::{ClusterPool, ConfiguredRole},
 };
 
 /// Check interval while no primary is known.
@@ -101,11 +99,10 @@ pub(super) struct ClusterMonitor {
 
 impl ClusterMonitor {
     pub(super) fn new(name: &str, (shard, shards): (u32, usize), cluster: ClusterPool) -> Self {
-        let settings = &cluster.settings;
-        let roles = cluster.servers.iter().map(|server| server.role);
+        let settings = topology_settings(&cluster);
         let servers = cluster.servers.len();
-        let state = ClusterState::new(roles, settings.ban);
-        let topology = ClusterTopology::new(&cluster, Arc::clone(&state));
+        let state = ClusterState::new(settings.roles.iter().copied(), cluster.settings.ban);
+        let topology = ClusterTopology::new(settings, Arc::clone(&state));
         Self {
             name: name.to_owned(),
             shard,

@@ -15,6 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_pool_config::Config;
+use howdah_pool_core::{
+    AdminState, CoreReport, MemberHealth, PeerId, PoolCounts, PoolId, WorkerId,
+};
 use howdah_wire::startup::CancelKey;
 use tracing::level_filters::LevelFilter;
 
@@ -27,9 +31,7 @@ use super::{
     takeover,
 };
 use crate::{
-    AdminState, CoreReport, MemberHealth, PeerId, PoolCounts, PoolId, PoolerSnapshot,
-    SocketAddresses, WorkerId,
-    config::Config,
+    PoolerSnapshot, SocketAddresses,
     console::{DatabaseSelector, ShutdownRequest, log_level},
 };
 

@@ -13,6 +13,7 @@ mod entry;
 mod idle_pools;
 mod mirrors;
 mod spec;
+pub(in crate::worker) use spec::topology_settings;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,6 +22,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_pool_config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings};
+use howdah_pool_core::{
+    AdminState, ConnectionLimit, MemberIndex, Mirror, Permits, PoolId, PoolSpec, SessionParameter,
+};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 pub(super) use self::{
@@ -32,12 +37,7 @@ use self::{
     spec::{attach_cluster, max_or_unlimited, pool_settings, pool_spec, shared_key},
 };
 use super::{PoolerStartError, cluster_monitor::ClusterMonitor, host_resolver::HostResolver};
-use crate::{
-    AdminState, ConnectionLimit, Mirror, Permits, PoolId, PoolSpec, SessionParameter,
-    auth::Rejection,
-    cluster::MemberIndex,
-    config::{ANY_DATABASE, ClusterPool, Config, PoolMode, PoolSettings},
-};
+use crate::auth::Rejection;
 
 /// Maximum number of pools. Without this limit, clients that may name any database could create any
 /// number of pools.

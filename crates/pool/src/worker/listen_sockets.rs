@@ -3,9 +3,9 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use howdah_net::Listener;
+use howdah_pool_config::Config;
 
 use super::{PoolerStartError, group};
-use crate::config::Config;
 
 /// The listening sockets of a pooler.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ pub(super) fn resolve_address(text: &str, port: u16) -> Result<Vec<SocketAddr>, 
         return Ok(vec![([0, 0, 0, 0], port).into(), ([0_u16; 8], port).into()]);
     }
     let wrong = || PoolerStartError::Address { text: text.to_owned() };
-    let (host, port) = crate::config::host_and_port(text, port).map_err(|_| wrong())?;
+    let (host, port) = howdah_pool_config::host_and_port(text, port).map_err(|_| wrong())?;
     let found: Vec<_> = (host, port).to_socket_addrs().map_err(|_| wrong())?.collect();
     if found.is_empty() { Err(wrong()) } else { Ok(found) }
 }

@@ -9,12 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_pool_core::{PoolId, PoolStats};
+
 use super::{
     control::{PoolerHandle, REPLY_TIMEOUT},
     messages::WorkerMessage,
     mirrors,
 };
-use crate::{PoolId, PoolStats};
 
 /// Maximum interval between checks. Unused pools that new settings have retired are removed within
 /// this time.

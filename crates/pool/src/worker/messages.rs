@@ -12,6 +12,9 @@ use std::{
 
 use howdah_capture::live::CaptureBuffer;
 use howdah_net::{Stream, Waker};
+use howdah_pool_core::{
+    Channel, ClientHandover, ClientId, Permits, PoolId, PoolStats, Transfer, WorkerId,
+};
 use howdah_wire::startup::CancelKey;
 use parking_lot::Mutex;
 
@@ -23,7 +26,6 @@ use super::{
     startups::StartupRef,
     takeover::Outgoing,
 };
-use crate::{Channel, ClientHandover, ClientId, Permits, PoolId, PoolStats, Transfer, WorkerId};
 
 /// A message to a worker from another thread.
 #[derive(Debug)]
@@ -50,7 +52,7 @@ pub(super) enum WorkerMessage {
     LocalClient(Box<LoggedIn>, Stream),
     /// Requests a report, with all clients and servers if `with_peers`.
     Report { with_peers: bool, to: Sender<WorkerReport> },
-    /// An administrator has changed a [`crate::AdminState`].
+    /// An administrator has changed a [`howdah_pool_core::AdminState`].
     AdminStateChanged,
     /// Stops reading and drops `done` once all pending output is sent. Connections whose output is
     /// still pending at `until` are closed.

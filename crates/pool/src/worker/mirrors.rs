@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_pool_config::MirrorPool;
+use howdah_pool_core::{DropReason, Mirror, MirrorReport, PoolCounts};
+
 use super::directory::{Directory, PoolEntry};
-use crate::{
-    Mirror, MirrorReport, MirrorView, PoolCounts, PoolView, config::MirrorPool,
-    core::mirror::target::DropReason,
-};
+use crate::{MirrorView, PoolView};
 
 /// Returns all configured mirrors, with the totals over their pools.
 pub(super) fn views(

@@ -28,6 +28,7 @@ use std::{
 };
 
 use howdah_net::{Poller, Waker};
+use howdah_pool_core::{Channel, ClientId, PoolId};
 use parking_lot::{Mutex, MutexGuard};
 
 pub(super) use self::handover::Positions;
@@ -37,7 +38,6 @@ use super::{
     shared_state::SharedState,
     takeover::Outgoing,
 };
-use crate::{Channel, ClientId, PoolId};
 
 /// All multiplexers, by the database names that clients use.
 #[derive(Debug, Default)]

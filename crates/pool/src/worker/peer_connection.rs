@@ -3,8 +3,7 @@
 use std::io::{self, IoSlice};
 
 use howdah_net::{Interest, Stream};
-
-use crate::{Backlog, PeerId};
+use howdah_pool_core::{Backlog, PeerId};
 
 /// The connection of a client or server that is logged in, with its unsent bytes.
 #[derive(Debug)]

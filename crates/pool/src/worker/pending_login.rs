@@ -12,6 +12,8 @@ mod server;
 use std::{net::SocketAddr, time::Instant};
 
 use howdah_net::{Interest, Stream};
+use howdah_pool_config::{AuthQuery, hba::ClientOrigin};
+use howdah_pool_core::{ClientLogin, Permits, ServerFailure, ServerId};
 use howdah_wire::startup::CancelKey;
 
 pub(super) use self::{cancel::PendingCancel, client::PendingClient, server::PendingServer};
@@ -21,12 +23,7 @@ use super::{
     shared_state::SharedState,
     startups::{StartupGuard, StartupStage},
 };
-use crate::{
-    ClientLogin, Permits, ServerFailure, ServerId,
-    auth::{Entropy, Rejection, ServerReady, UserSecret},
-    config::AuthQuery,
-    hba::ClientOrigin,
-};
+use crate::auth::{Entropy, Rejection, ServerReady, UserSecret};
 
 /// A connection that is not logged in yet.
 #[derive(Debug)]

@@ -12,13 +12,14 @@ use std::{
 use howdah_capture::RedactionKey;
 use howdah_connect::tls::{self, TlsError};
 use howdah_net::Listener;
+use howdah_pool_config::Config;
+use howdah_pool_core::WorkerId;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{
     PoolerStartError, directory::ServerTls, group, listen_sockets, reload::error_chain, takeover,
     tls as client_tls,
 };
-use crate::{WorkerId, config::Config};
 
 /// Problems that would prevent or impair a start with the checked settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,12 +7,12 @@ use std::{
 };
 
 use howdah_connect::tls;
+use howdah_pool_config::{Config, ConfigChange, ConfigReadError, Diagnostic, SetError};
 
 use super::{
     PoolerStartError, control::PoolerHandle, directory::ServerTls, messages::WorkerMessage,
     tls as client_tls,
 };
-use crate::config::{Config, ConfigChange, ConfigReadError, Diagnostic, SetError};
 
 /// The source of the settings, for reloading them.
 #[derive(Clone, Debug)]

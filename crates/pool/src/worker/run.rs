@@ -17,6 +17,9 @@ use std::{
 };
 
 use howdah_net::{Listener, Poller, Received, SocketReadiness, Timers, Token};
+use howdah_pool_core::{
+    Backlog, Channel, ClientId, Core, PeerId, PoolId, ServerId, Time, WorkerId, worker_of_key,
+};
 use howdah_wire::startup::CancelKey;
 
 use super::{
@@ -32,9 +35,6 @@ use super::{
     sockets::{DeferredAction, WorkerSockets},
     suspension::Suspended,
     takeover::Outgoing,
-};
-use crate::{
-    Backlog, Channel, ClientId, Core, PeerId, PoolId, ServerId, Time, WorkerId, worker_of_key,
 };
 
 /// Size in bytes of the read buffer that all connections of the worker share.

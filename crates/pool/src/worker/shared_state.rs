@@ -13,6 +13,8 @@ use std::{
 
 use howdah_connect::tls::common_name;
 use howdah_net::{Listener, Stream};
+use howdah_pool_config::{Config, TlsConfig};
+use howdah_pool_core::{CancelSecret, ConnectionLimit, StatementRegistry, Time};
 use howdah_wire::auth::scram::ClientKeys;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -30,11 +32,7 @@ use super::{
     startups::Startups,
     tls::ClientTls,
 };
-use crate::{
-    CancelSecret, ConnectionLimit, StatementRegistry, Time,
-    auth::{ClientRules, ClientTlsInfo, Entropy},
-    config::{Config, TlsConfig},
-};
+use crate::auth::{ClientRules, ClientTlsInfo, Entropy};
 
 /// Lower bound of the default limit on connections that have not logged in, however low the client
 /// limit is.

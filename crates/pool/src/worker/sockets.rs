@@ -3,6 +3,11 @@
 use std::{collections::VecDeque, io::IoSlice, os::fd::AsFd, sync::Arc, time::Instant};
 
 use howdah_net::{Interest, Poller, Stream, Token};
+use howdah_pool_config::LogConfig;
+use howdah_pool_core::{
+    Backlog, Channel, ClientId, ClientRefusal, CoreIo, PeerId, Permits, PoolId, ServerId, Transfer,
+    WorkerId,
+};
 use howdah_wire::startup::CancelKey;
 
 use super::{
@@ -11,10 +16,7 @@ use super::{
     peer_connection::PeerConnection,
     socket_table::{LoginSocket, SocketEntry, SocketTable},
 };
-use crate::{
-    Backlog, Channel, ClientId, ClientRefusal, CoreIo, PeerId, Permits, PoolId, ServerId,
-    SocketAddresses, Transfer, WorkerId, config::LogConfig,
-};
+use crate::SocketAddresses;
 
 /// An action requested by the core or by a socket error, run after the current core call returns.
 #[derive(Debug)]

@@ -22,9 +22,8 @@ use std::{
     sync::Arc,
 };
 
+use howdah_pool_core::WorkerId;
 use parking_lot::{Mutex, MutexGuard};
-
-use crate::WorkerId;
 
 /// Maximum number of addresses searched for a connection to close; those with the most connections
 /// come first.

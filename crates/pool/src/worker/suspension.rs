@@ -6,12 +6,13 @@
 
 use std::{sync::mpsc::Sender, time::Instant};
 
+use howdah_pool_core::Backlog;
+
 use super::{
     run::{PoolWorker, WorkerPhase},
     socket_table::SocketEntry,
     sockets::DeferredAction,
 };
-use crate::Backlog;
 
 /// The state of a suspended worker.
 #[derive(Debug)]

@@ -39,6 +39,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use howdah_pool_config::Config;
 use howdah_wire::startup::CancelKey;
 
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
@@ -48,7 +49,6 @@ pub(super) use self::{
     sender::{HandoverSender, Outgoing, OutgoingClient, accept_successor},
 };
 use super::shared_state::SharedState;
-use crate::config::Config;
 
 /// Returns the path of the takeover socket: `listen.takeover`, or else a name derived from
 /// `listen.port` in the first unix directory outside the abstract namespace. Without

@@ -6,10 +6,10 @@ use howdah_connect::{
     SslMode,
     tls::{TlsError, TlsVersion, client_verifier, end_point_hash, server_identity},
 };
+use howdah_pool_config::{TlsConfig, TlsSideConfig};
 use rustls::{ServerConfig, sign::SingleCertAndKey};
 
 use super::PoolerStartError;
-use crate::config::{TlsConfig, TlsSideConfig};
 
 /// The ALPN protocol that direct TLS must negotiate.
 const ALPN: &[u8] = b"postgresql";

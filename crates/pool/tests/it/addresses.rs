@@ -7,7 +7,7 @@ use std::{
 };
 
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
-use howdah_pool::worker_of_key;
+use howdah_pool_core::worker_of_key;
 use howdah_wire::startup::CancelKey;
 
 use crate::support::{

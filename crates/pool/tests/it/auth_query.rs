@@ -4,7 +4,8 @@ use std::fs;
 
 use howdah_connect::Client;
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
-use howdah_pool::{Pooler, config::DEFAULT_AUTH_QUERY};
+use howdah_pool::Pooler;
+use howdah_pool_config::DEFAULT_AUTH_QUERY;
 
 use crate::support::{WAIT_TIMEOUT, connect, start_pooler_with};
 

@@ -9,7 +9,8 @@ use std::{
 
 use howdah_dataset::Capture;
 use howdah_lab::{Cluster, wait_until};
-use howdah_pool::{ConfigOrigin, Pooler, config::Config};
+use howdah_pool::{ConfigOrigin, Pooler};
+use howdah_pool_config::Config;
 use howdah_traffic::{Action, CopyDirection, Event, Kind, Parameter, Source};
 use tempfile::TempDir;
 

@@ -4,7 +4,8 @@ use std::{net::SocketAddr, path::Path};
 
 use howdah_dataset::{Capture, CapturedServer};
 use howdah_lab::{Cluster, skip_without_postgres, wait_for, wait_until};
-use howdah_pool::{HostResolver, Pooler, config::Config};
+use howdah_pool::{HostResolver, Pooler};
+use howdah_pool_config::Config;
 use tempfile::TempDir;
 
 use crate::{

@@ -12,7 +12,8 @@ use std::{
 };
 
 use howdah_lab::{Cluster, client_tool, skip_without_postgres, wait_until};
-use howdah_pool::{ConfigOrigin, Pooler, config::Config};
+use howdah_pool::{ConfigOrigin, Pooler};
+use howdah_pool_config::Config;
 
 use crate::support::{RawClient, WAIT_TIMEOUT, checked_stdout, start_pooler_with};
 

@@ -10,7 +10,8 @@ use std::{
 };
 
 use howdah_lab::{Cluster, wait_until};
-use howdah_pool::{HostResolver, Pooler, config::Config};
+use howdah_pool::{HostResolver, Pooler};
+use howdah_pool_config::Config;
 
 use crate::{
     cluster::query_server,

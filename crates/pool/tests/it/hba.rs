@@ -7,7 +7,8 @@ use std::{
 };
 
 use howdah_lab::{Cluster, skip_without_postgres};
-use howdah_pool::{Pooler, config::Config};
+use howdah_pool::Pooler;
+use howdah_pool_config::Config;
 use rustix::process::geteuid;
 use tempfile::TempDir;
 

@@ -4,7 +4,9 @@
 use std::{fs, path::PathBuf, process::Command, sync::mpsc};
 
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
-use howdah_pool::{ConfigOrigin, DropReason, MirrorReport, Pooler, config::Config};
+use howdah_pool::{ConfigOrigin, Pooler};
+use howdah_pool_config::Config;
+use howdah_pool_core::{DropReason, MirrorReport};
 use howdah_stats::Registry;
 
 use crate::support::{

@@ -3,17 +3,15 @@
 use std::fs;
 
 use howdah_lab::{Cluster, skip_without_postgres};
-use howdah_pool::{
-    Pooler,
-    config::{
-        Config,
-        pgbouncer::{DATABASE_KEYS, KEYS, KeyEffect, USER_KEYS},
-    },
+use howdah_pool::Pooler;
+use howdah_pool_config::{
+    Config,
+    pgbouncer::{DATABASE_KEYS, KEYS, KeyEffect, USER_KEYS},
 };
 
 use crate::{certificates::Certificates, support::connect};
 
-const INI: &str = include_str!("every-key.ini");
+const INI: &str = include_str!("../../../pool-config/src/pgbouncer/every-key.ini");
 
 #[test]
 fn file_contains_every_key() {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use howdah_lab::{Cluster, client_tool, skip_without_postgres};
-use howdah_pool::config::Config;
+use howdah_pool_config::Config;
 
 use crate::support::{checked_stdout, start_pooler_with};
 

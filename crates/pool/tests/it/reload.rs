@@ -9,7 +9,8 @@ use std::{
 };
 
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
-use howdah_pool::{ConfigOrigin, Pooler, config::Config};
+use howdah_pool::{ConfigOrigin, Pooler};
+use howdah_pool_config::Config;
 
 use crate::{
     certificates::Certificates,

@@ -4,7 +4,8 @@
 use std::{fs, io::Write as _, path::Path};
 
 use howdah_lab::wait_until;
-use howdah_pool::{ConfigOrigin, Pooler, config::Config};
+use howdah_pool::{ConfigOrigin, Pooler};
+use howdah_pool_config::Config;
 
 use crate::{
     cluster::{AUTO_ROLES, ClusterFixture, FIXED_ROLES, settings},

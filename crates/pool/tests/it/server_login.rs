@@ -13,14 +13,11 @@ use std::{
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
 use howdah_lab::{Cluster, skip_without_postgres};
-use howdah_pool::{
-    auth::{
-        ClientHandshake, ClientRules, ClientStep, Entropy, ServerHandshake, ServerIntent,
-        ServerLoginError, ServerProtection, ServerReady, ServerStep,
-    },
-    config::{Config, ServerIdentity, StoredSecret},
-    hba::ClientOrigin,
+use howdah_pool::auth::{
+    ClientHandshake, ClientRules, ClientStep, Entropy, ServerHandshake, ServerIntent,
+    ServerLoginError, ServerProtection, ServerReady, ServerStep,
 };
+use howdah_pool_config::{Config, ServerIdentity, StoredSecret, hba::ClientOrigin};
 use howdah_wire::{
     Frame, Secret,
     auth::scram::{ChannelBinding, ClientFirst, ClientKeys, ScramKeys},

@@ -10,7 +10,8 @@ use std::{
 
 use howdah_connect::{Client, ConnParams, ConnectError, ConnectTarget, Environment};
 use howdah_lab::{Builder, Cluster, client_tool, skip_without_postgres};
-use howdah_pool::{Pooler, config::Config};
+use howdah_pool::Pooler;
+use howdah_pool_config::Config;
 
 /// How long tests wait for an event that normally takes moments.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(60);

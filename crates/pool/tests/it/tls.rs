@@ -8,7 +8,8 @@ use std::{
 };
 
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
-use howdah_pool::{Pooler, config::Config};
+use howdah_pool::Pooler;
+use howdah_pool_config::Config;
 
 use crate::{
     certificates::Certificates,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use howdah_pool::config::{Config, FileFormat};
+use howdah_pool_config::{Config, FileFormat};
 use rustix::fs::OFlags;
 
 use crate::{context::CommandContext, errors::WithHint as _, outcome::CommandOutcome};

@@ -1,5 +1,6 @@
 //! Authentication requests to a client, and the check of its responses.
 
+use howdah_pool_config::StoredSecret;
 use howdah_wire::{
     Secret,
     auth::{
@@ -14,11 +15,8 @@ use howdah_wire::{
 use subtle::ConstantTimeEq;
 
 use super::{ClientRules, Entropy, UserSecret, requirement::AuthRequirement};
-use crate::{
-    auth::{
-        KeyDerivation, MESSAGE_BYTES_MAX, PASSWORD_BYTES_MAX, Rejection, startup::StartupRequest,
-    },
-    config::StoredSecret,
+use crate::auth::{
+    KeyDerivation, MESSAGE_BYTES_MAX, PASSWORD_BYTES_MAX, Rejection, startup::StartupRequest,
 };
 
 /// The values of a client's connection that enter the SCRAM exchange: the hash of the pooler's

@@ -1,12 +1,13 @@
 //! [`AuthRequirement`]: the authentication required of a client, according to the settings and its
 //! origin.
 
-use super::{ClientRules, ClientTlsInfo, Replication};
-use crate::{
-    auth::{Rejection, startup::StartupRequest},
-    config::{AuthMethod, CONSOLE_DATABASES},
+use howdah_pool_config::{
+    AuthMethod, CONSOLE_DATABASES,
     hba::{ClientCertificate, ClientOrigin, ConnectionInfo, Hba, HbaRefusal, RequiredAuth},
 };
+
+use super::{ClientRules, ClientTlsInfo, Replication};
+use crate::auth::{Rejection, startup::StartupRequest};
 
 /// The authentication required of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

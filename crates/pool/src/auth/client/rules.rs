@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
+use howdah_pool_config::{AuthMethod, AuthQuery, Config, StoredSecret};
 use howdah_wire::auth::scram::ClientKeys;
 
-use crate::{
-    auth::startup::StartupRequest,
-    config::{AuthMethod, AuthQuery, Config, StoredSecret},
-};
+use crate::auth::startup::StartupRequest;
 
 /// The authentication settings shared by all client logins, in every worker.
 #[derive(Debug)]

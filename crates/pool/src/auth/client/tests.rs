@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use howdah_pool_config::Config;
 use howdah_wire::{
     Secret,
     auth::{
@@ -14,7 +15,6 @@ use howdah_wire::{
 };
 
 use super::*;
-use crate::config::Config;
 
 const TCP: ClientOrigin =
     ClientOrigin::Tcp(Some(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)));
@@ -456,7 +456,7 @@ fn listed(method: &str, list: &str) -> Arc<ClientRules> {
 
 #[test]
 fn cleartext_password_over_65530_bytes_is_refused() {
-    let token = "t".repeat(crate::config::SECRET_BYTES_MAX);
+    let token = "t".repeat(howdah_pool_config::SECRET_BYTES_MAX);
     let list = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(list.path(), format!("\"long\" \"{token}\"\n")).unwrap();
     let more = list.path().display().to_string();

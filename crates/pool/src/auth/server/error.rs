@@ -1,13 +1,12 @@
 //! [`ServerLoginError`]: the reason why a login to a server failed.
 
+use howdah_pool_core::ServerFailure;
 use howdah_wire::{
     Backend, DecodeError, EncodeError, HeaderError,
     auth::scram::ScramError,
     backend::{ServerError, encode},
     startup::ProtocolVersion,
 };
-
-use crate::ServerFailure;
 
 /// The reason why a login to a server failed. Never contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

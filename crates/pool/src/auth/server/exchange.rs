@@ -1,5 +1,6 @@
 //! Authentication requests of a server, and the responses to them.
 
+use howdah_pool_config::StoredSecret;
 use howdah_wire::{
     Backend, Secret,
     auth::{
@@ -14,7 +15,6 @@ use howdah_wire::{
 };
 
 use super::{KeyDerivation, ServerIntent, ServerLoginError, ServerProtection};
-use crate::config::StoredSecret;
 
 /// The state of the authentication. Each state accepts only valid requests, so a server cannot send
 /// a request twice, and cannot skip its own proof once SCRAM has started.

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use howdah_pool_config::Config;
+
 use super::{
     CellValue,
     ColumnType::{self, Text},
 };
-use crate::{config::Config, console::log_level::verbosity};
+use crate::console::log_level::verbosity;
 
 pub(super) const COLUMNS: &[(&str, ColumnType)] =
     &[("key", Text), ("value", Text), ("default", Text), ("changeable", Text)];
@@ -128,7 +130,7 @@ pub(super) fn rows(config: &Config) -> Vec<Vec<CellValue>> {
 
 #[test]
 fn settings_are_pgbouncer_keys() {
-    let known: Vec<_> = crate::config::pgbouncer::KEYS.iter().map(|key| key.name).collect();
+    let known: Vec<_> = howdah_pool_config::pgbouncer::KEYS.iter().map(|key| key.name).collect();
     assert!(SETTINGS.iter().all(|(name, ..)| known.contains(name)));
     assert!(SETTINGS.is_sorted_by_key(|(name, ..)| *name));
 }

@@ -1,11 +1,13 @@
 //! SHOW LISTENERS: the LISTEN multiplexers, each a dedicated server connection.
 
+use howdah_pool_core::PoolStats;
+
 use super::{
     super::snapshot::PoolerSnapshot,
     CellValue,
     ColumnType::{self, Int4, Int8, Text},
 };
-use crate::{MultiplexerReport, PoolStats};
+use crate::MultiplexerReport;
 
 pub(super) const COLUMNS: &[(&str, ColumnType)] = &[
     ("database", Text),

@@ -40,7 +40,7 @@ pub(super) fn version() -> String {
 
 pub(super) fn lists(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let login =
-        view.servers.iter().filter(|it| it.phase == crate::core::ServerPhase::Login).count();
+        view.servers.iter().filter(|it| it.phase == howdah_pool_core::ServerPhase::Login).count();
     let used = view.clients.len();
     let max = view.config.limits.clients as usize;
     let lists = [

@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use howdah_pool_core::micros;
+
 use super::{
     super::snapshot::{MemberView, PoolerSnapshot},
     CellValue,
@@ -9,7 +11,6 @@ use super::{
     peers,
     pools::{host, port},
 };
-use crate::core::state::pool_stats::micros;
 
 pub(super) const MEMBERS: &[(&str, ColumnType)] = &[
     ("database", Text),
@@ -75,7 +76,7 @@ pub(super) fn members(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
 pub(super) fn bans(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let row = |member: &MemberView| {
         let ban = member.report.ban.as_ref()?;
-        let at = |time: crate::Time| -> SystemTime {
+        let at = |time: howdah_pool_core::Time| -> SystemTime {
             view.at - view.now.since(time) + time.since(view.now)
         };
         Some(vec![

@@ -1,12 +1,13 @@
 //! SHOW MIRRORS: other clusters to which a sample of a database's traffic is mirrored.
 
+use howdah_pool_core::micros;
+
 use super::{
     super::snapshot::{MirrorView, PoolerSnapshot},
     CellValue,
     ColumnType::{self, Int4, Int8, Numeric, Text},
     pools::{host, port},
 };
-use crate::core::state::pool_stats::micros;
 
 pub(super) const COLUMNS: &[(&str, ColumnType)] = &[
     ("database", Text),
@@ -76,7 +77,7 @@ fn row(mirror: &MirrorView) -> Vec<CellValue> {
 
 #[test]
 fn every_drop_reason_has_column() {
-    use crate::core::mirror::target::DropReason;
+    use howdah_pool_core::DropReason;
     let names: Vec<_> = COLUMNS.iter().map(|(name, _)| *name).collect();
     let first = names.iter().position(|name| *name == "dropped").unwrap() + 1;
     let reasons = DropReason::ALL.map(|why| format!("dropped_{}", why.as_str()));

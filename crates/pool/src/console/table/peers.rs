@@ -2,13 +2,14 @@
 
 use std::{net::SocketAddr, time::SystemTime};
 
+use howdah_pool_core::{ClientPhase, ServerPhase};
+
 use super::{
     super::snapshot::{ClientView, PoolerSnapshot, ServerView, SocketAddresses},
     CellValue,
     ColumnType::{self, Int4, Int8, Text},
     ShowColumn,
 };
-use crate::core::{ClientPhase, ServerPhase};
 
 /// The values that SHOW CLIENTS, SERVERS and SOCKETS show for a connection.
 struct ConnectionRow<'a> {

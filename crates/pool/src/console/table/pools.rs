@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 
 use howdah_connect::Endpoint;
+use howdah_pool_config::{ANY_DATABASE, LoadBalanceHosts, PoolSettings};
+use howdah_pool_core::{ClientPhase, PoolCounts, PoolingMode, ServerPhase};
 
 use super::{
     super::snapshot::{PoolView, PoolerSnapshot},
     CellValue,
     ColumnType::{self, Int4, Text},
-};
-use crate::{
-    config::{ANY_DATABASE, LoadBalanceHosts, PoolSettings},
-    core::{ClientPhase, PoolCounts, ServerPhase, spec::PoolingMode},
 };
 
 pub(super) const POOLS: &[(&str, ColumnType)] = &[
@@ -168,7 +166,7 @@ pub(super) fn databases(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
             settings.min_size.into(),
             settings.reserve_size.into(),
             settings.timeouts.server_lifetime.as_secs().into(),
-            entry.mode.map(crate::config::PoolMode::as_str).into(),
+            entry.mode.map(howdah_pool_config::PoolMode::as_str).into(),
             load_balance_hosts(&settings),
             settings.database_servers.map_or(0, std::num::NonZeroU32::get).into(),
             servers.into(),
@@ -217,7 +215,7 @@ pub(super) fn users(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
     let clients = view.clients.iter().map(|client| view.client_user(client));
     let names: BTreeSet<_> = known.chain(seen).chain(clients).collect();
     let row = |name: &str| {
-        let none = crate::config::UserConfig::default();
+        let none = howdah_pool_config::UserConfig::default();
         let own = view.config.users.get(name).unwrap_or(&none);
         let limits = &view.config.limits;
         let cap = |own: Option<u32>, all: Option<std::num::NonZeroU32>| {
@@ -236,7 +234,7 @@ pub(super) fn users(view: &PoolerSnapshot) -> Vec<Vec<CellValue>> {
             name.into(),
             own.pool_size.into(),
             own.reserve_size.into(),
-            own.mode.map(crate::config::PoolMode::as_str).into(),
+            own.mode.map(howdah_pool_config::PoolMode::as_str).into(),
             cap(own.max_servers, limits.servers_per_user).into(),
             servers.into(),
             cap(own.max_clients, limits.clients_per_user).into(),

@@ -3,13 +3,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use howdah_pool_core::{PoolStats, micros};
+
 use super::{
     super::snapshot::{PoolView, PoolerSnapshot},
     CellValue,
     ColumnType::{self, Numeric, Text},
     ShowColumn,
 };
-use crate::core::state::pool_stats::{PoolStats, micros};
 
 /// The columns that a table has: totals, averages, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,17 +3,14 @@
 use std::{io, sync::Arc, time::Instant};
 
 use howdah_net::{Interest, Poller, Received, Stream, Token, Waker};
+use howdah_pool_core::{HealthReport, ServerId, end_of_wal};
 use howdah_wire::{Frame, backend::BackendMessage, frontend::encode};
 
-use crate::{
-    ServerId,
-    cluster::{HealthReport, end_of_wal},
-    worker::{
-        directory::PoolEntry,
-        pending_login::{LoginProgress, PendingLogin, PendingServer},
-        resolver_threads,
-        shared_state::SharedState,
-    },
+use crate::worker::{
+    directory::PoolEntry,
+    pending_login::{LoginProgress, PendingLogin, PendingServer},
+    resolver_threads,
+    shared_state::SharedState,
 };
 
 /// The basic query. It takes a primary's timeline from the name of the current WAL file, because

@@ -6,8 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_pool_core::{DurationHistogram, PoolId, PoolReport, PoolStats, micros};
+
 use super::PoolerHandle;
-use crate::{DurationHistogram, PoolId, PoolReport, PoolStats, core::state::pool_stats::micros};
 
 impl PoolerHandle {
     /// Ends a statistics period every `log.stats-period` until the pooler ends, and logs the

@@ -1,8 +1,8 @@
 //! The connection IDs shown on the console, unique across workers.
 
-use crate::{ClientId, ServerId, WorkerId};
-
 /// Encodes a connection's ID: worker (8 bits), generation (24 bits), slot (32 bits).
+use howdah_pool_core::{ClientId, ServerId, WorkerId};
+
 fn external_id(worker: WorkerId, generation: u32, slot: usize) -> u64 {
     let slot = slot as u64 & SLOT_MASK;
     u64::from(worker.0) << 56 | u64::from(generation & 0xff_ffff) << 32 | slot

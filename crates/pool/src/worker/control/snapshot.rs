@@ -2,13 +2,14 @@
 
 use std::{collections::HashMap, sync::Arc, time::SystemTime};
 
+use howdah_pool_core::{ClientReport, PeerId, PoolCounts, PoolStats, ServerReport, WorkerId};
+
 use super::{
     PoolerHandle, WorkerReport,
     ids::{external_client_id, external_server_id},
 };
 use crate::{
-    ClientReport, ClientView, DatabaseView, MemberView, PeerId, PoolCounts, PoolStats, PoolView,
-    PoolerSnapshot, ServerReport, ServerView, SocketAddresses, WorkerId,
+    ClientView, DatabaseView, MemberView, PoolView, PoolerSnapshot, ServerView, SocketAddresses,
     worker::{cluster_monitor::ClusterMonitor, directory::PoolEntry, mirrors},
 };
 

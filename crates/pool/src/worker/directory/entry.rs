@@ -13,15 +13,15 @@ use howdah_connect::{
     tls::{self, Encryption},
 };
 use howdah_net::{Dialer, Stream, TcpOptions};
+use howdah_pool_config::{Config, LoadBalanceHosts, PoolSettings, StoredSecret};
+use howdah_pool_core::{ConnectionLimit, Permits, PoolId, PoolSpec};
 use howdah_wire::{auth::scram::ScramKeys, startup::ProtocolVersion};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 
 use super::PoolKey;
 use crate::{
-    ConnectionLimit, Permits, PoolId, PoolSpec,
     auth::{ServerIntent, ServerProtection},
-    config::{Config, LoadBalanceHosts, PoolSettings, StoredSecret},
     worker::{
         PoolerStartError, cluster_monitor::ClusterMonitor, host_resolver::HostResolver,
         tls::setting_key,

@@ -18,11 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_pool_config::{Config, TimeoutConfig};
+use howdah_pool_core::{PoolId, PoolStats};
+
 use super::{Directory, DirectoryState, PoolEntry};
-use crate::{
-    PoolId, PoolStats,
-    config::{Config, TimeoutConfig},
-};
 
 /// Delay before the ID of a removed pool is reused; longer than any wait for a report that contains
 /// pool IDs.

@@ -3,14 +3,14 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
+use howdah_pool_config::{Config, MirrorPool, PoolMode, PoolSettings};
+use howdah_pool_core::{
+    ConnectionLimit, Mirror, MirrorTarget, PoolSpec, PoolTimeouts, PoolingMode,
+};
+
 use super::{
     Directory, DirectoryState, LimitKey, PoolKey, PoolPart,
     spec::{self, MEMBER_RETRY_MAX, entry_name},
-};
-use crate::{
-    ConnectionLimit, Mirror, MirrorTarget, PoolSpec, PoolTimeouts,
-    config::{Config, MirrorPool, PoolMode, PoolSettings},
-    core::spec::PoolingMode,
 };
 
 /// Returns the settings of a pool's mirror; `None` if it has no such mirror.
@@ -32,7 +32,7 @@ pub(super) fn mirror_settings(
         min_size: 0,
         reserve_size: 0,
         weight: NonZeroU32::MIN,
-        timeouts: crate::config::TimeoutConfig {
+        timeouts: howdah_pool_config::TimeoutConfig {
             query_wait: timeout,
             query: timeout,
             transaction: timeout,

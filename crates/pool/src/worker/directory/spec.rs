@@ -2,14 +2,18 @@
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use super::{DirectoryState, LimitKey, PoolKey, PoolPart, mirrors};
-use crate::{
-    CheckQuery, ClusterMember, ClusterMembership, ClusterSpec, ConnectQuery, ConnectionLimit,
-    MemberHealth, PoolSpec, PoolTimeouts, PoolingMode, ReservePool, ResetQuery, SessionParameter,
-    cluster::MemberIndex,
-    config::{self, ANY_DATABASE, ClusterPool, ClusterServer, Config, PoolMode, PoolSettings},
-    worker::cluster_monitor::ClusterMonitor,
+use howdah_pool_config::{
+    ANY_DATABASE, ClusterPool, ClusterServer, Config, ConfiguredRole, PoolMode, PoolSettings,
+    Strategy, TimeoutConfig,
 };
+use howdah_pool_core::{
+    AssignedRole, BalancingStrategy, CheckQuery, ClusterMember, ClusterMembership, ClusterSpec,
+    ConnectQuery, ConnectionLimit, MemberHealth, MemberIndex, PoolSpec, PoolTimeouts, PoolingMode,
+    ReservePool, ResetQuery, SessionParameter, TopologySettings,
+};
+
+use super::{DirectoryState, LimitKey, PoolKey, PoolPart, mirrors};
+use crate::worker::cluster_monitor::ClusterMonitor;
 
 /// Maximum delay before a failed login to a cluster member or a mirror is retried.
 pub(super) const MEMBER_RETRY_MAX: Duration = Duration::from_secs(1);
@@ -131,11 +135,38 @@ pub(super) fn cluster_spec(
     };
     Some(ClusterSpec {
         members: members.map(member).collect::<Option<_>>()?,
-        strategy: cluster.settings.strategy,
+        strategy: balancing_strategy(cluster.settings.strategy),
         failover_timeout: cluster.settings.failover_timeout,
         slow_start: cluster.settings.slow_start,
         state: Arc::clone(&monitor.state),
     })
+}
+
+fn balancing_strategy(strategy: Strategy) -> BalancingStrategy {
+    match strategy {
+        Strategy::RoundRobin => BalancingStrategy::RoundRobin,
+        Strategy::Random => BalancingStrategy::Random,
+        Strategy::LeastOutstanding => BalancingStrategy::LeastOutstanding,
+        Strategy::Weighted => BalancingStrategy::Weighted,
+        Strategy::Latency => BalancingStrategy::Latency,
+    }
+}
+
+/// Returns what the cluster's topology must know of its settings.
+pub(in crate::worker) fn topology_settings(cluster: &ClusterPool) -> TopologySettings {
+    let role = |server: &ClusterServer| match server.role {
+        ConfiguredRole::Auto => AssignedRole::Auto,
+        ConfiguredRole::Primary => AssignedRole::Primary,
+        ConfiguredRole::Replica => AssignedRole::Replica,
+    };
+    TopologySettings {
+        roles: cluster.servers.iter().map(role).collect(),
+        check_failure_timeout: cluster.settings.check_failure_timeout,
+        max_lag: cluster.settings.max_lag,
+        max_lag_bytes: cluster.settings.max_lag_bytes,
+        primary_rejoin_delay: cluster.settings.primary_rejoin_delay,
+        require_same_system_identifier: cluster.settings.require_same_system_identifier,
+    }
 }
 
 pub(super) fn pool_spec(
@@ -226,7 +257,7 @@ pub(super) fn connect_query(settings: &PoolSettings) -> Option<Arc<ConnectQuery>
 }
 
 /// Returns the query that checks a server after a long idle time.
-pub(super) fn check_query(config: &Config, times: &config::TimeoutConfig) -> Option<CheckQuery> {
+pub(super) fn check_query(config: &Config, times: &TimeoutConfig) -> Option<CheckQuery> {
     let query = config.check_query.as_ref()?.as_bytes().into();
     Some(CheckQuery { query, idle: times.server_check_delay })
 }

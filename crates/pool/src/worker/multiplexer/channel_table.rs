@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{Channel, ClientId, PoolId, WorkerId};
+use howdah_pool_core::{Channel, ClientId, PoolId, WorkerId};
 
 /// Identifies a client of any worker.
 pub(super) type ListeningClient = (WorkerId, ClientId);

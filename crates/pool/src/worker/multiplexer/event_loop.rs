@@ -8,6 +8,7 @@ use std::{
 };
 
 use howdah_net::Poller;
+use howdah_pool_core::{ClientId, WorkerId};
 
 use super::{
     ListenMultiplexer, ListenRequest, NotificationBatch, ServerNotification,
@@ -15,14 +16,11 @@ use super::{
     handover::{IncomingHandover, OutgoingHandover, marker_channel},
     notify_connection::{NotifyConnection, NotifyConnectionError},
 };
-use crate::{
-    ClientId, WorkerId,
-    worker::{
-        directory::PoolEntry,
-        messages::{Mailbox, WorkerMessage},
-        shared_state::SharedState,
-        takeover,
-    },
+use crate::worker::{
+    directory::PoolEntry,
+    messages::{Mailbox, WorkerMessage},
+    shared_state::SharedState,
+    takeover,
 };
 
 /// The delay after the first failed login; each further failure doubles it.

@@ -29,11 +29,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use howdah_pool_core::{Channel, PoolId};
+
 use super::{
     ServerNotification,
     channel_table::{ChannelTable, ListeningClient},
 };
-use crate::{Channel, PoolId, worker::takeover::Outgoing};
+use crate::worker::takeover::Outgoing;
 
 /// Maximum size in bytes of all notifications of a database that are retained for clients that have
 /// not arrived yet.
@@ -342,7 +344,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::{ClientId, WorkerId};
+    use howdah_pool_core::{ClientId, WorkerId};
 
     fn channel(name: &str) -> Channel {
         name.as_bytes().into()

@@ -7,17 +7,15 @@ use std::{
 };
 
 use howdah_net::{Interest, Poller, Received, Stream, Token};
+use howdah_pool_core::ServerId;
 use howdah_wire::{Frame, backend::BackendMessage, frontend::encode};
 
 use super::ServerNotification;
-use crate::{
-    ServerId,
-    worker::{
-        directory::PoolEntry,
-        pending_login::{LoginProgress, PendingLogin, PendingServer},
-        resolver_threads,
-        shared_state::SharedState,
-    },
+use crate::worker::{
+    directory::PoolEntry,
+    pending_login::{LoginProgress, PendingLogin, PendingServer},
+    resolver_threads,
+    shared_state::SharedState,
 };
 
 /// Maximum length of a message in bytes. The payload of a notification is shorter than 8000 bytes.

@@ -3,13 +3,11 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use howdah_net::{Received, Stream};
+use howdah_pool_core::ServerId;
 use howdah_wire::startup::{self, CancelKey};
 
 use super::LoginProgress;
-use crate::{
-    ServerId,
-    worker::directory::{PoolEntry, ServerRoute},
-};
+use crate::worker::directory::{PoolEntry, ServerRoute};
 
 /// Starts to connect to a route, at this address if the route has a host name. Does not block.
 ///

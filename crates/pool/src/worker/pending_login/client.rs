@@ -3,15 +3,15 @@
 use std::{io, sync::Arc};
 
 use howdah_net::{Received, Stream};
+use howdah_pool_config::{AuthQuery, CONSOLE_DATABASES};
+use howdah_pool_core::{ClientLogin, Permits, SessionParameter};
 
 use super::{LoggedIn, LoginProgress, READ_BYTES, origin};
 use crate::{
-    ClientLogin, Permits, SessionParameter,
     auth::{
         AuthenticatedClient, ClientHandshake, ClientStep, Entropy, KeyDerivation, Rejection,
         Replication, UserSecret, proxy_protocol as proxy,
     },
-    config::{AuthQuery, CONSOLE_DATABASES},
     worker::{
         admin_console::AdminClient,
         directory::PoolKey,

@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use howdah_net::{Received, Stream};
+use howdah_pool_core::{ServerFailure, ServerId, SessionParameter};
 use howdah_wire::startup::ProtocolVersion;
 
 use super::{LoginProgress, READ_BYTES, cancel::dial};
 use crate::{
-    ServerFailure, ServerId, SessionParameter,
     auth::{KeyDerivation, ServerHandshake, ServerLoginError, ServerReady, ServerStep},
     worker::{
         directory::{PoolEntry, ServerRoute},

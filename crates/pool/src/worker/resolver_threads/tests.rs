@@ -8,12 +8,12 @@ use std::{
 };
 
 use howdah_connect::{Client, ConnParams, ConnectTarget, Environment};
+use howdah_pool_config::Config;
 use parking_lot::Condvar;
 
 use super::*;
 use crate::{
     Pooler,
-    config::Config,
     worker::{PoolerStartError, host_resolver::HostResolver, shared_state::SystemServices},
 };
 

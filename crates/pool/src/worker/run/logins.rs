@@ -6,10 +6,10 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
+use howdah_pool_core::PeerId;
 
 use super::{PoolWorker, WorkerPhase};
 use crate::{
-    PeerId,
     auth::Rejection,
     worker::{
         admin_console,

@@ -2,16 +2,15 @@
 
 use std::{collections::HashMap, time::Instant};
 
+use howdah_pool_core::{Channel, ClientId, CoreIo as _, PeerId};
+
 use super::{HandoverState, LISTEN_HANDOVER_TIMEOUT, PoolWorker, WorkerPhase};
-use crate::{
-    Channel, ClientId, CoreIo as _, PeerId,
-    worker::{
-        control::WorkerReport,
-        messages::{IncomingClient, WorkerMessage},
-        multiplexer::Positions,
-        socket_table::{LoginSocket, SocketEntry},
-        takeover::{Outgoing, OutgoingClient},
-    },
+use crate::worker::{
+    control::WorkerReport,
+    messages::{IncomingClient, WorkerMessage},
+    multiplexer::Positions,
+    socket_table::{LoginSocket, SocketEntry},
+    takeover::{Outgoing, OutgoingClient},
 };
 
 impl PoolWorker {

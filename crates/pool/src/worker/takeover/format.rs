@@ -31,6 +31,8 @@
 
 use std::{net::SocketAddr, num::NonZeroU32, time::Duration};
 
+use howdah_pool_config::StoredSecret;
+use howdah_pool_core::{Channel, ClientHandover, HandoverStatement, SessionParameter};
 use howdah_route::{RolePreference, SessionOverrides};
 use howdah_wire::{
     auth::scram::ScramKeys,
@@ -38,10 +40,7 @@ use howdah_wire::{
 };
 use zeroize::Zeroizing;
 
-use crate::{
-    Channel, ClientHandover, HandoverStatement, SessionParameter, config::StoredSecret,
-    worker::multiplexer::Positions,
-};
+use crate::worker::multiplexer::Positions;
 
 /// The version of the protocol. Processes with different versions do not take over from each other.
 pub(super) const VERSION: u16 = 7;

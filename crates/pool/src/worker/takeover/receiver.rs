@@ -9,18 +9,16 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
+use howdah_pool_config::Config;
+use howdah_pool_core::Permits;
 
 use super::{format::*, frame, is_same_user, socket_path, unexpected_frame};
-use crate::{
-    Permits,
-    config::Config,
-    worker::{
-        PoolerStartError,
-        control::PoolerHandle,
-        directory::{PoolEntry, PoolKey},
-        messages::{IncomingClient, WorkerMessage},
-        multiplexer::ListenRequest,
-    },
+use crate::worker::{
+    PoolerStartError,
+    control::PoolerHandle,
+    directory::{PoolEntry, PoolKey},
+    messages::{IncomingClient, WorkerMessage},
+    multiplexer::ListenRequest,
 };
 
 /// Timeout for each step of the old process before this process is ready.

@@ -16,20 +16,18 @@ use std::{
 };
 
 use howdah_net::{Listener, Stream};
+use howdah_pool_core::{Channel, ClientHandover, Permits, PoolId, WorkerId};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use zeroize::Zeroizing;
 
 use super::{bind, format::*, frame, is_same_user, unexpected_frame};
-use crate::{
-    Channel, ClientHandover, Permits, PoolId, WorkerId,
-    worker::{
-        control::PoolerHandle,
-        directory::PoolEntry,
-        messages::{IncomingClient, WorkerMessage},
-        multiplexer::Positions,
-    },
+use crate::worker::{
+    control::PoolerHandle,
+    directory::PoolEntry,
+    messages::{IncomingClient, WorkerMessage},
+    multiplexer::Positions,
 };
 
 /// A client that a worker hands over.

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
-use howdah_pool::{ConfigOrigin, Pooler, config::Config};
+use howdah_pool::{ConfigOrigin, Pooler};
+use howdah_pool_config::Config;
 
 use super::{AUTO_ROLES, FIXED_ROLES, RawClient, SELECT_PORT, query_server, query_value, settings};
 use crate::support::WAIT_TIMEOUT;

@@ -1,7 +1,8 @@
 //! Changes while clients are connected: failover of a shard, and the list of shards.
 
 use howdah_lab::{Cluster, skip_without_postgres, wait_until};
-use howdah_pool::{ConfigOrigin, Pooler, config::Config};
+use howdah_pool::{ConfigOrigin, Pooler};
+use howdah_pool_config::Config;
 
 use super::{KEYED_SHARDING, ShardFixture};
 use crate::support::WAIT_TIMEOUT;

@@ -1,10 +1,13 @@
 use std::path::Path;
 
+use howdah_pool_config::Config;
+use howdah_pool_core::Permits;
+
 use super::{
     super::{NoPool, POOLS_MAX, PoolKey},
     *,
 };
-use crate::{Permits, config::Config, worker::HostResolver};
+use crate::worker::HostResolver;
 
 fn directory(timeouts: &str) -> Directory {
     let text = format!(

@@ -1,0 +1,460 @@
+//! The pooler's configuration: listening sockets, databases and their servers, users, limits,
+//! timeouts.
+//!
+//! The structs have the structure of the `[pool]` section of `howdah.toml`, whose keys are in
+//! kebab-case. A `pgbouncer.ini` with its `userlist.txt` is read into the same structs
+//! ([`pgbouncer`]). Units and the meaning of zero are PgBouncer's, and so are most defaults.
+//! [`Config::pool`] resolves the settings of one user in one database. This module only reads and
+//! checks settings; it does not act on them.
+
+mod application_name;
+mod auth_query;
+mod capture;
+mod cluster;
+mod database;
+mod diff;
+mod durations;
+mod exposed_files;
+mod file;
+pub mod hba;
+mod hba_files;
+mod ignored_settings;
+mod ini;
+mod log;
+mod mirror;
+mod notifications;
+mod pairs;
+pub mod pgbouncer;
+mod pgcat;
+mod pool;
+mod proxy_source;
+#[cfg(test)]
+mod reference_page;
+mod routing;
+mod secret;
+mod set_key;
+mod tcp;
+mod timeouts;
+mod tls;
+mod to_toml;
+mod toml;
+mod user;
+mod userlist;
+
+use std::{
+    collections::BTreeMap,
+    num::{NonZeroU32, NonZeroUsize},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::hba::Hba;
+
+pub use self::{
+    application_name::ApplicationName,
+    auth_query::{AuthQuery, DEFAULT_AUTH_QUERY},
+    capture::{CaptureConfig, CopyCapture},
+    cluster::{
+        ClusterConfig, ClusterPool, ClusterServer, ConfiguredRole, SERVERS_MAX, ServerEntry,
+        Strategy,
+    },
+    database::{DatabaseConfig, LoadBalanceHosts},
+    diff::ConfigChange,
+    file::{ConfigErrors, ConfigReadError, Diagnostic, FileFormat, ParsedConfig},
+    log::LogConfig,
+    mirror::{MIRRORS_MAX, MirrorEntry, MirrorPool},
+    notifications::NotificationConfig,
+    pool::{PoolSettings, ServerIdentity},
+    proxy_source::ProxySource,
+    routing::{
+        DefaultShardSetting, HintConfig, KeyedTables, RoutingConfig, ShardCollation, ShardEntry,
+        ShardHash, ShardKeyValue, ShardingConfig,
+    },
+    secret::{SECRET_BYTES_MAX, StoredSecret},
+    tcp::TcpConfig,
+    timeouts::TimeoutConfig,
+    tls::{TlsConfig, TlsSideConfig},
+    user::UserConfig,
+    userlist::{UserlistError, UserlistErrorKind, read as read_userlist},
+};
+
+pub(crate) use self::diff::needs_restart;
+pub use self::{database::host_and_port, set_key::SetError};
+
+/// All settings of the pooler: the `[pool]` section.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Config {
+    /// Addresses and unix sockets on which the pooler listens.
+    pub listen: ListenConfig,
+    /// Number of event loops, one per thread; the number of cores if `None`.
+    pub workers: Option<NonZeroUsize>,
+    /// The operating system's user that the process becomes before it opens sockets, if it is
+    /// started as root.
+    pub os_user: Option<String>,
+    /// The pooling mode, which determines when a client releases its server connection.
+    pub mode: PoolMode,
+    /// Number of server connections per pool, that is, per user and database.
+    pub sizes: SizeConfig,
+    /// Limits on the number of connections and on the length of messages.
+    pub limits: LimitConfig,
+    /// Timeouts of clients, servers and the pooler itself.
+    pub timeouts: TimeoutConfig,
+    /// How clients authenticate.
+    pub auth: AuthConfig,
+    /// Encryption of connections from clients and to servers.
+    pub tls: TlsConfig,
+    /// Parameters that clients may set in the startup packet, in addition to `client_encoding`,
+    /// `DateStyle`, `TimeZone`, `standard_conforming_strings` and `application_name`. Listed or
+    /// not, every parameter that servers report is restored on each server that a client gets.
+    pub tracked_parameters: Vec<String>,
+    /// Startup parameters that are ignored instead of refused. The name `options` stands for every
+    /// parameter inside `options`.
+    pub ignored_startup_parameters: Vec<String>,
+    /// Query run when a client releases its server in session mode; none if empty.
+    pub reset_query: String,
+    /// Whether `reset-query` also runs in transaction and statement mode, whenever a client
+    /// releases its server.
+    pub reset_query_always: bool,
+    /// Maximum number of prepared statements per server connection outside session mode; 0 turns
+    /// tracking off.
+    pub max_prepared_statements: u32,
+    /// Query that checks a server connection which was idle for `timeouts.server-check-delay`; an
+    /// empty query by default. `None` turns the check off.
+    #[serde(with = "toml::check_query")]
+    pub check_query: Option<String>,
+    /// Whether the least recently used server connection is chosen instead of the most recently
+    /// used one.
+    pub round_robin: bool,
+    /// Template for the `application_name` sent to servers; the client's own value if `None`.
+    pub application_name: Option<ApplicationName>,
+    /// Whether clients may use the simple query protocol, in which one message can contain several
+    /// statements.
+    pub simple_queries: bool,
+    /// Condition under which the pooler exits after SIGTERM.
+    pub shutdown_mode: ShutdownMode,
+    /// Whether cleartext passwords may be sent to servers over connections that are neither
+    /// encrypted nor local; databases can override this.
+    pub allow_cleartext_password: bool,
+    /// Which events are logged in addition to problems.
+    pub log: LogConfig,
+    /// How LISTEN works in transaction and statement mode.
+    pub notifications: NotificationConfig,
+    /// Whether and how clients' traffic is captured.
+    pub capture: CaptureConfig,
+    /// Options of TCP sockets to clients and servers, such as keepalive.
+    pub tcp: TcpConfig,
+    /// Databases, by the name that clients use. The entry `*` matches all other names.
+    pub databases: BTreeMap<String, DatabaseConfig>,
+    /// Users by name, including those of the user list once it is loaded.
+    pub users: BTreeMap<String, UserConfig>,
+    /// Users that may run every console command.
+    pub admin_users: Vec<String>,
+    /// Users that may run the read-only console commands.
+    pub stats_users: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: ListenConfig::default(),
+            workers: None,
+            os_user: None,
+            mode: PoolMode::Session,
+            sizes: SizeConfig::default(),
+            limits: LimitConfig::default(),
+            timeouts: TimeoutConfig::default(),
+            auth: AuthConfig::default(),
+            tls: TlsConfig::default(),
+            tracked_parameters: vec!["IntervalStyle".to_owned()],
+            ignored_startup_parameters: Vec::new(),
+            reset_query: "DISCARD ALL".to_owned(),
+            reset_query_always: false,
+            max_prepared_statements: 200,
+            check_query: Some(String::new()),
+            round_robin: false,
+            application_name: None,
+            simple_queries: true,
+            shutdown_mode: ShutdownMode::default(),
+            allow_cleartext_password: false,
+            log: LogConfig::default(),
+            notifications: NotificationConfig::default(),
+            capture: CaptureConfig::default(),
+            tcp: TcpConfig::default(),
+            databases: BTreeMap::new(),
+            users: BTreeMap::new(),
+            admin_users: Vec::new(),
+            stats_users: Vec::new(),
+        }
+    }
+}
+
+/// An example `howdah.toml` with one database, which explains every key and shows its default.
+pub const EXAMPLE: &str = include_str!("example.toml");
+
+/// Name of the database entry that matches all names without an entry of their own.
+pub const ANY_DATABASE: &str = "*";
+
+/// Names of the admin console, which no database entry may have.
+pub const CONSOLE_DATABASES: [&str; 3] = ["howdah", "pgbouncer", "pgcat"];
+
+impl Config {
+    /// Returns the entry for the database name that a client requests; `None` if no entry matches.
+    pub fn database(&self, name: &str) -> Option<&DatabaseConfig> {
+        self.databases.get(name).or_else(|| self.databases.get(ANY_DATABASE))
+    }
+}
+
+/// Addresses and unix sockets on which the pooler listens: `[pool.listen]`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ListenConfig {
+    /// Host names or addresses to listen on; `*` means all addresses of the machine. `host:port`
+    /// overrides `port`. Default: 127.0.0.1.
+    pub addresses: Vec<String>,
+    /// The TCP port, which is also part of the names of unix sockets. 0 picks a free port.
+    pub port: u16,
+    /// Directories of unix sockets; a name that starts with `@` is in Linux's abstract namespace.
+    pub unix_directories: Vec<PathBuf>,
+    /// Permission bits of unix sockets, such as 0o770.
+    pub unix_mode: u32,
+    /// Group of unix sockets; the group of the process if `None`.
+    pub unix_group: Option<String>,
+    /// Length of the kernel's queue of connections not yet accepted.
+    pub backlog: u32,
+    /// The unix socket through which a new process takes over from this one. With `None`, it is in
+    /// the first of `unix_directories` outside the abstract namespace; there is none without such a
+    /// directory or with `port` 0.
+    pub takeover: Option<PathBuf>,
+    /// Trusted proxies: networks, and `unix` for unix sockets. Their connections must start with a
+    /// header of the PROXY protocol, version 1 or 2; all other connections must not.
+    pub proxy_from: Vec<ProxySource>,
+    /// Time that the kernel waits for a TCP client's first data before it reports the connection
+    /// anyway (TCP_DEFER_ACCEPT). The kernel rounds it up to whole seconds and may wait longer; 0
+    /// turns this off.
+    #[serde(with = "durations::duration")]
+    pub defer_accept: Duration,
+}
+
+impl Default for ListenConfig {
+    fn default() -> Self {
+        Self {
+            addresses: vec!["127.0.0.1".to_owned()],
+            port: 6432,
+            unix_directories: vec![PathBuf::from("/tmp")],
+            unix_mode: 0o777,
+            unix_group: None,
+            backlog: 128,
+            takeover: None,
+            proxy_from: Vec::new(),
+            defer_accept: Duration::from_secs(1),
+        }
+    }
+}
+
+/// The pooling mode, which determines when a client releases its server connection.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolMode {
+    /// A client keeps its server connection until it disconnects.
+    #[default]
+    Session,
+    /// A client keeps its server connection until the end of its transaction.
+    Transaction,
+    /// A client keeps its server connection until the end of the statement. Transactions of several
+    /// statements are refused.
+    Statement,
+}
+
+impl PoolMode {
+    /// Returns the keyword of this mode in configuration files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Transaction => "transaction",
+            Self::Statement => "statement",
+        }
+    }
+}
+
+/// Condition under which the pooler exits after SIGTERM. SIGINT always waits for servers; SIGQUIT
+/// does not wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShutdownMode {
+    /// Disconnects each client once it is outside a transaction, and exits after the last one.
+    #[default]
+    WaitForServers,
+    /// Serves each client until it disconnects, and exits after the last one.
+    WaitForClients,
+}
+
+impl ShutdownMode {
+    /// Returns the keyword of this mode in configuration files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::WaitForServers => "wait-for-servers",
+            Self::WaitForClients => "wait-for-clients",
+        }
+    }
+}
+
+/// Numbers of server connections of a pool, which serves one user in one database: `[pool.sizes]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SizeConfig {
+    /// Maximum number of connections; `None`, written 0, means no limit.
+    #[serde(with = "toml::limit")]
+    pub pool: Option<NonZeroU32>,
+    /// Number of connections kept open from the pool's first client on, or from the start if the
+    /// database forces its user.
+    pub min: u32,
+    /// Additional connections allowed once a client has waited for `timeouts.reserve-wait`.
+    pub reserve: u32,
+}
+
+impl Default for SizeConfig {
+    fn default() -> Self {
+        Self { pool: NonZeroU32::new(20), min: 0, reserve: 0 }
+    }
+}
+
+/// Limits on the number of connections and on the length of messages: `[pool.limits]`. For the
+/// optional ones, `None`, written 0, means no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LimitConfig {
+    /// Maximum number of clients of all databases, at least 1.
+    pub clients: u32,
+    /// Maximum number of TCP connections that have not logged in yet, and separately the same
+    /// number of unix socket connections; 0 means the value of `clients`, but at least 128.
+    pub logins: u32,
+    /// Maximum number of clients per database, unless its entry has `max-clients`.
+    #[serde(with = "toml::limit")]
+    pub clients_per_database: Option<NonZeroU32>,
+    /// Maximum number of clients per user, unless its entry has `max-clients`.
+    #[serde(with = "toml::limit")]
+    pub clients_per_user: Option<NonZeroU32>,
+    /// Maximum number of server connections per database, unless its entry has `max-servers`.
+    #[serde(with = "toml::limit")]
+    pub servers_per_database: Option<NonZeroU32>,
+    /// Maximum number of server connections per user, unless its entry has `max-servers`.
+    #[serde(with = "toml::limit")]
+    pub servers_per_user: Option<NonZeroU32>,
+    /// Maximum number of server connections to one host and port, for all databases and users. For
+    /// a database with several hosts the limit is this number times the number of hosts, for all
+    /// hosts together.
+    #[serde(with = "toml::limit")]
+    pub servers_per_host: Option<NonZeroU32>,
+    /// Maximum length of a protocol message, in bytes.
+    pub message_bytes: u32,
+}
+
+impl Default for LimitConfig {
+    fn default() -> Self {
+        Self {
+            clients: 100,
+            logins: 0,
+            clients_per_database: None,
+            clients_per_user: None,
+            servers_per_database: None,
+            servers_per_user: None,
+            servers_per_host: None,
+            message_bytes: i32::MAX.cast_unsigned(),
+        }
+    }
+}
+
+/// Client authentication: `[pool.auth]`.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct AuthConfig {
+    /// The authentication method; the TOML key is `type`.
+    #[serde(rename = "type")]
+    pub method: AuthMethod,
+    /// User list: a file of users and secrets in the format of PgBouncer's `userlist.txt`.
+    pub file: Option<PathBuf>,
+    /// File with rules in the format of `pg_hba.conf`, for [`AuthMethod::Hba`].
+    pub hba_file: Option<PathBuf>,
+    /// File with user name maps in the format of `pg_ident.conf`, for the rules in `hba_file`.
+    pub ident_file: Option<PathBuf>,
+    /// The parsed contents of `hba_file` and `ident_file`.
+    #[serde(skip)]
+    pub hba: Option<Arc<Hba>>,
+    /// The role that queries servers for the secrets of users that are not listed; `None` turns
+    /// this off for databases without `auth-user`.
+    pub user: Option<String>,
+    /// The database, by the name that clients use, in which secrets are queried; the database that
+    /// the client requests if `None`.
+    pub dbname: Option<String>,
+    /// The SQL query for a secret. `$1` is the user name; the result's columns are user name and
+    /// secret.
+    pub query: String,
+    /// SCRAM iterations for keys derived from plain passwords.
+    pub scram_iterations: NonZeroU32,
+}
+
+impl Default for AuthConfig {
+    fn default() -> Self {
+        Self {
+            method: AuthMethod::ScramSha256,
+            file: None,
+            hba_file: None,
+            ident_file: None,
+            hba: None,
+            user: None,
+            dbname: None,
+            query: DEFAULT_AUTH_QUERY.to_owned(),
+            scram_iterations: NonZeroU32::new(4096).expect("4096 is not zero"),
+        }
+    }
+}
+
+/// Method of client authentication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AuthMethod {
+    /// No authentication and any user name, for databases that force their user.
+    Any,
+    /// No authentication, but the user must be known.
+    Trust,
+    /// The client sends its password in cleartext.
+    Plain,
+    /// The client sends an md5 hash of its password; SCRAM is used for users whose stored secret is
+    /// a SCRAM secret.
+    Md5,
+    /// SCRAM-SHA-256, over TLS with channel binding if the client supports it.
+    #[serde(rename = "scram-sha-256")]
+    ScramSha256,
+    /// The client presents a TLS certificate whose common name is the user name.
+    Cert,
+    /// The method that `hba_file` selects for each connection.
+    Hba,
+}
+
+impl AuthMethod {
+    /// All methods, in the order in which the documentation lists them.
+    pub const ALL: [Self; 7] =
+        [Self::Any, Self::Trust, Self::Plain, Self::Md5, Self::ScramSha256, Self::Cert, Self::Hba];
+
+    /// Returns the keyword of this method in configuration files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Trust => "trust",
+            Self::Plain => "plain",
+            Self::Md5 => "md5",
+            Self::ScramSha256 => "scram-sha-256",
+            Self::Cert => "cert",
+            Self::Hba => "hba",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Generates the reference page of PgBouncer's keys from the tables of keys.
+
+use std::fmt::Write as _;
+
+use super::{
+    super::reference_page, DATABASE_KEYS, KEYS, KeyEffect, USER_KEYS, differences::difference,
+};
+
+const HEAD: &str = "\
+# Keys of pgbouncer.ini
+
+<!-- Generated from the tables of keys by `INSTA_UPDATE=always cargo test -p howdah-pool-config --lib page`. -->
+
+`howdah pool` accepts a `pgbouncer.ini` with every key that PgBouncer 1.25 documents. The tables show the key below
+`[pool]` in `howdah.toml` that each key sets; `howdah pool import` converts a whole file. A key without effect causes a
+warning at start, with file and line; a key that PgBouncer does not know is an error. Defaults are PgBouncer's.
+
+`%include` takes a name relative to the including file. `[peers]` has no effect: one process uses every core.
+
+## `[pgbouncer]`
+
+| key | in `pool` | difference |
+|---|---|---|
+";
+
+fn page() -> String {
+    let mut page = HEAD.to_owned();
+    for key in KEYS {
+        let _ = match key.effect {
+            KeyEffect::Sets(ours, _) => {
+                let text = difference(key.name).unwrap_or_default();
+                writeln!(page, "| `{}` | `{ours}` | {text} |", key.name)
+            }
+            KeyEffect::Ignored(why) => writeln!(page, "| `{}` | no effect | {why} |", key.name),
+        };
+    }
+    for (section, table, keys) in
+        [("databases", "databases.NAME", DATABASE_KEYS), ("users", "users.NAME", USER_KEYS)]
+    {
+        let _ = write!(page, "\n## `[{section}]`\n\n| key | in `{table}` |\n|---|---|\n");
+        for (key, ours) in keys {
+            let _ = writeln!(page, "| `{key}` | `{ours}` |");
+        }
+    }
+    page
+}
+
+#[test]
+fn page_matches_tables() {
+    reference_page::assert_up_to_date("pgbouncer-settings.md", &page());
+}
+
+#[test]
+fn every_target_key_is_in_reference() {
+    let reference = include_str!("../../../../docs/src/reference/pool.md");
+    let keys = KEYS.iter().filter_map(|key| match key.effect {
+        KeyEffect::Sets(ours, _) => Some(ours),
+        KeyEffect::Ignored(_) => None,
+    });
+    let own = DATABASE_KEYS.iter().chain(USER_KEYS).map(|(_, ours)| *ours);
+    for ours in keys.chain(own) {
+        let last = ours.rsplit('.').next().unwrap_or(ours);
+        assert!(reference.contains(&format!("`{last}`")), "{ours} is not explained");
+    }
+}

@@ -1,0 +1,89 @@
+//! The pooler without I/O: which client gets which server connection, when, and what goes over it.
+//!
+//! [`Core`] is the whole data path of one worker: bytes, time and logins go in, and requests to
+//! send, open and close come out through [`CoreIo`]. Each worker has a separate core. Workers share
+//! [`ConnectionLimit`]s, and a worker hands over an idle server when clients of another worker are
+//! starving for one. [`ClusterTopology`] decides, from the reports of health checks, which server
+//! of a cluster is the primary and which ones may be used.
+//!
+//! The crate opens no socket, reads no clock and no settings file: `howdah-pool` does. So all of it
+//! runs as dialogues in unit tests, and under seeded faults in the simulator (`sim`).
+//!
+//! # Cost
+//!
+//! A warm transaction whose request and reply each arrive in one piece costs one scan of message
+//! headers and one call of [`CoreIo::send`] in each direction. Both calls send directly from the
+//! receive buffer, without an allocation or a copy. An idle client has no buffer.
+
+mod admin;
+mod cancel;
+mod capture;
+mod client_handover;
+mod cluster;
+mod core;
+mod disconnect;
+mod fan_out;
+mod fan_out_plan;
+mod injected_fault;
+mod io;
+mod link;
+mod listen;
+mod login;
+mod member_selection;
+mod messages;
+mod mirror;
+mod notifications;
+mod pool_removal;
+mod prepared;
+mod refusal;
+mod report;
+mod rerouting;
+mod route;
+mod routing;
+mod server_check;
+mod server_opening;
+mod server_setup;
+mod session;
+mod shutdown;
+#[cfg(test)]
+mod sim;
+mod spec;
+mod state;
+mod suspension;
+#[cfg(test)]
+mod tests;
+mod time;
+mod timeouts;
+
+pub use self::{
+    client_handover::{ClientHandover, HandoverStatement},
+    cluster::{
+        AssignedRole, BalancingStrategy, CheckFindings, CheckSeq, ClusterMember, ClusterMembership,
+        ClusterSpec, ClusterState, ClusterTopology, HealthReport, MemberBan, MemberHealth,
+        MemberIndex, MemberReport, PrimaryConflict, ServerStatus, TargetRole, TimelineRegression,
+        TopologySettings, WriteTracker, end_of_wal,
+    },
+    core::Core,
+    io::{Backlog, CoreIo},
+    link::Transfer,
+    listen::channels::Channel,
+    login::{CancelSecret, ClientLogin, ServerFailure, ServerLogin},
+    mirror::target::{DropReason, Mirror, MirrorReport, MirrorResult, MirrorTarget},
+    prepared::statements::StatementRegistry,
+    refusal::ClientRefusal,
+    report::{
+        ClientPhase, ClientReport, CoreReport, PoolCounts, PoolReport, ServerPhase, ServerReport,
+    },
+    session::{connect_query::ConnectQuery, parameters::SessionParameter},
+    spec::{CheckQuery, PoolSpec, PoolTimeouts, PoolingMode, ReservePool, ResetQuery},
+    state::{
+        admin_state::AdminState,
+        client::worker_of_key,
+        ids::{ClientId, PeerId, PoolId, ServerId, WorkerId},
+        limits::{ConnectionLimit, Permits},
+        pool::WelcomeMessage,
+        pool_stats::{DurationHistogram, PoolStats, micros},
+    },
+    time::Time,
+};
+pub(crate) use self::{core::DeferredWork, injected_fault::InjectedFault};

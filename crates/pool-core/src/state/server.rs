@@ -1,0 +1,243 @@
+//! [`ServerConnection`]: all that the core knows about one server connection.
+
+use howdah_wire::{backend::TransactionStatus, startup::CancelKey};
+
+use crate::{
+    listen::channels::PendingActions,
+    messages::{
+        fast_path, frame_cursor::FrameCursor, outstanding::OutstandingRequests,
+        retry_buffer::RetryBuffer,
+    },
+    prepared::{
+        names::ServerStatements,
+        parse_settings::{
+            ParseSettingsChange, Uncertainty, change_of, is_parse_setting, skip_comments,
+        },
+    },
+    session::{
+        parameters::{ServerParameters, SessionParameter, TrackedParameters},
+        restore as restore_parameters,
+        restore::{ResettingPortal, SplicedQuery},
+        state::{SessionStateFlags, SetKind},
+        write_detection::WriteDetection,
+    },
+    state::{
+        ids::{ClientId, PoolId},
+        limits::Permits,
+    },
+    time::Time,
+};
+
+/// The current use of a server connection.
+///
+/// ```text
+/// Opening ──► Idle ◄──────► Linked
+///               ▲             │
+///               └─► Cleaning ◄┘
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerState {
+    /// The worker is connecting and logging in.
+    Opening,
+    /// The connection is in its pool, available to the next client.
+    Idle,
+    /// The connection is in use by a client.
+    Linked(ClientId),
+    /// The connection has no client: it is being reset after its last one, is being checked, or
+    /// waits until a CancelRequest has finished.
+    Cleaning,
+}
+
+/// A server connection, with all its state in the core.
+#[derive(Debug)]
+pub(crate) struct ServerConnection {
+    pub(crate) pool: PoolId,
+    pub(crate) state: ServerState,
+    /// Time at which the connection entered its current state; while linked, when the server last
+    /// started or finished work.
+    pub(crate) state_since: Time,
+    pub(crate) opened_at: Time,
+    /// The pool's epoch when the connection was opened. If the pool has another one, the connection
+    /// is closed when it becomes free.
+    pub(crate) epoch: u32,
+    pub(crate) input: FrameCursor,
+    pub(crate) outstanding: OutstandingRequests,
+    /// Transaction status from the last ReadyForQuery, or `Failed` if an error has followed in a
+    /// transaction.
+    pub(crate) status: TransactionStatus,
+    /// Whether messages of the extended protocol were sent, but nothing that ends their batch, such
+    /// as Sync.
+    pub(crate) has_open_batch: bool,
+    /// Whether a batch has failed and its Sync has not been sent yet: the server skips all messages
+    /// before the Sync.
+    pub(crate) is_skipping: bool,
+    /// Whether an unanswered request may deallocate prepared statements. Cleared at the first check
+    /// after all requests are answered.
+    pub(crate) may_deallocate: bool,
+    /// Whether the server waits for COPY data, and ignores Sync.
+    pub(crate) is_copying_in: bool,
+    /// Number of CancelRequests in flight to the server.
+    pub(crate) cancels_in_flight: u32,
+    pub(crate) cancel_key: Option<CancelKey>,
+    pub(crate) parameters: ServerParameters,
+    pub(crate) statements: ServerStatements,
+    /// Whether the reset query must run before the next client.
+    pub(crate) is_reset_due: bool,
+    /// Whether the check query is running on the connection.
+    pub(crate) is_in_check: bool,
+    /// Whether the connection has just passed a check, so that a waiting client gets it without
+    /// another one.
+    pub(crate) has_passed_check: bool,
+    /// Time at which the current transaction or request started.
+    pub(crate) work_started: Time,
+    /// The session state that must be reset before the next client.
+    pub(crate) session_state: SessionStateFlags,
+    /// The most severe SET that the client prepared or used by the extended protocol since the
+    /// connection was linked.
+    pub(crate) set_kind: SetKind,
+    /// The bytes of the last batch, in case it must be sent again.
+    pub(crate) retry_buffer: RetryBuffer,
+    /// The client's request in its original bytes, until the first byte of a reply arrives, in case
+    /// it is rerouted to another member. Empty if it cannot be rerouted.
+    pub(crate) unanswered_request: Vec<u8>,
+    /// The startup parameters that are reset by the client's last statement that changes
+    /// parameters.
+    pub(crate) parameters_to_restore: Vec<SessionParameter>,
+    pub(crate) is_restore_due: bool,
+    /// The query string, with inserted statements, that was sent in place of the client's.
+    pub(crate) spliced_query: Option<Box<SplicedQuery>>,
+    /// The LISTEN and UNLISTEN statements in the client's transaction.
+    pub(crate) pending_actions: Option<Box<PendingActions>>,
+    /// The portal of the client that resets parameters when it is executed.
+    pub(crate) resetting_portal: Option<Box<ResettingPortal>>,
+    /// Whether the pooler's own statements after a request (restored parameters, LISTEN markers)
+    /// may be in flight, so that later requests must wait.
+    pub(crate) has_restore_in_flight: bool,
+    /// The client's name for the statement that a DEALLOCATE in flight, sent by the extended
+    /// protocol, refers to.
+    pub(crate) deallocated_name: Option<Box<[u8]>>,
+    /// Whether the client's writes are tracked, and whether one was detected.
+    pub(crate) write_detection: WriteDetection,
+    /// Whether output for the server is unsent, because its socket does not accept more.
+    pub(crate) is_backlogged: bool,
+    /// Whether the worker has been told to stop reading from the server.
+    pub(crate) is_paused: bool,
+    /// The connection's permits of all limits that apply; they are released when it is closed.
+    pub(crate) permits: Permits,
+}
+
+impl ServerConnection {
+    pub(crate) fn opening(pool: PoolId, epoch: u32, permits: Permits, now: Time) -> Self {
+        Self {
+            pool,
+            state: ServerState::Opening,
+            state_since: now,
+            opened_at: now,
+            epoch,
+            input: FrameCursor::default(),
+            outstanding: OutstandingRequests::default(),
+            status: TransactionStatus::Idle,
+            has_open_batch: false,
+            is_skipping: false,
+            may_deallocate: false,
+            is_copying_in: false,
+            cancels_in_flight: 0,
+            cancel_key: None,
+            parameters: ServerParameters::default(),
+            statements: ServerStatements::default(),
+            is_reset_due: false,
+            is_in_check: false,
+            has_passed_check: false,
+            work_started: now,
+            session_state: SessionStateFlags::NONE,
+            set_kind: SetKind::NotSet,
+            retry_buffer: RetryBuffer::default(),
+            unanswered_request: Vec::new(),
+            parameters_to_restore: Vec::new(),
+            is_restore_due: false,
+            spliced_query: None,
+            pending_actions: None,
+            resetting_portal: None,
+            has_restore_in_flight: false,
+            deallocated_name: None,
+            write_detection: WriteDetection::Disabled,
+            is_backlogged: false,
+            is_paused: false,
+            permits,
+        }
+    }
+
+    /// Links the connection to a client, and clears the state of the previous link.
+    pub(crate) fn link(&mut self, client: ClientId, now: Time) {
+        self.state = ServerState::Linked(client);
+        self.state_since = now;
+        self.unanswered_request.clear();
+        self.statements.unnamed_is_ours = false;
+        self.set_kind = SetKind::NotSet;
+        self.parameters_to_restore.clear();
+        self.is_restore_due = false;
+        self.spliced_query = None;
+        self.pending_actions = None;
+        self.resetting_portal = None;
+        self.has_restore_in_flight = false;
+        self.deallocated_name = None;
+        self.parameters.parse_state.start_link();
+    }
+
+    /// Records which of the client's startup parameters a query string resets, if it changes any
+    /// parameters.
+    #[inline]
+    pub(crate) fn record_reset_parameters(&mut self, sql: &[u8], startup: &TrackedParameters) {
+        if !startup.list().is_empty()
+            && let Some(reset) = restore_parameters::parameters_reset_by(sql, startup.list())
+        {
+            self.parameters_to_restore = reset;
+        }
+    }
+
+    /// Records how a query string that is about to be sent changes the parse settings.
+    pub(crate) fn record_parse_settings_change(&mut self, sql: &[u8]) {
+        let uncertainty = self.parse_settings_uncertainty(sql, || Uncertainty::Unreported);
+        self.parameters.parse_state.record_change(uncertainty);
+    }
+
+    /// Returns the uncertainty about the parse settings after `sql` has run. `by_parameter` is
+    /// called if the name of the setting that it changes is a bound value.
+    pub(crate) fn parse_settings_uncertainty(
+        &self,
+        sql: &[u8],
+        by_parameter: impl FnOnce() -> Uncertainty,
+    ) -> Uncertainty {
+        let parameters = &self.parameters;
+        let uncertainty = match change_of(sql, |name| parameters.reports(name)) {
+            ParseSettingsChange::Known(uncertainty) => uncertainty,
+            ParseSettingsChange::ByParameter => by_parameter(),
+        };
+        if fast_path::is_non_transaction(skip_comments(sql)) {
+            return uncertainty;
+        }
+        // The text may end the transaction, and so undo an earlier change, or reset all parameters.
+        let earlier = parameters.parse_state.max_uncertainty();
+        if uncertainty == Uncertainty::Reported && parameters.has_unreported(is_parse_setting) {
+            Uncertainty::Unreported
+        } else {
+            uncertainty.max(earlier)
+        }
+    }
+
+    /// Marks the recorded parameters as due to be restored, after a SET or a reset of the last
+    /// batch has succeeded. Does nothing while later batches are outstanding.
+    pub(crate) fn mark_parameters_reset(&mut self) {
+        self.is_restore_due |=
+            !self.parameters_to_restore.is_empty() && self.outstanding.is_last_batch();
+    }
+
+    /// Whether all requests are answered and no transaction or batch is open, so that a client
+    /// could release the connection.
+    pub(crate) fn is_quiescent(&self) -> bool {
+        self.outstanding.is_empty()
+            && !self.has_open_batch
+            && !self.is_skipping
+            && self.status == TransactionStatus::Idle
+    }
+}
