@@ -9,7 +9,7 @@ use howdah_capture::live::CaptureBuffer;
 use howdah_wire::{Header, startup::CancelKey};
 
 use crate::{
-    CoreIo, InjectedFault, Transfer,
+    CoreIo, Transfer,
     login::{ClientLogin, ServerFailure, ServerLogin},
     messages::gather_buffer::GatherBuffer,
     mirror::target::{MirrorQueue, MirrorQueueId, MirrorTarget},
@@ -103,9 +103,6 @@ pub struct Core {
     /// Number of requests that were rerouted from servers that fail health checks, since the last
     /// [`Core::take_reads_rerouted`].
     pub(crate) reads_rerouted: u32,
-    /// The fault that a test has injected, to prove that the simulator detects it.
-    #[cfg(test)]
-    pub(crate) injected_fault: Option<InjectedFault>,
 }
 
 /// Work that is deferred to the end of the current call into the core; see `Core::run_deferred`.
@@ -154,8 +151,6 @@ impl Core {
             awaiting_fan_out: VecDeque::new(),
             starved_pools: Vec::new(),
             reads_rerouted: 0,
-            #[cfg(test)]
-            injected_fault: None,
         }
     }
 
@@ -390,18 +385,6 @@ impl Core {
     /// fail health checks.
     pub fn take_reads_rerouted(&mut self) -> u32 {
         std::mem::take(&mut self.reads_rerouted)
-    }
-
-    /// Whether a test has injected this fault; always `false` outside tests.
-    #[inline]
-    pub(crate) fn injects(&self, fault: InjectedFault) -> bool {
-        #[cfg(test)]
-        return self.injected_fault == Some(fault);
-        #[cfg(not(test))]
-        {
-            let _ = fault;
-            false
-        }
     }
 
     pub(crate) fn pool(&mut self, id: PoolId) -> &mut PoolState {

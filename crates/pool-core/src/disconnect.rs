@@ -8,7 +8,7 @@ use howdah_wire::{
     },
 };
 
-use super::{Core, InjectedFault, server_setup};
+use super::{Core, server_setup};
 use crate::{
     CoreIo,
     messages::{
@@ -92,7 +92,6 @@ impl Core {
     /// Takes the next step of cleaning a server. The steps are: end a COPY, end the batch, wait for
     /// outstanding replies, roll back, reset session state, return the server to its pool.
     pub(super) fn continue_cleaning(&mut self, id: ServerId, io: &mut dyn CoreIo) {
-        let skips_reset = self.injects(InjectedFault::DirtyReuse);
         let Some(server) = self.servers.get_mut(id) else { return };
         if server.state != ServerState::Cleaning {
             return;
@@ -122,7 +121,7 @@ impl Core {
             && let Some(reset) = pool.and_then(reset_query)
         {
             (reset, true)
-        } else if server.session_state.is_none() || skips_reset {
+        } else if server.session_state.is_none() {
             return self.return_to_pool(id, io);
         } else {
             (server_setup::take_reset_query(server), true)

@@ -24,7 +24,6 @@ mod core;
 mod disconnect;
 mod fan_out;
 mod fan_out_plan;
-mod injected_fault;
 mod io;
 mod link;
 mod listen;
@@ -55,6 +54,7 @@ mod tests;
 mod time;
 mod timeouts;
 
+pub(crate) use self::core::DeferredWork;
 pub use self::{
     client_handover::{ClientHandover, HandoverStatement},
     cluster::{
@@ -86,4 +86,3 @@ pub use self::{
     },
     time::Time,
 };
-pub(crate) use self::{core::DeferredWork, injected_fault::InjectedFault};

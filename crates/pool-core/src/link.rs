@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use howdah_wire::backend::encode;
 
-use super::{Core, InjectedFault, server_opening::SERVER_REQUEST_INTERVAL, server_setup};
+use super::{Core, server_opening::SERVER_REQUEST_INTERVAL, server_setup};
 use crate::{
     CoreIo, TargetRole,
     login::ServerLogin,
@@ -235,9 +235,8 @@ impl Core {
     /// the database was removed, disconnects the client instead. For a server that is being
     /// cleaned, takes the next step.
     pub(super) fn release_if_quiescent(&mut self, server_id: ServerId, io: &mut dyn CoreIo) {
-        let ignores_replies = self.injects(InjectedFault::CrossTalk);
         let Some(server) = self.servers.get_mut(server_id) else { return };
-        if !server.is_quiescent() && (!ignores_replies || server.has_open_batch) {
+        if !server.is_quiescent() {
             return;
         }
         match server.state {
@@ -287,7 +286,7 @@ impl Core {
                     // must still be read.
                     self.update_pause(PeerId::Server(server_id), io);
                 }
-                if ignores_replies || is_clean {
+                if is_clean {
                     self.return_to_pool(server_id, io);
                 } else {
                     self.continue_cleaning(server_id, io);
@@ -302,12 +301,11 @@ impl Core {
     /// another worker. Closes the server instead if it must not be used again, and keeps it while a
     /// CancelRequest to it is in flight.
     pub(super) fn return_to_pool(&mut self, id: ServerId, io: &mut dyn CoreIo) {
-        let ignores_cancels = self.injects(InjectedFault::StrayCancel);
         let Some(server) = self.servers.get_mut(id) else { return };
         server.state_since = self.now;
         // The CancelRequest may still arrive, and would cancel the next client's statement. The
         // release continues in `finish_cancel`.
-        if server.cancels_in_flight > 0 && !ignores_cancels {
+        if server.cancels_in_flight > 0 {
             server.state = ServerState::Cleaning;
             return;
         }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Core, InjectedFault};
+use super::Core;
 use crate::{
     CoreIo, TargetRole,
     cluster::{MemberChoice, MemberIndex, MemberRequest},
@@ -141,9 +141,6 @@ impl Core {
         role: TargetRole,
         shard: Option<u32>,
     ) -> PoolId {
-        let role =
-            if self.injects(InjectedFault::WriteToAnyMember) { TargetRole::Any } else { role };
-        let shard = if self.injects(InjectedFault::WrongShard) { None } else { shard };
         let pool = self.pools[owner.index()].as_mut();
         if let Some(balancers) = pool.and_then(|pool| pool.balancers.as_mut())
             && let Some(pool) = balancers.choose_fast(role, shard)
@@ -334,17 +331,13 @@ impl Core {
     /// unresponsive members: as with any lost connection, it is unknown whether the last
     /// requests were executed, so the clients get an error and nothing is sent again.
     fn fence_members(&mut self, owner: PoolId, io: &mut dyn CoreIo) {
-        let keeps_fenced = self.injects(InjectedFault::Unfenced);
-        let keeps_unresponsive = self.injects(InjectedFault::UnresponsiveKept);
         for pool in self.cluster_pools(owner) {
             let Some(state) = &self.pools[pool.index()] else { continue };
             let Some(member) = state.spec.member.as_ref().filter(|_| state.servers > 0) else {
                 continue;
             };
             let refusal = match () {
-                () if keeps_fenced => continue,
                 () if member.state.is_fenced() => ClientRefusal::Fenced,
-                () if keeps_unresponsive => continue,
                 () if member.state.is_unresponsive() => ClientRefusal::ServerUnresponsive,
                 () => continue,
             };

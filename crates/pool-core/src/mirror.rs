@@ -141,31 +141,6 @@ impl Core {
         self.observes_clients = self.capture.is_some() || self.mirrored_clients > 0;
     }
 
-    /// Returns the client that a queue belongs to, if it is still connected. Used only by injected
-    /// faults.
-    #[cold]
-    pub(super) fn mirrored_client(&self, queue: MirrorQueueId) -> Option<ClientId> {
-        let is_its = |client: &ClientConnection| match &client.kind {
-            ClientKind::Mirrored(mirrored) => mirrored.queues.contains(&queue),
-            _ => false,
-        };
-        let all = (0..self.clients.slots()).filter_map(|index| self.clients.occupant(index));
-        all.into_iter().find(|(_, client)| is_its(client)).map(|(id, _)| id)
-    }
-
-    /// Whether transactions of a client wait for a mirror or run there. Used only by injected
-    /// faults.
-    #[cold]
-    pub(super) fn has_pending_mirror_work(&self, id: ClientId) -> bool {
-        let Some(ClientKind::Mirrored(mirrored)) = self.clients.get(id).map(|client| &client.kind)
-        else {
-            return false;
-        };
-        let queues = mirrored.queues.iter().filter_map(|queue| self.mirror_queues.get(*queue));
-        let is_behind = |queue: &MirrorQueue| queue.running.is_some() || !queue.waiting.is_empty();
-        queues.into_iter().any(is_behind)
-    }
-
     /// Called when a client or a mirror client is removed: closes the client's queues, or returns
     /// the mirror client's prepared statements to its queue.
     pub(super) fn stop_mirroring(&mut self, client: &mut ClientConnection) {

@@ -20,7 +20,7 @@
 use howdah_route::{PinScope, RouteSession};
 use howdah_wire::{Frame, Frontend, backend::TransactionStatus};
 
-use super::{Core, InjectedFault, member_selection::member_request};
+use super::{Core, member_selection::member_request};
 use crate::{
     CoreIo,
     messages::outstanding::{PreviousUnnamed, RollbackAction},
@@ -150,11 +150,7 @@ impl Core {
                 && server.pending_actions.is_none();
         let is_fully_sent =
             client.input_hold == InputHold::None && client.input.buffered.is_empty();
-        is_unsent
-            || is_only_request
-                && is_fully_sent
-                && (self.is_read_only_request(id, server_id)
-                    || self.injects(InjectedFault::WritesRerouted))
+        is_unsent || is_only_request && is_fully_sent && self.is_read_only_request(id, server_id)
     }
 
     /// Whether a member other than that of `pool` is suitable for a client.
@@ -208,7 +204,12 @@ impl Core {
 
     /// Withdraws a client's request and dispatches it as if it had just arrived. The request is
     /// cancelled on the old server connection, which is closed afterwards.
-    fn reroute_request(&mut self, id: ClientId, server_id: ServerId, io: &mut dyn CoreIo) {
+    pub(super) fn reroute_request(
+        &mut self,
+        id: ClientId,
+        server_id: ServerId,
+        io: &mut dyn CoreIo,
+    ) {
         self.request_cancel(server_id, io);
         let (Some(client), Some(server)) =
             (self.clients.get_mut(id), self.servers.get_mut(server_id))

@@ -15,7 +15,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Core, InjectedFault};
+use super::Core;
 use crate::{
     ConnectionLimit, CoreIo,
     login::ServerFailure,
@@ -147,9 +147,6 @@ impl Core {
     /// idle server, or from the reserve.
     fn acquire_permits(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) -> Option<Permits> {
         let spec = Arc::clone(&self.pool(pool_id).spec);
-        if self.injects(InjectedFault::LimitBreach) {
-            return Permits::try_acquire(&Arc::default());
-        }
         let permits = Permits::try_acquire(&spec.server_limits);
         if permits.is_some() {
             return permits;
@@ -276,10 +273,9 @@ impl Core {
     /// wait as long as [`crate::PoolTimeouts::query_wait`] allows, unless no login can succeed
     /// before an administrator intervenes.
     fn refuse_for_failure(&mut self, pool: PoolId, failure: &ServerFailure, io: &mut dyn CoreIo) {
-        let refuses_all = self.injects(InjectedFault::LoginFailureRefusesAll);
         let logging_in = std::mem::take(&mut self.pool(pool).awaiting_welcome);
         let mut refused = std::mem::take(&mut self.pool(pool).waiting);
-        if failure.is_transient() && !refuses_all {
+        if failure.is_transient() {
             // Mirror clients and sub-requests do not wait for the next attempt.
             let waits =
                 |id: &ClientId| self.clients.get(*id).is_some_and(ClientConnection::is_external);

@@ -10,7 +10,7 @@ use howdah_wire::{
 };
 
 use crate::{
-    Core, CoreIo, InjectedFault,
+    Core, CoreIo,
     fan_out::active::FanOutRequest,
     messages::{
         frame_cursor::{BodyHandling, FrameCursor, body_length, header_at},
@@ -19,7 +19,7 @@ use crate::{
         request::{LinkedHandler, deallocate, deallocated_name},
         rewrite::{PartialMessage, RewriteResult, Rewriter},
     },
-    prepared::{parse_settings::Uncertainty, statements::StatementRegistry},
+    prepared::statements::StatementRegistry,
     refusal::ClientRefusal,
     route::{Dispatch, RoutingContext, refuse_batch, refuse_query, write_command_reply},
     routing::BatchOwner,
@@ -63,10 +63,8 @@ impl Core {
         {
             pool.stats.client_bytes += bytes.len() as u64;
         }
-        let is_blocked =
-            self.injects(InjectedFault::MirrorBlocksClient) && self.has_pending_mirror_work(id);
         while let Some(client) = self.clients.get_mut(id) {
-            if client.must_buffer_input() || is_blocked {
+            if client.must_buffer_input() {
                 client.input.buffer(bytes);
                 if client.fan_out.is_some() {
                     self.update_pause(PeerId::Client(id), io);
@@ -194,7 +192,6 @@ impl Core {
 
     /// Processes the messages in `input` from `at` on, until the core must act; advances `at`.
     fn process_messages(&mut self, id: ClientId, input: &[u8], at: &mut usize) -> StopReason {
-        let ignores_parse_settings = self.injects(InjectedFault::ForeignLiterals);
         let Some(client) = self.clients.get_mut(id) else { return StopReason::Terminate };
         client.input.is_collecting_batch = false;
         let to_client = &mut self.to_client;
@@ -224,11 +221,6 @@ impl Core {
         let to_server = &mut self.to_server;
         let statements_max = if is_shared { spec.statements_per_server as usize } else { 0 };
         let multiplexes_listen = is_shared && spec.listen_bytes.is_some();
-        if ignores_parse_settings {
-            let none = statements.parse_settings(&Default::default());
-            server.parameters.parse_state.uncertainty = Uncertainty::None;
-            server.parameters.parse_state.set_current(none);
-        }
         let rewriter = Rewriter {
             client,
             server,

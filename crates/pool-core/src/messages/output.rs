@@ -2,7 +2,7 @@
 //! paused.
 
 use crate::{
-    Backlog, Core, CoreIo, InjectedFault,
+    Backlog, Core, CoreIo,
     state::{
         client::ClientKind,
         ids::{ClientId, PeerId, ServerId},
@@ -34,7 +34,7 @@ impl Core {
 
     /// Sends the gathered bytes to a client without capturing them, because they already were.
     /// Replies for a sub-request are merged, and those for a mirror are discarded.
-    pub(crate) fn relay_to_client(&mut self, mut id: ClientId, input: &[u8], io: &mut dyn CoreIo) {
+    pub(crate) fn relay_to_client(&mut self, id: ClientId, input: &[u8], io: &mut dyn CoreIo) {
         match self.clients.get(id).map(|client| &client.kind) {
             Some(ClientKind::SubRequest(sub_request)) => {
                 let sub_request = *sub_request;
@@ -42,11 +42,7 @@ impl Core {
             }
             Some(ClientKind::MirrorClient(mirror_client)) => {
                 let queue = mirror_client.queue;
-                let leaks_replies = self.injects(InjectedFault::MirrorReplies);
-                match leaks_replies.then(|| self.mirrored_client(queue)).flatten() {
-                    Some(client) => id = client,
-                    None => return self.mirror_client_received(queue),
-                }
+                return self.mirror_client_received(queue);
             }
             Some(ClientKind::Plain | ClientKind::Mirrored(_)) | None => {}
         }

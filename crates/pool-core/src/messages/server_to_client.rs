@@ -4,7 +4,7 @@
 use howdah_wire::{Backend, Header};
 
 use crate::{
-    Core, CoreIo, InjectedFault,
+    Core, CoreIo,
     messages::{
         frame_cursor::{BodyHandling, FrameCursor, body_length, header_at},
         gather_buffer::GatherBuffer,
@@ -88,7 +88,6 @@ impl Core {
 
     /// Processes as many bytes of `input` as possible, and returns their number.
     fn process_replies(&mut self, id: ServerId, input: &[u8], io: &mut dyn CoreIo) -> usize {
-        let duplicates_replies = self.injects(InjectedFault::DoubleReply);
         let Some(server) = self.servers.get_mut(id) else { return input.len() };
         // Once the first byte of a reply has arrived, the request cannot be rerouted.
         server.unanswered_request.clear();
@@ -120,12 +119,6 @@ impl Core {
             now,
             capture,
         };
-        if duplicates_replies
-            && let Some(entry) = handler.server.outstanding.front()
-            && let Some(reply) = entry.kind.local_reply()
-        {
-            self.to_client.push_with(|buf| buf.extend_from_slice(&reply));
-        }
         let end =
             read_replies(&mut handler, &mut self.to_client, self.body_bytes_max, input, &mut at);
         if linked.is_some() && handler.server.outstanding.is_empty() {

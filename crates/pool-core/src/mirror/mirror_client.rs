@@ -6,7 +6,7 @@ use howdah_wire::{Frame, Frontend};
 
 use super::{super::Core, commands::after_first_string, is_idle};
 use crate::{
-    CoreIo, DeferredWork, InjectedFault,
+    CoreIo, DeferredWork,
     login::{CancelSecret, ClientLogin},
     mirror::target::{
         BufferedTransaction, DropReason, MirrorClient, MirrorQueueId, MirrorResult,
@@ -50,26 +50,13 @@ impl Core {
                     return;
                 }
                 if !self.start_mirror_client(id, io) {
-                    if self.injects(InjectedFault::MirrorBlocksClient)
-                        && let Some(client) = self.mirrored_client(id)
-                    {
-                        self.process_buffered(client, io);
-                    }
                     return;
                 }
                 continue;
             };
             let mirror_client = running.client;
             match self.clients.get(mirror_client) {
-                None => {
-                    self.abort_mirror_client(id);
-                    if self.injects(InjectedFault::MirrorFailurePropagates)
-                        && let Some(client) = self.mirrored_client(id)
-                        && self.clients.get(client).is_some_and(is_idle)
-                    {
-                        self.refuse(client, &ClientRefusal::ServerLost, io);
-                    }
-                }
+                None => self.abort_mirror_client(id),
                 Some(client) if is_idle(client) => self.finish_mirror_client(id, mirror_client),
                 Some(client) if self.has_unfinished_work(client) => {
                     self.finish_mirror_client(id, mirror_client);

@@ -23,11 +23,16 @@ use self::{
     network::SimLink,
     shards::SimShards,
 };
-use super::{backend::SimBackend, random::SimRandom, script::SimClient};
+use super::{
+    backend::SimBackend,
+    faults::{self, InjectedFault},
+    random::SimRandom,
+    script::SimClient,
+};
 use crate::{
-    CheckQuery, ClientId, ConnectionLimit, Core, InjectedFault, MirrorReport, PeerId, PoolId,
-    PoolSpec, PoolingMode, ReservePool, ResetQuery, ServerId, StatementRegistry, TargetRole, Time,
-    Transfer, WorkerId, cluster::HealthReport,
+    CheckQuery, ClientId, ConnectionLimit, Core, MirrorReport, PeerId, PoolId, PoolSpec,
+    PoolingMode, ReservePool, ResetQuery, ServerId, StatementRegistry, TargetRole, Time, Transfer,
+    WorkerId, cluster::HealthReport,
 };
 
 const MS: u64 = 1_000_000;
@@ -42,6 +47,8 @@ enum SimEvent {
     Closed(SimPeer),
     ToClient(usize, Vec<u8>),
     ClientClosed(usize),
+    /// A planted bug stops delaying a client's input, unless it must be delayed further.
+    Unblock(SimPeer),
     ToBackend(usize, Vec<u8>),
     LoggedIn(usize, bool),
     Wake(usize),
@@ -108,6 +115,8 @@ pub(super) struct Simulation {
     /// The client on whose behalf the core is being called.
     current_client: Option<u32>,
     has_faults: bool,
+    /// The planted bug, in a simulation that must fail.
+    fault: Option<InjectedFault>,
     /// Whether tables change under prepared statements.
     has_schema_changes: bool,
     is_traced: bool,
@@ -120,7 +129,7 @@ pub(super) struct Simulation {
 }
 
 impl Simulation {
-    pub(super) fn new(seed: u64, mutant: Option<InjectedFault>) -> Self {
+    pub(super) fn new(seed: u64, fault: Option<InjectedFault>) -> Self {
         let mut random = SimRandom::new(seed);
         let mut specs: Vec<_> =
             (0..1 + random.below(2)).map(|_| random_spec(&mut random)).collect();
@@ -166,9 +175,9 @@ impl Simulation {
                     });
                     spec.server_limits =
                         [Arc::clone(&spec.server_limits[0]), Arc::clone(&all)].into();
+                    faults::alter_spec(fault, &mut spec);
                     core.set_pool(pool, Arc::new(spec));
                 }
-                core.injected_fault = mutant;
                 let random = SimRandom::new(seed ^ u64::from(number) << 32);
                 let (commands, paused, slow) = (Vec::new(), HashSet::new(), HashSet::new());
                 let io = SimIo { commands, paused, backlogged: slow, random, backlog_percent };
@@ -191,6 +200,7 @@ impl Simulation {
             executed_once: HashMap::new(),
             current_client: None,
             has_faults,
+            fault,
             has_schema_changes,
             is_traced: std::env::var_os("HOWDAH_POOL_SEED").is_some(),
             cluster: hosts,
@@ -362,6 +372,12 @@ impl Simulation {
                 }
             }
             SimEvent::ClientClosed(client) => self.clients[client].1.is_closed = true,
+            SimEvent::Unblock(end) => {
+                let delayed = std::mem::take(&mut self.link(end).inbox);
+                for bytes in delayed {
+                    self.schedule(self.now, SimEvent::ToCore(end, bytes));
+                }
+            }
             SimEvent::ToBackend(backend, bytes) => {
                 let link = &self.backends[backend].1;
                 if !link.is_closed && self.mirror_behavior(link.pool) != Some(MirrorBehavior::Hangs)
@@ -444,7 +460,9 @@ impl Simulation {
                 self.apply_check_result(host, suspicions, report);
             }
             SimEvent::ClustersChanged(worker) => {
-                self.call(worker, |core, now, io| core.cluster_state_changed(now, io));
+                if !faults::hides_cluster_changes(self.fault, &mut self.workers[worker].core) {
+                    self.call(worker, |core, now, io| core.cluster_state_changed(now, io));
+                }
             }
             SimEvent::FailPrimary => self.fail_primary(),
             SimEvent::StartHost(host) => self.start_host(host),

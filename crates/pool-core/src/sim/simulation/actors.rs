@@ -3,7 +3,9 @@
 use howdah_wire::startup::{CancelKey, ProtocolVersion};
 
 use super::{AT_LOGIN, MS, SimEvent, SimPeer, Simulation};
-use crate::{CancelSecret, ClientLogin, PeerId, ServerFailure, ServerLogin, SessionParameter};
+use crate::{
+    CancelSecret, ClientLogin, PeerId, ServerFailure, ServerLogin, SessionParameter, sim::faults,
+};
 
 impl Simulation {
     pub(super) fn connect(&mut self, client: usize) {
@@ -97,7 +99,11 @@ impl Simulation {
             let starts = is_there && self.random.percent(50);
             let sqlstate = if starts { *b"57P03" } else { *b"08006" };
             let failure = ServerFailure { sqlstate, message: "starting up".to_owned() };
-            self.call(worker, |core, now, io| core.server_failed(id, failure, now, io));
+            let (fault, pool) = (self.fault, self.backends[backend].1.pool);
+            self.call(worker, |core, now, io| {
+                core.server_failed(id, failure, now, io);
+                faults::after_failed_login(fault, core, pool, io);
+            });
         }
     }
 }

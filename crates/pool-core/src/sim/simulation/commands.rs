@@ -4,7 +4,10 @@ use super::{
     AT_LOGIN, MS, SimEvent, SimPeer, SimWorker, Simulation, io::IoCommand, mirror::MirrorBehavior,
     network::SimLink,
 };
-use crate::{Core, CoreIo, PeerId, Time, WorkerId, sim::backend::SimBackend};
+use crate::{
+    Core, CoreIo, PeerId, Time, WorkerId,
+    sim::{backend::SimBackend, faults},
+};
 
 impl Simulation {
     /// Calls a core, then applies its commands.
@@ -14,8 +17,9 @@ impl Simulation {
         call: impl FnOnce(&mut Core, Time, &mut dyn CoreIo) -> T,
     ) -> T {
         let now = Time(self.now);
-        let SimWorker { core, io: wire, .. } = &mut self.workers[worker];
-        let result = call(core, now, wire);
+        let SimWorker { core, io, .. } = &mut self.workers[worker];
+        faults::before_event(self.fault, core, now, io);
+        let result = call(core, now, io);
         for command in std::mem::take(&mut self.workers[worker].io.commands) {
             self.apply(worker, command);
         }

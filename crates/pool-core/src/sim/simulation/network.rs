@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{MS, SimEvent, SimPeer, SimWorker, Simulation};
-use crate::{PeerId, PoolId};
+use crate::{PeerId, PoolId, sim::faults};
 
 /// A simulated network connection between the pooler and a client or server.
 pub(super) struct SimLink {
@@ -93,13 +93,23 @@ impl Simulation {
             }
             return;
         };
+        if let PeerId::Client(id) = peer
+            && faults::blocks_client(self.fault, &self.workers[worker].core, id)
+        {
+            self.link(end).inbox.push_back(bytes);
+            return self.schedule(self.now + MS, SimEvent::Unblock(end));
+        }
         if self.workers[worker].io.paused.contains(&peer) || !self.link(end).inbox.is_empty() {
             return self.link(end).inbox.push_back(bytes);
         }
         self.current_client = self.client_of(worker, peer);
+        let fault = self.fault;
         self.call(worker, |core, now, io| match peer {
             PeerId::Client(id) => core.client_bytes(id, &bytes, now, io),
-            PeerId::Server(id) => core.server_bytes(id, &bytes, now, io),
+            PeerId::Server(id) => {
+                faults::before_server_bytes(fault, core, id, &bytes, io);
+                core.server_bytes(id, &bytes, now, io);
+            }
         });
         self.current_client = None;
     }
@@ -124,11 +134,16 @@ impl Simulation {
         if let SimPeer::Client(client) = end {
             self.current_client = Some(self.clients[client].0.number);
         }
+        let fault = self.fault;
         // The ID remains in `peers` until the call has returned, so that commands for it are still
         // applied.
         self.call(worker, |core, now, io| match peer {
             PeerId::Client(id) => core.client_closed(id, now, io),
-            PeerId::Server(id) => core.server_closed(id, now, io),
+            PeerId::Server(id) => {
+                let idle_client = faults::client_of_failed_mirror(fault, core, id);
+                core.server_closed(id, now, io);
+                faults::disconnect(core, idle_client, io);
+            }
         });
         self.current_client = None;
         self.workers[worker].peers.remove(&peer);

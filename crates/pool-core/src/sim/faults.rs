@@ -1,0 +1,340 @@
+//! Bugs that tests plant, to prove that the simulator detects them.
+//!
+//! The core contains none of them. Between two events, the functions here change what the core
+//! believes, or do what a core with the bug would do. Only they, and few helpers of the simulation,
+//! depend on the core's internals.
+
+use std::{io::IoSlice, sync::Arc};
+
+use crate::{
+    ClientId, ClientRefusal, ConnectionLimit, Core, CoreIo, PeerId, PoolId, PoolSpec, ServerId,
+    TargetRole, Time,
+    messages::outstanding::RequestKind,
+    prepared::parse_settings::Uncertainty,
+    session::state::SessionStateFlags,
+    state::{
+        client::{ClientConnection, ClientKind, ClientState, InputHold},
+        server::{ServerConnection, ServerState},
+    },
+};
+
+/// A planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InjectedFault {
+    /// A server is assigned to another client while replies are still outstanding.
+    CrossTalk,
+    /// A released server is given to another client without resetting its session state.
+    DirtyReuse,
+    /// A server is assigned to another client while a CancelRequest to it is in flight.
+    StrayCancel,
+    /// Replies to Parse and Close that the pooler itself generates are sent twice.
+    DoubleReply,
+    /// Clients share statements that were parsed under different settings.
+    ForeignLiterals,
+    /// Servers are opened although a connection limit is reached.
+    LimitBreach,
+    /// Requests for the primary go to an arbitrary member.
+    WriteToAnyMember,
+    /// Connections to a replaced primary stay in use.
+    Unfenced,
+    /// Connections to unresponsive members stay in use.
+    UnresponsiveKept,
+    /// A request that waits for one shard is sent to another one.
+    WrongShard,
+    /// Replies of a mirror are sent to the client.
+    MirrorReplies,
+    /// An idle client is disconnected when its mirror fails.
+    MirrorFailurePropagates,
+    /// A client waits until its mirror has caught up.
+    MirrorBlocksClient,
+    /// A failed server login disconnects all clients that wait for a server.
+    LoginFailureRefusesAll,
+    /// Writes are rerouted like reads.
+    WritesRerouted,
+}
+
+impl InjectedFault {
+    pub(super) const ALL: [Self; 15] = [
+        Self::CrossTalk,
+        Self::DirtyReuse,
+        Self::StrayCancel,
+        Self::DoubleReply,
+        Self::ForeignLiterals,
+        Self::LimitBreach,
+        Self::WriteToAnyMember,
+        Self::Unfenced,
+        Self::UnresponsiveKept,
+        Self::WrongShard,
+        Self::MirrorReplies,
+        Self::MirrorFailurePropagates,
+        Self::MirrorBlocksClient,
+        Self::LoginFailureRefusesAll,
+        Self::WritesRerouted,
+    ];
+
+    /// Whether the bug is the likely cause of a violation that a simulation has found.
+    pub(super) fn explains(self, violation: &str) -> bool {
+        let parts: &[&str] = match self {
+            Self::CrossTalk => &["received", "expected"],
+            Self::DirtyReuse => &["finds", "of Some"],
+            Self::StrayCancel => &["a cancel of", "hit a statement of"],
+            Self::DoubleReply => &["received", "\\x00\\x00\\x00\\x04, expected"],
+            Self::ForeignLiterals => &["received", "safe_encoding"],
+            Self::LimitBreach => &["the limit is"],
+            Self::WriteToAnyMember => &["requires the primary"],
+            Self::Unfenced => &["which was replaced"],
+            Self::UnresponsiveKept => &["is still in use", "is unresponsive"],
+            Self::WrongShard => &["runs on shard"],
+            Self::MirrorReplies => &["received", "expected"],
+            Self::MirrorFailurePropagates => &["was disconnected without a failure"],
+            Self::MirrorBlocksClient => &["awaits", "forever"],
+            Self::LoginFailureRefusesAll => &["was disconnected because a login failed"],
+            Self::WritesRerouted => &["is run by", "and by"],
+        };
+        parts.iter().all(|part| violation.contains(part))
+    }
+}
+
+/// Changes the settings of a pool that the core is about to get.
+pub(super) fn alter_spec(fault: Option<InjectedFault>, spec: &mut PoolSpec) {
+    if fault == Some(InjectedFault::LimitBreach) {
+        spec.server_limits = [ConnectionLimit::new(1000)].into();
+    }
+}
+
+/// Changes what a core believes before it handles an event of any kind.
+pub(super) fn before_event(
+    fault: Option<InjectedFault>,
+    core: &mut Core,
+    now: Time,
+    io: &mut dyn CoreIo,
+) {
+    let Some(fault) = fault else { return };
+    match fault {
+        InjectedFault::CrossTalk => assign_busy_servers(core, now, io),
+        InjectedFault::DirtyReuse => {
+            for id in servers(core) {
+                server(core, id).session_state = SessionStateFlags::NONE;
+            }
+        }
+        InjectedFault::StrayCancel => {
+            for id in servers(core) {
+                server(core, id).cancels_in_flight = 0;
+            }
+        }
+        InjectedFault::ForeignLiterals => {
+            let settings = core.statements.parse_settings(&Default::default());
+            for id in servers(core) {
+                let state = &mut server(core, id).parameters.parse_state;
+                state.uncertainty = Uncertainty::None;
+                state.set_current(Arc::clone(&settings));
+            }
+        }
+        InjectedFault::WriteToAnyMember => {
+            for id in clients(core) {
+                let client = client(core, id);
+                client.role = TargetRole::Any;
+                client.requested_role = Some(TargetRole::Any.into());
+            }
+        }
+        InjectedFault::Unfenced | InjectedFault::UnresponsiveKept => {
+            hides_cluster_changes(Some(fault), core);
+        }
+        InjectedFault::WrongShard => swap_queues_of_shards(core),
+        InjectedFault::WritesRerouted => reroute_writes(core, io),
+        _ => {}
+    }
+}
+
+/// Changes what a core believes before it gets bytes of a server, or sends bytes in its place.
+pub(super) fn before_server_bytes(
+    fault: Option<InjectedFault>,
+    core: &mut Core,
+    id: ServerId,
+    bytes: &[u8],
+    io: &mut dyn CoreIo,
+) {
+    let Some(client) = core.linked_client(id) else { return };
+    match fault {
+        Some(InjectedFault::DoubleReply) => {
+            let front = server(core, id).outstanding.front().map(|request| &request.kind);
+            if let Some(reply) = front.and_then(RequestKind::local_reply) {
+                core.to_client.push_with(|buf| buf.extend_from_slice(&reply));
+            }
+        }
+        Some(InjectedFault::MirrorReplies) => {
+            if let Some(client) = mirrored_client(core, client) {
+                let _ = io.send(PeerId::Client(client), &[IoSlice::new(bytes)]);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether the core ignores that its clusters have changed. It then believes that it has handled
+/// the change already.
+pub(super) fn hides_cluster_changes(fault: Option<InjectedFault>, core: &mut Core) -> bool {
+    let is_hidden = |spec: &PoolSpec| {
+        spec.member.as_ref().is_some_and(|member| match fault {
+            Some(InjectedFault::Unfenced) => member.state.is_fenced(),
+            Some(InjectedFault::UnresponsiveKept) => member.state.is_unresponsive(),
+            _ => false,
+        })
+    };
+    let is_hidden = core.pools.iter().flatten().any(|pool| is_hidden(&pool.spec));
+    if is_hidden {
+        for balancers in core.pools.iter_mut().flatten().filter_map(|pool| pool.balancers.as_mut())
+        {
+            balancers.refresh();
+        }
+    }
+    is_hidden
+}
+
+/// Whether a client's input is not passed to the core yet, because the client's mirror has work.
+pub(super) fn blocks_client(fault: Option<InjectedFault>, core: &Core, id: ClientId) -> bool {
+    let Some(ClientKind::Mirrored(mirrored)) = core.clients.get(id).map(|client| &client.kind)
+    else {
+        return false;
+    };
+    let mut queues = mirrored.queues.iter().filter_map(|queue| core.mirror_queues.get(*queue));
+    fault == Some(InjectedFault::MirrorBlocksClient)
+        && queues.any(|queue| queue.running.is_some() || !queue.waiting.is_empty())
+}
+
+/// Returns the client to disconnect because the server that closes its connection runs a
+/// transaction of the client on a mirror.
+pub(super) fn client_of_failed_mirror(
+    fault: Option<InjectedFault>,
+    core: &mut Core,
+    id: ServerId,
+) -> Option<ClientId> {
+    let mirror_client =
+        core.linked_client(id).filter(|_| fault == Some(InjectedFault::MirrorFailurePropagates))?;
+    let id = mirrored_client(core, mirror_client)?;
+    let client = client(core, id);
+    (client.state == ClientState::Idle && !client.has_unprocessed_input()).then_some(id)
+}
+
+/// Disconnects a client as if its server were lost.
+pub(super) fn disconnect(core: &mut Core, client: Option<ClientId>, io: &mut dyn CoreIo) {
+    if let Some(client) = client {
+        core.refuse(client, &ClientRefusal::ServerLost, io);
+        core.run_deferred(io);
+    }
+}
+
+/// Disconnects all waiting clients of a pool without servers, after a login has failed.
+pub(super) fn after_failed_login(
+    fault: Option<InjectedFault>,
+    core: &mut Core,
+    pool: PoolId,
+    io: &mut dyn CoreIo,
+) {
+    if fault != Some(InjectedFault::LoginFailureRefusesAll) || core.pool(pool).servers > 0 {
+        return;
+    }
+    let message = "starting up".to_owned();
+    let refusal = ClientRefusal::ServerSetup { sqlstate: *b"57P03", message };
+    for client in std::mem::take(&mut core.pool(pool).waiting) {
+        core.refuse(client, &refusal, io);
+    }
+    core.run_deferred(io);
+}
+
+/// Assigns servers with outstanding replies to waiting clients.
+fn assign_busy_servers(core: &mut Core, now: Time, io: &mut dyn CoreIo) {
+    for id in servers(core) {
+        let Some(client_id) = core.linked_client(id) else { continue };
+        let server = server(core, id);
+        if server.outstanding.is_empty() || server.has_open_batch || server.is_copying_in {
+            continue;
+        }
+        let pool = server.pool;
+        let client = client(core, client_id);
+        let is_between_requests = client.is_external()
+            && client.input.is_at_boundary()
+            && client.input_hold == InputHold::None;
+        if !is_between_requests || core.pool(pool).waiting.is_empty() {
+            continue;
+        }
+        self::client(core, client_id).state = ClientState::Idle;
+        self::server(core, id).state = ServerState::Idle;
+        core.pool(pool).idle.push_back(id);
+        core.serve_waiting(pool, now, io);
+    }
+}
+
+/// Moves waiting clients from one shard's queue to another's.
+fn swap_queues_of_shards(core: &mut Core) {
+    let shards = core.pools.iter().flatten().find(|pool| pool.spec.clusters.len() > 1);
+    let Some(clusters) = shards.map(|pool| Arc::clone(&pool.spec.clusters)) else { return };
+    let (one, other) = (clusters[0].members[0].pool, clusters[1].members[0].pool);
+    let queue = std::mem::take(&mut core.pool(one).waiting);
+    core.pool(one).waiting = std::mem::replace(&mut core.pool(other).waiting, queue);
+    for pool in [one, other] {
+        for id in core.pool(pool).waiting.clone() {
+            if let Some(client) = core.clients.get_mut(id) {
+                client.pool = pool;
+            }
+        }
+    }
+}
+
+/// Reroutes requests from members that fail health checks, whether they write or not.
+fn reroute_writes(core: &mut Core, io: &mut dyn CoreIo) {
+    for id in servers(core) {
+        let Some(client_id) = core.linked_client(id) else { continue };
+        let server = server(core, id);
+        let pool = server.pool;
+        let is_single_request = !server.unanswered_request.is_empty()
+            && server.outstanding.is_single_client_request()
+            && !server.has_open_batch
+            && server.spliced_query.is_none()
+            && server.pending_actions.is_none()
+            && !server.is_copying_in;
+        let member = core.pool(pool).spec.member.as_ref();
+        let is_failing = member.is_some_and(|member| member.state.is_failing_checks());
+        let client = client(core, client_id);
+        if is_single_request
+            && is_failing
+            && client.is_external()
+            && client.input_hold == InputHold::None
+            && !client.has_unprocessed_input()
+        {
+            core.reroute_request(client_id, id, io);
+            core.run_deferred(io);
+        }
+    }
+}
+
+/// Returns the client whose transaction a mirror client runs, if it is still connected.
+fn mirrored_client(core: &Core, mirror_client: ClientId) -> Option<ClientId> {
+    let ClientKind::MirrorClient(mirror_client) = &core.clients.get(mirror_client)?.kind else {
+        return None;
+    };
+    let is_its = |client: &ClientConnection| match &client.kind {
+        ClientKind::Mirrored(mirrored) => mirrored.queues.contains(&mirror_client.queue),
+        _ => false,
+    };
+    let mut clients = (0..core.clients.slots()).filter_map(|index| core.clients.occupant(index));
+    clients.find(|(_, client)| is_its(client)).map(|(id, _)| id)
+}
+
+fn clients(core: &Core) -> Vec<ClientId> {
+    let occupied = (0..core.clients.slots()).filter_map(|index| core.clients.occupant(index));
+    occupied.map(|(id, _)| id).collect()
+}
+
+fn servers(core: &Core) -> Vec<ServerId> {
+    let occupied = (0..core.servers.slots()).filter_map(|index| core.servers.occupant(index));
+    occupied.map(|(id, _)| id).collect()
+}
+
+fn client(core: &mut Core, id: ClientId) -> &mut ClientConnection {
+    core.clients.get_mut(id).expect("the client is connected")
+}
+
+fn server(core: &mut Core, id: ServerId) -> &mut ServerConnection {
+    core.servers.get_mut(id).expect("the server is connected")
+}
