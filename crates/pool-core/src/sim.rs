@@ -17,6 +17,7 @@
 //! sim` runs 500, and `HOWDAH_POOL_SEED=17` runs one and prints its whole dialogue.
 
 mod backend;
+mod coverage;
 mod faults;
 mod random;
 mod script;
@@ -24,10 +25,20 @@ mod simulation;
 
 use std::env;
 
-use self::faults::InjectedFault;
+use self::{
+    coverage::{Coverage, Situation},
+    faults::InjectedFault,
+};
 use crate::{MirrorReport, mirror::target::DropReason};
 
-fn simulate(seed: u64, fault: Option<InjectedFault>) -> Result<Option<MirrorReport>, String> {
+/// The results of a simulation that upheld all guarantees.
+struct SimulationReport {
+    /// The counters of the mirror, if there was one.
+    mirror: Option<MirrorReport>,
+    coverage: Coverage,
+}
+
+fn simulate(seed: u64, fault: Option<InjectedFault>) -> Result<SimulationReport, String> {
     simulation::Simulation::new(seed, fault).run()
 }
 
@@ -56,7 +67,7 @@ fn simulations_uphold_all_guarantees() {
 #[test]
 fn mirrors_run_or_drop_all_client_transactions() {
     let mut sum = MirrorReport::default();
-    for report in (0..1500).filter_map(|seed| simulate(seed, None).ok().flatten()) {
+    for report in (0..1500).filter_map(|seed| simulate(seed, None).ok()?.mirror) {
         sum.transactions += report.transactions;
         sum.failed_mirror_only +=
             report.failed_mirror_only + report.failed_client_only + report.sqlstate_differs;
@@ -74,6 +85,19 @@ fn mirrors_run_or_drop_all_client_transactions() {
         DropReason::ClientGone,
     ] {
         assert!(sum.dropped[why as usize] > 0, "{why:?}: {sum:?}");
+    }
+}
+
+/// Simulations prove nothing about situations that they do not reach.
+#[test]
+fn simulations_reach_all_situations() {
+    let mut coverage = Coverage::default();
+    for report in (0..1000).filter_map(|seed| simulate(seed, None).ok()) {
+        coverage.add(&report.coverage);
+    }
+    println!("{coverage:?}");
+    for situation in Situation::ALL {
+        assert!(coverage.count(situation) >= 20, "{situation:?} is rare: {coverage:?}");
     }
 }
 

@@ -550,7 +550,8 @@ impl SimBackend {
         };
         let mut parts = token[1..].split('.');
         let Some(Ok(owner)) = parts.next().map(str::parse) else { return };
-        let meant = parts.nth(1).and_then(|shard| shard.parse::<u32>().ok());
+        let meant =
+            parts.nth(1).and_then(|shard| shard.trim_start_matches('s').parse::<u32>().ok());
         if self.shard.is_some() && meant != self.shard {
             self.violations.push(format!("{sql} runs on shard {:?}", self.shard));
         }

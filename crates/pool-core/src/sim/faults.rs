@@ -10,6 +10,7 @@ use crate::{
     ClientId, ClientRefusal, ConnectionLimit, Core, CoreIo, PeerId, PoolId, PoolSpec, ServerId,
     TargetRole, Time,
     messages::outstanding::RequestKind,
+    mirror::target::{DropReason, MirrorTarget},
     prepared::parse_settings::Uncertainty,
     session::state::SessionStateFlags,
     state::{
@@ -41,6 +42,10 @@ pub(super) enum InjectedFault {
     UnresponsiveKept,
     /// A request that waits for one shard is sent to another one.
     WrongShard,
+    /// Requests for the primary of a shard go to an arbitrary member of the shard.
+    ShardWriteToStandby,
+    /// Connections to a replaced primary stay in use if it is not that of the first shard.
+    ShardFailoverMissed,
     /// Replies of a mirror are sent to the client.
     MirrorReplies,
     /// An idle client is disconnected when its mirror fails.
@@ -54,7 +59,7 @@ pub(super) enum InjectedFault {
 }
 
 impl InjectedFault {
-    pub(super) const ALL: [Self; 15] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
@@ -65,6 +70,8 @@ impl InjectedFault {
         Self::Unfenced,
         Self::UnresponsiveKept,
         Self::WrongShard,
+        Self::ShardWriteToStandby,
+        Self::ShardFailoverMissed,
         Self::MirrorReplies,
         Self::MirrorFailurePropagates,
         Self::MirrorBlocksClient,
@@ -81,8 +88,8 @@ impl InjectedFault {
             Self::DoubleReply => &["received", "\\x00\\x00\\x00\\x04, expected"],
             Self::ForeignLiterals => &["received", "safe_encoding"],
             Self::LimitBreach => &["the limit is"],
-            Self::WriteToAnyMember => &["requires the primary"],
-            Self::Unfenced => &["which was replaced"],
+            Self::WriteToAnyMember | Self::ShardWriteToStandby => &["requires the primary"],
+            Self::Unfenced | Self::ShardFailoverMissed => &["which was replaced"],
             Self::UnresponsiveKept => &["is still in use", "is unresponsive"],
             Self::WrongShard => &["runs on shard"],
             Self::MirrorReplies => &["received", "expected"],
@@ -137,7 +144,17 @@ pub(super) fn before_event(
                 client.requested_role = Some(TargetRole::Any.into());
             }
         }
-        InjectedFault::Unfenced | InjectedFault::UnresponsiveKept => {
+        InjectedFault::ShardWriteToStandby => {
+            for id in clients(core) {
+                let routing = client(core, id).routing.as_mut();
+                if let Some((role, Some(_))) = routing.and_then(|it| it.fixed_route.as_mut()) {
+                    *role = TargetRole::Any;
+                }
+            }
+        }
+        InjectedFault::Unfenced
+        | InjectedFault::ShardFailoverMissed
+        | InjectedFault::UnresponsiveKept => {
             hides_cluster_changes(Some(fault), core);
         }
         InjectedFault::WrongShard => swap_queues_of_shards(core),
@@ -177,6 +194,9 @@ pub(super) fn hides_cluster_changes(fault: Option<InjectedFault>, core: &mut Cor
     let is_hidden = |spec: &PoolSpec| {
         spec.member.as_ref().is_some_and(|member| match fault {
             Some(InjectedFault::Unfenced) => member.state.is_fenced(),
+            Some(InjectedFault::ShardFailoverMissed) => {
+                member.shard > 0 && member.state.is_fenced()
+            }
             Some(InjectedFault::UnresponsiveKept) => member.state.is_unresponsive(),
             _ => false,
         })
@@ -202,25 +222,37 @@ pub(super) fn blocks_client(fault: Option<InjectedFault>, core: &Core, id: Clien
         && queues.any(|queue| queue.running.is_some() || !queue.waiting.is_empty())
 }
 
-/// Returns the client to disconnect because the server that closes its connection runs a
-/// transaction of the client on a mirror.
-pub(super) fn client_of_failed_mirror(
-    fault: Option<InjectedFault>,
-    core: &mut Core,
-    id: ServerId,
-) -> Option<ClientId> {
-    let mirror_client =
-        core.linked_client(id).filter(|_| fault == Some(InjectedFault::MirrorFailurePropagates))?;
-    let id = mirrored_client(core, mirror_client)?;
-    let client = client(core, id);
-    (client.state == ClientState::Idle && !client.has_unprocessed_input()).then_some(id)
+/// Returns the number of transactions that mirrors have failed to run, if the fault depends on it.
+pub(super) fn mirror_failures(fault: Option<InjectedFault>, core: &Core) -> u64 {
+    if fault != Some(InjectedFault::MirrorFailurePropagates) {
+        return 0;
+    }
+    let mirrors = core.pools.iter().flatten().flat_map(|pool| pool.spec.mirrors.iter());
+    let failures = |target: &MirrorTarget| {
+        let dropped = target.mirror.report().dropped;
+        dropped[DropReason::ConnectionLost as usize] + dropped[DropReason::Unreachable as usize]
+    };
+    mirrors.map(failures).sum()
 }
 
-/// Disconnects a client as if its server were lost.
-pub(super) fn disconnect(core: &mut Core, client: Option<ClientId>, io: &mut dyn CoreIo) {
-    if let Some(client) = client {
-        core.refuse(client, &ClientRefusal::ServerLost, io);
-        core.run_deferred(io);
+/// Disconnects the idle clients with a mirror if mirrors have failed since there were `before`
+/// failures.
+pub(super) fn after_event(
+    fault: Option<InjectedFault>,
+    core: &mut Core,
+    before: u64,
+    io: &mut dyn CoreIo,
+) {
+    if mirror_failures(fault, core) == before {
+        return;
+    }
+    for id in clients(core) {
+        let client = client(core, id);
+        let is_mirrored = matches!(client.kind, ClientKind::Mirrored(_));
+        if is_mirrored && client.state == ClientState::Idle && !client.has_unprocessed_input() {
+            core.refuse(id, &ClientRefusal::ServerLost, io);
+            core.run_deferred(io);
+        }
     }
 }
 

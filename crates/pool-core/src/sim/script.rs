@@ -160,7 +160,7 @@ impl SimClient {
     /// Returns the client's last token: client, number and, if it has selected one, the shard.
     fn last_token(&self) -> String {
         let of = format!("c{}.{}", self.number, self.tokens);
-        self.reference.client_shard.map_or(of.clone(), |shard| format!("{of}.{shard}"))
+        self.reference.client_shard.map_or(of.clone(), |shard| format!("{of}.s{shard}"))
     }
 
     /// Returns the next bytes to send; empty while the client must wait.

@@ -7,32 +7,32 @@ mod hosts;
 mod io;
 mod mirror;
 mod network;
+mod setup;
 pub(super) mod shards;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap, HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
+    collections::{BTreeMap, BinaryHeap, HashMap},
 };
 
 use self::{
-    hosts::SimCluster,
+    hosts::{HostId, SimCluster},
     io::SimIo,
     mirror::{MirrorBehavior, SimMirror},
     network::SimLink,
+    setup::SimProcess,
     shards::SimShards,
 };
 use super::{
+    SimulationReport,
     backend::SimBackend,
+    coverage::{Coverage, Situation},
     faults::{self, InjectedFault},
     random::SimRandom,
     script::SimClient,
 };
 use crate::{
-    CheckQuery, ClientId, ConnectionLimit, Core, MirrorReport, PeerId, PoolId, PoolSpec,
-    PoolingMode, ReservePool, ResetQuery, ServerId, StatementRegistry, TargetRole, Time, Transfer,
-    WorkerId, cluster::HealthReport,
+    ClientId, Core, PeerId, PoolId, ServerId, Time, Transfer, WorkerId, cluster::HealthReport,
 };
 
 const MS: u64 = 1_000_000;
@@ -69,19 +69,20 @@ enum SimEvent {
     Listened(usize, ClientId),
     Adopt(usize, usize, Box<Transfer>),
     Tick,
-    CheckHost(usize),
-    CheckResult(usize, u32, Option<HealthReport>),
+    CheckHost(HostId),
+    CheckResult(HostId, u32, Option<HealthReport>),
     ClustersChanged(usize),
-    FailPrimary,
-    StartHost(usize),
-    StartStreaming,
+    FailPrimary(usize),
+    StartHost(HostId),
+    StartStreaming(usize),
     Promote {
+        cluster: usize,
         old: usize,
         new: usize,
     },
-    Rejoin(usize),
-    Hang(usize),
-    Suspect(usize),
+    Rejoin(HostId),
+    Hang(HostId),
+    Suspect(HostId),
 }
 
 /// The client or server at the other end of one of the pooler's connections.
@@ -92,6 +93,9 @@ enum SimPeer {
 }
 
 struct SimWorker {
+    /// The index of the worker's process.
+    process: usize,
+    id: WorkerId,
     core: Core,
     io: SimIo,
     peers: HashMap<PeerId, SimPeer>,
@@ -99,6 +103,7 @@ struct SimWorker {
 
 /// A simulation: workers, clients, servers, and the queue of scheduled events.
 pub(super) struct Simulation {
+    seed: u64,
     random: SimRandom,
     now: u64,
     serial: u64,
@@ -107,135 +112,30 @@ pub(super) struct Simulation {
     workers: Vec<SimWorker>,
     clients: Vec<(SimClient, SimLink)>,
     backends: Vec<(SimBackend, SimLink)>,
-    /// The connection limit of each pool, and last the limit of all pools together.
-    limits: Vec<Arc<ConnectionLimit>>,
-    reserves: Vec<Arc<ConnectionLimit>>,
+    processes: Vec<SimProcess>,
     /// For each statement that may run only once, by token, the first server that ran it.
     executed_once: HashMap<String, usize>,
     /// The client on whose behalf the core is being called.
     current_client: Option<u32>,
     has_faults: bool,
+    /// The probability that a send does not empty its buffer, in percent.
+    backlog_percent: u64,
     /// The planted bug, in a simulation that must fail.
     fault: Option<InjectedFault>,
     /// Whether tables change under prepared statements.
     has_schema_changes: bool,
     is_traced: bool,
-    /// The cluster whose members serve the last database, in some simulations.
-    cluster: Option<SimCluster>,
+    /// The cluster that serves the last database, or one for each of its shards, in some
+    /// simulations.
+    clusters: Vec<SimCluster>,
     /// The shards of the last database, in some simulations.
     shards: Option<SimShards>,
     /// The mirror of the first pool, in some simulations.
     mirror: Option<SimMirror>,
+    coverage: Coverage,
 }
 
 impl Simulation {
-    pub(super) fn new(seed: u64, fault: Option<InjectedFault>) -> Self {
-        let mut random = SimRandom::new(seed);
-        let mut specs: Vec<_> =
-            (0..1 + random.below(2)).map(|_| random_spec(&mut random)).collect();
-        // Clients connect to these pools. If the last one is a cluster, the pools of its members
-        // follow.
-        let owner_pools = u32::try_from(specs.len()).unwrap();
-        let mut own = SimRandom::new(seed ^ 0x5eed << 40);
-        let hosts = own.percent(40).then(|| SimCluster::new(PoolId(owner_pools - 1), &mut own));
-        if let Some(hosts) = &hosts
-            && let Some(last) = specs.pop()
-        {
-            specs.extend(hosts.specs(&last));
-        }
-        let mut sharding = SimRandom::new(seed ^ 0x5a4d << 40);
-        let shards = if hosts.is_none() && sharding.percent(40) {
-            SimShards::new(&mut sharding, &mut specs)
-        } else {
-            None
-        };
-        let mirror = SimMirror::new(seed, &mut specs);
-        let mut limits: Vec<_> =
-            specs.iter().map(|spec| Arc::clone(&spec.server_limits[0])).collect();
-        let all = ConnectionLimit::new(1 + u32::try_from(random.below(3)).unwrap());
-        limits.push(Arc::clone(&all));
-        let mut size = || if random.percent(40) { 1 + random.below(2) } else { 0 };
-        let reserves: Vec<_> =
-            specs.iter().map(|_| ConnectionLimit::new(u32::try_from(size()).unwrap())).collect();
-        let statements: Arc<StatementRegistry> = Arc::default();
-        let backlog_percent = *random.pick(&[0, 5, 30]);
-        let workers = (0..1 + random.below(2))
-            .map(|number| {
-                let number = u8::try_from(number).unwrap();
-                let mut core = Core::with_statements(WorkerId(number), Arc::clone(&statements));
-                for ((pool, spec), reserve) in (0..).map(PoolId).zip(&specs).zip(&reserves) {
-                    let mut spec = spec.clone();
-                    if mirror.as_ref().is_some_and(|mirror| mirror.pool == pool) {
-                        core.set_pool(pool, Arc::new(spec));
-                        continue;
-                    }
-                    spec.reserve = (reserve.max() > 0).then(|| ReservePool {
-                        limits: [Arc::clone(reserve), Arc::clone(&all)].into(),
-                        after: Duration::from_millis(30),
-                    });
-                    spec.server_limits =
-                        [Arc::clone(&spec.server_limits[0]), Arc::clone(&all)].into();
-                    faults::alter_spec(fault, &mut spec);
-                    core.set_pool(pool, Arc::new(spec));
-                }
-                let random = SimRandom::new(seed ^ u64::from(number) << 32);
-                let (commands, paused, slow) = (Vec::new(), HashSet::new(), HashSet::new());
-                let io = SimIo { commands, paused, backlogged: slow, random, backlog_percent };
-                SimWorker { core, io, peers: HashMap::new() }
-            })
-            .collect();
-        let has_faults = random.percent(60);
-        let has_schema_changes = random.percent(30);
-        let mut simulation = Self {
-            random,
-            now: 0,
-            serial: 0,
-            queue: BinaryHeap::new(),
-            events: BTreeMap::new(),
-            workers,
-            clients: Vec::new(),
-            backends: Vec::new(),
-            limits,
-            reserves,
-            executed_once: HashMap::new(),
-            current_client: None,
-            has_faults,
-            fault,
-            has_schema_changes,
-            is_traced: std::env::var_os("HOWDAH_POOL_SEED").is_some(),
-            cluster: hosts,
-            shards,
-            mirror,
-        };
-        for number in 0..2 + simulation.random.below(4) {
-            let number = u32::try_from(number).unwrap();
-            let steps = 3 + u32::try_from(simulation.random.below(12)).unwrap();
-            let zone = if simulation.random.percent(30) { "CET" } else { "UTC" };
-            let settings = [("TimeZone", zone), ("application_name", "")];
-            let pool = number % owner_pools;
-            let link = SimLink { pool: PoolId(pool), ..SimLink::default() };
-            let mut client = SimClient::new(number, &settings, steps);
-            if simulation.cluster.as_ref().is_some_and(|hosts| hosts.owner_pool == link.pool) {
-                let mostly = [TargetRole::Primary, TargetRole::Primary, TargetRole::Primary];
-                client.steps_left += u32::try_from(own.below(30)).unwrap();
-                client.role = *own.pick(&[&TargetRole::ALL[..], &mostly].concat());
-                client.is_mostly_reading = own.percent(60);
-            }
-            if let Some(shards) = simulation.shards.as_ref().filter(|it| it.owner_pool == link.pool)
-            {
-                client.steps_left += u32::try_from(sharding.below(20)).unwrap();
-                client.role = TargetRole::Primary;
-                client.shards = shards.count();
-            }
-            simulation.clients.push((client, link));
-            let at = simulation.random.below(20 * MS);
-            simulation.schedule(at, SimEvent::Connect(number as usize));
-        }
-        simulation.schedule(0, SimEvent::Tick);
-        simulation.schedule_hosts();
-        simulation
-    }
-
     fn schedule(&mut self, at: u64, event: SimEvent) {
         self.serial += 1;
         self.queue.push(Reverse((at, self.serial)));
@@ -248,8 +148,8 @@ impl Simulation {
     }
 
     /// Runs until all clients are closed, no event is left, the maximum number of events or time is
-    /// reached, or a guarantee is violated. Returns the counters of the mirror, if there is one.
-    pub(super) fn run(mut self) -> Result<Option<MirrorReport>, String> {
+    /// reached, or a guarantee is violated. Returns what it has reached.
+    pub(super) fn run(mut self) -> Result<SimulationReport, String> {
         for _ in 0..EVENTS_MAX {
             let Some(Reverse(key)) = self.queue.pop() else { break };
             self.now = key.0;
@@ -264,7 +164,7 @@ impl Simulation {
                 break;
             }
         }
-        let mirrored = self.check_mirror()?;
+        let mirror = self.check_mirror()?;
         for (client, link) in &self.clients {
             if !link.is_closed && !client.is_disconnected && client.is_awaiting_reply() {
                 return Err(format!("{} forever", client.describe_expected()));
@@ -276,7 +176,7 @@ impl Simulation {
                 return Err(format!("c{} was disconnected without a failure", client.number));
             }
         }
-        Ok(mirrored)
+        Ok(SimulationReport { mirror, coverage: self.coverage })
     }
 
     /// Prints a part of the dialogue, if a single seed is run.
@@ -292,23 +192,32 @@ impl Simulation {
                 return Err(violation);
             }
         }
-        let (all, pools) = self.limits.split_last().expect("the total limit");
-        let open = |pool: Option<PoolId>| {
-            let of = |link: &SimLink| {
-                let counts = !self.is_mirror(link.pool);
-                !link.is_closed && pool.map_or(counts, |pool| link.pool == pool)
-            };
-            self.backends.iter().filter(|(_, link)| of(link)).count()
-        };
-        let pools = (0..).map(|pool| Some(PoolId(pool))).zip(pools);
-        let reserves = (0..).map(PoolId).zip(&self.reserves);
-        let reserves = reserves.map(|(pool, it)| if self.is_mirror(pool) { 0 } else { it.max() });
-        let pools = pools.zip(reserves);
-        for ((pool, limit), reserve) in pools.chain([((None, all), 0)]) {
-            let (open, max) = (open(pool), limit.max());
-            if open > (max + reserve) as usize || limit.in_use() > max {
+        for process in 0..self.processes.len() {
+            self.check_limits(process)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a process has no more servers than its limits allow.
+    fn check_limits(&self, number: usize) -> Result<(), String> {
+        let process = &self.processes[number];
+        let mut open = vec![0; process.limits.len()];
+        let mut open_in_all = 0;
+        for (_, link) in self.backends.iter().filter(|(_, link)| link.process == number) {
+            open[link.pool.index()] += u32::from(!link.is_closed);
+            open_in_all += u32::from(!link.is_closed && !self.is_mirror(link.pool));
+        }
+        for (pool, limit) in (0..).map(PoolId).zip(&process.limits) {
+            let reserve = &process.reserves[pool.index()];
+            let reserve = if self.is_mirror(pool) { 0 } else { reserve.max() };
+            let (open, max) = (open[pool.index()], limit.max());
+            if open > max + reserve || limit.in_use() > max {
                 return Err(format!("{open} servers in {pool:?}, the limit is {max}"));
             }
+        }
+        let max = process.all.max();
+        if open_in_all > max || process.all.in_use() > max {
+            return Err(format!("{open_in_all} servers in all pools, the limit is {max}"));
         }
         Ok(())
     }
@@ -316,7 +225,7 @@ impl Simulation {
     /// Checks that no statement is run by two servers of a cluster; only reads may be repeated.
     fn check_executed_once(&mut self, backend: usize) -> Result<(), String> {
         let pool = self.backends[backend].1.pool;
-        let is_of_cluster = self.cluster.as_mut().is_some_and(|hosts| hosts.host(pool).is_some());
+        let is_of_cluster = self.host_of(pool).is_some();
         for token in std::mem::take(&mut self.backends[backend].0.executed_once) {
             let first = *self.executed_once.entry(token.clone()).or_insert(backend);
             if is_of_cluster && first != backend {
@@ -335,13 +244,15 @@ impl Simulation {
             SimEvent::Closed(SimPeer::Client(c)) => self.trace(&format_args!("c{c} is gone"), b"."),
             SimEvent::Vanish(c) => self.trace(&format_args!("c{c} vanishes"), b"."),
             SimEvent::LoggedIn(b, s) => self.trace(&format_args!("s{b} logged in: {s}"), b"."),
-            SimEvent::Promote { old, new } => self.trace(&format_args!("h{old} -> h{new}"), b"."),
-            SimEvent::Hang(host) => self.trace(&format_args!("h{host} hangs"), b"."),
-            SimEvent::StartHost(host) => self.trace(&format_args!("h{host} starts"), b"."),
-            SimEvent::StartStreaming => self.trace(&"standbys stream", b"."),
-            SimEvent::FailPrimary => self.trace(&"the primary fails", b"."),
+            SimEvent::Promote { old, new, .. } => {
+                self.trace(&format_args!("h{old} -> h{new}"), b".");
+            }
+            SimEvent::Hang(host) => self.trace(&format_args!("{host:?} hangs"), b"."),
+            SimEvent::StartHost(host) => self.trace(&format_args!("{host:?} starts"), b"."),
+            SimEvent::StartStreaming(_) => self.trace(&"standbys stream", b"."),
+            SimEvent::FailPrimary(_) => self.trace(&"the primary fails", b"."),
             SimEvent::CheckResult(host, _, Some(report)) => {
-                self.trace(&format_args!("h{host} is heard: {report:?}"), b".");
+                self.trace(&format_args!("{host:?} reports {report:?}"), b".");
             }
             SimEvent::Adopt(w, b, _) => self.trace(&format_args!("s{b} adopted by {w}"), b"."),
             _ => {}
@@ -387,7 +298,7 @@ impl Simulation {
                     self.check_executed_once(backend)?;
                     self.check_role(backend)?;
                     self.forward_output(backend);
-                } else if self.cluster.is_some() {
+                } else if !self.clusters.is_empty() {
                     // A server runs what it was sent even if no client waits for it.
                     let left = &mut self.backends[backend].0;
                     left.feed(&bytes);
@@ -464,10 +375,10 @@ impl Simulation {
                     self.call(worker, |core, now, io| core.cluster_state_changed(now, io));
                 }
             }
-            SimEvent::FailPrimary => self.fail_primary(),
+            SimEvent::FailPrimary(cluster) => self.fail_primary(cluster),
             SimEvent::StartHost(host) => self.start_host(host),
-            SimEvent::StartStreaming => self.start_streaming(),
-            SimEvent::Promote { old, new } => self.promote(old, new),
+            SimEvent::StartStreaming(cluster) => self.start_streaming(cluster),
+            SimEvent::Promote { cluster, old, new } => self.promote(cluster, old, new),
             SimEvent::Rejoin(host) => self.rejoin(host),
             SimEvent::Hang(host) => self.hang_host(host),
             SimEvent::Suspect(host) => self.suspect_host(host),
@@ -480,28 +391,4 @@ impl Simulation {
         }
         Ok(())
     }
-}
-
-/// Returns a pool with random settings.
-fn random_spec(random: &mut SimRandom) -> PoolSpec {
-    let mut spec = PoolSpec::new(1 + u32::try_from(random.below(3)).unwrap());
-    spec.mode = match random.below(100) {
-        0..15 => PoolingMode::Session,
-        15..25 => PoolingMode::Statement,
-        _ => PoolingMode::Transaction,
-    };
-    spec.statements_per_server = 1 + u32::try_from(random.below(3)).unwrap();
-    spec.logins_max = 2;
-    spec.is_round_robin = random.percent(30);
-    spec.check = random
-        .percent(30)
-        .then(|| CheckQuery { query: [].into(), idle: Duration::from_millis(20) });
-    let always = random.percent(30);
-    let reset = || ResetQuery { query: (*b"DISCARD ALL").into(), is_always: always };
-    spec.reset = random.percent(30).then(reset);
-    spec.timeouts.query_wait = None;
-    spec.timeouts.login_retry_max = Duration::from_millis(500);
-    spec.timeouts.server_idle = Some(Duration::from_millis(400));
-    spec.timeouts.server_lifetime = Some(Duration::from_secs(2));
-    spec
 }

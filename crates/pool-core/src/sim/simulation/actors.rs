@@ -75,10 +75,8 @@ impl Simulation {
     }
 
     /// Whether a server's host is up.
-    fn is_host_alive(&mut self, backend: usize) -> bool {
-        let pool = self.backends[backend].1.pool;
-        let host = self.cluster.as_mut().and_then(|hosts| hosts.host(pool));
-        host.is_none_or(|host| host.is_alive)
+    fn is_host_alive(&self, backend: usize) -> bool {
+        self.host_of(self.backends[backend].1.pool).is_none_or(|host| host.is_alive)
     }
 
     pub(super) fn logged_in(&mut self, backend: usize, succeeded: bool) {

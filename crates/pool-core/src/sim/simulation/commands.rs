@@ -5,7 +5,7 @@ use super::{
     network::SimLink,
 };
 use crate::{
-    Core, CoreIo, PeerId, Time, WorkerId,
+    Core, CoreIo, PeerId, Time,
     sim::{backend::SimBackend, faults},
 };
 
@@ -18,8 +18,10 @@ impl Simulation {
     ) -> T {
         let now = Time(self.now);
         let SimWorker { core, io, .. } = &mut self.workers[worker];
+        let failures = faults::mirror_failures(self.fault, core);
         faults::before_event(self.fault, core, now, io);
         let result = call(core, now, io);
+        faults::after_event(self.fault, core, failures, io);
         for command in std::mem::take(&mut self.workers[worker].io.commands) {
             self.apply(worker, command);
         }
@@ -64,7 +66,8 @@ impl Simulation {
                 self.trace(&format_args!("{worker} opens {server:?} of {pool:?}"), b".");
                 self.trace_hosts();
                 let backend = self.backends.len();
-                let link = SimLink { pool, ..SimLink::default() };
+                let process = self.workers[worker].process;
+                let link = SimLink { pool, process, ..SimLink::default() };
                 let mut opened = SimBackend::new(&AT_LOGIN);
                 opened.shard = self.shards.as_ref().and_then(|shards| shards.shard_of_pool(pool));
                 self.backends.push((opened, link));
@@ -105,8 +108,9 @@ impl Simulation {
                 self.schedule(at, SimEvent::Listened(worker, client));
             }
             IoCommand::RequestServer(pool) => {
-                for other in (0..self.workers.len()).filter(|other| *other != worker) {
-                    let by = WorkerId(u8::try_from(worker).unwrap());
+                let by = self.workers[worker].id;
+                let all = self.workers_of(self.workers[worker].process);
+                for other in all.into_iter().filter(|other| *other != worker) {
                     self.schedule_soon(SimEvent::ServerRequested(other, pool, by));
                 }
             }
@@ -118,7 +122,8 @@ impl Simulation {
                 };
                 self.workers[worker].io.backlogged.remove(&peer);
                 self.backends[backend].1.worker = None;
-                self.schedule_soon(SimEvent::Adopt(usize::from(to.0), backend, transfer));
+                let to = self.worker_index(worker, to);
+                self.schedule_soon(SimEvent::Adopt(to, backend, transfer));
             }
         }
     }

@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use howdah_route::{HintNames, RouteSettings};
 
-use super::{MS, SimEvent, SimPeer, Simulation};
+use super::{MS, SimEvent, SimPeer, Simulation, Situation};
 use crate::{
     BalancingStrategy, ClusterMember, ClusterMembership, ClusterSpec, ClusterState, PoolId,
     PoolSpec, TargetRole, Time,
@@ -33,10 +33,12 @@ const CHECK_FAILURE_TIMEOUT_NS: u64 = 300 * MS;
 /// The hosts of a simulated cluster, and the topology under test.
 pub(super) struct SimCluster {
     pub(super) owner_pool: PoolId,
+    /// The shard that the cluster serves; 0 without sharding.
+    shard: u32,
     pub(super) hosts: Vec<SimHost>,
     state: Arc<ClusterState>,
     topology: ClusterTopology,
-    cluster: Arc<ClusterSpec>,
+    pub(super) cluster: Arc<ClusterSpec>,
     timeline: u32,
 }
 
@@ -65,6 +67,17 @@ impl SimCluster {
     /// Creates hosts whose pool numbers follow that of their owner pool.
     pub(super) fn new(owner_pool: PoolId, random: &mut SimRandom) -> Self {
         let count = 2 + random.below(3);
+        Self::for_shard(0, owner_pool, owner_pool.0 + 1, count, random)
+    }
+
+    /// Creates the hosts of a shard, with pool numbers from `first_pool` on.
+    pub(super) fn for_shard(
+        shard: u32,
+        owner_pool: PoolId,
+        first_pool: u32,
+        count: u64,
+        random: &mut SimRandom,
+    ) -> Self {
         let settings = TopologySettings {
             roles: vec![AssignedRole::Auto; count as usize],
             check_failure_timeout: Some(Duration::from_nanos(CHECK_FAILURE_TIMEOUT_NS)),
@@ -77,7 +90,7 @@ impl SimCluster {
         let state = ClusterState::new(roles, Duration::from_millis(500));
         let topology = ClusterTopology::new(settings, Arc::clone(&state));
         let host = |number: u64| SimHost {
-            pool: PoolId(owner_pool.0 + 1 + number as u32),
+            pool: PoolId(first_pool + number as u32),
             is_alive: true,
             hangs_until: 0,
             is_in_recovery: number > 0,
@@ -109,7 +122,7 @@ impl SimCluster {
             slow_start: Duration::from_millis(300),
             state: Arc::clone(&state),
         });
-        Self { owner_pool, hosts, state, topology, cluster, timeline: 1 }
+        Self { owner_pool, shard, hosts, state, topology, cluster, timeline: 1 }
     }
 
     /// Returns the specs of the owner pool and its members, derived from `spec`.
@@ -120,55 +133,75 @@ impl SimCluster {
         let hints = (self.hosts.len() > 2).then(HintNames::default);
         let routing = Some(Arc::new(RouteSettings { hints, ..RouteSettings::default() }));
         let owner_pool = PoolSpec { clusters, routing, ..spec.clone() };
+        [owner_pool].into_iter().chain(self.member_specs(spec)).collect()
+    }
+
+    /// Returns the specs of the members, derived from `spec`.
+    pub(super) fn member_specs(&self, spec: &PoolSpec) -> Vec<PoolSpec> {
         let members = self.cluster.members.iter().map(|member| {
             let state = Arc::clone(&member.state);
             let membership = ClusterMembership {
                 owner: self.owner_pool,
-                shard: 0,
+                shard: self.shard,
                 state,
                 failover_timeout: None,
             };
             let limit = crate::ConnectionLimit::new(spec.server_limits[0].max());
             PoolSpec { member: Some(membership), server_limits: [limit].into(), ..spec.clone() }
         });
-        [owner_pool].into_iter().chain(members).collect()
-    }
-
-    pub(super) fn host(&mut self, pool: PoolId) -> Option<&mut SimHost> {
-        self.hosts.iter_mut().find(|host| host.pool == pool)
+        members.collect()
     }
 }
 
+/// Identifies a host by its cluster and its index there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HostId {
+    pub(super) cluster: usize,
+    pub(super) host: usize,
+}
+
 impl Simulation {
+    /// Returns the host that serves a pool; `None` if the pool is not that of a cluster member.
+    pub(super) fn host_of(&self, pool: PoolId) -> Option<&SimHost> {
+        let mut hosts = self.clusters.iter().flat_map(|cluster| &cluster.hosts);
+        hosts.find(|host| host.pool == pool)
+    }
+
+    fn host_mut(&mut self, id: HostId) -> &mut SimHost {
+        &mut self.clusters[id.cluster].hosts[id.host]
+    }
+
     /// Prints the state of hosts, if a single seed is run.
     pub(super) fn trace_hosts(&self) {
-        for member in self.cluster.iter().flat_map(|hosts| hosts.state.members.iter()) {
+        for member in self.clusters.iter().flat_map(|hosts| hosts.state.members.iter()) {
             self.trace(&format_args!("{:?}", member.report()), b".");
         }
     }
 
-    /// Starts checking hosts and schedules their failures.
+    /// Starts checking hosts and schedules their failures. The clusters of several shards fail
+    /// independently.
     pub(super) fn schedule_hosts(&mut self) {
-        let Some(hosts) = &self.cluster else { return };
-        let count = hosts.hosts.len();
-        for host in 0..count {
-            self.schedule(0, SimEvent::CheckHost(host));
-        }
-        if self.has_faults {
-            let at = self.random.below(200 * MS);
-            self.schedule(at, SimEvent::FailPrimary);
-        }
-        if self.has_faults && self.random.percent(70) {
-            let (at, host) =
-                (self.random.below(250 * MS), self.random.below(count as u64) as usize);
-            self.schedule(at, SimEvent::Hang(host));
+        for cluster in 0..self.clusters.len() {
+            let count = self.clusters[cluster].hosts.len();
+            for host in 0..count {
+                self.schedule(0, SimEvent::CheckHost(HostId { cluster, host }));
+            }
+            if self.has_faults {
+                let at = self.random.below(200 * MS);
+                self.schedule(at, SimEvent::FailPrimary(cluster));
+            }
+            if self.has_faults && self.random.percent(70) {
+                let (at, host) =
+                    (self.random.below(250 * MS), self.random.below(count as u64) as usize);
+                self.schedule(at, SimEvent::Hang(HostId { cluster, host }));
+            }
         }
     }
 
     /// Sends a health check to a host, and schedules its result for a later time.
-    pub(super) fn check_host(&mut self, number: usize) {
-        let Some(hosts) = &self.cluster else { return };
-        let (host, suspicions) = (&hosts.hosts[number], hosts.state.members[number].suspicions());
+    pub(super) fn check_host(&mut self, id: HostId) {
+        let hosts = &self.clusters[id.cluster];
+        let (host, suspicions) = (&hosts.hosts[id.host], hosts.state.members[id.host].suspicions());
         let report = (host.is_alive && self.now >= host.hangs_until).then(|| HealthReport {
             is_in_recovery: host.is_in_recovery,
             timeline: if host.is_in_recovery { 0 } else { host.timeline },
@@ -182,29 +215,29 @@ impl Simulation {
             },
             system_identifier: Some(1),
         });
-        self.schedule_soon(SimEvent::CheckResult(number, suspicions, report));
+        self.schedule_soon(SimEvent::CheckResult(id, suspicions, report));
         let at = self.now + 10 * MS + self.random.below(40 * MS);
-        self.schedule(at, SimEvent::CheckHost(number));
+        self.schedule(at, SimEvent::CheckHost(id));
     }
 
     pub(super) fn apply_check_result(
         &mut self,
-        number: usize,
+        id: HostId,
         suspicions: u32,
         report: Option<HealthReport>,
     ) {
-        let Some(hosts) = &mut self.cluster else { return };
+        let hosts = &mut self.clusters[id.cluster];
         let now = Time(self.now);
         match report {
             Some(report) => {
                 let _ = hosts.topology.handle_health_report(
-                    number,
+                    id.host,
                     (CheckSeq::default(), suspicions),
                     &report,
                     now,
                 );
             }
-            None => drop(hosts.topology.handle_check_failure(number, "silence", now)),
+            None => drop(hosts.topology.handle_check_failure(id.host, "silence", now)),
         }
         for (host, member) in hosts.hosts.iter_mut().zip(&hosts.state.members) {
             if member.is_fenced() {
@@ -224,8 +257,8 @@ impl Simulation {
     }
 
     /// Kills and restarts the primary, with or without a promotion, or replaces it while it runs.
-    pub(super) fn fail_primary(&mut self) {
-        let Some(hosts) = &mut self.cluster else { return };
+    pub(super) fn fail_primary(&mut self, cluster: usize) {
+        let hosts = &mut self.clusters[cluster];
         let is_standby = |host: &SimHost| host.is_alive && host.is_in_recovery;
         let primary = hosts.hosts.iter().position(|host| host.is_true_primary && host.is_alive);
         let standby = hosts.hosts.iter().position(is_standby);
@@ -239,42 +272,40 @@ impl Simulation {
             (old.is_true_primary, old.is_being_replaced) = (!is_replaced, is_replaced);
             hosts.hosts.iter_mut().for_each(|host| host.is_streaming = false);
             self.kill_backends(pool);
-            self.schedule_soon(SimEvent::Suspect(primary));
+            self.schedule_soon(SimEvent::Suspect(HostId { cluster, host: primary }));
             let at = self.now + 10 * MS + self.random.below(600 * MS);
-            self.schedule(at, SimEvent::StartHost(primary));
+            self.schedule(at, SimEvent::StartHost(HostId { cluster, host: primary }));
         }
         if is_replaced {
             let at = self.now + self.random.below(if is_killed { 600 * MS } else { 50 * MS });
-            self.schedule(at, SimEvent::Promote { old: primary, new: standby });
+            self.schedule(at, SimEvent::Promote { cluster, old: primary, new: standby });
             let at = self.now + 3_000 * MS + self.random.below(1000 * MS);
-            self.schedule(at, SimEvent::Rejoin(primary));
+            self.schedule(at, SimEvent::Rejoin(HostId { cluster, host: primary }));
         }
     }
 
     /// Makes a host silent for a while, possibly longer than clients wait.
-    pub(super) fn hang_host(&mut self, number: usize) {
-        let Some(hosts) = &mut self.cluster else { return };
-        hosts.hosts[number].hangs_until = self.now + self.random.below(1_500 * MS);
+    pub(super) fn hang_host(&mut self, id: HostId) {
+        let until = self.now + self.random.below(1_500 * MS);
+        self.host_mut(id).hangs_until = until;
     }
 
     /// Whether any host is silent now.
     pub(super) fn is_any_host_hanging(&self) -> bool {
-        let hosts = self.cluster.iter().flat_map(|hosts| &hosts.hosts);
-        hosts.into_iter().any(|host| self.now <= host.hangs_until && host.hangs_until > 0)
+        let mut hosts = self.clusters.iter().flat_map(|hosts| &hosts.hosts);
+        hosts.any(|host| self.now <= host.hangs_until && host.hangs_until > 0)
     }
 
     /// Returns the time until which messages from or to a server are delayed by its host. All are
     /// delayed to the same moment, which preserves their order.
-    pub(super) fn hangs_until(&mut self, backend: usize) -> Option<u64> {
-        let (pool, now) = (self.backends[backend].1.pool, self.now);
-        let host = self.cluster.as_mut()?.host(pool)?;
-        Some(host.hangs_until).filter(|until| now < *until)
+    pub(super) fn hangs_until(&self, backend: usize) -> Option<u64> {
+        let host = self.host_of(self.backends[backend].1.pool)?;
+        Some(host.hangs_until).filter(|until| self.now < *until)
     }
 
     /// Checks that connections opened before their host became unresponsive are closed soon after.
     pub(super) fn check_unresponsive(&self) -> Result<(), String> {
-        let Some(hosts) = &self.cluster else { return Ok(()) };
-        for host in &hosts.hosts {
+        for host in self.clusters.iter().flat_map(|hosts| &hosts.hosts) {
             let Some(since) = host.unresponsive_since.filter(|it| self.now > it + REACTION_TIME_NS)
             else {
                 continue;
@@ -296,10 +327,8 @@ impl Simulation {
     }
 
     /// Marks a host as suspect, because the connection of its health checks has ended.
-    pub(super) fn suspect_host(&self, number: usize) {
-        if let Some(hosts) = &self.cluster {
-            hosts.state.members[number].suspect();
-        }
+    pub(super) fn suspect_host(&self, id: HostId) {
+        self.clusters[id.cluster].state.members[id.host].suspect();
     }
 
     fn kill_backends(&mut self, pool: PoolId) {
@@ -313,35 +342,33 @@ impl Simulation {
     }
 
     /// Makes a replaced primary a standby of its successor.
-    pub(super) fn rejoin(&mut self, number: usize) {
-        let Some(hosts) = &mut self.cluster else { return };
-        let host = &mut hosts.hosts[number];
+    pub(super) fn rejoin(&mut self, id: HostId) {
+        let host = self.host_mut(id);
         (host.is_in_recovery, host.is_streaming, host.is_being_replaced) = (true, true, false);
         (host.is_alive, host.starts) = (true, host.starts + 1);
         let pool = host.pool;
         self.kill_backends(pool);
     }
 
-    pub(super) fn start_host(&mut self, number: usize) {
-        let Some(hosts) = &mut self.cluster else { return };
-        let host = &mut hosts.hosts[number];
+    pub(super) fn start_host(&mut self, id: HostId) {
+        let host = self.host_mut(id);
         (host.is_alive, host.starts) = (true, host.starts + 1);
         if host.is_true_primary {
             // The standbys reconnect to their new primary.
             let at = self.now + self.random.below(1000 * MS);
-            self.schedule(at, SimEvent::StartStreaming);
+            self.schedule(at, SimEvent::StartStreaming(id.cluster));
         }
     }
 
-    pub(super) fn start_streaming(&mut self) {
-        let Some(hosts) = &mut self.cluster else { return };
+    pub(super) fn start_streaming(&mut self, cluster: usize) {
+        let hosts = &mut self.clusters[cluster];
         for host in hosts.hosts.iter_mut().filter(|host| host.is_in_recovery) {
             host.is_streaming = true;
         }
     }
 
-    pub(super) fn promote(&mut self, old: usize, new: usize) {
-        let Some(hosts) = &mut self.cluster else { return };
+    pub(super) fn promote(&mut self, cluster: usize, old: usize, new: usize) {
+        let hosts = &mut self.clusters[cluster];
         if !hosts.hosts[new].is_alive || !hosts.hosts[new].is_in_recovery {
             return;
         }
@@ -350,15 +377,15 @@ impl Simulation {
         let host = &mut hosts.hosts[new];
         (host.is_in_recovery, host.timeline) = (false, hosts.timeline);
         (host.is_true_primary, host.is_streaming) = (true, false);
+        if self.shards.is_some() {
+            self.coverage.record(Situation::ShardFailover);
+        }
     }
 
     /// Checks that a server may serve the client whose statement it has received.
-    pub(super) fn check_role(&self, backend: usize) -> Result<(), String> {
+    pub(super) fn check_role(&mut self, backend: usize) -> Result<(), String> {
         let (sim_backend, link) = &self.backends[backend];
-        let Some(hosts) = &self.cluster else { return Ok(()) };
-        let Some(host) = hosts.hosts.iter().find(|host| host.pool == link.pool) else {
-            return Ok(());
-        };
+        let Some(host) = self.host_of(link.pool) else { return Ok(()) };
         let Some(owner) = sim_backend.fed_client else { return Ok(()) };
         let is_late = |since: u64| self.now > since + REACTION_TIME_NS;
         if host.fenced_since.is_some_and(is_late) {
@@ -371,6 +398,9 @@ impl Simulation {
         let role = self.clients[owner as usize].0.role;
         if role == TargetRole::Primary && (host.is_in_recovery || host.is_being_replaced) {
             return Err(format!("c{owner} requires the primary, but is served by {:?}", host.pool));
+        }
+        if host.is_in_recovery && self.shards.is_some() {
+            self.coverage.record(Situation::ShardStandbyRead);
         }
         Ok(())
     }

@@ -8,6 +8,8 @@ use crate::{PeerId, PoolId, sim::faults};
 /// A simulated network connection between the pooler and a client or server.
 pub(super) struct SimLink {
     pub(super) pool: PoolId,
+    /// The process that opened the connection to a server.
+    pub(super) process: usize,
     /// While connected, the worker of the connection and its ID there.
     pub(super) worker: Option<(usize, PeerId)>,
     /// Bytes that were sent to the pooler and not delivered yet.
@@ -26,6 +28,7 @@ impl Default for SimLink {
         let (pool, inbox, ready_at) = (PoolId(0), VecDeque::new(), u64::MAX);
         Self {
             pool,
+            process: 0,
             worker: None,
             inbox,
             arrives_up: 0,
@@ -134,16 +137,11 @@ impl Simulation {
         if let SimPeer::Client(client) = end {
             self.current_client = Some(self.clients[client].0.number);
         }
-        let fault = self.fault;
         // The ID remains in `peers` until the call has returned, so that commands for it are still
         // applied.
         self.call(worker, |core, now, io| match peer {
             PeerId::Client(id) => core.client_closed(id, now, io),
-            PeerId::Server(id) => {
-                let idle_client = faults::client_of_failed_mirror(fault, core, id);
-                core.server_closed(id, now, io);
-                faults::disconnect(core, idle_client, io);
-            }
+            PeerId::Server(id) => core.server_closed(id, now, io),
         });
         self.current_client = None;
         self.workers[worker].peers.remove(&peer);

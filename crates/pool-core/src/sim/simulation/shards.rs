@@ -1,15 +1,17 @@
-//! A database of several shards, with one server each. Clients select a shard with the pooler's
-//! commands, between any two transactions; their reference models, which have one server for
-//! everything, receive the same commands.
+//! A database of several shards. Each has a single server or, in some simulations, a primary with
+//! standbys that fails over independently of the other shards.
 //!
-//! Each statement names its shard, which the server compares with its own. Keys in statements and
-//! requests for several shards are not simulated.
+//! Clients select a shard with the pooler's commands, between any two transactions; their reference
+//! models, which have one server for everything, receive the same commands. Each statement names
+//! its shard, which the server compares with its own. Keys in statements and requests for several
+//! shards are not simulated.
 
 use std::{sync::Arc, time::Duration};
 
 use howdah_route::shard::{KeyType, ShardKey, ShardMap};
 use howdah_route::{DefaultShard, RolePreference, RouteSettings};
 
+use super::hosts::SimCluster;
 use crate::{
     BalancingStrategy, ClusterMember, ClusterMembership, ClusterSpec, ClusterState,
     ConnectionLimit, PoolId, PoolSpec, PoolingMode, cluster::AssignedRole, sim::random::SimRandom,
@@ -19,6 +21,10 @@ use crate::{
 pub(super) struct SimShards {
     pub(super) owner_pool: PoolId,
     count: u32,
+    /// Whether each shard has standbys, which may replace its primary.
+    pub(super) has_standbys: bool,
+    /// The shards of the pools after the owner pool.
+    shard_of_pool: Vec<u32>,
 }
 
 /// Returns the shard of an integer key.
@@ -29,40 +35,32 @@ pub(in crate::sim) fn shard_of(key: u32, shards: u32) -> u32 {
 
 impl SimShards {
     /// Creates shards whose pool numbers follow that of their owner pool, the last of the specs so
-    /// far.
-    pub(super) fn new(random: &mut SimRandom, specs: &mut Vec<PoolSpec>) -> Option<Self> {
+    /// far. Shards with standbys are appended to `clusters`.
+    pub(super) fn new(
+        random: &mut SimRandom,
+        specs: &mut Vec<PoolSpec>,
+        clusters: &mut Vec<SimCluster>,
+    ) -> Option<Self> {
         let owner_pool = PoolId(u32::try_from(specs.len()).ok()?.checked_sub(1)?);
         let mut spec = specs.pop()?;
         spec.mode = PoolingMode::Transaction;
         let count = 2 + u32::try_from(random.below(2)).unwrap_or_default();
-        let (mut clusters, mut members) = (Vec::new(), Vec::new());
+        let has_standbys = random.percent(50);
+        let (mut cluster_specs, mut members, mut shard_of_pool) = (vec![], vec![], vec![]);
         for shard in 0..count {
-            let state = ClusterState::new([AssignedRole::Primary], Duration::from_millis(500));
-            let member = Arc::clone(&state.members[0]);
-            clusters.push(Arc::new(ClusterSpec {
-                members: [ClusterMember {
-                    pool: PoolId(owner_pool.0 + 1 + shard),
-                    state: Arc::clone(&member),
-                    weight: 1,
-                }]
-                .into(),
-                strategy: BalancingStrategy::RoundRobin,
-                failover_timeout: None,
-                slow_start: Duration::ZERO,
-                state,
-            }));
-            let membership = ClusterMembership {
-                owner: owner_pool,
-                shard,
-                state: member,
-                failover_timeout: None,
-            };
-            let limit = ConnectionLimit::new(spec.server_limits[0].max());
-            members.push(PoolSpec {
-                member: Some(membership),
-                server_limits: [limit].into(),
-                ..spec.clone()
-            });
+            let first_pool = owner_pool.0 + 1 + u32::try_from(members.len()).ok()?;
+            if has_standbys {
+                let hosts = 2 + random.below(2);
+                let cluster = SimCluster::for_shard(shard, owner_pool, first_pool, hosts, random);
+                cluster_specs.push(Arc::clone(&cluster.cluster));
+                members.extend(cluster.member_specs(&spec));
+                clusters.push(cluster);
+            } else {
+                let (cluster, member) = lone_primary(shard, owner_pool, PoolId(first_pool), &spec);
+                cluster_specs.push(cluster);
+                members.push(member);
+            }
+            shard_of_pool.resize(members.len(), shard);
         }
         let routing = RouteSettings {
             role: RolePreference::Primary,
@@ -72,9 +70,9 @@ impl SimShards {
             ..RouteSettings::default()
         };
         spec.routing = Some(Arc::new(routing));
-        specs.push(PoolSpec { clusters: clusters.into(), ..spec });
+        specs.push(PoolSpec { clusters: cluster_specs.into(), ..spec });
         specs.extend(members);
-        Some(Self { owner_pool, count })
+        Some(Self { owner_pool, count, has_standbys, shard_of_pool })
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -83,6 +81,31 @@ impl SimShards {
 
     /// Returns the shard of a pool's servers.
     pub(super) fn shard_of_pool(&self, pool: PoolId) -> Option<u32> {
-        pool.0.checked_sub(self.owner_pool.0 + 1).filter(|shard| *shard < self.count)
+        let index = pool.index().checked_sub(self.owner_pool.index() + 1)?;
+        self.shard_of_pool.get(index).copied()
     }
+}
+
+/// Creates a shard with a single server: its cluster, and the pool of its only member.
+fn lone_primary(
+    shard: u32,
+    owner: PoolId,
+    pool: PoolId,
+    spec: &PoolSpec,
+) -> (Arc<ClusterSpec>, PoolSpec) {
+    let state = ClusterState::new([AssignedRole::Primary], Duration::from_millis(500));
+    let health = Arc::clone(&state.members[0]);
+    let member = ClusterMember { pool, state: Arc::clone(&health), weight: 1 };
+    let cluster = ClusterSpec {
+        members: [member].into(),
+        strategy: BalancingStrategy::RoundRobin,
+        failover_timeout: None,
+        slow_start: Duration::ZERO,
+        state,
+    };
+    let membership = ClusterMembership { owner, shard, state: health, failover_timeout: None };
+    let limit = ConnectionLimit::new(spec.server_limits[0].max());
+    let member =
+        PoolSpec { member: Some(membership), server_limits: [limit].into(), ..spec.clone() };
+    (Arc::new(cluster), member)
 }

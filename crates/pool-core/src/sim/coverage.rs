@@ -1,0 +1,37 @@
+//! [`Coverage`]: counts of the situations that simulations must reach. A simulation without any
+//! failover proves nothing about failovers.
+
+use std::collections::BTreeMap;
+
+/// A situation that enough simulations must reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Situation {
+    /// A standby of one of several shards is promoted.
+    ShardFailover,
+    /// A standby of one of several shards runs a statement.
+    ShardStandbyRead,
+}
+
+impl Situation {
+    pub(super) const ALL: [Self; 2] = [Self::ShardFailover, Self::ShardStandbyRead];
+}
+
+/// Counts of the situations that simulations have reached.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Coverage(BTreeMap<Situation, u64>);
+
+impl Coverage {
+    pub(super) fn record(&mut self, situation: Situation) {
+        *self.0.entry(situation).or_default() += 1;
+    }
+
+    pub(super) fn count(&self, situation: Situation) -> u64 {
+        self.0.get(&situation).copied().unwrap_or_default()
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for (situation, count) in &other.0 {
+            *self.0.entry(*situation).or_default() += count;
+        }
+    }
+}
