@@ -99,10 +99,7 @@ impl Core {
         if server.is_copying_in {
             server.is_copying_in = false;
             server.outstanding.push_for(ReplyTarget::Cleaning, RequestKind::CopyEnd);
-            self.to_server.push_with(|buf| {
-                frontend::encode::copy_fail(buf, b"client disconnected")
-                    .expect("the text has no zero byte");
-            });
+            self.to_server.push_with(write_copy_fail);
             self.flush_server(id, &[], io);
             return self.continue_cleaning(id, io);
         }
@@ -229,10 +226,20 @@ impl Core {
 /// within the message.
 const PADDING: u8 = 1;
 
+fn write_copy_fail(buf: &mut Vec<u8>) {
+    frontend::encode::copy_fail(buf, b"client disconnected").expect("the text has no zero byte");
+}
+
 /// Ends a batch whose client disconnected before its Sync. PostgreSQL would not commit such a
 /// batch, so a ROLLBACK precedes the Sync that would commit it.
 fn abort_batch(server: &mut ServerConnection, to: &mut GatherBuffer) {
     if !std::mem::take(&mut server.is_skipping) {
+        // An Execute without a reply yet may be a COPY, which a message other than CopyFail would
+        // violate. Outside COPY, the server ignores CopyFail.
+        if !server.outstanding.is_empty() {
+            server.outstanding.push_for(ReplyTarget::Cleaning, RequestKind::CopyEnd);
+            to.push_with(write_copy_fail);
+        }
         for request in [RequestKind::Parse(None), RequestKind::Bind(0), RequestKind::Execute] {
             server.outstanding.push_for(ReplyTarget::Pooler, request);
         }

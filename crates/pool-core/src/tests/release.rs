@@ -176,3 +176,28 @@ fn client_lost_in_copy_data_after_failed_copy_pads_nothing() {
     assert!(!sent.contains(&1), "{sent:?}");
     assert!(harness.io.closed.iter().all(|peer| *peer != PeerId::Server(server)));
 }
+
+#[test]
+fn copy_that_starts_after_disconnect_is_ended_before_rollback() {
+    let (mut harness, client, server) = client_and_server(PoolSpec::new(1));
+    let batch = [
+        message(b'P', b"\0copy t from stdin\0\0\0"),
+        message(b'B', b"\0\0\0\0\0\0\0\0"),
+        message(b'E', b"\0\0\0\0\0"),
+    ];
+    harness.send_from_client(client, &batch.concat());
+    harness.send_from_server(server, &[message(b'1', b""), message(b'2', b"")].concat());
+    harness.sent_to_server(server);
+    // The server has already entered COPY mode, but its CopyInResponse has not arrived.
+    harness.core.client_closed(client, harness.now, &mut harness.io);
+    let sent = harness.sent_to_server(server);
+    let copy_fail = message(b'f', b"client disconnected\0");
+    assert!(sent.starts_with(&copy_fail), "{}", sent.escape_ascii());
+    let replies = [message(b'G', b"\0\0\0"), message(b'E', b"C57014\0\0"), ready(b'I')];
+    harness.send_from_server(server, &replies.concat());
+    harness.core.cancel_finished(server, harness.now, &mut harness.io);
+    assert_eq!(harness.io.closed, [], "the server can be used again");
+    let next = harness.client();
+    harness.send_from_client(next, &query("select 1"));
+    assert_eq!(harness.sent_to_server(server), query("select 1"));
+}
