@@ -40,8 +40,8 @@ pub(super) struct SimBackend {
     leftover_owner: Option<u32>,
     /// Channels that the session listens to.
     channels: Vec<String>,
-    /// Changes of `channels` that are pending until commit; `None` means `UNLISTEN *`.
-    pending: Vec<Option<String>>,
+    /// Changes of `channels` that are pending until commit.
+    pending: Vec<ChannelChange>,
     /// The client whose statement ran last, if known.
     pub(super) last_client: Option<u32>,
     /// The client named in the last statement of the current input, if any.
@@ -53,11 +53,20 @@ pub(super) struct SimBackend {
     pub(super) client_shard: Option<u32>,
     /// The reply of a statement that is still sleeping.
     pub(super) sleeping: Option<String>,
+    /// Whether only a CancelRequest ends the sleep.
+    pub(super) is_stalled: bool,
     /// Tokens of statements that may run only once; taken by the simulation.
     pub(super) executed_once: Vec<String>,
     /// Violations of guarantees found so far.
     pub(super) violations: Vec<String>,
     pub(super) is_terminated: bool,
+}
+
+#[derive(Debug)]
+enum ChannelChange {
+    Listen(String),
+    Unlisten(String),
+    UnlistenAll,
 }
 
 #[derive(Debug)]
@@ -87,6 +96,13 @@ impl SimBackend {
         self.is_failed
     }
 
+    /// Returns the channels that the session listens to, sorted.
+    pub(super) fn channels(&self) -> Vec<String> {
+        let mut channels = self.channels.clone();
+        channels.sort_unstable();
+        channels
+    }
+
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         self.fed_client = None;
         self.input.extend_from_slice(bytes);
@@ -95,6 +111,7 @@ impl SimBackend {
 
     /// Finishes a sleeping statement, and sends its reply.
     pub(super) fn wake(&mut self) {
+        self.is_stalled = false;
         if let Some(token) = self.sleeping.take() {
             self.row(&token);
             self.complete("SELECT 1");
@@ -108,6 +125,7 @@ impl SimBackend {
         if self.sleeping.take().is_none() {
             return;
         }
+        self.is_stalled = false;
         if let Some(client) = client
             && self.last_client != Some(client)
         {
@@ -365,7 +383,10 @@ impl SimBackend {
                 self.complete("SELECT 1");
             }
             "FAIL" => self.fail_as(extended, "22012", &format!("division by zero {token}!")),
-            "SLEEP" => self.sleeping = Some(token),
+            "SLEEP" | "STALL" => {
+                self.is_stalled = upper == "STALL";
+                self.sleeping = Some(token);
+            }
             "SET" if rest.starts_with("SHARD") => {
                 self.pooler_command(if rest.starts_with("SHARD ") {
                     "SET SHARD"
@@ -417,6 +438,7 @@ impl SimBackend {
                 self.settings = self.at_login.clone();
                 self.statements.clear();
                 self.leftovers.clear();
+                self.channels.clear();
                 self.complete("DISCARD ALL");
             }
             "RESET" => {
@@ -426,12 +448,18 @@ impl SimBackend {
             }
             "LISTEN" => {
                 self.add_leftover("channel");
-                self.pending.push(Some(rest.trim_matches('"').to_owned()));
+                let is_marker = rest.starts_with('"');
+                let name = if is_marker { rest.trim_matches('"') } else { &rest[..1] };
+                self.pending.push(ChannelChange::Listen(name.to_owned()));
                 self.complete("LISTEN");
             }
             "UNLISTEN" => {
                 self.remove_leftover("channel");
-                self.pending.push(None);
+                self.pending.push(if rest.starts_with('*') {
+                    ChannelChange::UnlistenAll
+                } else {
+                    ChannelChange::Unlisten(rest[..1].to_owned())
+                });
                 self.complete("UNLISTEN");
             }
             "SELECT" if rest.contains("pg_listening_channels") => {
@@ -606,8 +634,10 @@ impl SimBackend {
             self.portals.clear();
             for channel in std::mem::take(&mut self.pending) {
                 match channel {
-                    Some(channel) => self.channels.push(channel),
-                    None => self.channels.clear(),
+                    ChannelChange::Listen(channel) if self.channels.contains(&channel) => {}
+                    ChannelChange::Listen(channel) => self.channels.push(channel),
+                    ChannelChange::Unlisten(channel) => self.channels.retain(|it| *it != channel),
+                    ChannelChange::UnlistenAll => self.channels.clear(),
                 }
             }
         }

@@ -10,10 +10,22 @@ pub(super) enum Situation {
     ShardFailover,
     /// A standby of one of several shards runs a statement.
     ShardStandbyRead,
+    /// A client moves to another process.
+    ClientTakenOver,
+    /// A client with prepared statements moves to another process.
+    StatementsTakenOver,
+    /// A listening client moves to another process.
+    ChannelsTakenOver,
 }
 
 impl Situation {
-    pub(super) const ALL: [Self; 2] = [Self::ShardFailover, Self::ShardStandbyRead];
+    pub(super) const ALL: [Self; 5] = [
+        Self::ShardFailover,
+        Self::ShardStandbyRead,
+        Self::ClientTakenOver,
+        Self::StatementsTakenOver,
+        Self::ChannelsTakenOver,
+    ];
 }
 
 /// Counts of the situations that simulations have reached.

@@ -7,8 +7,8 @@
 use std::{io::IoSlice, sync::Arc};
 
 use crate::{
-    ClientId, ClientRefusal, ConnectionLimit, Core, CoreIo, PeerId, PoolId, PoolSpec, ServerId,
-    TargetRole, Time,
+    ClientHandover, ClientId, ClientRefusal, ConnectionLimit, Core, CoreIo, PeerId, PoolId,
+    PoolSpec, ServerId, TargetRole, Time,
     messages::outstanding::RequestKind,
     mirror::target::{DropReason, MirrorTarget},
     prepared::parse_settings::Uncertainty,
@@ -46,6 +46,16 @@ pub(super) enum InjectedFault {
     ShardWriteToStandby,
     /// Connections to a replaced primary stay in use if it is not that of the first shard.
     ShardFailoverMissed,
+    /// A client that moves to another process loses its prepared statements.
+    TakeoverLosesStatements,
+    /// A client that moves to another process loses its session parameters.
+    TakeoverLosesParameters,
+    /// A client that has moved to another process cannot cancel its statements.
+    TakeoverLosesCancelKey,
+    /// A client that moves to another process no longer listens.
+    TakeoverLosesChannels,
+    /// A client that moves to another process counts as its pool's user.
+    TakeoverLosesUser,
     /// Replies of a mirror are sent to the client.
     MirrorReplies,
     /// An idle client is disconnected when its mirror fails.
@@ -59,7 +69,7 @@ pub(super) enum InjectedFault {
 }
 
 impl InjectedFault {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 22] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
@@ -72,6 +82,11 @@ impl InjectedFault {
         Self::WrongShard,
         Self::ShardWriteToStandby,
         Self::ShardFailoverMissed,
+        Self::TakeoverLosesStatements,
+        Self::TakeoverLosesParameters,
+        Self::TakeoverLosesCancelKey,
+        Self::TakeoverLosesChannels,
+        Self::TakeoverLosesUser,
         Self::MirrorReplies,
         Self::MirrorFailurePropagates,
         Self::MirrorBlocksClient,
@@ -92,6 +107,11 @@ impl InjectedFault {
             Self::Unfenced | Self::ShardFailoverMissed => &["which was replaced"],
             Self::UnresponsiveKept => &["is still in use", "is unresponsive"],
             Self::WrongShard => &["runs on shard"],
+            Self::TakeoverLosesStatements => &["received E", "C26000"],
+            Self::TakeoverLosesParameters => &["received D", "expected Some(\"D"],
+            Self::TakeoverLosesCancelKey => &["awaits", "forever"],
+            Self::TakeoverLosesChannels => &["listens to [] instead of"],
+            Self::TakeoverLosesUser => &["is reported as None"],
             Self::MirrorReplies => &["received", "expected"],
             Self::MirrorFailurePropagates => &["was disconnected without a failure"],
             Self::MirrorBlocksClient => &["awaits", "forever"],
@@ -106,6 +126,17 @@ impl InjectedFault {
 pub(super) fn alter_spec(fault: Option<InjectedFault>, spec: &mut PoolSpec) {
     if fault == Some(InjectedFault::LimitBreach) {
         spec.server_limits = [ConnectionLimit::new(1000)].into();
+    }
+}
+
+/// Changes the state of a client that moves to another process.
+pub(super) fn alter_handover(fault: Option<InjectedFault>, handover: &mut ClientHandover) {
+    match fault {
+        Some(InjectedFault::TakeoverLosesStatements) => handover.statements.clear(),
+        Some(InjectedFault::TakeoverLosesParameters) => handover.parameters.clear(),
+        Some(InjectedFault::TakeoverLosesChannels) => handover.channels.clear(),
+        Some(InjectedFault::TakeoverLosesUser) => handover.user = None,
+        _ => {}
     }
 }
 
@@ -157,6 +188,7 @@ pub(super) fn before_event(
         | InjectedFault::UnresponsiveKept => {
             hides_cluster_changes(Some(fault), core);
         }
+        InjectedFault::TakeoverLosesCancelKey => core.takeover_keys.clear(),
         InjectedFault::WrongShard => swap_queues_of_shards(core),
         InjectedFault::WritesRerouted => reroute_writes(core, io),
         _ => {}

@@ -1,11 +1,12 @@
 //! [`SimClient`]: a client that knows the replies to expect, because its reference model receives
 //! the same input.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use howdah_wire::{
     Header, ValueFormat,
     frontend::{DescribeTarget, encode},
+    startup::CancelKey,
 };
 
 use super::{backend::SimBackend, random::SimRandom, simulation::shards::shard_of};
@@ -15,6 +16,14 @@ use crate::TargetRole;
 pub(super) struct SimClient {
     pub(super) number: u32,
     pub(super) zone: String,
+    /// The user that the client logs in as, if it differs from its pool's.
+    pub(super) user: Option<Arc<str>>,
+    /// The cancel key that the client has received.
+    pub(super) cancel_key: Option<CancelKey>,
+    /// Whether the client may send statements that only a CancelRequest ends.
+    pub(super) may_stall: bool,
+    /// Whether the client waits for such a statement, and so repeats its CancelRequest.
+    pub(super) is_stalled: bool,
     /// The target role that the client requests, if its database is a cluster.
     pub(super) role: TargetRole,
     /// Number of shards of the client's database; 0 without sharding.
@@ -57,6 +66,10 @@ impl SimClient {
         Self {
             number,
             zone: settings[0].1.to_owned(),
+            user: None,
+            cancel_key: None,
+            may_stall: false,
+            is_stalled: false,
             role: TargetRole::Any,
             shards: 0,
             reference: SimBackend::new(settings),
@@ -81,6 +94,11 @@ impl SimClient {
     /// Whether the client waits for the end of its login or for a reply.
     pub(super) fn is_awaiting_reply(&self) -> bool {
         !self.is_welcomed || !self.expected.is_empty()
+    }
+
+    /// Returns the channels that the client listens to, sorted.
+    pub(super) fn channels(&self) -> Vec<String> {
+        self.reference.channels()
     }
 
     /// Returns a text that names the client and the reply that it waits for.
@@ -119,6 +137,11 @@ impl SimClient {
             self.is_disconnected = true;
             return Ok(());
         }
+        if message[0] == b'K'
+            && let Some((id, secret)) = message[Header::BYTES..].split_first_chunk::<4>()
+        {
+            self.cancel_key = CancelKey::new(i32::from_be_bytes(*id), secret);
+        }
         if !self.is_welcomed {
             self.is_welcomed = message[0] == b'Z';
             return Ok(());
@@ -147,7 +170,7 @@ impl SimClient {
         expected_reply.bytes.drain(..message.len());
         if expected_reply.bytes.is_empty() {
             self.expected.pop_front();
-            self.is_sleeping = false;
+            (self.is_sleeping, self.is_stalled) = (false, false);
         }
         Ok(())
     }
@@ -201,6 +224,7 @@ impl SimClient {
     fn expect_reply(&mut self, input: &[u8]) {
         self.reference.feed(input);
         self.is_sleeping = self.reference.sleeping.is_some();
+        self.is_stalled = self.reference.is_stalled;
         self.reference.wake();
         let mut bytes = Vec::new();
         let mut rest = &self.reference.output[..];
@@ -251,6 +275,9 @@ impl SimClient {
             };
             return self.push_query(buf, &text);
         }
+        if self.may_stall && self.tokens < 4 && random.percent(25) {
+            return self.push_query(buf, &format!("listen x -- {token}"));
+        }
         match random.below(26) {
             0..=2 => self.push_query(buf, &format!("echo {token}")),
             3 => self.push_query(buf, &format!("state {token}")),
@@ -269,7 +296,8 @@ impl SimClient {
             5 => self.push_query(buf, &format!("echo {token}; state {token}; echo {token}")),
             6 => self.push_query(buf, &format!("echo {token}; fail {token}; echo {token}")),
             7 if !self.is_in_block && !self.is_awaiting_reply() => {
-                self.push_query(buf, &format!("sleep {token}"));
+                let verb = if self.may_stall && random.percent(50) { "stall" } else { "sleep" };
+                self.push_query(buf, &format!("{verb} {token}"));
             }
             8 => {
                 let zone = random.pick(&["UTC", "CET", "O'Zone\\"]);
@@ -283,7 +311,9 @@ impl SimClient {
                 let dirty = random.pick(&[
                     "set work_mem = 7",
                     "listen x --",
+                    "listen y --",
                     "unlisten x --",
+                    "unlisten * --",
                     "select pg_advisory_lock(1)",
                     "create temp table t",
                     "prepare p as",

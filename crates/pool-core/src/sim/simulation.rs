@@ -9,6 +9,7 @@ mod mirror;
 mod network;
 mod setup;
 pub(super) mod shards;
+mod takeover;
 
 use std::{
     cmp::Reverse,
@@ -32,7 +33,8 @@ use super::{
     script::SimClient,
 };
 use crate::{
-    ClientId, Core, PeerId, PoolId, ServerId, Time, Transfer, WorkerId, cluster::HealthReport,
+    ClientHandover, ClientId, Core, PeerId, PoolId, PoolSpec, ServerId, Time, Transfer, WorkerId,
+    cluster::HealthReport,
 };
 
 const MS: u64 = 1_000_000;
@@ -68,6 +70,10 @@ enum SimEvent {
     /// The dedicated connection listens to a client's channels.
     Listened(usize, ClientId),
     Adopt(usize, usize, Box<Transfer>),
+    /// A new process takes the clients over.
+    TakeOver,
+    HandOverClients(usize),
+    AdoptClient(usize, PoolId, Box<ClientHandover>),
     Tick,
     CheckHost(HostId),
     CheckResult(HostId, u32, Option<HealthReport>),
@@ -112,6 +118,8 @@ pub(super) struct Simulation {
     workers: Vec<SimWorker>,
     clients: Vec<(SimClient, SimLink)>,
     backends: Vec<(SimBackend, SimLink)>,
+    /// The settings of all pools, from which each process makes its own.
+    specs: Vec<PoolSpec>,
     processes: Vec<SimProcess>,
     /// For each statement that may run only once, by token, the first server that ran it.
     executed_once: HashMap<String, usize>,
@@ -122,6 +130,8 @@ pub(super) struct Simulation {
     backlog_percent: u64,
     /// The planted bug, in a simulation that must fail.
     fault: Option<InjectedFault>,
+    /// Whether a pool's clients log in as several users and share the servers of one.
+    has_forced_users: bool,
     /// Whether tables change under prepared statements.
     has_schema_changes: bool,
     is_traced: bool,
@@ -366,6 +376,11 @@ impl Simulation {
                 }
                 self.call(worker, |core, now, io| core.serve_waiting(pool, now, io));
             }
+            SimEvent::TakeOver => self.take_over(),
+            SimEvent::HandOverClients(process) => self.hand_over_clients(process),
+            SimEvent::AdoptClient(client, pool, handover) => {
+                self.adopt_client(client, pool, *handover)?;
+            }
             SimEvent::CheckHost(host) => self.check_host(host),
             SimEvent::CheckResult(host, suspicions, report) => {
                 self.apply_check_result(host, suspicions, report);
@@ -386,6 +401,7 @@ impl Simulation {
                 for worker in 0..self.workers.len() {
                     self.call(worker, |core, now, io| core.tick(now, io));
                 }
+                self.check_users()?;
                 self.schedule(self.now + 50 * MS, SimEvent::Tick);
             }
         }

@@ -9,7 +9,8 @@ use crate::{
 
 impl Simulation {
     pub(super) fn connect(&mut self, client: usize) {
-        let worker = self.random.below(self.workers.len() as u64) as usize;
+        let workers = self.workers_of(self.processes.len() - 1);
+        let worker = *self.random.pick(&workers);
         let zone = self.clients[client].0.zone.clone();
         let settings =
             if zone == "UTC" { Vec::new() } else { vec![SessionParameter::new("timezone", zone)] };
@@ -18,7 +19,7 @@ impl Simulation {
         let secret = CancelSecret(secret);
         let pool = self.clients[client].1.pool;
         let role = Some(self.clients[client].0.role);
-        let (user, version) = (None, ProtocolVersion::V3_2);
+        let (user, version) = (self.clients[client].0.user.clone(), ProtocolVersion::V3_2);
         let login = ClientLogin { pool, user, version, secret, parameters: settings, role };
         let id = self.workers[worker].core.add_client(login).expect("the pool exists");
         self.attach(SimPeer::Client(client), worker, PeerId::Client(id));
@@ -36,27 +37,16 @@ impl Simulation {
             return;
         }
         let output = script_client.next_input(&mut self.random);
-        let sleeps = script_client.is_sleeping;
+        let (sleeps, repeats) = (script_client.is_sleeping, script_client.is_stalled);
         self.trace(&format_args!("c{client} says"), &output);
         if !output.is_empty() {
             self.send_to_pooler(SimPeer::Client(client), Some(&output));
         }
-        if sleeps && self.random.percent(30) {
+        if repeats || sleeps && self.random.percent(30) {
             self.schedule_soon(SimEvent::Cancel(client));
         }
         let at = self.now + self.random.below(10 * MS);
         self.schedule(at, SimEvent::Step(client));
-    }
-
-    pub(super) fn cancel(&mut self, client: usize) {
-        let Some((worker, PeerId::Client(id))) = self.clients[client].1.worker else { return };
-        if !self.clients[client].0.is_sleeping {
-            return;
-        }
-        let Some(key) = self.workers[worker].core.cancel_key_of(id) else { return };
-        self.current_client = Some(self.clients[client].0.number);
-        self.call(worker, |core, now, io| core.cancel(&key, now, io));
-        self.current_client = None;
     }
 
     pub(super) fn forward_output(&mut self, backend: usize) {
@@ -65,7 +55,7 @@ impl Simulation {
         if !output.is_empty() {
             self.send_to_pooler(SimPeer::Backend(backend), Some(&output));
         }
-        if self.backends[backend].0.sleeping.is_some() {
+        if self.backends[backend].0.sleeping.is_some() && !self.backends[backend].0.is_stalled {
             let at = self.now + 1 + self.random.below(60 * MS);
             self.schedule(at, SimEvent::Wake(backend));
         }

@@ -10,6 +10,8 @@ pub(super) struct SimLink {
     pub(super) pool: PoolId,
     /// The process that opened the connection to a server.
     pub(super) process: usize,
+    /// Whether a client moves from one process to another.
+    pub(super) is_in_transit: bool,
     /// While connected, the worker of the connection and its ID there.
     pub(super) worker: Option<(usize, PeerId)>,
     /// Bytes that were sent to the pooler and not delivered yet.
@@ -29,6 +31,7 @@ impl Default for SimLink {
         Self {
             pool,
             process: 0,
+            is_in_transit: false,
             worker: None,
             inbox,
             arrives_up: 0,
@@ -89,9 +92,9 @@ impl Simulation {
     pub(super) fn deliver_to_core(&mut self, end: SimPeer, bytes: Vec<u8>) {
         let link = self.link(end);
         let Some((worker, peer)) = link.worker else {
-            // A server that is being handed over has no worker; its bytes are delivered to the new
-            // one.
-            if matches!(end, SimPeer::Backend(_)) {
+            // A server or client that is being handed over has no worker; its bytes are delivered
+            // to the new one.
+            if matches!(end, SimPeer::Backend(_)) || link.is_in_transit {
                 link.inbox.push_back(bytes);
             }
             return;

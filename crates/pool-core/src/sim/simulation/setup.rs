@@ -55,6 +55,12 @@ impl SimProcess {
             statements: Arc::default(),
         }
     }
+
+    /// Creates a process with the same settings as another one.
+    pub(super) fn successor(&self, specs: &[PoolSpec]) -> Self {
+        let reserves: Vec<_> = self.reserves.iter().map(|limit| limit.max()).collect();
+        Self::new(specs, self.all.max(), &reserves)
+    }
 }
 
 impl Simulation {
@@ -89,6 +95,9 @@ impl Simulation {
         let worker_count = 1 + u8::try_from(random.below(2)).unwrap();
         let has_faults = random.percent(60);
         let has_schema_changes = random.percent(30);
+        let mut takeover = SimRandom::new(seed ^ 0x7a4e << 40);
+        let has_takeover = takeover.percent(30);
+        let has_forced_users = takeover.percent(30);
         let mut simulation = Self {
             random,
             now: 0,
@@ -98,6 +107,7 @@ impl Simulation {
             workers: Vec::new(),
             clients: Vec::new(),
             backends: Vec::new(),
+            specs,
             processes: Vec::new(),
             seed,
             backlog_percent,
@@ -105,6 +115,7 @@ impl Simulation {
             current_client: None,
             has_faults,
             fault,
+            has_forced_users,
             has_schema_changes,
             is_traced: std::env::var_os("HOWDAH_POOL_SEED").is_some(),
             clusters,
@@ -140,11 +151,18 @@ impl Simulation {
                     client.is_mostly_reading = sharding.percent(50);
                 }
             }
+            client.may_stall = has_takeover;
+            if has_forced_users {
+                client.user = takeover.pick(&[None, Some("alice"), Some("bob")]).map(Arc::from);
+            }
             simulation.clients.push((client, link));
             let at = simulation.random.below(20 * MS);
             simulation.schedule(at, SimEvent::Connect(number as usize));
         }
         simulation.schedule(0, SimEvent::Tick);
+        if has_takeover {
+            simulation.schedule(takeover.below(150 * MS), SimEvent::TakeOver);
+        }
         simulation.schedule_hosts();
         simulation
     }
