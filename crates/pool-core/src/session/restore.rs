@@ -8,9 +8,12 @@ mod splice;
 
 pub(crate) use splice::{SplicedQuery, splice, unambiguous_statements};
 
-use crate::session::{
-    parameters::{SessionParameter, eq_name},
-    state::strip_keyword,
+use crate::{
+    prepared::parse_settings::skip_comments,
+    session::{
+        parameters::{SessionParameter, eq_name},
+        state::strip_keyword,
+    },
 };
 
 /// Returns the startup parameters that a query string resets; `None` if it changes no parameters
@@ -102,13 +105,18 @@ impl<'a> ParameterChange<'a> {
     }
 
     fn from_statement(statement: &'a [u8]) -> Option<Self> {
+        let statement = match statement.first()? {
+            b'-' | b'/' => skip_comments(statement),
+            _ => statement,
+        };
         match statement.first()? | 0x20 {
-            b'r' => Some(match strip_keyword(statement, b"reset")? {
+            b'r' => Some(match before_comment(strip_keyword(statement, b"reset")?) {
                 name if name.eq_ignore_ascii_case(b"all") => Self::ResetAll,
                 name if eq_keywords(name, &[b"time", b"zone"]) => Self::Reset(b"TimeZone"),
                 name => Self::Reset(unquoted(name)),
             }),
-            b'd' => eq_keywords(statement, &[b"discard", b"all"]).then_some(Self::ResetAll),
+            b'd' => eq_keywords(before_comment(statement), &[b"discard", b"all"])
+                .then_some(Self::ResetAll),
             b's' => Self::from_set(strip_keyword(statement, b"set")?),
             _ => None,
         }
@@ -136,6 +144,7 @@ impl<'a> ParameterChange<'a> {
             let value = value.strip_prefix(b"=").or_else(|| strip_keyword(value, b"to"))?;
             (unquoted(name), value.trim_ascii_start())
         };
+        let value = before_comment(value);
         let is_local = value.eq_ignore_ascii_case(b"local") && eq_name(name, b"TimeZone");
         let is_default = value.eq_ignore_ascii_case(b"default") || is_local;
         Some(if is_default { Self::Reset(name) } else { Self::Set(name) })
@@ -145,6 +154,17 @@ impl<'a> ParameterChange<'a> {
 fn eq_keywords(text: &[u8], words: &[&[u8]]) -> bool {
     let found = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     found.map(<[u8]>::to_ascii_lowercase).eq(words.iter().map(|word| word.to_vec()))
+}
+
+/// Returns the text before the first comment, without white space and semicolons at its end. A
+/// comment marker within quotes is not recognized as such, which only hides a name.
+fn before_comment(text: &[u8]) -> &[u8] {
+    let starts = |marker| memchr::memmem::find(text, marker).unwrap_or(text.len());
+    let mut text = &text[..starts(b"--").min(starts(b"/*"))];
+    while let [rest @ .., b';' | b' ' | b'\t' | b'\r' | b'\n'] = text {
+        text = rest;
+    }
+    text
 }
 
 fn unquoted(name: &[u8]) -> &[u8] {
@@ -176,6 +196,11 @@ fn reset_parameters_are_found_in_text() {
         ("reset statement_timeout", Some("")),
         ("select 'reset all'", None),
         ("discard temp", None),
+        ("RESET ALL -- at the end of a request", Some("TimeZone,application_name,work_mem")),
+        ("/* app */ reset timezone /* x */", Some("TimeZone")),
+        ("discard all/* x */", Some("TimeZone,application_name,work_mem")),
+        ("-- x\nset work_mem = default -- y", Some("work_mem")),
+        ("reset all; -- x", Some("TimeZone,application_name,work_mem")),
         ("settle", None),
     ] {
         assert_eq!(names(sql).as_deref(), reset, "{sql}");
