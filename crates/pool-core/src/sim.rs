@@ -17,6 +17,7 @@
 //! sim` runs 500, and `HOWDAH_POOL_SEED=17` runs one and prints its whole dialogue.
 
 mod backend;
+mod connect_query;
 mod coverage;
 mod faults;
 mod random;

@@ -6,6 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::{
+    connect_query::{ConnectQueryEffect, TENANT, TENANT_TABLE},
+    coverage::Situation,
+};
 use howdah_wire::{
     Frame, ValueFormat,
     backend::{
@@ -57,6 +61,10 @@ pub(super) struct SimBackend {
     pub(super) is_stalled: bool,
     /// Tokens of statements that may run only once; taken by the simulation.
     pub(super) executed_once: Vec<String>,
+    /// The connect query's effect on the session, which only the current client may have undone.
+    connect_query: ConnectQueryEffect,
+    /// Situations that were reached; taken by the simulation.
+    pub(super) situations: Vec<Situation>,
     /// Violations of guarantees found so far.
     pub(super) violations: Vec<String>,
     pub(super) is_terminated: bool,
@@ -77,10 +85,12 @@ struct SimCopy {
     extended: bool,
 }
 
-/// A literal that Parse replaces with the current values of `TimeZone` and `backslash_quote`.
+/// A literal that Parse replaces with the current values of the parameters that affect it.
 pub(super) const LITERAL: &str = "'literal'";
 
-const REPORTED: [&str; 2] = ["TimeZone", "application_name"];
+/// The parameters that servers report.
+const REPORTED: [&str; 4] =
+    ["TimeZone", "application_name", "DateStyle", "standard_conforming_strings"];
 
 impl SimBackend {
     pub(super) fn new(settings: &[(&str, &str)]) -> Self {
@@ -101,6 +111,13 @@ impl SimBackend {
         let mut channels = self.channels.clone();
         channels.sort_unstable();
         channels
+    }
+
+    /// Runs a connect query, as a pooler does after the login.
+    pub(super) fn run_connect_query(&mut self, sql: &str) {
+        self.connect_query.require(sql);
+        self.query(sql);
+        self.output.clear();
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8]) {
@@ -281,7 +298,15 @@ impl SimBackend {
             // A literal keeps its meaning under the current parse settings.
             let sql = String::from_utf8_lossy(sql);
             let sql = if sql.contains(LITERAL) {
-                sql.replace(LITERAL, &format!("{}/{}", self.settings["TimeZone"], self.quoting()))
+                let reported = ["TimeZone", "DateStyle", "standard_conforming_strings"];
+                let reported = reported.map(|name| &self.settings[name][..]).join("/");
+                if reported != "UTC/ISO/on" {
+                    self.situations.push(Situation::ParsedUnderChangedSettings);
+                }
+                if self.settings.contains_key("backslash_quote") {
+                    self.situations.push(Situation::ParsedUnderUnreportedSetting);
+                }
+                sql.replace(LITERAL, &format!("{reported}/{}", self.quoting()))
             } else {
                 sql.into_owned()
             };
@@ -414,6 +439,14 @@ impl SimBackend {
                 let mut words = rest.split(' ');
                 let name = words.next().unwrap_or("").to_owned();
                 let value = words.nth(1).unwrap_or("").to_owned();
+                if name == "search_path" {
+                    if self.connect_query.set_path(&value, self.last_client) {
+                        self.situations.push(Situation::ConnectQueryRepeated);
+                    }
+                    if value == TENANT {
+                        return self.complete("SET");
+                    }
+                }
                 if !REPORTED.contains(&name.as_str()) {
                     self.add_leftover("setting");
                 }
@@ -422,20 +455,22 @@ impl SimBackend {
             }
             "SELECT" if rest.contains("current_setting(") => self.current_settings(rest),
             "SELECT" if rest.contains("set_config") => self.set_config(rest),
-            "RESET" if rest == "TimeZone" => {
-                let value = self.at_login[rest].clone();
-                self.settings.insert(rest.to_owned(), value);
+            "RESET" if REPORTED.contains(&without_comment(rest)) => {
+                let name = without_comment(rest);
+                self.settings.insert(name.to_owned(), self.at_login[name].clone());
                 self.complete("RESET");
             }
-            "DISCARD" if rest == "ALL" && self.is_in_block => {
+            "DISCARD" if without_comment(rest) == "ALL" && self.is_in_block => {
                 self.fail_as(
                     extended,
                     "25001",
                     "DISCARD ALL cannot run inside a transaction block",
                 );
             }
-            "DISCARD" if rest == "ALL" => {
+            "DISCARD" if without_comment(rest) == "ALL" => {
                 self.settings = self.at_login.clone();
+                self.connect_query.undo_settings(self.last_client);
+                self.connect_query.undo_table(self.last_client);
                 self.statements.clear();
                 self.leftovers.clear();
                 self.channels.clear();
@@ -443,6 +478,7 @@ impl SimBackend {
             }
             "RESET" => {
                 self.settings = self.at_login.clone();
+                self.connect_query.undo_settings(self.last_client);
                 self.remove_leftover("setting");
                 self.complete("RESET");
             }
@@ -478,11 +514,16 @@ impl SimBackend {
                 self.row(&token);
                 self.complete("SELECT 1");
             }
+            "CREATE" if rest == TENANT_TABLE => {
+                self.connect_query.create_table();
+                self.complete("CREATE TABLE");
+            }
             "CREATE" => {
                 self.add_leftover("table");
                 self.complete("CREATE TABLE");
             }
             "DISCARD" => {
+                self.connect_query.undo_table(self.last_client);
                 self.remove_leftover("table");
                 self.complete("DISCARD TEMP");
             }
@@ -591,6 +632,9 @@ impl SimBackend {
             self.violations
                 .push(format!("{sql} finds {:?} of {:?}", self.leftovers, self.leftover_owner));
         }
+        if self.connect_query.is_missing_for(owner) {
+            self.violations.push(format!("{sql} runs without the effect of the connect query"));
+        }
         self.last_client = Some(owner);
         self.fed_client = Some(owner);
     }
@@ -674,4 +718,9 @@ impl SimBackend {
         self.is_failed = self.is_in_block;
         self.pending.clear();
     }
+}
+
+/// Returns a statement's arguments without the comment that names its client.
+fn without_comment(rest: &str) -> &str {
+    rest.split(" -- ").next().unwrap_or_default()
 }

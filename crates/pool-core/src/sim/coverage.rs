@@ -16,15 +16,24 @@ pub(super) enum Situation {
     StatementsTakenOver,
     /// A listening client moves to another process.
     ChannelsTakenOver,
+    /// A connect query runs again after a reset.
+    ConnectQueryRepeated,
+    /// A statement is parsed while a parameter that affects it has a value that was not reported.
+    ParsedUnderUnreportedSetting,
+    /// A statement is parsed while reported parameters that affect it do not have their defaults.
+    ParsedUnderChangedSettings,
 }
 
 impl Situation {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::ShardFailover,
         Self::ShardStandbyRead,
         Self::ClientTakenOver,
         Self::StatementsTakenOver,
         Self::ChannelsTakenOver,
+        Self::ConnectQueryRepeated,
+        Self::ParsedUnderUnreportedSetting,
+        Self::ParsedUnderChangedSettings,
     ];
 }
 

@@ -56,6 +56,12 @@ pub(super) enum InjectedFault {
     TakeoverLosesChannels,
     /// A client that moves to another process counts as its pool's user.
     TakeoverLosesUser,
+    /// The connect query does not run again after a reset.
+    ConnectQueryNotRepeated,
+    /// A change of a parameter that servers do not report is not noticed before the next Parse.
+    UnreportedSettingMissed,
+    /// A change of a parameter is not noticed before the server has reported it.
+    ReportedSettingMissed,
     /// Replies of a mirror are sent to the client.
     MirrorReplies,
     /// An idle client is disconnected when its mirror fails.
@@ -69,7 +75,7 @@ pub(super) enum InjectedFault {
 }
 
 impl InjectedFault {
-    pub(super) const ALL: [Self; 22] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::CrossTalk,
         Self::DirtyReuse,
         Self::StrayCancel,
@@ -87,6 +93,9 @@ impl InjectedFault {
         Self::TakeoverLosesCancelKey,
         Self::TakeoverLosesChannels,
         Self::TakeoverLosesUser,
+        Self::ConnectQueryNotRepeated,
+        Self::UnreportedSettingMissed,
+        Self::ReportedSettingMissed,
         Self::MirrorReplies,
         Self::MirrorFailurePropagates,
         Self::MirrorBlocksClient,
@@ -101,7 +110,7 @@ impl InjectedFault {
             Self::DirtyReuse => &["finds", "of Some"],
             Self::StrayCancel => &["a cancel of", "hit a statement of"],
             Self::DoubleReply => &["received", "\\x00\\x00\\x00\\x04, expected"],
-            Self::ForeignLiterals => &["received", "safe_encoding"],
+            Self::ForeignLiterals => &["received D", "/safe_encoding,c"],
             Self::LimitBreach => &["the limit is"],
             Self::WriteToAnyMember | Self::ShardWriteToStandby => &["requires the primary"],
             Self::Unfenced | Self::ShardFailoverMissed => &["which was replaced"],
@@ -112,6 +121,9 @@ impl InjectedFault {
             Self::TakeoverLosesCancelKey => &["awaits", "forever"],
             Self::TakeoverLosesChannels => &["listens to [] instead of"],
             Self::TakeoverLosesUser => &["is reported as None"],
+            Self::ConnectQueryNotRepeated => &["without the effect of the connect query"],
+            Self::UnreportedSettingMissed => &["received D", "/off,c"],
+            Self::ReportedSettingMissed => &["received D", "/safe_encoding,c"],
             Self::MirrorReplies => &["received", "expected"],
             Self::MirrorFailurePropagates => &["was disconnected without a failure"],
             Self::MirrorBlocksClient => &["awaits", "forever"],
@@ -126,6 +138,9 @@ impl InjectedFault {
 pub(super) fn alter_spec(fault: Option<InjectedFault>, spec: &mut PoolSpec) {
     if fault == Some(InjectedFault::LimitBreach) {
         spec.server_limits = [ConnectionLimit::new(1000)].into();
+    }
+    if fault == Some(InjectedFault::ConnectQueryNotRepeated) {
+        spec.connect_query = None;
     }
 }
 
@@ -189,6 +204,8 @@ pub(super) fn before_event(
             hides_cluster_changes(Some(fault), core);
         }
         InjectedFault::TakeoverLosesCancelKey => core.takeover_keys.clear(),
+        InjectedFault::UnreportedSettingMissed => trust_settings(core, Uncertainty::Unreported),
+        InjectedFault::ReportedSettingMissed => trust_settings(core, Uncertainty::Reported),
         InjectedFault::WrongShard => swap_queues_of_shards(core),
         InjectedFault::WritesRerouted => reroute_writes(core, io),
         _ => {}
@@ -326,6 +343,16 @@ fn assign_busy_servers(core: &mut Core, now: Time, io: &mut dyn CoreIo) {
         self::server(core, id).state = ServerState::Idle;
         core.pool(pool).idle.push_back(id);
         core.serve_waiting(pool, now, io);
+    }
+}
+
+/// Makes the core believe that it knows the parse settings although it has this uncertainty.
+fn trust_settings(core: &mut Core, uncertainty: Uncertainty) {
+    for id in servers(core) {
+        let state = &mut server(core, id).parameters.parse_state;
+        if state.max_uncertainty() == uncertainty && state.uncertainty == uncertainty {
+            state.uncertainty = Uncertainty::None;
+        }
     }
 }
 

@@ -42,6 +42,10 @@ pub(super) struct SimClient {
     pub(super) steps_left: u32,
     tokens: u32,
     is_in_block: bool,
+    /// Whether the block has set a parameter that must not outlive it.
+    must_roll_back: bool,
+    /// Whether the client's pool has a connect query.
+    pub(super) has_connect_query: bool,
     /// Whether the unnamed statement is known to exist: nothing has failed since it was prepared.
     has_unnamed: bool,
     /// COPY rows still to send, if a COPY has started, and whether a Sync must follow.
@@ -82,6 +86,8 @@ impl SimClient {
             is_mostly_reading: false,
             tokens: 0,
             is_in_block: false,
+            must_roll_back: false,
+            has_connect_query: false,
             has_unnamed: false,
             copying: None,
             has_open_batch: false,
@@ -206,8 +212,7 @@ impl SimClient {
                 return buf;
             }
             if self.is_in_block {
-                self.push_query(&mut buf, "COMMIT");
-                self.is_in_block = false;
+                self.end_block(&mut buf, true);
             } else {
                 encode::terminate(&mut buf);
                 self.is_terminated = true;
@@ -246,6 +251,12 @@ impl SimClient {
         encode::query(buf, sql.as_bytes()).unwrap();
     }
 
+    fn end_block(&mut self, buf: &mut Vec<u8>, commits: bool) {
+        let commits = commits && !std::mem::take(&mut self.must_roll_back);
+        self.is_in_block = false;
+        self.push_query(buf, if commits { "COMMIT" } else { "ROLLBACK" });
+    }
+
     fn continue_batch(&mut self, buf: &mut Vec<u8>) {
         if let Some((rows, extended)) = self.copying.take() {
             let token = self.last_token();
@@ -278,7 +289,7 @@ impl SimClient {
         if self.may_stall && self.tokens < 4 && random.percent(25) {
             return self.push_query(buf, &format!("listen x -- {token}"));
         }
-        match random.below(26) {
+        match random.below(28) {
             0..=2 => self.push_query(buf, &format!("echo {token}")),
             3 => self.push_query(buf, &format!("state {token}")),
             4 if !self.is_in_block => {
@@ -290,8 +301,8 @@ impl SimClient {
                 self.push_query(buf, &begin);
             }
             4..=5 if self.is_in_block => {
-                self.is_in_block = false;
-                self.push_query(buf, if random.percent(50) { "COMMIT" } else { "ROLLBACK" });
+                let commits = random.percent(50);
+                self.end_block(buf, commits);
             }
             5 => self.push_query(buf, &format!("echo {token}; state {token}; echo {token}")),
             6 => self.push_query(buf, &format!("echo {token}; fail {token}; echo {token}")),
@@ -300,8 +311,16 @@ impl SimClient {
                 self.push_query(buf, &format!("{verb} {token}"));
             }
             8 => {
-                let zone = random.pick(&["UTC", "CET", "O'Zone\\"]);
-                self.push_query(buf, &format!("set TimeZone = {zone} {token}"));
+                let setting = random.pick(&[
+                    "TimeZone = UTC",
+                    "TimeZone = CET",
+                    "TimeZone = O'Zone\\",
+                    "DateStyle = German",
+                    "DateStyle = ISO",
+                    "standard_conforming_strings = off",
+                    "standard_conforming_strings = on",
+                ]);
+                self.push_query(buf, &format!("set {setting} {token}"));
                 if random.percent(30) {
                     // A batch sent right after the SET must be parsed with the new time zone.
                     self.batch(buf, random, &token);
@@ -310,6 +329,7 @@ impl SimClient {
             9 => {
                 let dirty = random.pick(&[
                     "set work_mem = 7",
+                    "set search_path = own",
                     "listen x --",
                     "listen y --",
                     "unlisten x --",
@@ -340,8 +360,18 @@ impl SimClient {
                 }
             }
             14 => {
-                let sql = ["RESET ALL", "RESET TimeZone", "DISCARD ALL", "DEALLOCATE ALL"];
-                self.push_query(buf, random.pick::<&str>(&sql));
+                let sql = [
+                    "RESET ALL",
+                    "RESET TimeZone",
+                    "RESET DateStyle",
+                    "DISCARD ALL",
+                    "DEALLOCATE ALL",
+                ];
+                let sql = *random.pick(&sql);
+                // The comment names the client, which may be undoing a connect query.
+                let is_named = self.has_connect_query && sql != "DEALLOCATE ALL";
+                let sql = if is_named { format!("{sql} -- {token}") } else { sql.to_owned() };
+                self.push_query(buf, &sql);
             }
             15 => {
                 encode::function_call(buf, 7, &[], [Some(token.as_bytes())], ValueFormat::Text)
@@ -358,6 +388,17 @@ impl SimClient {
             13 => {
                 let name = random.pick(&["s1", "s2", "s3"]);
                 self.push_query(buf, &format!("DEALLOCATE {name}"));
+            }
+            26..=27 if self.is_in_block => {
+                // No server reports this parameter. The rollback restores it everywhere.
+                self.must_roll_back = true;
+                self.push_query(buf, &format!("set backslash_quote = off {token}"));
+                encode::parse(buf, b"", b"literal 'literal' $1", &[25]).unwrap();
+                bind(buf, b"", &[&token]);
+                encode::execute(buf, b"", 0).unwrap();
+                encode::sync(buf);
+                self.has_unnamed = true;
+                self.batch(buf, random, &token);
             }
             _ => self.batch(buf, random, &token),
         }

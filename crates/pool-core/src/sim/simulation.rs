@@ -38,7 +38,12 @@ use crate::{
 };
 
 const MS: u64 = 1_000_000;
-const AT_LOGIN: [(&str, &str); 2] = [("TimeZone", "UTC"), ("application_name", "")];
+const AT_LOGIN: [(&str, &str); 4] = [
+    ("TimeZone", "UTC"),
+    ("application_name", ""),
+    ("DateStyle", "ISO"),
+    ("standard_conforming_strings", "on"),
+];
 const EVENTS_MAX: u32 = 200_000;
 
 /// An event that is scheduled for a time of the fake clock.
@@ -307,6 +312,9 @@ impl Simulation {
                     self.backends[backend].0.feed(&bytes);
                     self.check_executed_once(backend)?;
                     self.check_role(backend)?;
+                    for situation in std::mem::take(&mut self.backends[backend].0.situations) {
+                        self.coverage.record(situation);
+                    }
                     self.forward_output(backend);
                 } else if !self.clusters.is_empty() {
                     // A server runs what it was sent even if no client waits for it.

@@ -74,6 +74,11 @@ impl Simulation {
         let succeeded = succeeded && self.is_host_alive(backend);
         if succeeded && !self.backends[backend].1.is_closed {
             self.backends[backend].1.ready_at = self.now;
+            let pool = self.backends[backend].1.pool;
+            if let Some(query) = self.specs[pool.index()].connect_query.clone() {
+                let sql = String::from_utf8_lossy(&query.query).into_owned();
+                self.backends[backend].0.run_connect_query(&sql);
+            }
             let parameters =
                 AT_LOGIN.map(|(name, value)| SessionParameter::new(name, value)).into();
             let cancel_key = CancelKey::new(i32::try_from(backend).unwrap(), b"four");

@@ -7,13 +7,13 @@ use std::{
 };
 
 use super::{
-    Coverage, InjectedFault, MS, SimCluster, SimEvent, SimIo, SimLink, SimMirror, SimShards,
-    SimWorker, Simulation, faults,
+    AT_LOGIN, Coverage, InjectedFault, MS, SimCluster, SimEvent, SimIo, SimLink, SimMirror,
+    SimShards, SimWorker, Simulation, faults,
 };
 use crate::{
-    CheckQuery, ConnectionLimit, Core, PoolId, PoolSpec, PoolingMode, ReservePool, ResetQuery,
-    StatementRegistry, TargetRole, WorkerId,
-    sim::{random::SimRandom, script::SimClient},
+    CheckQuery, ConnectQuery, ConnectionLimit, Core, PoolId, PoolSpec, PoolingMode, ReservePool,
+    ResetQuery, StatementRegistry, TargetRole, WorkerId,
+    sim::{connect_query::CONNECT_QUERIES, random::SimRandom, script::SimClient},
 };
 
 /// The state that the workers of one process share.
@@ -68,6 +68,11 @@ impl Simulation {
         let mut random = SimRandom::new(seed);
         let mut specs: Vec<_> =
             (0..1 + random.below(2)).map(|_| random_spec(&mut random)).collect();
+        let mut connect = SimRandom::new(seed ^ 0xc0_4ec7 << 40);
+        for spec in &mut specs {
+            let query = *connect.pick(&CONNECT_QUERIES);
+            spec.connect_query = connect.percent(30).then(|| ConnectQuery::new(query).into());
+        }
         // Clients connect to these pools. If the last one is a cluster, the pools of its members
         // follow.
         let owner_pools = u32::try_from(specs.len()).unwrap();
@@ -128,7 +133,8 @@ impl Simulation {
             let number = u32::try_from(number).unwrap();
             let steps = 3 + u32::try_from(simulation.random.below(12)).unwrap();
             let zone = if simulation.random.percent(30) { "CET" } else { "UTC" };
-            let settings = [("TimeZone", zone), ("application_name", "")];
+            let mut settings = AT_LOGIN;
+            settings[0].1 = zone;
             let pool = number % owner_pools;
             let link = SimLink { pool: PoolId(pool), ..SimLink::default() };
             let mut client = SimClient::new(number, &settings, steps);
@@ -152,6 +158,7 @@ impl Simulation {
                 }
             }
             client.may_stall = has_takeover;
+            client.has_connect_query = simulation.specs[link.pool.index()].connect_query.is_some();
             if has_forced_users {
                 client.user = takeover.pick(&[None, Some("alice"), Some("bob")]).map(Arc::from);
             }
