@@ -212,6 +212,13 @@ impl Core {
     pub(super) fn serve_waiting_clients(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         self.finish_pending_logins(pool_id, io);
         self.apply_cluster_changes(pool_id, io);
+        self.serve_queue(pool_id, io);
+    }
+
+    /// Links the waiting clients in a pool's queue to its idle servers. Unlike
+    /// [`Core::serve_waiting_clients`], it moves no clients between the members of a cluster: each
+    /// move serves the new member's queue, which could move the clients back, without end.
+    pub(super) fn serve_queue(&mut self, pool_id: PoolId, io: &mut dyn CoreIo) {
         loop {
             if self.next_idle_server(pool_id).is_none() {
                 return self.check_idle_servers(pool_id, io);

@@ -293,7 +293,8 @@ impl Core {
         gaining_pools.sort_unstable();
         gaining_pools.dedup();
         for target in gaining_pools {
-            self.serve_waiting_clients(target, io);
+            self.finish_pending_logins(target, io);
+            self.serve_queue(target, io);
             self.open_for_waiting(target, io);
         }
     }

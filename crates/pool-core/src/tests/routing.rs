@@ -367,6 +367,31 @@ fn shard_failure_is_logged_once() {
 }
 
 #[test]
+fn change_of_other_shard_does_not_move_waiting_client_back_and_forth() {
+    let settings = RouteSettings { primary_reads: true, ..sharded(RolePreference::Any) };
+    let mut harness = routing_harness(settings);
+    let [(busy, one), (waiting, other)] = [(); 2].map(|()| harness.connected_client());
+    for server in [one, other] {
+        harness.core.server_closed(server, harness.now, &mut harness.io);
+    }
+    harness.io.opened.clear();
+    let sql = query(&format!("select * from orders where id = {}", keys()[0]));
+    harness.send_from_client(busy, &sql);
+    let (first, _) = harness.linked_server(busy);
+    harness.send_from_client(waiting, &sql);
+    assert_eq!(harness.io.opened.len(), 1, "the client waits for the other member of the shard");
+    harness.advance(150);
+    // The other shard changes, and both members of the first one have an idle server.
+    let owner = harness.core.pools[OWNER.0 as usize].as_ref().unwrap();
+    owner.spec.clusters[1].state.members[1].connect_failed(harness.now, "refused");
+    harness.complete(first, b'I');
+    harness.sent_to_server(first);
+    let second = harness.log_in_server();
+    let sent = [first, second].map(|server| harness.sent_to_server(server)).concat();
+    assert_eq!(sent, sql);
+}
+
+#[test]
 fn client_without_commands_has_no_routing_state() {
     let mut harness =
         routing_harness(RouteSettings { role: RolePreference::Any, ..RouteSettings::default() });
