@@ -273,7 +273,11 @@ impl Core {
                 if has_failed {
                     let mut message = Vec::new();
                     encode::copy_fail(&mut message, b"another shard failed").expect(NO_ZERO_BYTE);
-                    self.send_to_copying(id, &message, io);
+                    // A server whose CopyInResponse has not arrived may be in COPY mode too, where
+                    // it would discard the ROLLBACK. Outside COPY, servers ignore CopyFail.
+                    for sub_request in self.linked_sub_requests(id) {
+                        self.process_client_bytes(sub_request, &message, io);
+                    }
                 }
                 let fan_out = self.clients.get_mut(id).and_then(|client| client.fan_out.as_mut());
                 let Some(fan_out) = fan_out else { return false };

@@ -367,6 +367,33 @@ fn shard_failure_is_logged_once() {
 }
 
 #[test]
+fn copy_that_fails_on_one_shard_ends_on_shard_that_starts_it_late() {
+    const COPY: &str = "copy orders (id, x) from stdin";
+    let mut harness = routing_harness(sharded(RolePreference::Primary));
+    let client = harness.client_in(OWNER, Vec::new());
+    let greeting = harness.log_in_server();
+    harness.core.server_closed(greeting, harness.now, &mut harness.io);
+    harness.io.opened.clear();
+    harness.sent_to_client(client);
+    harness.send_from_client(client, &query(COPY));
+    let [first, second] = [(); 2].map(|()| harness.log_in_server());
+    let begun = [message(b'C', b"BEGIN\0"), message(b'Z', b"T")].concat();
+    let failed = [message(b'E', b"SERROR\0C53100\0Mdisk full\0\0"), message(b'Z', b"E")].concat();
+    harness.send_from_server(second, &begun);
+    harness.send_from_server(first, &[&begun[..], &failed].concat());
+    let copy_fail = message(b'f', b"another shard failed\0");
+    let expected = [query("BEGIN"), query(COPY), copy_fail, query("ROLLBACK")].concat();
+    assert_eq!(harness.sent_to_server(second), expected);
+    let rolled_back = [message(b'C', b"ROLLBACK\0"), message(b'Z', b"I")].concat();
+    let late = [&message(b'G', b"\0\0\0")[..], &failed, &rolled_back].concat();
+    harness.send_from_server(second, &late);
+    harness.send_from_server(first, &rolled_back);
+    let received = harness.sent_to_client(client);
+    assert!(received.windows(7).any(|it| it == b"C53100\0") && received.ends_with(b"\x05I"));
+    assert!(harness.io.closed.is_empty());
+}
+
+#[test]
 fn change_of_other_shard_does_not_move_waiting_client_back_and_forth() {
     let settings = RouteSettings { primary_reads: true, ..sharded(RolePreference::Any) };
     let mut harness = routing_harness(settings);
