@@ -184,6 +184,7 @@ impl Core {
     fn send_merged(&mut self, id: ClientId, out: &[u8], io: &mut dyn CoreIo) {
         self.deferred.push(DeferredWork::Client(id));
         if !out.is_empty() {
+            self.record_merged_error(id, out);
             self.to_client.push_with(|buf| buf.extend_from_slice(out));
             self.flush_client(id, &[], io);
         }

@@ -14,7 +14,7 @@ pub(crate) mod target;
 
 use std::sync::Arc;
 
-use howdah_wire::Frontend;
+use howdah_wire::{Backend, Frame, Frontend};
 
 use crate::{
     Core, DeferredWork,
@@ -301,6 +301,23 @@ impl Core {
                 error,
             });
             self.deferred.push(DeferredWork::MirrorQueue(*id));
+        }
+    }
+}
+
+impl Core {
+    /// Records the first error among the merged replies of several shards that a client receives
+    /// in a transaction, to compare the results.
+    pub(super) fn record_merged_error(&mut self, id: ClientId, replies: &[u8]) {
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let ClientKind::Mirrored(mirrored) = &mut client.kind else { return };
+        let Some(open) = &mut mirrored.open else { return };
+        let mut rest = replies;
+        while let Ok(Some((frame, later))) = Frame::split(rest, u32::MAX) {
+            if frame.tag == Backend::ErrorResponse.tag() {
+                open.error.get_or_insert_with(|| parse_sqlstate(frame.body));
+            }
+            rest = later;
         }
     }
 }

@@ -9,7 +9,7 @@ use howdah_route::{DefaultShard, RolePreference, RouteSettings, RoutedTable};
 use super::{CoreHarness, message};
 use crate::{
     BalancingStrategy, ClientId, ClientRefusal, ClusterMember, ClusterMembership, ClusterSpec,
-    ClusterState, ConnectionLimit, PoolId, PoolSpec, ServerFailure, ServerId,
+    ClusterState, ConnectionLimit, Mirror, MirrorTarget, PoolId, PoolSpec, ServerFailure, ServerId,
     cluster::AssignedRole,
 };
 
@@ -391,6 +391,39 @@ fn copy_that_fails_on_one_shard_ends_on_shard_that_starts_it_late() {
     let received = harness.sent_to_client(client);
     assert!(received.windows(7).any(|it| it == b"C53100\0") && received.ends_with(b"\x05I"));
     assert!(harness.io.closed.is_empty());
+}
+
+#[test]
+fn error_of_request_on_several_shards_is_compared_with_mirror() {
+    const ALL: &str = "select * from orders";
+    let mut harness = routing_harness(sharded(RolePreference::Primary));
+    let (mirror, mirror_pool) = (Arc::<Mirror>::default(), PoolId(9));
+    harness.core.set_pool(mirror_pool, Arc::new(PoolSpec::new(1)));
+    let target = MirrorTarget {
+        pool: mirror_pool,
+        mirror: Arc::clone(&mirror),
+        sample_rate: 1.0,
+        client_bytes: 1 << 20,
+        buffer_bytes: 1 << 20,
+        timeout: Duration::from_secs(5),
+    };
+    let spec = Arc::make_mut(&mut harness.core.pools[OWNER.0 as usize].as_mut().unwrap().spec);
+    spec.mirrors = [target].into();
+    let client = harness.client_in(OWNER, Vec::new());
+    let greeting = harness.log_in_server();
+    harness.core.server_closed(greeting, harness.now, &mut harness.io);
+    harness.io.opened.clear();
+    harness.send_from_client(client, &query(ALL));
+    let shards = [(); 2].map(|()| harness.log_in_server());
+    let failed = [message(b'E', b"SERROR\0C53100\0Mdisk full\0\0"), message(b'Z', b"I")].concat();
+    for server in shards {
+        harness.send_from_server(server, &failed);
+    }
+    let at_mirror = harness.log_in_server();
+    assert_eq!(harness.sent_to_server(at_mirror), query(ALL));
+    harness.send_from_server(at_mirror, &failed);
+    let report = mirror.report();
+    assert_eq!((report.transactions, report.failed_mirror_only), (1, 0), "{report:?}");
 }
 
 #[test]
