@@ -158,8 +158,7 @@ impl Json {
     /// Finds the values of an object's known keys; `None` if the line is not an object.
     fn parse(&mut self, line: &[u8], scratch: &mut Vec<u8>) -> Option<()> {
         self.parser.start_text(line);
-        self.keys = self.parser.parse(line, (0, line.len()), scratch)?;
-        Some(())
+        self.parser.parse(line, (0, line.len()), &mut self.keys, scratch)
     }
 
     /// Whether a line is an object with the keys that every record has: time and severity.
@@ -244,9 +243,9 @@ mod tests {
     use super::*;
 
     fn message(line: &[u8]) -> Option<Vec<u8>> {
-        let (mut parser, mut scratch) = (ObjectParser::default(), Vec::new());
+        let (mut parser, mut keys, mut scratch) = (ObjectParser::default(), NO_KEYS, Vec::new());
         parser.start_text(line);
-        let keys = parser.parse(line, (0, line.len()), &mut scratch)?;
+        parser.parse(line, (0, line.len()), &mut keys, &mut scratch)?;
         keys[JsonLogKey::Message as usize].get(line, &scratch).map(<[u8]>::to_vec)
     }
 

@@ -3,7 +3,7 @@
 //! A raw newline never occurs inside a record, so no complete line is ambiguous. Lines that are not
 //! valid records are left to [`Json`](super::Json), which parses them again to report them.
 
-use super::{JsonLogKey, KeySpans, ObjectParser, decode_frame, session_fields};
+use super::{JsonLogKey, KeySpans, NO_KEYS, ObjectParser, decode_frame, session_fields};
 use crate::{
     clock::LogClock,
     formats::recent_sessions::RecentSessions,
@@ -59,9 +59,10 @@ impl JsonFramer {
             return;
         }
         let scratch_len = out.scratch.len();
-        let Some(keys) = self.parser.parse(chunk, (start, end), &mut out.scratch) else {
+        let mut keys = NO_KEYS;
+        if self.parser.parse(chunk, (start, end), &mut keys, &mut out.scratch).is_none() {
             return out.scratch.truncate(scratch_len);
-        };
+        }
         let line = &chunk[..end];
         match decode_frame(&keys, line, &mut self.clock, &out.scratch) {
             Ok(frame) => {

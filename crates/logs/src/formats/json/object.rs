@@ -106,20 +106,20 @@ impl ObjectParser {
         self.masks.next(from, |[_, _, newlines]| *newlines)
     }
 
-    /// Returns the values of the known keys of the object that fills the started text from `start`
-    /// to `end`, exclusive; `None` if that is not an object.
+    /// Finds the values of the known keys of the object that fills the started text from `start` to
+    /// `end`, exclusive; `None` if that is not an object.
     #[inline]
     pub(super) fn parse(
         &mut self,
         text: &[u8],
         (start, end): (usize, usize),
+        keys: &mut KeySpans,
         scratch: &mut Vec<u8>,
-    ) -> Option<KeySpans> {
+    ) -> Option<()> {
+        *keys = NO_KEYS;
         let line = JsonLine { text, line: text.get(..end)?, masks: &self.masks };
-        let mut keys = NO_KEYS;
-        let known = &mut self.known;
-        let at = object(line, start, 0, known, &mut keys, scratch)?;
-        (at == end || line.skip_space(at) == end).then_some(keys)
+        let at = object(line, start, 0, &mut self.known, keys, scratch)?;
+        (at == end || line.skip_space(at) == end).then_some(())
     }
 }
 
@@ -177,7 +177,7 @@ fn nested_record(
 }
 
 /// Returns the index of the key at `at`, if it recently followed the key `before`.
-#[inline]
+#[inline(always)]
 fn predict(line: JsonLine<'_>, at: usize, before: usize, known: &[KeyName]) -> Option<usize> {
     // This may include bytes of the next line, which no key contains.
     let text = line.text.get(at..)?.first_chunk()?;
@@ -229,7 +229,7 @@ fn add_name(text: &[u8], key: usize, before: usize, known: &mut Vec<KeyName>) ->
 }
 
 /// Parses any value and returns its end. The span of an object or array is its source text.
-#[inline]
+#[inline(always)]
 fn value(
     line: JsonLine<'_>,
     at: usize,
@@ -272,7 +272,7 @@ fn nested(line: JsonLine<'_>, at: usize, depth: u32, scratch: &mut Vec<u8>) -> O
 }
 
 /// Parses a string at `at` and returns its end; a string with escapes is copied to `scratch`.
-#[inline]
+#[inline(always)]
 fn string(line: JsonLine<'_>, at: usize, scratch: &mut Vec<u8>) -> Option<(FieldSpan, usize)> {
     if line.byte(at)? != b'"' {
         return None;
@@ -304,14 +304,14 @@ fn escaped(
 }
 
 impl JsonLine<'_> {
-    #[inline]
+    #[inline(always)]
     fn byte(&self, at: usize) -> Option<u8> {
         self.line.get(at).copied()
     }
 
     /// Returns the offset of the first quote or backslash at or after `from`, which may be after
     /// the line.
-    #[inline]
+    #[inline(always)]
     fn quote_or_backslash(&self, from: usize) -> Option<usize> {
         self.masks.next(from, |[quotes, slashes, _]| quotes | slashes)
     }
