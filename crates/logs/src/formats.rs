@@ -8,3 +8,5 @@ mod json;
 pub(crate) mod reader;
 mod recent_sessions;
 mod stderr;
+#[cfg(test)]
+mod tests;
