@@ -170,7 +170,7 @@ impl RowColumns {
             let bit = rest.trailing_zeros();
             rest &= rest - 1;
             let (at, is_inside) = (base + bit as usize, inside >> bit & 1 == 1);
-            if !is_inside {
+            if !is_inside && chunk.get(at + 1) != Some(&b'"') {
                 match &chunk[at + 1..] {
                     [] | [b'\r'] if !is_all => return false,
                     [] | [b'\r'] | [b',' | b'\n', ..] | [b'\r', b'\n', ..] => continue,
