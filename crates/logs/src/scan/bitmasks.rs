@@ -15,6 +15,9 @@ pub(crate) type ByteBlock = [u64; 3];
 
 const BLOCK: usize = 64;
 
+/// Maximum retained capacity, enough for 4 MB; masks that one huge record made larger are freed.
+const RETAINED_BLOCKS_MAX: usize = (4 << 20) / BLOCK;
+
 impl Bitmasks {
     /// Scans `chunk` for three byte values, replacing the previous masks.
     pub(crate) fn scan(&mut self, chunk: &[u8], values: [u8; 3]) {
@@ -25,6 +28,7 @@ impl Bitmasks {
     /// Drops all masks.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
+        self.blocks.shrink_to(RETAINED_BLOCKS_MAX);
         self.len = 0;
     }
 

@@ -11,6 +11,9 @@ use crate::{record::spans::FieldSpan, scan::bitmasks::Bitmasks};
 /// Number of columns whose ends are stored; servers write at most 26.
 const COLUMN_SLOTS: usize = 64;
 
+/// Maximum retained capacity for doubled quotes; the vector that one huge row made larger is freed.
+const RETAINED_QUOTES_MAX: usize = 1 << 20;
+
 /// The columns of one row, as offsets in its chunk.
 #[derive(Clone, Debug)]
 pub(super) struct RowColumns {
@@ -70,6 +73,7 @@ impl RowColumns {
     pub(super) fn start_row(&mut self, start: usize, time_bytes: usize) {
         self.start = start;
         self.doubled.clear();
+        self.doubled.shrink_to(RETAINED_QUOTES_MAX);
         self.has_stray_quote = false;
         let (mut from, mut columns) = (start, 0);
         if time_bytes > 0 {
