@@ -11,17 +11,14 @@ use crate::{record::spans::FieldSpan, scan::bitmasks::Bitmasks};
 /// Number of columns whose ends are stored; servers write at most 26.
 const COLUMN_SLOTS: usize = 64;
 
-/// Maximum retained capacity for doubled quotes; the vector that one huge row made larger is freed.
-const RETAINED_QUOTES_MAX: usize = 1 << 20;
-
 /// The columns of one row, as offsets in its chunk.
 #[derive(Clone, Debug)]
 pub(super) struct RowColumns {
     start: usize,
     /// Offset of the end of each column.
     ends: [u32; COLUMN_SLOTS],
-    /// Offsets of both quotes of each doubled quote inside columns.
-    doubled: Vec<u32>,
+    /// Whether columns contain doubled quotes.
+    has_doubled_quotes: bool,
     /// Whether a quote is neither doubled nor at an end of a column.
     has_stray_quote: bool,
     /// The state at the end of the row, or at the block at which its split continues.
@@ -34,7 +31,8 @@ struct RowProgress {
     block: usize,
     columns: usize,
     newlines: u32,
-    doubled: usize,
+    /// Offset of the first of two quotes, if the second was not seen yet, or [`NO_QUOTE`].
+    first_quote: usize,
     /// The bits of the block that belong to the row.
     row: u64,
     /// The starts of columns that do not follow a break in the block.
@@ -42,6 +40,8 @@ struct RowProgress {
     /// All ones if the block starts inside quotes.
     carry: u64,
 }
+
+const NO_QUOTE: usize = usize::MAX;
 
 /// The end of a row, as far as the text shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Default for RowColumns {
         Self {
             start: 0,
             ends: [0; COLUMN_SLOTS],
-            doubled: Vec::new(),
+            has_doubled_quotes: false,
             has_stray_quote: false,
             progress: RowProgress::default(),
         }
@@ -72,9 +72,7 @@ impl RowColumns {
     #[inline]
     pub(super) fn start_row(&mut self, start: usize, time_bytes: usize) {
         self.start = start;
-        self.doubled.clear();
-        self.doubled.shrink_to(RETAINED_QUOTES_MAX);
-        self.has_stray_quote = false;
+        (self.has_doubled_quotes, self.has_stray_quote) = (false, false);
         let (mut from, mut columns) = (start, 0);
         if time_bytes > 0 {
             self.ends[0] = (start + time_bytes) as u32;
@@ -83,8 +81,15 @@ impl RowColumns {
         }
         let (row, begins) = (u64::MAX << (from % 64), 1 << (from % 64));
         let block = from / 64;
-        self.progress =
-            RowProgress { block, columns, newlines: 1, doubled: 0, row, begins, carry: 0 };
+        self.progress = RowProgress {
+            block,
+            columns,
+            newlines: 1,
+            first_quote: NO_QUOTE,
+            row,
+            begins,
+            carry: 0,
+        };
     }
 
     /// Splits the started row. `masks` are the quotes, commas and newlines of the chunk, as far as
@@ -93,7 +98,6 @@ impl RowColumns {
     #[inline(always)]
     pub(super) fn split_row(&mut self, chunk: &[u8], masks: &Bitmasks, is_all: bool) -> RowEnd {
         let mut now = self.progress;
-        self.doubled.truncate(now.doubled);
         // The last two blocks may change, or depend on bytes after them.
         let certain = masks.blocks().saturating_sub(2);
         loop {
@@ -102,7 +106,7 @@ impl RowColumns {
                 return RowEnd::Undecided(masks.len());
             };
             if now.block >= certain {
-                self.progress = RowProgress { doubled: self.doubled.len(), ..now };
+                self.progress = now;
             }
             let (quotes, commas, newlines) =
                 (quotes & now.row, commas & now.row, newlines & now.row);
@@ -116,7 +120,7 @@ impl RowColumns {
             let base = now.block * 64;
             let edges = breaks << 1 | breaks >> 1 | now.begins;
             if quotes & !edges != 0
-                && !self.add_quotes(chunk, base, quotes & !edges, inside, is_all)
+                && !self.add_quotes(chunk, &mut now, quotes & !edges, inside, is_all)
             {
                 return RowEnd::Undecided(chunk.len());
             }
@@ -164,12 +168,13 @@ impl RowColumns {
     fn add_quotes(
         &mut self,
         chunk: &[u8],
-        base: usize,
+        now: &mut RowProgress,
         quotes: u64,
         inside: u64,
         is_all: bool,
     ) -> bool {
-        let mut rest = quotes;
+        self.has_doubled_quotes = true;
+        let (mut rest, base) = (quotes, now.block * 64);
         while rest != 0 {
             let bit = rest.trailing_zeros();
             rest &= rest - 1;
@@ -182,10 +187,13 @@ impl RowColumns {
                 }
             }
             // The first of two quotes seems to close the text, and the second to reopen it.
-            let is_second = !self.doubled.len().is_multiple_of(2);
-            let is_adjacent = self.doubled.last().is_some_and(|first| *first as usize + 1 == at);
-            self.has_stray_quote |= is_inside != is_second || is_second && !is_adjacent;
-            self.doubled.push(at as u32);
+            let first = std::mem::replace(&mut now.first_quote, NO_QUOTE);
+            if is_inside {
+                self.has_stray_quote |= first.wrapping_add(1) != at;
+            } else {
+                self.has_stray_quote |= first != NO_QUOTE;
+                now.first_quote = at;
+            }
         }
         true
     }
@@ -193,7 +201,7 @@ impl RowColumns {
     /// Whether all quotes of the row that was split are doubled or at an end of a column.
     #[inline]
     pub(super) fn has_valid_quotes(&self) -> bool {
-        !self.has_stray_quote && self.doubled.len().is_multiple_of(2)
+        !self.has_stray_quote && self.progress.first_quote == NO_QUOTE
     }
 
     /// Returns the number of newlines in the row that was split, including the one that ends it.
@@ -232,29 +240,26 @@ impl RowColumns {
         // A column that begins with a quote also ends with one.
         let is_quoted = usize::from(chunk[start] == b'"');
         let (start, end) = (start + is_quoted, end - is_quoted);
-        if !self.doubled.is_empty() && is_quoted == 1 {
-            return self.unescape(start, end, chunk, scratch);
+        if self.has_doubled_quotes && is_quoted == 1 {
+            return unescape(start, end, chunk, scratch);
         }
         FieldSpan::input(start, end)
     }
+}
 
-    /// Copies a column with each doubled quote replaced by one.
-    #[cold]
-    fn unescape(&self, start: usize, end: usize, chunk: &[u8], scratch: &mut Vec<u8>) -> FieldSpan {
-        let first = self.doubled.partition_point(|at| (*at as usize) < start);
-        let (seconds, _) = self.doubled[first..].as_chunks::<2>();
-        let scratch_from = scratch.len();
-        let mut from = start;
-        for [first, second] in seconds.iter().take_while(|[at, _]| (*at as usize) < end) {
-            scratch.extend_from_slice(&chunk[from..=*first as usize]);
-            from = *second as usize + 1;
-        }
-        if from == start {
-            return FieldSpan::input(start, end);
-        }
-        scratch.extend_from_slice(&chunk[from..end]);
-        FieldSpan::scratch(scratch_from, scratch.len())
+/// Copies a column with each doubled quote replaced by one, if it has any.
+#[cold]
+fn unescape(start: usize, end: usize, chunk: &[u8], scratch: &mut Vec<u8>) -> FieldSpan {
+    let (scratch_from, mut from) = (scratch.len(), start);
+    while let Some(found) = memchr::memchr(b'"', &chunk[from..end]) {
+        scratch.extend_from_slice(&chunk[from..=from + found]);
+        from += found + 2;
     }
+    if from == start {
+        return FieldSpan::input(start, end);
+    }
+    scratch.extend_from_slice(&chunk[from..end]);
+    FieldSpan::scratch(scratch_from, scratch.len())
 }
 
 /// Replaces each bit by the parity of the bits up to and including it.
