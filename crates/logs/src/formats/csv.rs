@@ -118,7 +118,7 @@ impl Csv {
         if self.masks.len() == 0 {
             match is_row_start(input, state == InputState::End) {
                 None => return InputItem::More,
-                Some(true) => self.row.start_row(0, 0),
+                Some(true) => {}
                 Some(false) => return self.junk_line(input, state),
             }
         }
@@ -142,13 +142,20 @@ impl Csv {
         }
     }
 
-    /// Continues to split the row at the front of the input.
+    /// Starts or continues to split the row at the front of the input.
     fn split_row(&mut self, input: &[u8], state: InputState) -> RowEnd {
+        let mut from = match self.masks.len() {
+            0 => self.row.start_row(0, 0),
+            _ => self.row.progress(),
+        };
         loop {
             let len = self.masks.len();
-            let end = self.row.split_row(input, &self.masks, state == InputState::End);
-            if !matches!(end, RowEnd::Undecided(_)) || len == input.len() {
-                return end;
+            if len > 0 {
+                let end = self.row.split_row(input, &self.masks, from, state == InputState::End);
+                if !matches!(end, RowEnd::Undecided(_)) || len == input.len() {
+                    return end;
+                }
+                from = self.row.progress();
             }
             let more = input.len().min(2 * len.max(INDEXED_BYTES_MIN));
             self.masks.extend(&input[..more], DELIMITERS);
@@ -210,7 +217,8 @@ impl Csv {
     fn last_row(&mut self, input: &[u8]) -> InputItem {
         let (len, before) = (input.len(), self.previous_columns);
         self.masks.push_third();
-        let is_whole = matches!(self.row.split_row(input, &self.masks, true), RowEnd::Row(_))
+        let from = self.row.progress();
+        let is_whole = matches!(self.row.split_row(input, &self.masks, from, true), RowEnd::Row(_))
             && matches!(self.whole_row(len), InputItem::Record { .. })
             && self.row.columns() >= before;
         if is_whole {

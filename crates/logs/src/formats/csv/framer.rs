@@ -63,8 +63,8 @@ impl CsvFramer {
                 newlines += masks.count_third(counted, at) as u32;
                 counted = at;
             }
-            self.row.start_row(at, time.map_or(0, |(_, len)| len));
-            let end = match self.row.split_row(chunk, masks, false) {
+            let first = self.row.start_row(at, time.map_or(0, |(_, len)| len));
+            let end = match self.row.split_row(chunk, masks, first, false) {
                 RowEnd::Row(end) => end,
                 RowEnd::Broken(next) => {
                     self.clock.take_assumption();

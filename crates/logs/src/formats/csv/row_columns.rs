@@ -27,7 +27,7 @@ pub(super) struct RowColumns {
 
 /// The state of splitting a row, before a block of 64 bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct RowProgress {
+pub(super) struct RowProgress {
     block: usize,
     columns: usize,
     newlines: u32,
@@ -67,10 +67,10 @@ impl Default for RowColumns {
 }
 
 impl RowColumns {
-    /// Starts the row at `start`. `time_bytes` is the length of the row's time if a comma follows
-    /// it, or 0 if unknown.
-    #[inline]
-    pub(super) fn start_row(&mut self, start: usize, time_bytes: usize) {
+    /// Starts the row at `start`, and returns where its split starts. `time_bytes` is the length of
+    /// the row's time if a comma follows it, or 0 if unknown.
+    #[inline(always)]
+    pub(super) fn start_row(&mut self, start: usize, time_bytes: usize) -> RowProgress {
         self.start = start;
         (self.has_doubled_quotes, self.has_stray_quote) = (false, false);
         let (mut from, mut columns) = (start, 0);
@@ -81,23 +81,27 @@ impl RowColumns {
         }
         let (row, begins) = (u64::MAX << (from % 64), 1 << (from % 64));
         let block = from / 64;
-        self.progress = RowProgress {
-            block,
-            columns,
-            newlines: 1,
-            first_quote: NO_QUOTE,
-            row,
-            begins,
-            carry: 0,
-        };
+        RowProgress { block, columns, newlines: 1, first_quote: NO_QUOTE, row, begins, carry: 0 }
     }
 
-    /// Splits the started row. `masks` are the quotes, commas and newlines of the chunk, as far as
-    /// they are known; an [`Undecided`](RowEnd::Undecided) split can be continued with more of
-    /// them. `is_all` means that nothing follows the chunk.
+    /// Returns where an [undecided](RowEnd::Undecided) split continues.
+    pub(super) fn progress(&self) -> RowProgress {
+        self.progress
+    }
+
+    /// Splits the started row from `now` on. `masks` are the quotes, commas and newlines of the
+    /// chunk, as far as they are known; an [`Undecided`](RowEnd::Undecided) split can be continued
+    /// with more of them. `is_all` means that nothing follows the chunk.
+    // The progress is an argument, to stay in registers: loaded from `self`, where it would have
+    // just been stored, it takes several percent of the time for a row.
     #[inline(always)]
-    pub(super) fn split_row(&mut self, chunk: &[u8], masks: &Bitmasks, is_all: bool) -> RowEnd {
-        let mut now = self.progress;
+    pub(super) fn split_row(
+        &mut self,
+        chunk: &[u8],
+        masks: &Bitmasks,
+        mut now: RowProgress,
+        is_all: bool,
+    ) -> RowEnd {
         // The last two blocks may change, or depend on bytes after them.
         let certain = masks.blocks().saturating_sub(2);
         loop {
@@ -339,8 +343,8 @@ mod tests {
         let mut masks = Bitmasks::default();
         masks.scan(b"\n", *b"\",\n");
         let mut row = RowColumns::default();
-        row.start_row(0, 0);
-        assert_eq!(row.split_row(b"\n", &masks, false), RowEnd::Row(1));
+        let start = row.start_row(0, 0);
+        assert_eq!(row.split_row(b"\n", &masks, start, false), RowEnd::Row(1));
     }
 
     proptest! {
@@ -354,8 +358,8 @@ mod tests {
             let mut masks = Bitmasks::default();
             masks.scan(chunk, *b"\",\n");
             let mut cut = RowColumns::default();
-            cut.start_row(ahead, 0);
-            let end = match cut.split_row(chunk, &masks, true) {
+            let start = cut.start_row(ahead, 0);
+            let end = match cut.split_row(chunk, &masks, start, true) {
                 RowEnd::Row(end) if cut.has_valid_quotes() => Some(end),
                 _ => None,
             };
