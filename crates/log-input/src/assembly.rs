@@ -333,10 +333,7 @@ fn unescape(text: &mut Vec<u8>) {
 pub(super) fn find_label(text: &[u8]) -> Option<(LineLabel, usize)> {
     let head = &text[..text.len().min(LABEL_WINDOW_BYTES)];
     memchr::memmem::find_iter(head, b":  ").find_map(|colon| {
-        let start = head[..colon]
-            .iter()
-            .rposition(|byte| !byte.is_ascii_uppercase() && !byte.is_ascii_digit());
-        let start = start.map_or(0, |at| at + 1);
+        let start = LineLabel::start(head, colon);
         LineLabel::parse(&head[start..]).map(|(label, _)| (label, start))
     })
 }

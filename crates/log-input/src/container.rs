@@ -4,6 +4,7 @@
 use super::{
     layer::{Layer, LayerOutput},
     lines::{LineSplitter, WrappedLine},
+    stamp_shape::{SECONDS_LEN, is_civil_shaped},
 };
 use crate::problem::InputProblem;
 
@@ -132,13 +133,9 @@ fn read_timestamped_line(line: WrappedLine<'_>, number: u64, output: &mut LayerO
 
 /// Returns the length of the ISO 8601 time at the front, including its zone if there is one.
 fn iso_len(line: &[u8]) -> Option<usize> {
-    let civil = line.get(..19)?;
-    let is_civil = civil.iter().zip(b"dddd-dd-ddTdd:dd:dd").all(|(byte, shape)| match shape {
-        b'd' => byte.is_ascii_digit(),
-        _ => byte == shape,
-    });
     let is_part = |byte: &&u8| byte.is_ascii_digit() || b".,+-:Z".contains(byte);
-    is_civil.then(|| 19 + line[19..].iter().take_while(is_part).count())
+    is_civil_shaped(line, b'T')
+        .then(|| SECONDS_LEN + line[SECONDS_LEN..].iter().take_while(is_part).count())
 }
 
 #[cfg(test)]

@@ -273,7 +273,7 @@ pub(super) fn unescape_into(value: &[u8], out: &mut Vec<u8>) -> bool {
     let Some(mut rest) = quoted else { return false };
     while let Some(at) = memchr::memchr(b'\\', rest) {
         out.extend_from_slice(&rest[..at]);
-        let Some(len) = escape(&rest[at + 1..], out) else { return false };
+        let Some(len) = unescape_json(&rest[at + 1..], out) else { return false };
         rest = &rest[at + 1 + len..];
     }
     out.extend_from_slice(rest);
@@ -286,8 +286,12 @@ pub(super) fn parse_string(value: &[u8]) -> Option<Vec<u8>> {
     unescape_into(value, &mut out).then_some(out)
 }
 
-/// Appends the character escaped after a backslash; returns the length of the escape.
-fn escape(bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+/// Appends the character escaped after a backslash to `out`; returns the length of the escape, or
+/// `None` if it is not valid.
+///
+/// A high surrogate must not be followed by another escape than that of a low one. Half a pair on
+/// its own becomes U+FFFD.
+pub fn unescape_json(bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
     let byte = match *bytes.first()? {
         b'n' => b'\n',
         b't' => b'\t',
@@ -297,12 +301,11 @@ fn escape(bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         byte @ (b'"' | b'\\' | b'/') => byte,
         b'u' => {
             let first = hex(&bytes[1..])?;
-            let low = || match bytes.get(5..7)? {
-                b"\\u" => hex(&bytes[7..])?.checked_sub(0xdc00).filter(|low| *low < 0x400),
-                _ => None,
-            };
-            let (code, len) = match (first, low()) {
-                (0xd800..0xdc00, Some(low)) => (0x1_0000 + ((first - 0xd800) << 10) + low, 11),
+            let (code, len) = match (first, &bytes[5..]) {
+                (0xd800..0xdc00, [b'\\', b'u', second @ ..]) => {
+                    let low = hex(second)?.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
+                    (0x1_0000 + ((first - 0xd800) << 10) + low, 11)
+                }
                 _ => (first, 5),
             };
             let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);

@@ -132,6 +132,17 @@ impl LineLabel {
         Some((label, colon + 3))
     }
 
+    /// Returns the offset at which a keyword that ends before `end` would start.
+    pub fn start(text: &[u8], end: usize) -> usize {
+        end - text[..end].iter().rev().take_while(|byte| Self::is_keyword_byte(**byte)).count()
+    }
+
+    /// Whether a byte may be part of a keyword.
+    #[inline]
+    pub fn is_keyword_byte(byte: u8) -> bool {
+        byte.is_ascii_uppercase() || byte.is_ascii_digit()
+    }
+
     /// Length of the longest keyword.
     pub const LONGEST: usize = "STATEMENT".len();
 }

@@ -51,6 +51,7 @@ pub use self::{
     envelope::Envelope,
     envelope_reader::EnvelopeReader,
     excerpt::shorten,
+    json::unescape_json,
     label::{LineLabel, LogSeverity, MessageField},
     layer::Issue,
     problem::InputProblem,

@@ -2,6 +2,8 @@
 
 use jiff::{Timestamp, tz::TimeZone};
 
+use crate::stamp_shape::{SECONDS_LEN, is_civil_shaped};
+
 /// A time at the front of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
@@ -40,17 +42,11 @@ impl Calendar {
 /// Parses `2026-11-20T12:43:19.577123Z`, with any fraction and any zone. If `is_spaced`, a space
 /// takes the place of the `T`, and another one precedes the zone.
 pub(super) fn iso(bytes: &[u8], is_spaced: bool) -> Option<Stamp> {
-    let civil = bytes.get(..19)?;
-    let separator = if is_spaced { b' ' } else { b'T' };
-    let is_civil = civil.iter().zip(b"dddd-dd-ddTdd:dd:dd").all(|(byte, shape)| match shape {
-        b'd' => byte.is_ascii_digit(),
-        b'T' => *byte == separator,
-        _ => byte == shape,
-    });
-    if !is_civil {
+    if !is_civil_shaped(bytes, if is_spaced { b' ' } else { b'T' }) {
         return None;
     }
-    let (fraction, rest) = split_fraction(&bytes[19..]);
+    let (civil, rest) = bytes.split_at(SECONDS_LEN);
+    let (fraction, rest) = split_fraction(rest);
     let rest = if is_spaced { rest.strip_prefix(b" ")? } else { rest };
     let (zone, zone_len) = split_zone(rest)?;
     let civil = std::str::from_utf8(civil).ok()?.replacen('T', " ", 1);

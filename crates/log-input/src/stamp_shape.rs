@@ -14,6 +14,15 @@ pub fn is_stamp_shaped(text: &[u8; SECONDS_LEN]) -> bool {
         & (third[0] == b':' && third[1].is_ascii_digit() && third[2].is_ascii_digit())
 }
 
+/// Like [`is_stamp_shaped`] for the front of `text`, with `separator` between date and time of day.
+pub(crate) fn is_civil_shaped(text: &[u8], separator: u8) -> bool {
+    text.first_chunk().is_some_and(|text: &[u8; SECONDS_LEN]| {
+        let mut spaced = *text;
+        spaced[10] = b' ';
+        text[10] == separator && is_stamp_shaped(&spaced)
+    })
+}
+
 /// Whether eight bytes match `shape`, where `d` is a digit and any other byte stands for itself.
 ///
 /// Compares all eight at once: a byte that differs where it must be equal, or by more than 9 where

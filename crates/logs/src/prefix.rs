@@ -70,33 +70,39 @@ pub(crate) enum PrefixField {
     QueryId,
 }
 
+/// All fields with their escapes. A session id comes before the session's start, which it contains.
+const ESCAPES: [(u8, PrefixField); PrefixField::COUNT] = [
+    (b'a', PrefixField::Application),
+    (b'u', PrefixField::User),
+    (b'd', PrefixField::Database),
+    (b'r', PrefixField::Remote),
+    (b'h', PrefixField::Host),
+    (b'L', PrefixField::LocalAddress),
+    (b'b', PrefixField::BackendType),
+    (b'p', PrefixField::Pid),
+    (b'P', PrefixField::LeaderPid),
+    (b't', PrefixField::Seconds),
+    (b'm', PrefixField::Millis),
+    (b'n', PrefixField::Epoch),
+    (b'i', PrefixField::Tag),
+    (b'e', PrefixField::SqlState),
+    (b'c', PrefixField::SessionId),
+    (b'l', PrefixField::Line),
+    (b's', PrefixField::Start),
+    (b'v', PrefixField::Vxid),
+    (b'x', PrefixField::Txid),
+    (b'Q', PrefixField::QueryId),
+];
+
+/// The fields that show a line's time, most precise first. If a prefix has several, the first is
+/// read.
+const TIMES: [PrefixField; 3] = [PrefixField::Millis, PrefixField::Epoch, PrefixField::Seconds];
+
 impl PrefixField {
     const COUNT: usize = Self::QueryId as usize + 1;
 
     fn from_escape(letter: u8) -> Option<Self> {
-        Some(match letter {
-            b'a' => Self::Application,
-            b'u' => Self::User,
-            b'd' => Self::Database,
-            b'r' => Self::Remote,
-            b'h' => Self::Host,
-            b'L' => Self::LocalAddress,
-            b'b' => Self::BackendType,
-            b'p' => Self::Pid,
-            b'P' => Self::LeaderPid,
-            b't' => Self::Seconds,
-            b'm' => Self::Millis,
-            b'n' => Self::Epoch,
-            b'i' => Self::Tag,
-            b'e' => Self::SqlState,
-            b'c' => Self::SessionId,
-            b'l' => Self::Line,
-            b's' => Self::Start,
-            b'v' => Self::Vxid,
-            b'x' => Self::Txid,
-            b'Q' => Self::QueryId,
-            _ => return None,
-        })
+        ESCAPES.iter().find(|(escape, _)| *escape == letter).map(|(_, field)| *field)
     }
 
     /// Whether the value may be any text.
@@ -162,6 +168,16 @@ impl Match {
         true
     }
 
+    /// Returns the fields that are not empty, with their spans; of several times only the most
+    /// precise. `None` without a time, as when `%q` precedes it.
+    pub(crate) fn fields(&self) -> Option<impl Iterator<Item = (PrefixField, Range<usize>)>> {
+        let time = TIMES.iter().find(|time| !self.span(**time).is_empty())?;
+        let fields = ESCAPES.iter().map(|(_, field)| (*field, self.span(*field)));
+        Some(fields.filter(move |(field, span)| {
+            !span.is_empty() && (!TIMES.contains(field) || time == field)
+        }))
+    }
+
     /// Returns the bytes of a field; empty if the prefix has no such field.
     #[inline]
     pub(crate) fn field<'a>(&self, line: &'a [u8], field: PrefixField) -> &'a [u8] {
@@ -211,7 +227,7 @@ impl CompiledPrefix {
             items.push(PrefixItem::Literal(literal));
         }
         let prefix = Self { source: source.to_owned(), items, confidence: None };
-        if !prefix.has_any(&[PrefixField::Seconds, PrefixField::Millis, PrefixField::Epoch]) {
+        if !prefix.has_any(&TIMES) {
             return Err(OptionsError::PrefixWithoutTime { prefix: prefix.source });
         }
         Ok(prefix)
@@ -261,13 +277,15 @@ impl CompiledPrefix {
         self.match_first_choice(line).or_else(|| self.matches(line, SessionNames::default()))
     }
 
-    /// Whether [`visit_fields`](Self::visit_fields) can read lines: no field is padded, and exactly
-    /// one is a time.
+    /// Whether every line has exactly one time, and no field is padded, so that
+    /// [`visit_fields`](Self::visit_fields) can read lines.
     pub(crate) fn is_unpadded(&self) -> bool {
-        let times = [PrefixField::Seconds, PrefixField::Millis, PrefixField::Epoch];
-        let is_time = |item: &&PrefixItem| matches!(item, PrefixItem::Field { field, .. } if times.contains(field));
+        let is_time = |item: &&PrefixItem| matches!(item, PrefixItem::Field { field, .. } if TIMES.contains(field));
         let is_padded = |item: &PrefixItem| matches!(item, PrefixItem::Field { width: 1.., .. });
-        self.items.iter().filter(is_time).count() == 1 && !self.items.iter().any(is_padded)
+        let always = self.items.iter().take_while(|item| **item != PrefixItem::Quit);
+        always.filter(is_time).count() == 1
+            && self.items.iter().filter(is_time).count() == 1
+            && !self.items.iter().any(is_padded)
     }
 
     /// Whether a line begins with its time in milliseconds, no field is padded, and the rest of the
@@ -298,8 +316,7 @@ impl CompiledPrefix {
     /// Calls `read` with each field of a line, taking the first choice for each. `read` gets the
     /// offset, the rest of the line and, for fields of any text, the length; it returns the length.
     /// Returns the label after the prefix and the offset of the text, or `None` if the line does
-    /// not match in this way or `read` returns `None`. Only for prefixes that are
-    /// [unpadded](Self::is_unpadded).
+    /// not match in this way, a field is padded, or `read` returns `None`.
     #[inline]
     pub(crate) fn visit_fields(
         &self,
@@ -315,6 +332,7 @@ impl CompiledPrefix {
                     Some((label, len)) => return Some((label, at + len)),
                     None => 0,
                 },
+                PrefixItem::Field { width: 1.., .. } => return None,
                 PrefixItem::Field { field, .. } if field.is_free() => {
                     let Some(PrefixItem::Literal(next)) = self.items.get(index + 1) else {
                         return None;
@@ -330,33 +348,11 @@ impl CompiledPrefix {
 
     fn match_first_choice(&self, line: &[u8]) -> Option<Match> {
         let mut found = Match::EMPTY;
-        let mut at = 0;
-        for (index, item) in self.items.iter().enumerate() {
-            let rest = line.get(at..)?;
-            at += match item {
-                PrefixItem::Literal(literal) => literal_len(rest, literal)?,
-                PrefixItem::Quit => match LineLabel::parse(rest) {
-                    Some((label, len)) => return Some(Match { label, text: at + len, ..found }),
-                    None => 0,
-                },
-                PrefixItem::Field { field, width: 0, .. } => {
-                    let (len, span) = if field.is_free() {
-                        let Some(PrefixItem::Literal(next)) = self.items.get(index + 1) else {
-                            return None;
-                        };
-                        let len = find_literal(rest, next)?;
-                        (len, (at, at + len))
-                    } else {
-                        let len = shape::lengths(*field, rest).into_iter().flatten().next()?;
-                        (len, (at, at + len))
-                    };
-                    found.set(*field, span).then_some(len)?
-                }
-                PrefixItem::Field { .. } => return None,
-            };
-        }
-        let (label, len) = LineLabel::parse(line.get(at..)?)?;
-        Some(Match { label, text: at + len, ..found })
+        let (label, text) = self.visit_fields(line, |field, at, rest, len| {
+            let len = len.or_else(|| first_length(field, rest))?;
+            found.set(field, (at, at + len)).then_some(len)
+        })?;
+        Some(Match { label, text, ..found })
     }
 
     /// Returns the number of bytes after the start of a match's text within which another reading,

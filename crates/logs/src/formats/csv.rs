@@ -10,20 +10,22 @@
 mod framer;
 mod row_columns;
 
-use howdah_log_input::{InputState, LogSeverity, stamp_len};
+use howdah_log_input::{InputState, LogSeverity, SECONDS_LEN, is_stamp_shaped, stamp_len};
 use howdah_traffic::{SqlState, Timestamp};
 
 pub(crate) use self::framer::CsvFramer;
-use self::row_columns::RowColumns;
+use self::row_columns::{RowColumns, RowEnd};
 use super::input_item::InputItem;
 use crate::{
     clock::LogClock,
     record::{
         frame::{RecordFrame, SessionFields},
+        message_fields::MessageFields,
         spans::{
             FieldSpan, function_name, known_name, parse_i64, parse_pid, parse_session_id, parse_u64,
         },
     },
+    scan::bitmasks::Bitmasks,
     summary::ProblemReason,
 };
 
@@ -31,36 +33,20 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Csv {
     max_record_bytes: usize,
-    /// Number of bytes of the current row that were scanned, and whether the scan stopped inside
-    /// quotes.
-    scanned: usize,
-    in_quotes: bool,
+    /// Quotes, commas and newlines at the front of the input; none if the row was not started.
+    masks: Bitmasks,
+    row: RowColumns,
     /// Whether the rest of an overlong row is being skipped.
     is_skipping: bool,
-    row: CsvRow,
     /// Number of columns of the last row that was split here and had at most [`COLUMNS_MAX`].
     previous_columns: usize,
 }
 
-/// The columns of one row.
-#[derive(Clone, Debug)]
-struct CsvRow {
-    columns: [FieldSpan; COLUMNS_MAX],
-    /// Number of columns in the row, which may exceed [`COLUMNS_MAX`].
-    len: usize,
-}
+/// Number of bytes of a row that are indexed at first; then, as many again as before.
+const INDEXED_BYTES_MIN: usize = 256;
 
-impl CsvRow {
-    const EMPTY: Self = Self { columns: [FieldSpan::ABSENT; COLUMNS_MAX], len: 0 };
-
-    #[inline]
-    fn push(&mut self, column: FieldSpan) {
-        if let Some(slot) = self.columns.get_mut(self.len) {
-            *slot = column;
-        }
-        self.len += 1;
-    }
-}
+/// The bytes that divide the text into rows and columns, in the order of the bitmasks.
+const DELIMITERS: [u8; 3] = *b"\",\n";
 
 /// Maximum number of columns that are read, as in PostgreSQL 14 to 18. Further columns are ignored.
 const COLUMNS_MAX: usize = 26;
@@ -102,10 +88,9 @@ impl Csv {
     pub(crate) fn new(max_record_bytes: usize) -> Self {
         Self {
             max_record_bytes,
-            scanned: 0,
-            in_quotes: false,
+            masks: Bitmasks::default(),
+            row: RowColumns::default(),
             is_skipping: false,
-            row: CsvRow::EMPTY,
             previous_columns: 0,
         }
     }
@@ -120,12 +105,7 @@ impl Csv {
         CsvFramer::new(self.max_record_bytes, clock)
     }
 
-    pub(crate) fn step(
-        &mut self,
-        input: &[u8],
-        state: InputState,
-        scratch: &mut Vec<u8>,
-    ) -> InputItem {
+    pub(crate) fn step(&mut self, input: &[u8], state: InputState) -> InputItem {
         if self.is_skipping {
             return self.skip(input, state);
         }
@@ -135,31 +115,64 @@ impl Csv {
             [b'\r', b'\n', ..] => return InputItem::Skip { len: 2 },
             _ => {}
         }
-        if self.scanned == 0 {
+        if self.masks.len() == 0 {
             match is_row_start(input, state == InputState::End) {
                 None => return InputItem::More,
                 Some(true) => {}
                 Some(false) => return self.junk_line(input, state),
             }
         }
-        let end = self.find_row_end(input, state);
+        let end = self.split_row(input, state);
         // The end of a row must not depend on how much of it has arrived. So an overlong row is
-        // dropped as far as it was scanned, except for its final newline, whether or not its end
+        // dropped as far as it was split, except for its final newline, whether or not its end
         // has arrived.
         let (settled, rest) = match end {
             RowEnd::Row(len) | RowEnd::Broken(len) => (len, len - 1),
-            RowEnd::Unknown => (self.scanned, self.scanned),
+            RowEnd::Undecided(len) => (len, len),
         };
         if settled > self.max_record_bytes {
             self.is_skipping = true;
             return InputItem::Junk { len: rest, reason: ProblemReason::TooLong };
         }
         match end {
-            RowEnd::Row(len) => self.split(input, len, scratch),
+            RowEnd::Row(len) => self.whole_row(len),
             RowEnd::Broken(len) => InputItem::Junk { len, reason: ProblemReason::CutShort },
-            RowEnd::Unknown if state == InputState::End => self.last_row(input, scratch),
-            RowEnd::Unknown => InputItem::More,
+            RowEnd::Undecided(_) if state == InputState::End => self.last_row(input),
+            RowEnd::Undecided(_) => InputItem::More,
         }
+    }
+
+    /// Starts or continues to split the row at the front of the input.
+    fn split_row(&mut self, input: &[u8], state: InputState) -> RowEnd {
+        let mut from = match self.masks.len() {
+            0 => self.row.start_row(0, 0),
+            _ => self.row.progress(),
+        };
+        loop {
+            let len = self.masks.len();
+            if len > 0 {
+                let end = self.row.split_row(input, &self.masks, from, state == InputState::End);
+                if !matches!(end, RowEnd::Undecided(_)) || len == input.len() {
+                    return end;
+                }
+                from = self.row.progress();
+            }
+            let more = input.len().min(2 * len.max(INDEXED_BYTES_MIN));
+            self.masks.extend(&input[..more], DELIMITERS);
+        }
+    }
+
+    /// Checks the row that was split.
+    fn whole_row(&mut self, len: usize) -> InputItem {
+        if !is_valid_row(&self.row) {
+            return InputItem::Junk { len, reason: ProblemReason::BadRow };
+        }
+        // A damaged row may have more columns. Whether it reaches this point depends on how the
+        // input is divided into chunks.
+        if self.row.columns() <= COLUMNS_MAX {
+            self.previous_columns = self.row.columns();
+        }
+        InputItem::Record { len }
     }
 
     /// Handles a line that does not start like a row: it ends at its newline, regardless of quotes.
@@ -201,73 +214,22 @@ impl Csv {
 
     /// Handles the last row of a file without a final newline: it is complete only if it has at
     /// least as many columns as the previous row.
-    fn last_row(&mut self, input: &[u8], scratch: &mut Vec<u8>) -> InputItem {
-        let before = self.previous_columns;
-        let is_whole = !self.in_quotes
-            && matches!(self.split(input, input.len(), scratch), InputItem::Record { .. })
-            && self.row.len >= before;
+    fn last_row(&mut self, input: &[u8]) -> InputItem {
+        let (len, before) = (input.len(), self.previous_columns);
+        self.masks.push_third();
+        let from = self.row.progress();
+        let is_whole = matches!(self.row.split_row(input, &self.masks, from, true), RowEnd::Row(_))
+            && matches!(self.whole_row(len), InputItem::Record { .. })
+            && self.row.columns() >= before;
         if is_whole {
-            InputItem::Record { len: input.len() }
+            InputItem::Record { len }
         } else {
-            InputItem::Junk { len: input.len(), reason: ProblemReason::CutShort }
+            InputItem::Junk { len, reason: ProblemReason::CutShort }
         }
-    }
-
-    fn find_row_end(&mut self, input: &[u8], state: InputState) -> RowEnd {
-        while let Some(found) = memchr::memchr2(b'"', b'\n', &input[self.scanned..]) {
-            let at = self.scanned + found;
-            if input[at] == b'"' {
-                self.in_quotes = !self.in_quotes;
-            } else if !self.in_quotes {
-                return RowEnd::Row(at + 1);
-            } else {
-                match is_row_start(&input[at + 1..], state == InputState::End) {
-                    Some(true) => return RowEnd::Broken(at + 1),
-                    Some(false) => {}
-                    None => {
-                        self.scanned = at;
-                        return RowEnd::Unknown;
-                    }
-                }
-            }
-            self.scanned = at + 1;
-        }
-        self.scanned = input.len();
-        RowEnd::Unknown
-    }
-
-    /// Splits a row into columns.
-    fn split(&mut self, input: &[u8], len: usize, scratch: &mut Vec<u8>) -> InputItem {
-        self.row = CsvRow::EMPTY;
-        let row = &input[..len];
-        let row = row.strip_suffix(b"\n").unwrap_or(row);
-        let row = row.strip_suffix(b"\r").unwrap_or(row);
-        let mut at = 0;
-        loop {
-            let Some((column, end)) = field(row, at, scratch) else {
-                return InputItem::Junk { len, reason: ProblemReason::BadRow };
-            };
-            self.row.push(column);
-            match row.get(end) {
-                Some(b',') => at = end + 1,
-                Some(_) => return InputItem::Junk { len, reason: ProblemReason::BadRow },
-                None => break,
-            }
-        }
-        if !is_column_count(self.row.len) {
-            return InputItem::Junk { len, reason: ProblemReason::BadRow };
-        }
-        // A damaged row may have more columns. Whether it reaches this point depends on how the
-        // input is divided into chunks.
-        if self.row.len <= COLUMNS_MAX {
-            self.previous_columns = self.row.len;
-        }
-        InputItem::Record { len }
     }
 
     pub(crate) fn consumed(&mut self, _len: usize) {
-        self.scanned = 0;
-        self.in_quotes = false;
+        self.masks.clear();
     }
 
     /// Decodes the row found by the last step.
@@ -275,78 +237,65 @@ impl Csv {
         &self,
         input: &[u8],
         clock: &mut LogClock,
-        scratch: &[u8],
+        scratch: &mut Vec<u8>,
     ) -> Result<(RecordFrame, SessionFields), ProblemReason> {
-        let time = self.row.columns[column::TIME].text(input, scratch);
-        decode(&self.row, clock.read(time), input, clock, scratch)
+        let frame = decode_frame(&self.row, None, input, clock, scratch)?;
+        Ok((frame, session_fields(&self.row, input, scratch)))
     }
 }
 
-/// Returns the field that starts at `at`, and the offset of its end.
-fn field(row: &[u8], at: usize, scratch: &mut Vec<u8>) -> Option<(FieldSpan, usize)> {
-    if row.get(at) != Some(&b'"') {
-        let end = memchr::memchr(b',', &row[at..]).map_or(row.len(), |comma| at + comma);
-        let span = if end == at { FieldSpan::ABSENT } else { FieldSpan::input(at, end) };
-        return Some((span, end));
-    }
-    let from = scratch.len();
-    let mut start = at + 1;
-    loop {
-        let quote = start + memchr::memchr(b'"', &row[start..])?;
-        if row.get(quote + 1) == Some(&b'"') {
-            scratch.extend_from_slice(&row[start..=quote]);
-            start = quote + 2;
-            continue;
-        }
-        if start == at + 1 {
-            return Some((FieldSpan::input(start, quote), quote + 1));
-        }
-        scratch.extend_from_slice(&row[start..quote]);
-        return Some((FieldSpan::scratch(from, scratch.len()), quote + 1));
-    }
-}
-
-/// Decodes a row whose time was already parsed.
-fn decode(
-    row: &CsvRow,
-    time: Option<Timestamp>,
-    input: &[u8],
-    clock: &mut LogClock,
-    scratch: &[u8],
-) -> Result<(RecordFrame, SessionFields), ProblemReason> {
-    let frame = decode_frame(row, time, input, clock, scratch)?;
-    Ok((frame, session_fields(row, input, scratch)))
-}
-
-/// Decodes a row without its session fields.
+/// Whether a row that was split has columns as the server writes them.
 #[inline]
+fn is_valid_row(row: &RowColumns) -> bool {
+    row.has_valid_quotes() && is_column_count(row.columns())
+}
+
+/// Decodes a valid row without its session fields, and its time unless that is known.
+#[inline(always)]
 fn decode_frame(
-    row: &CsvRow,
+    row: &RowColumns,
     time: Option<Timestamp>,
     input: &[u8],
     clock: &mut LogClock,
-    scratch: &[u8],
+    scratch: &mut Vec<u8>,
 ) -> Result<RecordFrame, ProblemReason> {
-    let span = |column: usize| row.columns[column];
-    let text = |column: usize| span(column).text(input, scratch);
-    let line = parse_u64(text(column::LINE));
-    let location = span(column::LOCATION);
+    let time = match time {
+        Some(time) => time,
+        None => clock
+            .read(row.column(column::TIME, input, scratch).text(input, scratch))
+            .ok_or(ProblemReason::BadTime)?,
+    };
+    let mut span = |number: usize| row.column(number, input, scratch);
+    let (line, tag, vxid) = (span(column::LINE), span(column::TAG), span(column::VXID));
+    let (severity, code) = (span(column::SEVERITY), span(column::SQLSTATE));
+    let (message, detail) = (span(column::MESSAGE), span(column::DETAIL));
+    let (context, statement) = (span(column::CONTEXT), span(column::STATEMENT));
+    let (location, query_id) = (span(column::LOCATION), span(column::QUERY_ID));
+    let text = |span: FieldSpan| span.text(input, scratch);
+    let line = parse_u64(text(line));
+    let severity = match text(severity) {
+        b"LOG" => LogSeverity::Log,
+        word => LogSeverity::from_keyword(word).ok_or(ProblemReason::BadSeverity)?,
+    };
     Ok(RecordFrame {
-        time: time.ok_or(ProblemReason::BadTime)?,
-        vxid: span(column::VXID),
-        query_id: parse_i64(text(column::QUERY_ID)),
-        tag: span(column::TAG),
+        time,
+        vxid,
+        query_id: parse_i64(text(query_id)),
+        tag,
         lines: line.map(|line| (line, line)),
-        severity: LogSeverity::from_keyword(text(column::SEVERITY))
-            .ok_or(ProblemReason::BadSeverity)?,
-        sqlstate: SqlState::new(text(column::SQLSTATE)),
-        message: span(column::MESSAGE),
-        detail: span(column::DETAIL),
-        context: span(column::CONTEXT),
-        statement: span(column::STATEMENT).unless_empty(),
+        severity,
+        message_fields: MessageFields::parse(severity, text(message)),
+        sqlstate: match text(code) {
+            b"00000" => Some(SqlState::SUCCESS),
+            code => SqlState::new(code),
+        },
+        message,
+        detail,
+        context,
+        statement: statement.unless_empty(),
         function: match location {
             FieldSpan::ABSENT => FieldSpan::ABSENT,
-            _ => location.truncated(function_name(location.text(input, scratch)).len()),
+            _ => location.truncated(function_name(text(location)).len()),
         },
         assumption: clock.take_assumption(),
         ..RecordFrame::EMPTY
@@ -354,30 +303,25 @@ fn decode_frame(
 }
 
 /// Decodes the session fields of a row.
-fn session_fields(row: &CsvRow, input: &[u8], scratch: &[u8]) -> SessionFields {
-    let span = |column: usize| row.columns[column];
-    let text = |column: usize| span(column).text(input, scratch);
-    let name = |column: usize| known_name(span(column), input, scratch);
-    let id = parse_session_id(text(column::SESSION_ID));
+fn session_fields(row: &RowColumns, input: &[u8], scratch: &mut Vec<u8>) -> SessionFields {
+    let mut span = |number: usize| row.column(number, input, scratch);
+    let (id, pid, leader) = (span(column::SESSION_ID), span(column::PID), span(column::LEADER));
+    let (remote, backend_type) = (span(column::REMOTE), span(column::BACKEND_TYPE));
+    let names = [column::USER, column::DATABASE, column::APPLICATION].map(span);
+    let [user, database, application] = names.map(|name| known_name(name, input, scratch));
+    let session_id = id;
+    let id = parse_session_id(id.text(input, scratch));
     SessionFields {
-        session_id: span(column::SESSION_ID),
+        session_id,
         session_start: id.map(|(start, _)| start),
-        pid: parse_pid(text(column::PID)).or(id.map(|(_, pid)| pid)),
-        remote: span(column::REMOTE),
-        user: name(column::USER),
-        database: name(column::DATABASE),
-        application: name(column::APPLICATION),
-        backend_type: span(column::BACKEND_TYPE),
-        has_leader: !text(column::LEADER).is_empty(),
+        pid: parse_pid(pid.text(input, scratch)).or(id.map(|(_, pid)| pid)),
+        remote,
+        user,
+        database,
+        application,
+        backend_type,
+        has_leader: !leader.text(input, scratch).is_empty(),
     }
-}
-
-/// The result of the search for the end of a row.
-enum RowEnd {
-    Row(usize),
-    /// Another row starts inside this row's quotes, at this offset.
-    Broken(usize),
-    Unknown,
 }
 
 /// Whether `bytes` starts like a row: a time, then a user that is empty or in quotes that are not
@@ -460,10 +404,9 @@ const ROW_START_BYTES: usize = 64;
 
 /// Whether `bytes` could be the beginning of a time.
 fn is_time_prefix(bytes: &[u8]) -> bool {
-    bytes.iter().zip(b"dddd-dd-dd dd:dd:dd.d").all(|(byte, shape)| match shape {
-        b'd' => byte.is_ascii_digit(),
-        _ => byte == shape,
-    })
+    let (mut second, len) = (*b"0000-00-00 00:00:00", bytes.len().min(SECONDS_LEN));
+    second[..len].copy_from_slice(&bytes[..len]);
+    is_stamp_shaped(&second) && matches!(bytes[len..], [] | [b'.'] | [b'.', b'0'..=b'9', ..])
 }
 
 #[test]

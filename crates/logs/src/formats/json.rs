@@ -7,13 +7,14 @@
 //! Source: manual, Using JSON-Format Log Output; `write_jsonlog` in `jsonlog.c`; `escape_json` in
 //! `json.c`.
 
-mod fast_path;
 mod framer;
+mod object;
 
 use howdah_log_input::{InputState, LogSeverity};
 use howdah_traffic::SqlState;
 
 pub(crate) use self::framer::JsonFramer;
+use self::object::ObjectParser;
 use super::input_item::InputItem;
 use crate::{
     clock::LogClock,
@@ -34,6 +35,8 @@ pub(crate) struct Json {
     scanned: usize,
     /// Whether the rest of an overlong line is being skipped.
     is_skipping: bool,
+    parser: ObjectParser,
+    /// The values of the object found by the last step.
     keys: KeySpans,
 }
 
@@ -88,7 +91,8 @@ keys! {
 
 impl Json {
     pub(crate) fn new(max_record_bytes: usize) -> Self {
-        Self { max_record_bytes, scanned: 0, is_skipping: false, keys: NO_KEYS }
+        let parser = ObjectParser::default();
+        Self { max_record_bytes, scanned: 0, is_skipping: false, parser, keys: NO_KEYS }
     }
 
     /// Returns a reader with the same settings, for the beginning of another file.
@@ -153,8 +157,8 @@ impl Json {
 
     /// Finds the values of an object's known keys; `None` if the line is not an object.
     fn parse(&mut self, line: &[u8], scratch: &mut Vec<u8>) -> Option<()> {
-        self.keys = NO_KEYS;
-        parse(line, 0, &mut self.keys, scratch)
+        self.parser.start_text(line);
+        self.parser.parse(line, (0, line.len()), &mut self.keys, scratch)
     }
 
     /// Whether a line is an object with the keys that every record has: time and severity.
@@ -172,28 +176,9 @@ impl Json {
         clock: &mut LogClock,
         scratch: &[u8],
     ) -> Result<(RecordFrame, SessionFields), ProblemReason> {
-        decode(&self.keys, input, clock, scratch)
+        let frame = decode_frame(&self.keys, input, clock, scratch)?;
+        Ok((frame, session_fields(&self.keys, input, scratch)))
     }
-}
-
-/// Finds the values of the known keys of the object that starts at `at` and ends with `line`;
-/// `None` if the text from `at` on is not an object.
-fn parse(line: &[u8], at: usize, keys: &mut KeySpans, scratch: &mut Vec<u8>) -> Option<()> {
-    let mut parser = ObjectParser { line, at, keys, scratch };
-    parser.object(0)?;
-    parser.space();
-    (parser.at == line.len()).then_some(())
-}
-
-/// Decodes a record.
-fn decode(
-    keys: &KeySpans,
-    input: &[u8],
-    clock: &mut LogClock,
-    scratch: &[u8],
-) -> Result<(RecordFrame, SessionFields), ProblemReason> {
-    let frame = decode_frame(keys, input, clock, scratch)?;
-    Ok((frame, session_fields(keys, input, scratch)))
 }
 
 /// Decodes a record without its session fields.
@@ -253,199 +238,14 @@ fn session_fields(keys: &KeySpans, input: &[u8], scratch: &[u8]) -> SessionField
     }
 }
 
-/// A parser of one object that stores the values of the known keys at the top level and in
-/// `record`.
-struct ObjectParser<'a> {
-    line: &'a [u8],
-    at: usize,
-    keys: &'a mut KeySpans,
-    scratch: &'a mut Vec<u8>,
-}
-
-/// Longest key that is read quickly, in bytes; the server's are shorter.
-const NAME_BYTES: usize = 32;
-
-/// Maximum nesting depth of objects and arrays.
-const DEPTH_MAX: u32 = 16;
-
-impl ObjectParser<'_> {
-    /// Parses `{"key": value, …}`. Nested keys are stored only inside `record`.
-    fn object(&mut self, depth: u32) -> Option<()> {
-        self.space();
-        self.expect(b'{')?;
-        self.space();
-        if self.expect(b'}').is_some() {
-            return Some(());
-        }
-        loop {
-            self.space();
-            let name = self.name()?;
-            let name = name.get(self.line, self.scratch)?;
-            let is_record = name == b"record";
-            let key = JsonLogKey::from_name(name);
-            self.space();
-            self.expect(b':')?;
-            self.space();
-            if is_record && depth == 0 && self.line.get(self.at) == Some(&b'{') {
-                self.object(depth + 1)?;
-            } else {
-                let value = self.value(depth)?;
-                if let Some(key) = key {
-                    self.keys[key as usize] = value;
-                }
-            }
-            self.space();
-            if self.expect(b'}').is_some() {
-                return Some(());
-            }
-            self.expect(b',')?;
-        }
-    }
-
-    /// Parses any value. The span of an object or array is its source text.
-    fn value(&mut self, depth: u32) -> Option<FieldSpan> {
-        let start = self.at;
-        match self.line.get(start)? {
-            b'"' => return self.string(),
-            b'{' | b'[' if depth < DEPTH_MAX => self.nested(depth)?,
-            b'{' | b'[' => return None,
-            _ => {
-                let len = self.line[start..]
-                    .iter()
-                    .take_while(|b| b.is_ascii_alphanumeric() || b"+-.".contains(b))
-                    .count();
-                self.at += len;
-                if len == 0 {
-                    return None;
-                }
-            }
-        }
-        if &self.line[start..self.at] == b"null" {
-            return Some(FieldSpan::ABSENT);
-        }
-        Some(FieldSpan::input(start, self.at))
-    }
-
-    /// Skips an object or array.
-    fn nested(&mut self, depth: u32) -> Option<()> {
-        let close = if self.line[self.at] == b'{' { b'}' } else { b']' };
-        self.at += 1;
-        let from = self.scratch.len();
-        loop {
-            self.space();
-            if self.expect(close).is_some() {
-                self.scratch.truncate(from);
-                return Some(());
-            }
-            if self.expect(b',').is_none() && self.expect(b':').is_none() {
-                self.value(depth + 1)?;
-            }
-        }
-    }
-
-    /// Parses a key's name byte by byte: names are too short for `memchr` to be faster.
-    #[inline]
-    fn name(&mut self) -> Option<FieldSpan> {
-        let start = self.at + 1;
-        let text = self.line.get(start..)?;
-        let plain = |byte: &u8| *byte != b'"' && *byte != b'\\';
-        let len = text.iter().take(NAME_BYTES).take_while(|byte| plain(byte)).count();
-        if self.line[self.at] != b'"' || text.get(len) != Some(&b'"') {
-            return self.string();
-        }
-        self.at = start + len + 1;
-        Some(FieldSpan::input(start, start + len))
-    }
-
-    #[inline]
-    fn string(&mut self) -> Option<FieldSpan> {
-        self.expect(b'"')?;
-        let start = self.at;
-        let from = self.scratch.len();
-        let mut plain = start;
-        loop {
-            let found = unescaped_len(&self.line[self.at..])?;
-            self.at += found + 1;
-            if self.line[self.at - 1] == b'"' {
-                break;
-            }
-            self.scratch.extend_from_slice(&self.line[plain..self.at - 1]);
-            self.escape()?;
-            plain = self.at;
-        }
-        let end = self.at - 1;
-        if plain == start {
-            return Some(FieldSpan::input(start, end));
-        }
-        self.scratch.extend_from_slice(&self.line[plain..end]);
-        Some(FieldSpan::scratch(from, self.scratch.len()))
-    }
-
-    /// Parses an escape sequence, after its backslash.
-    fn escape(&mut self) -> Option<()> {
-        let letter = *self.line.get(self.at)?;
-        self.at += 1;
-        let byte = match letter {
-            b'n' => b'\n',
-            b't' => b'\t',
-            b'r' => b'\r',
-            b'b' => 0x08,
-            b'f' => 0x0c,
-            b'"' | b'\\' | b'/' => letter,
-            b'u' => return self.unicode(),
-            _ => return None,
-        };
-        self.scratch.push(byte);
-        Some(())
-    }
-
-    fn unicode(&mut self) -> Option<()> {
-        let first = self.hex()?;
-        let is_high = (0xd800..0xdc00).contains(&first);
-        let code = if is_high && self.line[self.at..].starts_with(b"\\u") {
-            self.at += 2;
-            let second = self.hex()?;
-            let low = second.checked_sub(0xdc00).filter(|low| *low < 0x400)?;
-            0x1_0000 + ((first - 0xd800) << 10) + low
-        } else {
-            first
-        };
-        let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
-        self.scratch.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-        Some(())
-    }
-
-    fn hex(&mut self) -> Option<u32> {
-        let digits = self.line.get(self.at..self.at + 4)?;
-        self.at += 4;
-        digits.iter().try_fold(0, |sum, digit| Some(sum * 16 + char::from(*digit).to_digit(16)?))
-    }
-
-    #[inline]
-    fn space(&mut self) {
-        while self.line.get(self.at).is_some_and(u8::is_ascii_whitespace) {
-            self.at += 1;
-        }
-    }
-
-    #[inline]
-    fn expect(&mut self, byte: u8) -> Option<()> {
-        (self.line.get(self.at) == Some(&byte)).then(|| self.at += 1)
-    }
-}
-
-/// Returns the number of bytes before the first quote or backslash; `None` if there is neither.
-fn unescaped_len(text: &[u8]) -> Option<usize> {
-    memchr::memchr2(b'"', b'\\', text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn message(line: &[u8]) -> Option<Vec<u8>> {
-        let (mut keys, mut scratch) = (NO_KEYS, Vec::new());
-        parse(line, 0, &mut keys, &mut scratch)?;
+        let (mut parser, mut keys, mut scratch) = (ObjectParser::default(), NO_KEYS, Vec::new());
+        parser.start_text(line);
+        parser.parse(line, (0, line.len()), &mut keys, &mut scratch)?;
         keys[JsonLogKey::Message as usize].get(line, &scratch).map(<[u8]>::to_vec)
     }
 

@@ -18,7 +18,6 @@ use howdah_log_input::InputState;
 ///
 /// All offsets count from the first byte that was not yet [consumed](LogReader::consumed).
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(crate) enum LogReader {
     Stderr(Stderr),
     Csv(Csv),
@@ -46,7 +45,7 @@ impl LogReader {
     ) -> InputItem {
         match self {
             Self::Stderr(reader) => reader.step(input, state, sessions),
-            Self::Csv(reader) => reader.step(input, state, scratch),
+            Self::Csv(reader) => reader.step(input, state),
             Self::Json(reader) => reader.step(input, state, scratch),
         }
     }

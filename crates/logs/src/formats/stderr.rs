@@ -9,22 +9,21 @@
 
 mod fast_path;
 mod framer;
+mod prefix_fields;
 mod recent_prefixes;
+mod record_text;
 
-use howdah_log_input::{InputState, LineLabel, LogSeverity, MessageField};
-use howdah_traffic::SqlState;
+use howdah_log_input::{InputState, LineLabel, LogSeverity};
 
 pub(crate) use self::framer::StderrFramer;
-use self::recent_prefixes::RecentPrefixes;
+use self::{prefix_fields::PrefixFields, recent_prefixes::RecentPrefixes, record_text::RecordText};
 use super::input_item::{ForeignLines, InputItem};
 use crate::{
-    clock::{LogClock, read_epoch},
+    clock::LogClock,
     prefix::{CompiledPrefix, Match, PrefixField, SessionLookup, SessionNames, guess_prefix},
     record::{
         frame::{RecordFrame, SessionFields},
-        spans::{
-            FieldSpan, function_name, known_name, parse_i64, parse_pid, parse_session_id, parse_u64,
-        },
+        spans::{FieldSpan, parse_pid, parse_u64},
     },
     scan::structural_index::StructuralIndex,
     summary::ProblemReason,
@@ -60,15 +59,10 @@ struct LineGroup {
     end: usize,
     main: Match,
     severity: LogSeverity,
-    fields: ExtraFields,
+    text: RecordText,
     last_line: Option<u64>,
     foreign_lines: ForeignLines,
 }
-
-/// The spans of a record's further fields, each with its line end.
-type ExtraFields = [FieldSpan; FIELDS];
-
-const FIELDS: usize = MessageField::Statement as usize + 1;
 
 impl LineGroup {
     /// Starts a record that has one line so far.
@@ -79,8 +73,10 @@ impl LineGroup {
         severity: LogSeverity,
         line: Option<u64>,
     ) -> Self {
-        let (fields, foreign_lines) = ([FieldSpan::ABSENT; FIELDS], ForeignLines::default());
-        Self { start, end, main, severity, fields, last_line: line, foreign_lines }
+        let mut text = RecordText::EMPTY;
+        text.start(FieldSpan::input(start + main.text, end), true);
+        let foreign_lines = ForeignLines::default();
+        Self { start, end, main, severity, text, last_line: line, foreign_lines }
     }
 }
 
@@ -129,8 +125,7 @@ impl Stderr {
         is_ready.then_some(StderrFramer {
             is_unpadded: self.prefix.is_unpadded(),
             index: StructuralIndex::default(),
-            prefix_frame: RecordFrame::EMPTY,
-            prefix_session: SessionFields::EMPTY,
+            prefix_fields: PrefixFields::EMPTY,
             recent: self.prefix.is_constant_per_session().then(RecentPrefixes::default),
             prefix: self.prefix.clone(),
             has_carriage_returns: self.has_carriage_returns?,
@@ -223,7 +218,8 @@ impl Stderr {
                 });
                 match &mut self.group {
                     Some(group) if belongs => {
-                        group.fields[field as usize] = FieldSpan::input(start + found.text, end);
+                        let text = FieldSpan::input(start + found.text, end);
+                        group.text.add_field(field, text, true);
                         group.last_line = number.or(group.last_line);
                         let is_too_long = end - group.start > 2 * self.max_record_bytes;
                         is_too_long.then_some(InputItem::Record { len: end })
@@ -299,7 +295,7 @@ impl Stderr {
         while let Some(found) = memchr::memchr(b'\n', &input[self.scanned..]) {
             let end = self.scanned + found + 1;
             match input.get(end) {
-                Some(b'\t') => self.scanned = end,
+                Some(&CONTINUATION) => self.scanned = end,
                 Some(_) => return Some(end),
                 None if state == InputState::Open => {
                     self.scanned = end - 1;
@@ -392,107 +388,20 @@ impl Stderr {
         let has_carriage_returns = *self
             .has_carriage_returns
             .get_or_insert_with(|| input[group.start..group.end].ends_with(b"\r\n"));
-        decode(group, input, has_carriage_returns, clock, scratch)
+        let PrefixFields { mut frame, session } =
+            PrefixFields::from_match(&group.main, group.start, &input[..group.end], clock)
+                .ok_or(ProblemReason::BadTime)?;
+        frame.severity = group.severity;
+        frame.lines = frame.lines.map(|(first, _)| (first, group.last_line.unwrap_or(first)));
+        group.text.decode(&mut frame, input, has_carriage_returns, scratch, |from| {
+            memchr::memchr_iter(b'\n', &input[from..]).map(move |at| from + at)
+        });
+        Ok((frame, session))
     }
 }
 
-/// Decodes the fields of the record.
-fn decode(
-    group: &LineGroup,
-    input: &[u8],
-    has_carriage_returns: bool,
-    clock: &mut LogClock,
-    scratch: &mut Vec<u8>,
-) -> Result<(RecordFrame, SessionFields), ProblemReason> {
-    let (mut frame, session) = prefix_fields(&group.main, group.start, &input[..group.end], clock)?;
-    frame.severity = group.severity;
-    frame.lines = frame.lines.map(|(first, _)| (first, group.last_line.unwrap_or(first)));
-    let main = FieldSpan::input(group.start + group.main.text, group.end);
-    let unfold =
-        |text: FieldSpan, scratch: &mut Vec<u8>| unfold(input, text, has_carriage_returns, scratch);
-    unfold_fields(&mut frame, main, &group.fields, input, scratch, unfold);
-    Ok((frame, session))
-}
-
-/// Decodes the prefix of the line from `start` to the end of `input`.
-fn prefix_fields(
-    found: &Match,
-    start: usize,
-    input: &[u8],
-    clock: &mut LogClock,
-) -> Result<(RecordFrame, SessionFields), ProblemReason> {
-    let line = &input[start..];
-    let field = |field: PrefixField| found.field(line, field);
-    let span = |field: PrefixField| {
-        let range = found.span(field);
-        FieldSpan::input(start + range.start, start + range.end)
-    };
-    let name = |field: PrefixField| known_name(span(field), input, &[]);
-    let id = parse_session_id(field(PrefixField::SessionId));
-    let began = field(PrefixField::Start);
-    let time = time(found, line, clock).ok_or(ProblemReason::BadTime)?;
-    let session = SessionFields {
-        session_id: span(PrefixField::SessionId),
-        session_start: match id {
-            Some((start, _)) => Some(start),
-            None if began.is_empty() => None,
-            None => clock.read_start(began),
-        },
-        pid: parse_pid(field(PrefixField::Pid)).or(id.map(|(_, pid)| pid)),
-        remote: match field(PrefixField::Remote) {
-            b"" => name(PrefixField::Host),
-            _ => name(PrefixField::Remote),
-        },
-        user: name(PrefixField::User),
-        database: name(PrefixField::Database),
-        application: name(PrefixField::Application),
-        backend_type: span(PrefixField::BackendType),
-        has_leader: !found.span(PrefixField::LeaderPid).is_empty(),
-    };
-    let frame = RecordFrame {
-        time,
-        vxid: span(PrefixField::Vxid),
-        query_id: parse_i64(field(PrefixField::QueryId)),
-        tag: span(PrefixField::Tag),
-        lines: parse_u64(field(PrefixField::Line)).map(|line| (line, line)),
-        sqlstate: SqlState::new(field(PrefixField::SqlState)),
-        assumption: clock.take_assumption(),
-        ..RecordFrame::EMPTY
-    };
-    Ok((frame, session))
-}
-
-/// Sets the message and its further fields. `unfold` removes the line end after a text, and one tab
-/// after each newline in the text.
-#[inline]
-fn unfold_fields(
-    frame: &mut RecordFrame,
-    main: FieldSpan,
-    fields: &ExtraFields,
-    input: &[u8],
-    scratch: &mut Vec<u8>,
-    unfold: impl Fn(FieldSpan, &mut Vec<u8>) -> FieldSpan,
-) {
-    frame.message = unfold(main, scratch);
-    let mut unfolded = |field: MessageField| match fields[field as usize] {
-        FieldSpan::ABSENT => FieldSpan::ABSENT,
-        text => unfold(text, scratch),
-    };
-    frame.detail = unfolded(MessageField::Detail);
-    frame.context = unfolded(MessageField::Context);
-    frame.statement = unfolded(MessageField::Statement);
-    let location = unfolded(MessageField::Location);
-    if location == FieldSpan::ABSENT {
-        return;
-    }
-    frame.function = location.truncated(function_name(location.text(input, scratch)).len());
-    if let Some((code, rest)) = frame.message.text(input, scratch).split_at_checked(5)
-        && let (Some(code), true) = (SqlState::new(code), rest.starts_with(b": "))
-    {
-        frame.sqlstate = Some(code);
-        frame.message = frame.message.skip_first(7);
-    }
-}
+/// The byte after a newline inside a text; any other begins another line.
+const CONTINUATION: u8 = b'\t';
 
 /// Maximum size of foreign lines that are held while the record around them may continue.
 const FOREIGN_BYTES_MAX: usize = 1 << 20;
@@ -503,53 +412,3 @@ const SAMPLE_LINE_BYTES: usize = 1024;
 
 /// Maximum number of searches for a wider prefix: each takes some milliseconds.
 const WIDEN_ATTEMPTS_MAX: u32 = 20;
-
-fn time(found: &Match, line: &[u8], clock: &mut LogClock) -> Option<howdah_traffic::Timestamp> {
-    for field in [PrefixField::Millis, PrefixField::Epoch, PrefixField::Seconds] {
-        let text = found.field(line, field);
-        match field {
-            _ if text.is_empty() => {}
-            PrefixField::Epoch => return read_epoch(text),
-            _ => return clock.read(text),
-        }
-    }
-    None
-}
-
-/// Removes a newline from the end of a text and then, with `has_carriage_returns`, a carriage
-/// return.
-#[inline]
-fn trim_line_end(input: &[u8], text: FieldSpan, has_carriage_returns: bool) -> FieldSpan {
-    let whole = text.text(input, &[]);
-    let inside = whole.strip_suffix(b"\n").unwrap_or(whole);
-    text.truncated(if has_carriage_returns { strip_return(inside).len() } else { inside.len() })
-}
-
-/// Trims a text like [`trim_line_end`], and removes one tab after each newline in the text.
-fn unfold(
-    input: &[u8],
-    text: FieldSpan,
-    has_carriage_returns: bool,
-    scratch: &mut Vec<u8>,
-) -> FieldSpan {
-    let bare = |line| if has_carriage_returns { strip_return(line) } else { line };
-    let text = trim_line_end(input, text, has_carriage_returns);
-    let inside = text.text(input, &[]);
-    if memchr::memchr(b'\n', inside).is_none() {
-        return text;
-    }
-    let from = scratch.len();
-    let mut rest = inside;
-    while let Some(newline) = memchr::memchr(b'\n', rest) {
-        scratch.extend_from_slice(bare(&rest[..newline]));
-        scratch.push(b'\n');
-        rest = &rest[newline + 1..];
-        rest = rest.strip_prefix(b"\t").unwrap_or(rest);
-    }
-    scratch.extend_from_slice(rest);
-    FieldSpan::scratch(from, scratch.len())
-}
-
-fn strip_return(line: &[u8]) -> &[u8] {
-    line.strip_suffix(b"\r").unwrap_or(line)
-}

@@ -180,6 +180,13 @@ impl ChunkFrames {
         self.sessions.len() as u32 - 1
     }
 
+    /// Whether the session fields with these two indexes are equal.
+    pub(crate) fn is_same_session(&self, one: u32, other: u32, chunk: &[u8]) -> bool {
+        let (one, other) = (self.sessions.get(one as usize), self.sessions.get(other as usize));
+        one.zip(other)
+            .is_some_and(|(one, other)| one.describes_same_session(other, chunk, &self.scratch))
+    }
+
     /// Returns the index of session fields. Adds them unless they equal those last added for the
     /// process.
     #[inline]

@@ -6,6 +6,8 @@
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bitmasks {
     blocks: Vec<ByteBlock>,
+    /// Number of bytes scanned.
+    len: usize,
 }
 
 /// One bitmask of 64 bytes for each of the three values.
@@ -13,11 +15,42 @@ pub(crate) type ByteBlock = [u64; 3];
 
 const BLOCK: usize = 64;
 
+/// Maximum retained capacity, enough for 4 MB; masks that one huge record made larger are freed.
+const RETAINED_BLOCKS_MAX: usize = (4 << 20) / BLOCK;
+
 impl Bitmasks {
     /// Scans `chunk` for three byte values, replacing the previous masks.
     pub(crate) fn scan(&mut self, chunk: &[u8], values: [u8; 3]) {
+        self.clear();
+        self.extend(chunk, values);
+    }
+
+    /// Drops all masks.
+    pub(crate) fn clear(&mut self) {
         self.blocks.clear();
-        self.blocks.reserve(chunk.len() / BLOCK + 1);
+        self.blocks.shrink_to(RETAINED_BLOCKS_MAX);
+        self.len = 0;
+    }
+
+    /// Returns the number of bytes scanned so far.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Sets the bit of the third value for the byte after the chunk's last.
+    pub(crate) fn push_third(&mut self) {
+        if let Some([_, _, third]) = self.blocks.last_mut() {
+            *third |= 1 << (self.len % BLOCK);
+        }
+    }
+
+    /// Scans the rest of a chunk that begins with the bytes scanned so far.
+    pub(crate) fn extend(&mut self, chunk: &[u8], values: [u8; 3]) {
+        let whole = self.len / BLOCK;
+        self.len = chunk.len();
+        self.blocks.truncate(whole);
+        self.blocks.reserve(chunk.len() / BLOCK + 1 - whole);
+        let chunk = &chunk[whole * BLOCK..];
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") {
             #[expect(unsafe_code, reason = "many times as fast; the processor supports it")]
@@ -54,6 +87,12 @@ impl Bitmasks {
             mask = select(self.blocks.get(number)?);
         }
         Some(number * BLOCK + mask.trailing_zeros() as usize)
+    }
+
+    /// Returns the number of blocks; the last one has less than 64 bytes, or none.
+    #[inline]
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks.len()
     }
 
     /// Returns the bitmasks of the bytes from `64 * number`; `None` after the end of the chunk.
@@ -125,7 +164,8 @@ mod tests {
             let chunk = text.as_bytes();
             let from = from.min(chunk.len());
             let mut masks = Bitmasks::default();
-            masks.scan(chunk, *b"\",\n");
+            masks.scan(&chunk[..from], *b"\",\n");
+            masks.extend(chunk, *b"\",\n");
             let search = |bytes: &[u8]| {
                 chunk[from..].iter().position(|byte| bytes.contains(byte)).map(|at| from + at)
             };

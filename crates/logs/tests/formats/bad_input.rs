@@ -66,6 +66,36 @@ fn csv_column_count_may_change_mid_file() {
 }
 
 #[test]
+fn record_before_the_time_of_its_prefix_has_a_bad_time() {
+    let prefix = Some("%q%m %u ".to_owned());
+    let text = "LOG:  checkpoint starting: time\n".repeat(100);
+    let options =
+        ImportOptions { format: Some(ServerLogFormat::Stderr), prefix, ..ImportOptions::default() };
+    let (_, summary) = import_with(
+        "2026-11-20 12:00:00.000 UTC al LOG:  statement: select 1\n".to_owned() + &text,
+        options,
+    );
+    let problem = &summary.problems[0];
+    assert_eq!((problem.reason, problem.count, summary.records), (ProblemReason::BadTime, 100, 1));
+}
+
+#[test]
+fn csv_column_with_a_stray_quote_makes_a_bad_row() {
+    let row = |tag: &str| {
+        format!(
+            "2026-11-20 12:00:00.000 UTC,\"al\",\"shop\",8,\"[local]\",6b004067.8,4,{tag},\
+             2026-11-20 12:00:00 UTC,3/4,0,LOG,00000,\"statement: select 1\",,,,,,,,,\"app\"\n"
+        )
+    };
+    let bad = [row("x\"y\"z"), row("\"x\"y\"z\"")].concat();
+    let (events, summary) = import([row("\"idle\""), bad, row("\"a\"\"b\"")].concat());
+    assert_eq!(events.len(), 3);
+    let problem = &summary.problems[0];
+    let place = (problem.reason, problem.count, problem.samples[0].line);
+    assert_eq!(place, (ProblemReason::BadRow, 2, 2));
+}
+
+#[test]
 fn record_cut_at_the_end_is_reported() {
     for format in ["log", "csv", "json"] {
         let whole = fixture("17", "prod", format);

@@ -1,23 +1,21 @@
-//! Frames the unambiguous rows of a csvlog in one pass.
+//! Frames the rows of a csvlog in chunks.
 //!
-//! A row extends from a line that starts like a row to a newline outside quotes. It is unambiguous
-//! only if it has enough columns, no stray quotes, and no line inside quotes that starts like a
-//! row. [`Csv`](super::Csv) reads everything else.
+//! A row extends from a line that starts like a row to a newline outside quotes. A row whose end is
+//! [`Undecided`](RowEnd::Undecided) is left to [`Csv`](super::Csv), as are rows that are broken or
+//! not valid, and everything between rows.
 
-use howdah_log_input::LogSeverity;
-use howdah_traffic::{SqlState, Timestamp};
+use howdah_traffic::Timestamp;
 
 use super::{
-    COLUMNS_MAX, COLUMNS_MIN, CsvRow, ROW_START_BYTES, RowColumns, column, is_column_count,
-    is_row_after_time, is_row_start, session_fields,
+    DELIMITERS, ROW_START_BYTES, RowColumns, RowEnd, column, decode_frame, is_row_after_time,
+    is_row_start, is_valid_row, session_fields,
 };
 use crate::{
     clock::LogClock,
     formats::recent_sessions::RecentSessions,
     record::{
         frame::{ChunkFrames, RecordFrame},
-        message_fields::MessageFields,
-        spans::{FieldSpan, function_name, parse_i64, parse_u64},
+        spans::FieldSpan,
     },
     scan::bitmasks::Bitmasks,
 };
@@ -29,7 +27,7 @@ pub(crate) struct CsvFramer {
     clock: LogClock,
     /// Quotes, commas and newlines of the chunk that is being framed.
     masks: Bitmasks,
-    columns: RowColumns,
+    row: RowColumns,
     recent: RecentSessions<1>,
 }
 
@@ -43,14 +41,14 @@ struct RowStart {
 
 impl CsvFramer {
     pub(super) fn new(max_record_bytes: usize, clock: LogClock) -> Self {
-        let (masks, columns, recent) =
+        let (masks, row, recent) =
             (Bitmasks::default(), RowColumns::default(), RecentSessions::default());
-        Self { max_record_bytes, clock, masks, columns, recent }
+        Self { max_record_bytes, clock, masks, row, recent }
     }
 
     pub(crate) fn frames(&mut self, chunk: &[u8], out: &mut ChunkFrames) {
         let mut masks = std::mem::take(&mut self.masks);
-        masks.scan(chunk, *b"\",\n");
+        masks.scan(chunk, DELIMITERS);
         self.recent.start_chunk();
         self.frame_rows(chunk, &masks, out);
         self.masks = masks;
@@ -65,101 +63,60 @@ impl CsvFramer {
                 newlines += masks.count_third(counted, at) as u32;
                 counted = at;
             }
-            let time_bytes = time.map_or(0, |(_, len)| len);
-            let end = self.columns.split_row(chunk, masks, at, time_bytes);
-            let Some(end) = end.filter(|_| self.columns.columns() >= COLUMNS_MIN) else {
-                self.clock.take_assumption();
-                start = next_row_start(chunk, at);
-                continue;
-            };
-            let time = match time {
-                Some((time, _)) => Some(time),
-                None => self.clock.read(&chunk[at..self.columns.column_end(column::TIME)]),
-            };
-            let frame = self.decode(chunk, time, out);
-            match frame.filter(|_| end - at <= self.max_record_bytes) {
-                Some(frame) => {
-                    let session = self.session_index(chunk, out);
-                    let (start, end) = (at as u32, end as u32);
-                    out.frames.push(RecordFrame { start, end, newlines, session, ..frame });
+            let first = self.row.start_row(at, time.map_or(0, |(_, len)| len));
+            let end = match self.row.split_row(chunk, masks, first, false) {
+                RowEnd::Row(end) => end,
+                RowEnd::Broken(next) => {
+                    self.clock.take_assumption();
+                    start = Some(RowStart { at: next, time: None });
+                    continue;
                 }
-                // The reader finds the same problem and reports it.
-                None => drop(self.clock.take_assumption()),
+                RowEnd::Undecided(_) => break,
+            };
+            if is_valid_row(&self.row) && end - at <= self.max_record_bytes {
+                self.add_frame(chunk, (at, end), time.map(|(time, _)| time), newlines, out);
+            } else {
+                self.clock.take_assumption();
             }
-            (newlines, counted) = (newlines + self.columns.newlines, end);
+            (newlines, counted) = (newlines + self.row.newlines(), end);
             start = self.row_start_at(chunk, end).or_else(|| next_row_start(chunk, end - 1));
         }
+        self.clock.take_assumption();
     }
 
-    /// Decodes the split row except for its session fields; `None` if a field is not valid.
+    /// Adds the frame of the split row, unless a column is not valid.
     #[inline]
-    fn decode(
+    fn add_frame(
         &mut self,
         chunk: &[u8],
+        (start, end): (usize, usize),
         time: Option<Timestamp>,
+        newlines: u32,
         out: &mut ChunkFrames,
-    ) -> Option<RecordFrame> {
-        let Self { columns, clock, .. } = self;
-        let scratch = &mut out.scratch;
-        let mut span = |number: usize| columns.column(number, chunk, scratch);
-        let (line, tag, vxid) = (span(column::LINE), span(column::TAG), span(column::VXID));
-        let (severity, code) = (span(column::SEVERITY), span(column::SQLSTATE));
-        let (message, detail) = (span(column::MESSAGE), span(column::DETAIL));
-        let (context, statement) = (span(column::CONTEXT), span(column::STATEMENT));
-        let (location, query_id) = (span(column::LOCATION), span(column::QUERY_ID));
-        let text = |span: FieldSpan| span.text(chunk, &out.scratch);
-        let line = parse_u64(text(line));
-        let severity = match text(severity) {
-            b"LOG" => LogSeverity::Log,
-            word => LogSeverity::from_keyword(word)?,
-        };
-        let sqlstate = match text(code) {
-            b"00000" => Some(SqlState::SUCCESS),
-            code => SqlState::new(code),
-        };
-        Some(RecordFrame {
-            time: time?,
-            vxid,
-            query_id: match text(query_id) {
-                // Few rows reach this check. All other rows with at least the minimum number of
-                // columns are valid.
-                b"" if !is_column_count(columns.columns()) => return None,
-                b"" => None,
-                digits => parse_i64(digits),
-            },
-            tag,
-            lines: line.map(|line| (line, line)),
-            severity,
-            message_fields: MessageFields::parse(severity, text(message)),
-            sqlstate,
-            message,
-            detail,
-            context,
-            statement: statement.unless_empty(),
-            function: match location {
-                FieldSpan::ABSENT => FieldSpan::ABSENT,
-                _ => location.truncated(function_name(text(location)).len()),
-            },
-            assumption: clock.take_assumption(),
-            ..RecordFrame::EMPTY
-        })
+    ) {
+        match decode_frame(&self.row, time, chunk, &mut self.clock, &mut out.scratch) {
+            Ok(frame) => {
+                let session = self.session_index(chunk, out);
+                let (start, end) = (start as u32, end as u32);
+                out.frames.push(RecordFrame { start, end, newlines, session, ..frame });
+            }
+            Err(_) => drop(self.clock.take_assumption()),
+        }
     }
 
     /// Returns the index of the split row's session fields.
     #[inline]
     fn session_index(&mut self, chunk: &[u8], out: &mut ChunkFrames) -> u32 {
-        let Self { columns, recent, .. } = self;
+        let Self { row, recent, .. } = self;
         // The session fields lie between time and session id, and between location and leader.
         let between = |before: usize, last: usize| {
-            FieldSpan::input(columns.column_end(before), columns.column_end(last))
+            FieldSpan::input(row.column_end(before), row.column_end(last))
         };
         let head = between(column::TIME, column::SESSION_ID);
         let tail = between(column::LOCATION, column::LEADER);
         recent.session_index(Some(head), [tail], chunk, out, |out| {
-            let mut row = CsvRow::EMPTY;
-            (0..columns.columns().min(COLUMNS_MAX))
-                .for_each(|number| row.push(columns.column(number, chunk, &mut out.scratch)));
-            out.session_index(&session_fields(&row, chunk, &out.scratch), chunk)
+            let fields = session_fields(row, chunk, &mut out.scratch);
+            out.session_index(&fields, chunk)
         })
     }
 

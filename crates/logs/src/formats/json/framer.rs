@@ -1,11 +1,9 @@
 //! Finds the records in chunks of a jsonlog.
 //!
-//! A raw newline never occurs inside a record, so each line can be parsed on its own. Lines that
-//! are not valid records are left to the reader, which reports them.
+//! A raw newline never occurs inside a record, so no complete line is ambiguous. Lines that are not
+//! valid records are left to [`Json`](super::Json), which parses them again to report them.
 
-use super::{
-    JsonLogKey, KeySpans, NO_KEYS, decode_frame, fast_path::ObjectFastPath, parse, session_fields,
-};
+use super::{JsonLogKey, KeySpans, NO_KEYS, ObjectParser, decode_frame, session_fields};
 use crate::{
     clock::LogClock,
     formats::recent_sessions::RecentSessions,
@@ -14,7 +12,6 @@ use crate::{
         message_fields::MessageFields,
         spans::FieldSpan,
     },
-    scan::bitmasks::Bitmasks,
 };
 
 /// A framer for chunks of a jsonlog.
@@ -22,61 +19,53 @@ use crate::{
 pub(crate) struct JsonFramer {
     max_record_bytes: usize,
     clock: LogClock,
-    /// Quotes, backslashes and newlines of the chunk that is being framed.
-    masks: Bitmasks,
-    fast_path: ObjectFastPath,
+    parser: ObjectParser,
     recent: RecentSessions<3>,
 }
 
 impl JsonFramer {
     pub(super) fn new(max_record_bytes: usize, clock: LogClock) -> Self {
-        let (masks, fast_path, recent) =
-            (Bitmasks::default(), ObjectFastPath::default(), RecentSessions::default());
-        Self { max_record_bytes, clock, masks, fast_path, recent }
+        Self {
+            max_record_bytes,
+            clock,
+            parser: ObjectParser::default(),
+            recent: RecentSessions::default(),
+        }
     }
 
     pub(crate) fn frames(&mut self, chunk: &[u8], out: &mut ChunkFrames) {
-        let mut masks = std::mem::take(&mut self.masks);
-        masks.scan(chunk, *b"\"\\\n");
+        self.parser.start_text(chunk);
         self.recent.start_chunk();
-        let newline = |from: usize| masks.next(from, |[_, _, newlines]| *newlines);
         let mut newlines = 0;
         // The first line may have begun in an earlier chunk, so framing starts after it.
-        let mut before = newline(0);
+        let mut before = self.parser.newline(0);
         while let Some(start) = before.map(|before| before + 1)
-            && let Some(end) = newline(start)
+            && let Some(end) = self.parser.newline(start)
         {
             newlines += 1;
-            self.line(chunk, (start, end), &masks, newlines, out);
+            self.line(chunk, (start, end), newlines, out);
             before = Some(end);
         }
-        self.masks = masks;
     }
 
     fn line(
         &mut self,
         chunk: &[u8],
         (start, end): (usize, usize),
-        masks: &Bitmasks,
         newlines: u32,
         out: &mut ChunkFrames,
     ) {
-        let scratch_len = out.scratch.len();
-        // Spans are offsets in the chunk, so the parser also gets the bytes before the line.
-        let line = &chunk[..end];
-        let mut keys = NO_KEYS;
         if end - start > self.max_record_bytes {
             return;
         }
-        let mut found =
-            self.fast_path.parse(chunk, (start, end), masks, &mut keys, &mut out.scratch);
-        if found.is_none() {
-            out.scratch.truncate(scratch_len);
-            keys = NO_KEYS;
-            found = parse(line, start, &mut keys, &mut out.scratch);
+        let scratch_len = out.scratch.len();
+        let mut keys = NO_KEYS;
+        if self.parser.parse(chunk, (start, end), &mut keys, &mut out.scratch).is_none() {
+            return out.scratch.truncate(scratch_len);
         }
-        match found.map(|()| decode_frame(&keys, line, &mut self.clock, &out.scratch)) {
-            Some(Ok(frame)) => {
+        let line = &chunk[..end];
+        match decode_frame(&keys, line, &mut self.clock, &out.scratch) {
+            Ok(frame) => {
                 let message_fields =
                     MessageFields::parse(frame.severity, frame.message.text(line, &out.scratch));
                 let tail = [JsonLogKey::Application, JsonLogKey::BackendType, JsonLogKey::Leader]
@@ -94,8 +83,7 @@ impl JsonFramer {
                     ..frame
                 });
             }
-            // The reader finds the same problem and reports it.
-            _ => {
+            Err(_) => {
                 out.scratch.truncate(scratch_len);
                 self.clock.take_assumption();
             }

@@ -1,14 +1,14 @@
 //! The fast path for typical lines: the same time as in the previous line, to the second; a cached
 //! prefix; and `LOG:`.
 //!
-//! The fast path only compares words at known offsets. [`StderrFramer`] parses all other lines
-//! completely, and would return the same result for typical ones.
+//! The fast path only compares bytes at known offsets with those of lines that were parsed before.
+//! [`StderrFramer`] parses all other lines completely.
 
 use howdah_log_input::{LineLabel, LogSeverity, MessageField};
 use howdah_traffic::Timestamp;
 
 use super::{
-    FIELDS,
+    RecordText,
     framer::{OpenRecord, ParsedLine, StderrFramer, StderrLine},
 };
 use crate::{
@@ -20,8 +20,7 @@ use crate::{
     },
 };
 
-const LABEL: &[u8] = b"LOG";
-const DETAIL: &[u8] = b"DETAIL";
+const LABEL: &[u8] = LogSeverity::Log.as_str().as_bytes();
 
 /// A line that starts a message of severity LOG, as parsed by the fast path.
 pub(super) struct FastLine {
@@ -48,7 +47,7 @@ impl StderrFramer {
         let (before, label) = text.split_last_chunk::<{ LABEL.len() }>()?;
         // After a label byte, `LOG:` is the end of a longer label, and the prefix ends before that
         // one.
-        if label != LABEL || before.last().is_none_or(|byte| is_label_byte(*byte)) {
+        if label != LABEL || before.last().is_none_or(|byte| LineLabel::is_keyword_byte(*byte)) {
             return None;
         }
         let (time, len) = self.clock.read_next(&chunk[line.start..])?;
@@ -115,13 +114,15 @@ impl OpenRecord {
         let RecordFrame { start, newlines, session, severity, time, assumption, .. } = frame;
         (self.start, self.newlines, self.session) = (start, newlines, session);
         (self.severity, self.time, self.assumption) = (severity, time, assumption);
-        self.message = frame.message.with_newline();
-        self.fields = [FieldSpan::ABSENT; FIELDS];
-        self.fields[MessageField::Detail as usize] = frame.detail.with_newline();
-        self.fields[MessageField::Context as usize] = frame.context.with_newline();
-        self.fields[MessageField::Statement as usize] = frame.statement.with_newline();
-        (self.is_open, self.has_fields, self.is_folded, self.has_prefix_frame) =
-            (true, true, false, false);
+        self.text = RecordText { message: frame.message.with_newline(), ..RecordText::EMPTY };
+        for (field, text) in [
+            (MessageField::Detail, frame.detail),
+            (MessageField::Context, frame.context),
+            (MessageField::Statement, frame.statement),
+        ] {
+            self.text.add_field(field, text.with_newline(), false);
+        }
+        (self.is_open, self.has_prefix_frame) = (true, false);
     }
 
     /// Appends a further line to the open record. Returns false if no record is open, if the line
@@ -151,14 +152,7 @@ impl OpenRecord {
             return false;
         }
         let Some(label) = chunk.get(at..line.end) else { return false };
-        let field = if len == DETAIL.len() && label.starts_with(DETAIL) {
-            MessageField::Detail
-        } else {
-            match LineLabel::parse(label) {
-                Some((LineLabel::Field(field), _)) => field,
-                _ => return false,
-            }
-        };
+        let Some((LineLabel::Field(field), _)) = LineLabel::parse(label) else { return false };
         let text = at + len + 3;
         if self.is_framed && !line.is_folded {
             let field = out.frames.last_mut().and_then(|frame| field_span(frame, field));
@@ -168,7 +162,7 @@ impl OpenRecord {
             }
         }
         self.reopen(out);
-        self.add_field(field, FieldSpan::input(text, line.end), line);
+        self.text.add_field(field, FieldSpan::input(text, line.end), line.is_folded);
         true
     }
 }
@@ -186,11 +180,4 @@ fn field_span(frame: &mut RecordFrame, field: MessageField) -> Option<&mut Field
         | MessageField::Location
         | MessageField::Backtrace => None,
     }
-}
-
-/// Whether a byte may be part of a label. If one precedes the expected label, the line has a
-/// different, longer label.
-#[inline]
-pub(super) fn is_label_byte(byte: u8) -> bool {
-    byte.is_ascii_uppercase() || byte.is_ascii_digit()
 }

@@ -1,26 +1,20 @@
 //! Frames the unambiguous records of a stderr log, without regard to sessions.
 //!
 //! A record is unambiguous if the prefixes of all its lines show the same session, and the line
-//! after it starts another record regardless of the names that a session might have.
-//! [`Stderr`](super::Stderr) reads everything else.
+//! after it starts another record regardless of the names that a session might have. Any other line
+//! is [`Ambiguous`](FramedLine::Ambiguous) and left to [`Stderr`](super::Stderr), which knows the
+//! names of sessions and reads lines in their order.
 
 use howdah_log_input::{LineLabel, LogSeverity, MessageField};
-use howdah_traffic::{SqlState, Timestamp};
+use howdah_traffic::Timestamp;
 
-use super::{
-    ExtraFields, FIELDS, RecentPrefixes, fast_path::is_label_byte, prefix_fields, trim_line_end,
-    unfold, unfold_fields,
-};
+use super::{CONTINUATION, PrefixFields, RecentPrefixes, RecordText};
 use crate::{
-    clock::{Assumption, LogClock, read_epoch},
+    clock::{Assumption, LogClock},
     prefix::{CompiledPrefix, PrefixField, first_length},
     record::{
-        frame::{ChunkFrames, RecordFrame, SessionFields},
-        message_fields::MessageFields,
-        spans::{
-            FieldSpan, known_name, parse_i64, parse_pid, parse_session_id, parse_session_id_at,
-            parse_u64,
-        },
+        frame::{ChunkFrames, RecordFrame},
+        spans::{FieldSpan, parse_session_id_at},
     },
     scan::structural_index::{Delimiter, StructuralIndex},
 };
@@ -40,8 +34,7 @@ pub(crate) struct StderrFramer {
     /// Index of the chunk that is being framed.
     pub(super) index: StructuralIndex,
     /// The fields of the prefix that was read last.
-    pub(super) prefix_frame: RecordFrame,
-    pub(super) prefix_session: SessionFields,
+    pub(super) prefix_fields: PrefixFields,
 }
 
 /// A line of a chunk, found with the structural index, and the number of newlines before it.
@@ -80,19 +73,14 @@ pub(super) struct OpenRecord {
     /// Fields of a prefix that does not repeat; empty unless `has_prefix_frame`.
     prefix_frame: RecordFrame,
     pub(super) has_prefix_frame: bool,
-    /// The message, with its line end.
-    pub(super) message: FieldSpan,
-    pub(super) fields: ExtraFields,
-    /// Whether a further field, such as DETAIL, is present.
-    pub(super) has_fields: bool,
-    pub(super) is_folded: bool,
+    pub(super) text: RecordText,
     /// Number of bytes before the label of the record's first line. Further lines usually repeat
     /// these bytes.
     pub(super) label_at: usize,
 }
 
 /// A parsed line. Fields of its prefix other than time and session are in the framer's
-/// [`prefix_frame`](StderrFramer::prefix_frame); cached prefixes have none.
+/// [`prefix_fields`](StderrFramer::prefix_fields); cached prefixes have none.
 pub(super) struct ParsedLine {
     /// `None` if the time is not valid.
     pub(super) time: Option<Timestamp>,
@@ -104,6 +92,17 @@ pub(super) struct ParsedLine {
     pub(super) label_at: usize,
     pub(super) text: usize,
     pub(super) has_prefix_frame: bool,
+}
+
+/// The part that a line plays, as far as the line shows it.
+enum FramedLine {
+    /// The line starts a record of this severity.
+    Main(ParsedLine, LogSeverity),
+    /// The line continues a record with this field.
+    Further(ParsedLine, MessageField),
+    /// The line has no prefix, or another one if its session has longer names: it needs the
+    /// [reader](super::Stderr), as does the record before it.
+    Ambiguous,
 }
 
 impl StderrFramer {
@@ -142,57 +141,60 @@ impl StderrFramer {
             }
             // The record that the fast path framed last may continue with this line.
             open.reopen(out);
-            let Some(read) = self.read_line(chunk, line, out) else {
-                open.is_open = false;
-                continue;
-            };
-            let LineLabel::Main(severity) = read.label else {
-                open.is_open =
-                    open.is_open && self.append_line(&mut open, &read, chunk, &line, out);
-                continue;
-            };
-            let text = read.text;
-            let may_be_misread = ambiguity_window.is_some_and(|bytes| {
-                let is_label = line.colon == Some(line.start + text - 3);
-                (line.has_more_colons || !is_label)
-                    && is_ambiguous(&chunk[line.start..line.end], text, bytes)
-            });
-            // If this line is ambiguous, the end of the record before it is uncertain as well.
-            if open.is_open && !may_be_misread {
-                self.finish(&open, chunk, index, line.start, out);
-            }
-            open.is_open = false;
-            if let Some(time) = read.time.filter(|_| !may_be_misread) {
-                open.start_record(&line, &read, time, severity);
-                open.has_prefix_frame = read.has_prefix_frame;
-                if read.has_prefix_frame {
-                    open.prefix_frame = self.prefix_frame;
+            open.is_open = match self.read_line(chunk, line, ambiguity_window, out) {
+                FramedLine::Ambiguous => false,
+                FramedLine::Further(read, field) => {
+                    open.is_open && self.append_line(&mut open, &read, field, chunk, &line, out)
                 }
-            }
+                FramedLine::Main(read, severity) => {
+                    if open.is_open {
+                        self.finish(&open, chunk, index, line.start, out);
+                    }
+                    // The reader finds the same invalid time and reports it.
+                    read.time.is_some_and(|time| {
+                        open.start_record(&line, &read, time, severity);
+                        open.has_prefix_frame = read.has_prefix_frame;
+                        if read.has_prefix_frame {
+                            open.prefix_frame = self.prefix_fields.frame;
+                        }
+                        true
+                    })
+                }
+            };
         }
         // The rest of a record that is still open is in the next chunk.
         open.reopen(out);
     }
 
-    /// Parses prefix and label of a line; returns `None` if it has none.
+    /// Parses prefix and label of a line. In a line that starts a record, another label within the
+    /// window may end the prefix instead.
     #[inline(never)]
     fn read_line(
         &mut self,
         chunk: &[u8],
         line: StderrLine,
+        ambiguity_window: Option<usize>,
         out: &mut ChunkFrames,
-    ) -> Option<ParsedLine> {
-        if self.is_unpadded {
-            let read = if self.recent.is_some() {
-                self.read_repeated(chunk, line, out)
-            } else {
-                self.read_unpadded(chunk, line, out)
-            };
-            if read.is_some() {
-                return read;
-            }
-        }
-        self.read_uncommon(chunk, line, out)
+    ) -> FramedLine {
+        let repeated = self.recent.is_some();
+        let read = match self.is_unpadded {
+            true if repeated => self.read_repeated(chunk, line, out),
+            true => self.read_unpadded(chunk, line, out),
+            false => None,
+        };
+        let Some(read) = read.or_else(|| self.read_uncommon(chunk, line, out)) else {
+            return FramedLine::Ambiguous;
+        };
+        let severity = match read.label {
+            LineLabel::Main(severity) => severity,
+            LineLabel::Field(field) => return FramedLine::Further(read, field),
+        };
+        let may_be_misread = ambiguity_window.is_some_and(|bytes| {
+            let is_label = line.colon == Some(line.start + read.text - 3);
+            (line.has_more_colons || !is_label)
+                && is_ambiguous(&chunk[line.start..line.end], read.text, bytes)
+        });
+        if may_be_misread { FramedLine::Ambiguous } else { FramedLine::Main(read, severity) }
     }
 
     #[cold]
@@ -202,19 +204,18 @@ impl StderrFramer {
         line: StderrLine,
         out: &mut ChunkFrames,
     ) -> Option<ParsedLine> {
-        self.clock.take_assumption();
         let text = &chunk[line.start..line.end];
         let found = self.prefix.matches_unnamed(text)?;
-        // The reader finds the same invalid time and reports it.
-        let fields = prefix_fields(&found, line.start, &chunk[..line.end], &mut self.clock).ok();
-        let (frame, session) = fields.unwrap_or((RecordFrame::EMPTY, SessionFields::EMPTY));
-        (self.prefix_frame, self.prefix_session) = (frame, session);
+        let fields =
+            PrefixFields::from_match(&found, line.start, &chunk[..line.end], &mut self.clock);
+        self.prefix_fields = fields.unwrap_or(PrefixFields::EMPTY);
+        let PrefixFields { frame, session } = &self.prefix_fields;
         Some(ParsedLine {
             time: fields.map(|_| frame.time),
             assumption: frame.assumption,
-            session: out.session_index(&session, chunk),
+            session: out.session_index(session, chunk),
             label: found.label,
-            label_at: label_start(text, found.text.saturating_sub(3)),
+            label_at: LineLabel::start(text, found.text.saturating_sub(3)),
             text: found.text,
             has_prefix_frame: true,
         })
@@ -233,7 +234,7 @@ impl StderrFramer {
         let Some((time, len)) = self.clock.read_next(text) else {
             return self.read_unpadded(chunk, line, out);
         };
-        let label_at = label_start(text, line.colon? - line.start);
+        let label_at = LineLabel::start(text, line.colon? - line.start);
         let (prefix, labelled) = (text.get(len..label_at)?, &text[label_at..]);
         let (label, label_len) = LineLabel::parse(labelled)?;
         if let Some(seen) = &mut self.recent
@@ -255,7 +256,11 @@ impl StderrFramer {
         if let Some(seen) = &mut self.recent
             && read.label_at == label_at
         {
-            seen.insert(prefix, self.prefix_session.shifted_left(line.start + len), read.session);
+            seen.insert(
+                prefix,
+                self.prefix_fields.session.shifted_left(line.start + len),
+                read.session,
+            );
         }
         Some(read)
     }
@@ -270,78 +275,39 @@ impl StderrFramer {
     ) -> Option<ParsedLine> {
         let Self { prefix, clock, .. } = self;
         clock.take_assumption();
-        let (mut frame, mut session) = (RecordFrame::EMPTY, SessionFields::EMPTY);
-        let mut pid = None;
-        let (label, text) =
-            prefix.visit_fields(&chunk[line.start..line.end], |field, at, rest, len| {
-                let at = line.start + at;
-                let span = |len: usize| FieldSpan::input(at, at + len);
-                let name = |len: usize| known_name(span(len), chunk, &[]);
-                match (field, len) {
-                    (PrefixField::User, Some(len)) => session.user = name(len),
-                    (PrefixField::Database, Some(len)) => session.database = name(len),
-                    (PrefixField::Application, Some(len)) => session.application = name(len),
-                    (PrefixField::BackendType, Some(len)) => session.backend_type = span(len),
-                    (PrefixField::Tag, Some(len)) => frame.tag = span(len),
-                    (PrefixField::Millis, _) => {
-                        if let Some((time, len)) = clock.read_next(rest) {
-                            frame.time = time;
-                            return Some(len);
-                        }
+        let mut fields = PrefixFields::EMPTY;
+        let text = &chunk[line.start..line.end];
+        let (label, text_at) = prefix.visit_fields(text, |field, at, rest, len| {
+            let span = |len: usize| FieldSpan::input(line.start + at, line.start + at + len);
+            // The end of a time and of a session id is usually found while decoding it.
+            match field {
+                PrefixField::Millis => {
+                    if let Some((time, len)) = clock.read_next(rest) {
+                        fields.frame.time = time;
+                        return Some(len);
                     }
-                    (PrefixField::SessionId, _) => {
-                        if let Some((start, process, len)) = parse_session_id_at(rest) {
-                            (session.session_start, pid) = (Some(start), pid.or(Some(process)));
-                            session.session_id = span(len);
-                            return Some(len);
-                        }
-                    }
-                    _ => {}
                 }
-                if len.is_some() {
-                    return len;
+                PrefixField::SessionId => {
+                    if let Some((start, pid, len)) = parse_session_id_at(rest) {
+                        fields.set_session_id(span(len), Some((start, pid)));
+                        return Some(len);
+                    }
                 }
-                let len = first_length(field, rest)?;
-                let text = &rest[..len];
-                match field {
-                    PrefixField::Millis | PrefixField::Seconds => frame.time = clock.read(text)?,
-                    PrefixField::Epoch => frame.time = read_epoch(text)?,
-                    PrefixField::Pid => pid = parse_pid(text).or(pid),
-                    PrefixField::SessionId => {
-                        let id = parse_session_id(text);
-                        session.session_id = span(len);
-                        session.session_start =
-                            id.map(|(start, _)| start).or(session.session_start);
-                        pid = pid.or(id.map(|(_, pid)| pid));
-                    }
-                    PrefixField::Start => {
-                        // A session id in the prefix contains the same start.
-                        session.session_start =
-                            session.session_start.or_else(|| clock.read_start(text));
-                    }
-                    PrefixField::Remote if len > 0 => session.remote = name(len),
-                    PrefixField::Host if session.remote == FieldSpan::ABSENT => {
-                        session.remote = name(len);
-                    }
-                    PrefixField::LeaderPid => session.has_leader = len > 0,
-                    PrefixField::Vxid => frame.vxid = span(len),
-                    PrefixField::QueryId => frame.query_id = parse_i64(text),
-                    PrefixField::Line => frame.lines = parse_u64(text).map(|line| (line, line)),
-                    PrefixField::SqlState => frame.sqlstate = SqlState::new(text),
-                    _ => {}
-                }
-                Some(len)
-            })?;
-        session.pid = pid;
+                _ => {}
+            }
+            let len = len.or_else(|| first_length(field, rest))?;
+            fields.set(field, span(len), chunk, clock)?;
+            Some(len)
+        })?;
         let assumption = clock.take_assumption();
-        (self.prefix_frame, self.prefix_session) = (frame, session);
+        self.prefix_fields = fields;
         Some(ParsedLine {
-            time: Some(frame.time),
+            time: Some(fields.frame.time),
             assumption,
-            session: out.session_index(&session, chunk),
+            session: out.session_index(&fields.session, chunk),
             label,
-            label_at: label_start(&chunk[line.start..], text - 3),
-            text,
+            label_at: LineLabel::start(text, text_at - 3),
+            text: text_at,
             has_prefix_frame: true,
         })
     }
@@ -370,9 +336,8 @@ impl StderrFramer {
         if end - start as usize > self.max_record_bytes {
             return;
         }
-        let has_carriage_returns = self.has_carriage_returns;
         let end = end as u32;
-        let frame = RecordFrame {
+        let mut frame = RecordFrame {
             start,
             end,
             newlines,
@@ -382,103 +347,41 @@ impl StderrFramer {
             severity,
             ..RecordFrame::EMPTY
         };
-        if !record.is_folded && !record.has_fields && !record.has_prefix_frame {
-            let message = trim_line_end(chunk, record.message, has_carriage_returns);
-            let message_fields = MessageFields::parse(severity, message.text(chunk, &[]));
-            return out.frames.push(RecordFrame { message, message_fields, ..frame });
-        }
-        self.finish_rest(record, frame, chunk, index, out);
-    }
-
-    /// Finishes a record with more than a message of one line.
-    fn finish_rest(
-        &self,
-        record: &OpenRecord,
-        mut frame: RecordFrame,
-        chunk: &[u8],
-        index: &StructuralIndex,
-        out: &mut ChunkFrames,
-    ) {
         if record.has_prefix_frame {
             let RecordFrame { query_id, lines, sqlstate, vxid, tag, .. } = record.prefix_frame;
             frame = RecordFrame { query_id, lines, sqlstate, vxid, tag, ..frame };
         }
-        let has_carriage_returns = self.has_carriage_returns;
-        let OpenRecord { message, fields, .. } = record;
+        let newlines = |from: usize| {
+            index.newlines_from(record.first_delimiter).skip_while(move |at| *at < from)
+        };
         let scratch = &mut out.scratch;
-        if !record.is_folded {
-            let bare = |text, _: &mut _| trim_line_end(chunk, text, has_carriage_returns);
-            unfold_fields(&mut frame, *message, fields, chunk, scratch, bare);
-        } else if has_carriage_returns {
-            let unfold = |text, scratch: &mut _| unfold(chunk, text, has_carriage_returns, scratch);
-            unfold_fields(&mut frame, *message, fields, chunk, scratch, unfold);
-        } else {
-            let unfold = |text, scratch: &mut _| {
-                unfold_indexed(index, record.first_delimiter, chunk, text, scratch)
-            };
-            unfold_fields(&mut frame, *message, fields, chunk, scratch, unfold);
-        }
-        frame.message_fields =
-            MessageFields::parse(frame.severity, frame.message.text(chunk, scratch));
+        record.text.decode(&mut frame, chunk, self.has_carriage_returns, scratch, newlines);
         out.frames.push(frame);
     }
 
-    /// Appends a line to the open record if the line is part of it; returns whether it is.
+    /// Appends a line to the open record, if its prefix has the same session fields and a valid
+    /// time; returns whether it has. Otherwise the reader decides whether it belongs to the record.
     #[cold]
     fn append_line(
         &self,
         record: &mut OpenRecord,
         read: &ParsedLine,
+        field: MessageField,
         chunk: &[u8],
         line: &StderrLine,
         out: &ChunkFrames,
     ) -> bool {
-        let (Some(_), LineLabel::Field(field)) = (read.time, read.label) else { return false };
-        let session = |number: u32| out.sessions.get(number as usize);
-        let (Some(first), Some(further)) = (session(record.session), session(read.session)) else {
-            return false;
-        };
-        if read.session != record.session && !is_same_session(first, further, chunk) {
+        if read.time.is_none() || !out.is_same_session(record.session, read.session, chunk) {
             return false;
         }
-        record.add_field(field, FieldSpan::input(line.start + read.text, line.end), line);
-        let lines = if read.has_prefix_frame { self.prefix_frame.lines } else { None };
+        let text = FieldSpan::input(line.start + read.text, line.end);
+        record.text.add_field(field, text, line.is_folded);
+        let lines = if read.has_prefix_frame { self.prefix_fields.frame.lines } else { None };
         if let (Some((_, last)), Some((further, _))) = (&mut record.prefix_frame.lines, lines) {
             *last = further;
         }
         true
     }
-}
-
-/// Like [`unfold`] for lines without carriage returns, but finds the newlines in the index, from
-/// delimiter `first` on.
-fn unfold_indexed(
-    index: &StructuralIndex,
-    first: usize,
-    chunk: &[u8],
-    text: FieldSpan,
-    scratch: &mut Vec<u8>,
-) -> FieldSpan {
-    let text = trim_line_end(chunk, text, false);
-    let range = text.range();
-    let newlines = index.newlines_from(first).skip_while(|at| *at < range.start);
-    let from = scratch.len();
-    let mut copied = range.start;
-    for newline in newlines.take_while(|at| *at < range.end) {
-        scratch.extend_from_slice(&chunk[copied..=newline]);
-        // A tab follows the newline, or the line would end here.
-        copied = newline + 2;
-    }
-    if copied == range.start {
-        return text;
-    }
-    scratch.extend_from_slice(chunk.get(copied..range.end).unwrap_or_default());
-    FieldSpan::scratch(from, scratch.len())
-}
-
-/// Returns the offset at which the label that ends before `end` starts.
-fn label_start(text: &[u8], end: usize) -> usize {
-    end - text[..end].iter().rev().take_while(|byte| is_label_byte(**byte)).count()
 }
 
 impl OpenRecord {
@@ -494,10 +397,7 @@ impl OpenRecord {
         assumption: None,
         prefix_frame: RecordFrame::EMPTY,
         has_prefix_frame: false,
-        message: FieldSpan::ABSENT,
-        fields: [FieldSpan::ABSENT; FIELDS],
-        has_fields: false,
-        is_folded: false,
+        text: RecordText::EMPTY,
         label_at: 0,
     };
 
@@ -514,30 +414,9 @@ impl OpenRecord {
             (line.start as u32, line.newlines, line.first_delimiter);
         (self.session, self.severity) = (read.session, severity);
         (self.time, self.assumption) = (time, read.assumption);
-        self.message = FieldSpan::input(line.start + read.text, line.end);
-        if self.has_fields {
-            self.fields = [FieldSpan::ABSENT; FIELDS];
-            self.has_fields = false;
-        }
-        (self.is_open, self.is_folded, self.label_at) = (true, line.is_folded, read.label_at);
+        self.text.start(FieldSpan::input(line.start + read.text, line.end), line.is_folded);
+        (self.is_open, self.label_at) = (true, read.label_at);
     }
-
-    /// Adds a further field with this text.
-    #[inline]
-    pub(super) fn add_field(&mut self, field: MessageField, text: FieldSpan, line: &StderrLine) {
-        self.fields[field as usize] = text;
-        self.has_fields = true;
-        self.is_folded |= line.is_folded;
-    }
-}
-
-/// Whether a further line has the same process, session id and names as the record's first line.
-fn is_same_session(first: &SessionFields, further: &SessionFields, chunk: &[u8]) -> bool {
-    let names = |fields: &SessionFields| {
-        [fields.session_id, fields.user, fields.database, fields.application]
-            .map(|span| span.text(chunk, &[]))
-    };
-    first.pid == further.pid && names(first) == names(further)
 }
 
 /// Whether the line contains another label after the one found, so that the prefix would end there
@@ -551,7 +430,7 @@ fn is_ambiguous(line: &[u8], text: usize, within: usize) -> bool {
         if !window[text + colon..].starts_with(b":  ") {
             return false;
         }
-        let start = label_start(window, text + colon);
+        let start = LineLabel::start(window, text + colon);
         (start..text + colon).any(|at| LineLabel::parse(&window[at..]).is_some())
     })
 }
@@ -604,7 +483,7 @@ impl<'a> StderrLines<'a> {
             self.newlines += 1;
             let end = newline + 1;
             match self.chunk.get(end) {
-                Some(b'\t') => {}
+                Some(&CONTINUATION) => {}
                 Some(_) => {
                     self.at = end;
                     let is_folded = self.newlines - newlines > 1;
