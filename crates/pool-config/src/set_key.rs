@@ -1,13 +1,12 @@
 //! Changes single keys for the console's `SET key = value`. Keys may have PgBouncer's names or
 //! those of `[pool]`.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+
+use howdah_settings::parse_duration;
 
 use super::{
-    Config, ShutdownMode, durations,
+    Config, ShutdownMode,
     file::LoadUsersError,
     needs_restart,
     pgbouncer::{KEYS, KeyEffect},
@@ -133,7 +132,7 @@ impl Config {
     /// Sets one of the keys that PgBouncer does not have, if `name` is one that SET can change.
     /// Returns whether it is.
     fn set_howdah_key(&mut self, name: &str, value: &str) -> Result<bool, String> {
-        let timeout = || duration(value).map(|it| Some(it).filter(|it| !it.is_zero()));
+        let timeout = || parse_duration(value).map(|it| Some(it).filter(|it| !it.is_zero()));
         match name {
             "timeouts.shutdown" => self.timeouts.shutdown = timeout()?,
             "timeouts.shutdown-delay" => self.timeouts.shutdown_delay = timeout()?,
@@ -155,12 +154,6 @@ impl Config {
     }
 }
 
-fn duration(value: &str) -> Result<Duration, String> {
-    let invalid =
-        || format!("{value:?} is not a duration: write 250ms, 15s, 1m, 1h, 1d or seconds");
-    durations::parse_with_unit(value).ok_or_else(invalid)
-}
-
 /// Converts the value of a `[pool]` key to the syntax of a `pgbouncer.ini`.
 fn to_pgbouncer_syntax(key: &str, value: &str) -> String {
     match (key, value) {
@@ -172,9 +165,9 @@ fn to_pgbouncer_syntax(key: &str, value: &str) -> String {
             || key == "log.stats-period"
             || key == "capture.file-time" =>
         {
-            match durations::parse_with_unit(value) {
-                Some(duration) => duration.as_secs_f64().to_string(),
-                None => value.to_owned(), // The key's parser reports the error.
+            match parse_duration(value) {
+                Ok(duration) => duration.as_secs_f64().to_string(),
+                Err(_) => value.to_owned(), // The key's parser reports the error.
             }
         }
         _ => value.to_owned(),
@@ -183,6 +176,8 @@ fn to_pgbouncer_syntax(key: &str, value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{DatabaseConfig, PoolMode};
 

@@ -2,11 +2,9 @@
 
 use std::{fmt::Write as _, path::Path};
 
-use super::{
-    super::{Config, ConfigErrors},
-    IniReader, KEYS, KeyEffect,
-    differences::difference,
-};
+use howdah_settings::SettingsErrors;
+
+use super::{super::Config, IniReader, KEYS, KeyEffect, differences::difference};
 
 impl Config {
     /// Converts a `pgbouncer.ini`, with its included files, to an equivalent `[pool]` section. A
@@ -16,7 +14,7 @@ impl Config {
     /// # Errors
     ///
     /// The file has unknown keys or invalid values, or an included file cannot be read.
-    pub fn import_pgbouncer(text: &str, path: &Path) -> Result<String, ConfigErrors> {
+    pub fn import_pgbouncer(text: &str, path: &Path) -> Result<String, SettingsErrors> {
         let mut reader = IniReader::read(text, path)?;
         reader.config.resolve_paths(path.parent().unwrap_or(Path::new("")));
         let comments: Vec<_> = KEYS

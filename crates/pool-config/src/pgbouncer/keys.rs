@@ -3,8 +3,9 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use howdah_connect::{SslMode, tls::TlsVersion};
+use howdah_settings::{duration_from_seconds, nearest};
 
-use super::super::{ApplicationName, AuthMethod, Config, PoolMode, TlsSideConfig, durations};
+use super::super::{ApplicationName, AuthMethod, Config, PoolMode, TlsSideConfig};
 
 /// A row of the table of `[pgbouncer]` keys.
 #[derive(Clone, Copy, Debug)]
@@ -44,17 +45,6 @@ pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> 
         Some(key) => format!("unknown key (did you mean `{key}`?)"),
         None => "unknown key".to_owned(),
     }
-}
-
-/// Returns the known key with the smallest edit distance from `name`, which is `name` itself if it
-/// is known; `None` if no known key is similar.
-pub(super) fn nearest(
-    name: &str,
-    known: impl Iterator<Item = &'static str>,
-) -> Option<&'static str> {
-    let nearest = known.map(|key| (strsim::damerau_levenshtein(name, key), key)).min();
-    let (_, key) = nearest.filter(|(distance, key)| *distance * 2 < key.len())?;
-    Some(key)
 }
 
 const fn sets(
@@ -406,7 +396,8 @@ fn limit(to: &mut Option<NonZeroU32>, value: &str) -> Result<(), String> {
 }
 
 pub(super) fn seconds(value: &str) -> Result<Duration, String> {
-    durations::parse_seconds(value).ok_or_else(|| format!("{value:?} is not a number of seconds"))
+    let duration = value.trim().parse().ok().and_then(duration_from_seconds);
+    duration.ok_or_else(|| format!("{value:?} is not a number of seconds"))
 }
 
 /// Parses a timeout in seconds; 0 means no timeout.
