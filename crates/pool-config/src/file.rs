@@ -12,7 +12,7 @@ use howdah_settings::{
 
 use super::{
     AuthMethod, CONSOLE_DATABASES, Config, exposed_files::exposed_files,
-    ignored_settings::ignored_settings, pgbouncer, userlist,
+    ignored_settings::ignored_settings, keys::KEYS, pgbouncer, userlist,
 };
 
 /// Maximum size of a configuration file, user list or HBA file, in bytes: enough for a million
@@ -149,14 +149,10 @@ impl Config {
 
     /// Resolves relative file names against the folder of the configuration file.
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
-        let (client, server) = (&mut self.tls.client, &mut self.tls.server);
-        let auth = &mut self.auth;
-        let files = [&mut auth.file, &mut auth.hba_file, &mut auth.ident_file].into_iter();
-        let files = files.chain([&mut client.certificate, &mut client.key]);
-        let files = files.chain([&mut client.ca_file, &mut server.certificate]);
-        let files = files.chain([&mut self.capture.path, &mut self.capture.redact_key]);
-        for file in files.chain([&mut server.key, &mut server.ca_file]).flatten() {
-            *file = folder.join(&*file);
+        for key in KEYS {
+            if let Some(file) = key.file_mut(self) {
+                *file = folder.join(&*file);
+            }
         }
     }
 

@@ -19,6 +19,7 @@ pub mod hba;
 mod hba_files;
 mod ignored_settings;
 mod ini;
+mod keys;
 mod log;
 mod mirror;
 mod notifications;
@@ -80,8 +81,6 @@ pub use self::{
 };
 
 pub use howdah_settings::{Diagnostic, SettingsErrors};
-
-pub(crate) use self::diff::needs_restart;
 
 pub use self::{database::host_and_port, set_key::SetError};
 

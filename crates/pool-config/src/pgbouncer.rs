@@ -168,10 +168,7 @@ impl IniReader {
                 Some(format!("{section}.{}", entries::unquoted(key)))
             }
             "pgbouncer" => match nearest(key, KEYS.iter().map(|known| known.name)) {
-                Some(name) => KEYS.iter().find_map(|known| match known.effect {
-                    KeyEffect::Sets(ours, _) if known.name == name => Some(ours.to_owned()),
-                    _ => None,
-                }),
+                Some(name) => Config::find_key(name).map(str::to_owned),
                 None => None,
             },
             _ => None,

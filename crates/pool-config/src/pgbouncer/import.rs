@@ -4,7 +4,7 @@ use std::{fmt::Write as _, path::Path};
 
 use howdah_settings::SettingsErrors;
 
-use super::{super::Config, IniReader, KEYS, KeyEffect, differences::difference};
+use super::{super::Config, IniReader, KEYS, differences::difference};
 
 impl Config {
     /// Converts a `pgbouncer.ini`, with its included files, to an equivalent `[pool]` section. A
@@ -20,11 +20,9 @@ impl Config {
         let comments: Vec<_> = KEYS
             .iter()
             .filter(|key| reader.keys.contains(&key.name))
-            .filter_map(|key| match (key.effect, difference(key.name)) {
-                (KeyEffect::Sets(ours, _), Some(text)) => {
-                    Some((ours.to_owned(), format!("{}: {text}", key.name)))
-                }
-                _ => None,
+            .filter_map(|key| {
+                let (target, text) = (key.target()?, difference(key.name)?);
+                Some((target.to_owned(), format!("{}: {text}", key.name)))
             })
             .collect();
         let body = reader.config.to_toml_with(&comments);
